@@ -19,7 +19,7 @@ from lakestore_server.host.crash_points import CrashPoint
 from tests.model.harness import OPTIONS, SCHEMAS
 from tests.model.model import Change
 from tests.model.test_every_step import LAST, Story
-from tests.support.older_index import numbers_in_lmdb
+from tests.support.older_index import entries_in_lmdb
 
 SEEDS = int(os.environ.get("LAKESTORE_CRASH_SEEDS", "1"))
 GONE, GONE_LOG, GONE_MERGED = "t.gone", "t.gone_log", "t.gone_merged"
@@ -31,7 +31,7 @@ class Tour:
     """Everything that writes, in one story; it ends where power goes."""
 
     def __init__(self, folder: Path) -> None:
-        with numbers_in_lmdb():
+        with entries_in_lmdb():
             self.story = Story(folder)
         self.harness = self.story.harness
         self.pending: tuple[Change, ...] = ()

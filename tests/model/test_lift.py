@@ -1,4 +1,4 @@
-"""Number keys that a release before left in LMDB are lifted into runs beside serving, whatever happens in between."""
+"""Keys that a release before left in LMDB are lifted into runs beside serving, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from lakestore_server.index import lift, lmdb_keys
 from lakestore_server.index.entry import ABSENT, table_prefix
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import encoded
-from tests.model.harness import OPTIONS, SCHEMAS, Harness
+from tests.model.harness import Harness
+from tests.model.test_merging_runs import KEYS
 from tests.support import golden
-from tests.support.older_index import numbers_in_lmdb
+from tests.support.older_index import entries_in_lmdb
 from tests.support.served import Served
 
 OLD = golden.FOLDER / "data-0.3.0.dev0.tar.xz"
@@ -43,7 +44,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few entries in each slice, run and removal; merges when the test asks for them."""
     monkeypatch.setattr(IndexMerger, "wake", lambda self: None)
     monkeypatch.setattr(lift, "SLICE_KEYS", 7)
-    monkeypatch.setattr(lift, "PART_KEYS", 25)
+    monkeypatch.setattr(lift, "PART_BYTES", 400)
     monkeypatch.setattr(lmdb_keys, "_REMOVE_KEYS", 9)
 
 
@@ -73,20 +74,23 @@ def test_a_folder_of_the_release_before_is_lifted_and_right(tmp_path: Path) -> N
 
 
 class Old:
-    """A server over a folder whose numbers are in LMDB; deletes and updates of some lie in a run above."""
+    """A server over a folder whose keys are in LMDB; deletes and updates of some lie in a run above."""
 
-    def __init__(self, folder: Path) -> None:
-        with numbers_in_lmdb():
+    def __init__(self, folder: Path, keys: str) -> None:
+        kind, self.key = KEYS[keys]
+        with entries_in_lmdb():
             self.harness = Harness(folder, Limits(index_cache_keys=0))
-            self.harness.lake.create_table("t.one", SCHEMAS["t.one"][0], **OPTIONS["t.one"])
-            self._table.upsert(pa.table({"id": range(ROWS), "v": range(ROWS)}))
+            schema = pa.schema([("id", kind), ("v", pa.int32())])
+            self.harness.lake.create_table("t.one", schema, primary_key=["id"], buckets=3)
+            rows = [{"id": self.key(i), "v": i} for i in range(ROWS)]
+            self._table.upsert(pa.Table.from_pylist(rows, schema))
             self.harness.server.upkeep.checkpoint()
-        self._table.upsert([{"id": 1, "v": -1}])
-        self._table.delete([{"id": 2}])
+        self._table.upsert([{"id": self.key(1), "v": -1}])
+        self._table.delete([{"id": self.key(2)}])
         self.harness.server.upkeep.checkpoint()
-        self._table.upsert([{"id": 3, "v": -3}])
-        self.right = {i: i for i in range(ROWS)} | {1: -1, 3: -3}
-        del self.right[2]
+        self._table.upsert([{"id": self.key(3), "v": -3}])
+        self.right = {self.key(i): i for i in range(ROWS)} | {self.key(1): -1, self.key(3): -3}
+        del self.right[self.key(2)]
 
     @property
     def _table(self) -> ls.Table:
@@ -100,14 +104,14 @@ class Old:
 
     def check(self) -> None:
         """Every key, and no other, is found; the index has what the log says."""
-        found = self._table.lookup([{"id": i} for i in range(-3, ROWS + 3)]).to_pylist()
+        found = self._table.lookup([{"id": self.key(i)} for i in range(ROWS + 3)]).to_pylist()
         assert {row["id"]: row["v"] for row in found} == self.right
         assert not self.harness.server.upkeep.scrubber.run_once()
 
 
-@pytest.fixture
-def old(tmp_path: Path) -> Iterator[Old]:
-    made = Old(tmp_path)
+@pytest.fixture(params=KEYS)
+def old(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Old]:
+    made = Old(tmp_path, request.param)
     yield made
     made.harness.stop()
 
@@ -159,7 +163,7 @@ def test_a_rebuild_while_a_table_is_lifted_begins_anew(old: Old, monkeypatch: py
 def test_power_goes_after_a_rebuild_that_no_checkpoint_has_named(
     old: Old, monkeypatch: pytest.MonkeyPatch, *, is_damaged: bool
 ) -> None:
-    """LMDB has no numbers any more, and the checkpoint names no runs: the next start rebuilds once more."""
+    """LMDB has nothing any more, and the checkpoint names no runs: the next start rebuilds once more."""
     monkeypatch.setattr(Worker, "wake", lambda self: None if self._name == "checkpoint" else self._wanted.set())
     old.harness.server.engine.index.found_problem("a test says so", damaged=is_damaged)
     old.harness.await_index()
@@ -175,7 +179,7 @@ def test_power_goes_after_a_rebuild_that_no_checkpoint_has_named(
 def test_a_look_up_that_began_before_its_table_was_lifted_is_told_to_begin_again(old: Old) -> None:
     """LMDB's LSN says nothing of the removal; without the refusal the key would be absent."""
     index = old.harness.server.engine.index
-    keys = encoded([pa.array([5])], table_prefix(1))
+    keys = encoded([pa.array([old.key(5)])], table_prefix(1))
     old.harness.server.upkeep.checkpoint()
     with index.lock:
         early, late = index.begin(keys), index.begin(keys)

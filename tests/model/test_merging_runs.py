@@ -13,9 +13,8 @@ from lakestore.errors import LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore_server.duties.index_merge import IndexMerger
 from lakestore_server.host.crash_points import CrashPoint
-from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.run_file import NamedRuns
-from tests.model.harness import SCHEMAS, Harness
+from tests.model.harness import Harness
 from tests.support.seeds import seeded
 from tests.support.waiting import until
 
@@ -29,14 +28,23 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IndexMerger, "wake", lambda self: None)
 
 
+Key = Callable[[int], object]
+KEYS: dict[str, tuple[pa.DataType, Key]] = {
+    "numbers": (pa.int64(), int),
+    "bytes": (pa.string(), lambda n: "key " * (n % 4) + str(n)),
+}
+
+
 class Runs:
     """A table with a few runs, none merged yet, and the rows that are right."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, keys: str) -> None:
         self.chance = seeded(11)
         self.harness = Harness(folder, Limits(index_cache_keys=0))
-        self.harness.create("t.one")
-        self.right: dict[int, int] = {}
+        kind, self.key = KEYS[keys]
+        self.schema = pa.schema([("id", kind), ("v", pa.int32())])
+        self.harness.lake.create_table("t.one", self.schema, primary_key=["id"], buckets=3)
+        self.right: dict[object, int] = {}
         for _ in range(4):
             self.write()
             self.harness.server.upkeep.checkpoint()
@@ -46,9 +54,9 @@ class Runs:
     def write(self) -> None:
         """Rows of old and new keys, and deletes."""
         table = self.harness.lake.table("t.one")
-        rows = {self.chance.randrange(6 * SIZE): self.chance.randrange(99) for _ in range(SIZE)}
-        table.upsert(pa.table({"id": list(rows), "v": list(rows.values())}, SCHEMAS["t.one"][0]))
-        gone = self.chance.sample(sorted(rows), 9)
+        rows = {self.key(self.chance.randrange(6 * SIZE)): self.chance.randrange(99) for _ in range(SIZE)}
+        table.upsert(pa.table({"id": list(rows), "v": list(rows.values())}, self.schema))
+        gone = self.chance.sample(list(rows), 9)
         table.delete([{"id": key} for key in gone])
         self.right |= rows
         for key in gone:
@@ -56,7 +64,7 @@ class Runs:
 
     def check(self) -> None:
         """Every key is found, no other, and the index has what the log says."""
-        found = self.harness.lake.table("t.one").lookup([{"id": i} for i in range(6 * SIZE)]).to_pylist()
+        found = self.harness.lake.table("t.one").lookup([{"id": self.key(i)} for i in range(6 * SIZE)]).to_pylist()
         assert {row["id"]: row["v"] for row in found} == self.right
         assert not self.harness.server.upkeep.scrubber.run_once()
 
@@ -71,7 +79,7 @@ class Runs:
                 deed()
             return True
 
-        while index.work({table_prefix(1): 8}, pause):
+        while index.work(self.harness.server.upkeep._merger._widths(), pause):
             pass
         assert done
 
@@ -85,9 +93,9 @@ class Runs:
         return sorted(self.folder.glob("*.run"))
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Iterator[Runs]:
-    made = Runs(tmp_path)
+@pytest.fixture(params=KEYS)
+def runs(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Runs]:
+    made = Runs(tmp_path, request.param)
     yield made
     made.harness.stop()
 

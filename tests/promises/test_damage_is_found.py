@@ -6,7 +6,6 @@ import json
 import os
 import random
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -236,18 +235,23 @@ def test_the_scrub_ends_in_the_middle_of_a_table(whole: Path, tmp_path: Path, mo
         assert (scrubber.bytes, scrubber.rounds) < (5000, 1), "a table may be as large as the disk"
 
 
-def test_an_index_that_cannot_be_asked_now_is_not_taken_for_a_damaged_one(whole: Path, tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_asked_now_is_not_taken_for_a_damaged_one(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(whole, tmp_path / "data")
     with Served(tmp_path / "data") as served:
         engine = served.engine
         until(lambda: engine.index.ready, "the index")
-        schema = pa.schema([("id", pa.string())])
-        served.lake.create_table("a.texts", schema, primary_key=["id"]).upsert([{"id": "in LMDB"}])
-        served.checkpoint()
-        assert engine.index._merged._lmdb.merger.pid
-        os.kill(engine.index._merged._lmdb.merger.pid, signal.SIGKILL)
-        with pytest.raises(Unavailable, match="try again"):
-            served.server.upkeep.scrubber.run_once()
+
+        def busy(*_: object, **__: object) -> tuple[int, bytes]:
+            raise Unavailable("the key index's process was ended and is started again: try again")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.index._merged._lmdb.finder, "ask", busy)
+            patch.setattr(engine.index._merged._lmdb, "_highest", {})
+            patch.setattr(engine.index._merged._lift, "_clean", frozenset())
+            with pytest.raises(Unavailable, match="try again"):
+                served.server.upkeep.scrubber.run_once()
         assert engine.index.ready
         assert not served.server.upkeep.scrubber.run_once()
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lakestore.errors import Unavailable
-from lakestore_server.index.entry import Ints
 from lakestore_server.index.lmdb_store import LMDB_ERRORS, TEMPORARY_ERRORS, LmdbStore
 from lakestore_server.index.packed import PackedKeys
 from lakestore_server.index.pipe import DAMAGED_FILES, FAILED, Answer, Op, Request
@@ -15,8 +14,8 @@ from lakestore_server.index.worker import answered
 from lakestore_server.index.worker_client import IndexWorker, taken
 from tests.simulation.world import Killed, World
 
-ASK_SECONDS, MERGE_SECONDS = 100e-6, 5e-3
-"""The times of a look-up, and of a merge with its sync, on average."""
+ASK_SECONDS, SYNC_SECONDS = 100e-6, 5e-3
+"""The times of a look-up, and of a change with its sync, on average."""
 
 
 class Stores:
@@ -56,7 +55,7 @@ class Stores:
 
 
 class _Worker:
-    """As an `IndexProcess`: what is staged by one worker is merged by it, and nobody else stages here."""
+    """As an `IndexProcess`."""
 
     pid = None
 
@@ -68,15 +67,14 @@ class _Worker:
         self,
         op: Op,
         keys: Sequence[bytes] | PackedKeys = (),
-        values: Ints | None = None,
         number: int = 0,
         *,
         again: bool = False,
     ) -> tuple[int, bytes]:
         """As an `IndexProcess`, whose answers come after a time."""
-        message = Request.of(op, keys, values, number).encode()
+        message = Request.of(op, keys, number).encode()
         world = self._stores.world
-        mean = MERGE_SECONDS if op in (Op.MERGE, Op.REMOVE, Op.CLEAR) else ASK_SECONDS
+        mean = SYNC_SECONDS if op in (Op.STAND_AT, Op.REMOVE, Op.CLEAR) else ASK_SECONDS
         world.sleep(world.chance.expovariate(1 / mean))
         if self._is_closed:
             raise Unavailable("the key index is closed: try again")

@@ -44,11 +44,10 @@ class IndexMerger:
             while self._index.work(self._widths(), self._pause):
                 pass
 
-    def _widths(self) -> dict[bytes, int]:
-        """The bytes of a key, by prefix, of the tables whose keys are numbers."""
+    def _widths(self) -> dict[bytes, int | None]:
+        """The bytes of a key, by prefix, of the tables that have one; None where keys are no numbers."""
         tables = (state.table for state in self._loop.view.tables.values() if state.table.keyed)
-        widths = {table_prefix(table.number): number_width(table.key_schema.types) for table in tables}
-        return {prefix: width for prefix, width in widths.items() if width is not None}
+        return {table_prefix(table.number): number_width(table.key_schema.types) for table in tables}
 
     def _pause(self, _entries: int) -> bool:
         """Wait as long as the last slice took; whether the merge goes on."""

@@ -58,7 +58,7 @@ class Rebuilder:
         total = sum(chunk.rows for state in tables for held in state.logs for chunk in held.chunks)
         progress = _Progress(self._index, total)
         broken: dict[bytes, str] = {}
-        self._index.begin_rebuild()
+        self._index.begin_rebuild(view.lsn)
         for state in tables:
             try:
                 for bucket in range(len(state.logs)):

@@ -13,7 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from lakestore.errors import Corrupt
-from lakestore.rows.keys import number_width
 from lakestore_server.files import checkpoint, journal_check, journal_file, shared_file
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import Disk
@@ -157,13 +156,12 @@ class Integrity:
         return 0
 
     def _summed(self, state: TableState, pause: Callable[[int], None]) -> tuple[int, int, int, int]:
-        """(LSN, rows, sum, damaged entries); LSN -1 when LMDB moved on between two slices."""
+        """(LSN, rows, sum, damaged entries); LSN -1 while LMDB has entries that are still to be lifted."""
         rows = total = damaged = 0
         seen = set()
         prefix = table_prefix(state.table.number)
-        numbers = number_width(state.table.key_schema.types) is not None
         try:
-            for lsn, part in self._index.walk(prefix, ENTRIES_AT_ONCE, numbers=numbers):
+            for lsn, part in self._index.walk(prefix, ENTRIES_AT_ONCE):
                 seen.add(lsn)
                 rows, total, damaged = rows + part.live, (total + part.total) & _MASK, damaged + part.damaged
                 pause(part.live * ENTRY_BYTES)

@@ -43,7 +43,6 @@ class CrashPoint(StrEnum):
     RUN_LIFTED = "index.keys-lifted-into-run"
     RUN_MERGED = "index.runs-merged"
     RUN_REMOVED = "index.run-removed"
-    INDEX_STAGED = "index.staged"
     INDEX_MERGED = "index.merged"
     INDEX_FREED = "index.part-of-dropped-tables-removed"
     CHECKPOINT_WRITTEN = "checkpoint.written"

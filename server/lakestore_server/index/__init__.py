@@ -1,9 +1,10 @@
 """The key index: key to the offset of its live version. Derived data, rebuilt from segments and journal when lost.
 
-An overlay in memory holds the entries since the last checkpoint. Those before lie in runs if their keys are numbers of
-up to 8 bytes: sorted files, searched in arrays (0.2 µs a key, measured) and merged beside serving, so that a checkpoint
-writes what has changed. Others lie in LMDB, in two small processes: py-lmdb gives up the interpreter lock at every key,
-which costs a busy server a switch interval (1 ms) per key and a process with one thread 2 to 3 µs, measured.
+An overlay in memory holds the entries since the last checkpoint. Those before lie in runs: sorted files, searched in
+arrays (0.2 µs a number, 0.5 µs a key of bytes, measured) and merged beside serving, so that a checkpoint writes what
+has changed. LMDB says where the index stands, and has the entries of earlier releases until they are lifted into runs:
+a tree of pages writes 4 KB for each key of a large table, and py-lmdb, which gives up the interpreter lock at every
+key, needs two small processes and 2 to 3 µs a key.
 
 Runs never change, so while the commit loop has other work, the thread of a large request looks its keys up before it
 queues them: the loop then asks the overlays and the runs that came since (`hints`). Large merges of runs are made by a

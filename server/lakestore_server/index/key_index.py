@@ -1,9 +1,8 @@
 """The key index: key bytes -> live offset, or, flagged, the offset of a record that is remembered for an absent key.
 
-Runs and LMDB stand at the last checkpoint: keys that are numbers are in runs, others in LMDB. Later entries are in
-memory, newest first: the overlay that commits write to, the frozen overlay that a checkpoint is merging, and merged
-ones kept as a cache. Derived data: it can be rebuilt from the logs. The overlay lock is held for look-ups in memory
-only, never over I/O.
+Runs stand at the last checkpoint; LMDB has entries that earlier releases left. Later ones are in memory, newest first:
+the overlay that commits write to, the frozen overlay that a checkpoint is merging, and merged ones kept as a cache.
+Derived data: it can be rebuilt from the logs. The overlay lock is held for look-ups in memory only, never over I/O.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _NONE: Ints = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Look-ups begun under the overlay lock, to be finished outside it."""
+    """Look-ups begun under the overlay lock, to be finished outside it; answers of another generation do not count."""
 
     keys: IndexKeys
     values: Ints
@@ -46,7 +45,6 @@ class Reading:
     lsn_max: int
     """LMDB may have moved on to here and still answer as of the moment of the reading."""
     generation: int
-    """The generation of LMDB's files: answers of another one do not count."""
     levels: Levels
 
 
@@ -105,7 +103,7 @@ class Index:
 
     @property
     def size(self) -> Size:
-        """The size of runs and LMDB as of the last checkpoint or rebuild; a key may count in several runs."""
+        """The size as of the last checkpoint or rebuild; a key may count in several runs."""
         return self._merged.size
 
     @property
@@ -144,6 +142,11 @@ class Index:
     def lsn(self) -> int:
         """The LSN at which LMDB stands; -1 when it is empty."""
         return self._merged.lsn
+
+    @property
+    def held_lsn(self) -> int:
+        """The newest commit all of whose entries of keys of bytes were there at the start."""
+        return self._merged.held_lsn
 
     @property
     def overlay_keys(self) -> int:
@@ -332,9 +335,9 @@ class Index:
                     kept.append(overlay)
             self._older = tuple(kept)
 
-    def begin_rebuild(self) -> None:
-        """Have the index hold nothing until `finish_rebuild`; damaged files are kept beside, under another name."""
-        self._merged.begin_rebuild()
+    def begin_rebuild(self, lsn: int) -> None:
+        """Hold nothing until `finish_rebuild`: entries of commits up to `lsn` come. Damaged files are kept beside."""
+        self._merged.begin_rebuild(lsn)
 
     def stage(self, keys: IndexKeys, offsets: Ints) -> None:
         """Take a part of a rebuild; parts are put in together, so no key is in two of them."""
@@ -356,8 +359,7 @@ class Index:
     def finish_rebuild(self, lsn: int, broken: dict[bytes, str]) -> None:
         """Have the rebuilt index stand at `lsn`, but for tables whose rows are damaged. On the commit loop.
 
-        It then holds all entries of commits so far, some in other slots than the commits said: the overlays are
-        forgotten.
+        It then holds all entries so far, some in other slots than the commits said: the overlays are forgotten.
         """
 
         def install() -> None:
@@ -370,9 +372,9 @@ class Index:
 
         self._merged.finish(lsn, broken, install)
 
-    def walk(self, prefix: bytes, entries: int, *, numbers: bool) -> Iterator[tuple[int, Walked]]:
+    def walk(self, prefix: bytes, entries: int) -> Iterator[tuple[int, Walked]]:
         """(LSN, sums) of a table's merged entries in keys' order, so many at once."""
-        return self._merged.walk(prefix, entries, numbers=numbers)
+        return self._merged.walk(prefix, entries)
 
     @property
     def runs(self) -> Sequence[Run]:
@@ -385,7 +387,7 @@ class Index:
         sizes = [run.entries for run in self.runs]
         return sum(sizes[: due(sizes)])
 
-    def work(self, widths: Mapping[bytes, int], pause: Callable[[int], bool]) -> bool:
+    def work(self, widths: Mapping[bytes, int | None], pause: Callable[[int], bool]) -> bool:
         """Merge runs beside serving, or lift keys of earlier releases into runs; whether there may be more to do."""
         return self._merged.work(widths, pause)
 

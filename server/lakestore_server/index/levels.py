@@ -1,4 +1,4 @@
-"""The levels of the index's number keys: runs, newest first, as one value that a look-up takes at its moment."""
+"""The levels of the index: runs, newest first, as one value that a look-up takes at its moment."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ import numpy as np
 
 from lakestore.rows.live_sum import live_sum
 from lakestore_server.arrays.hash_table import MISS
+from lakestore_server.index.byte_merge import key_slices
+from lakestore_server.index.byte_section import ByteSection, WantedKeys
 from lakestore_server.index.entry import DAMAGED, FLAG, OFFSET_MASK, Ints
-from lakestore_server.index.keys import IndexKeys, NumberKeys
+from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys
 from lakestore_server.index.number_section import NumberSection, unpacked
 from lakestore_server.index.overlay import Entries
 from lakestore_server.index.pipe import Walked
-from lakestore_server.index.run import Run
-from lakestore_server.index.run_filter import Wanted
-from lakestore_server.index.run_merge import slices
+from lakestore_server.index.run import Run, Section
+from lakestore_server.index.run_filter import Numbers, Wanted
+from lakestore_server.index.run_merge import of_bytes, of_numbers, slices
 from lakestore_server.index.worker_client import DamagedIndex
 
+Bounds = tuple[bytes, bytes]
+Range = tuple[Sequence[bytes], Sequence[int]]
 SIMILAR = 4
 """Runs of about one size that are merged into one, and how many times larger the next size is."""
 BASE_SHARE = 2
@@ -38,27 +42,18 @@ class Levels:
     adopted: int = 0
     """The runs of checkpoints that look-ups have come to see since the start."""
 
-    def sections(self, prefix: bytes) -> list[NumberSection]:
+    def sections(self, prefix: bytes) -> list[Section]:
         """The entries of a table, newest first."""
         return [run.sections[prefix] for run in self.runs if prefix in run.sections]
 
     def find(self, keys: IndexKeys) -> Ints:
         """The values of keys: ABSENT where a run says so, `MISS` for those of which no run knows."""
-        sections = self.sections(keys.prefix) if isinstance(keys, NumberKeys) else []
-        if not sections or not isinstance(keys, NumberKeys):
-            return np.full(len(keys), MISS, dtype=np.int64)
-        if len(keys) == 1:
-            return np.array([_one(sections, int(keys.numbers[0]))], dtype=np.int64)
-        order = keys.numbers.argsort()
-        wanted = Wanted.of(keys.numbers.take(order))
-        found = np.full(len(keys), MISS, dtype=np.int64)
-        for section in sections:
-            section.fill(found, wanted)
-            if not (found == MISS).any():
-                break
-        values = np.empty_like(found)
-        values[order] = found
-        return checked(values)
+        held = self.sections(keys.prefix) if len(keys) else []
+        if isinstance(keys, NumberKeys) and (sections := of_numbers(held)):
+            return checked(_numbers(sections, keys.numbers))
+        if isinstance(keys, ByteKeys) and (others := of_bytes(held)):
+            return checked(_bytes(others, keys))
+        return np.full(len(keys), MISS, dtype=np.int64)
 
     def behind(self, earlier: Levels) -> Levels | None:
         """The runs with entries of checkpoints that `earlier`, of the same files, lacks.
@@ -71,14 +66,10 @@ class Levels:
     def ranges(self, bounds: Sequence[tuple[bytes, bytes]], most: int, prefix: bytes) -> Iterator[Entries]:
         """The first entries, so many at most, of each [low, high) of one table, by run, newest first."""
         for section in self.sections(prefix):
-            known = NumberKeys(prefix, section.width, np.empty(0, dtype=np.uint64))
-            found: Entries = []
-            for low, high in bounds:
-                first, end = (section.below(known.bound(bound)) for bound in (low, high))
-                numbers, stored = section.part(first, min(end, first + most))
-                values = checked(unpacked(numbers, stored))
-                found.append((NumberKeys(prefix, section.width, numbers).listed(), values.tolist()))
-            yield found
+            if isinstance(section, NumberSection):
+                yield [_range_of_numbers(section, each, most, prefix) for each in bounds]
+            else:
+                yield [_range_of_bytes(section, each, most) for each in bounds]
 
     def merged_with(self, inputs: Sequence[Run], output: Run | None) -> Levels:
         """These levels with one run, or none, in the place of neighbouring ones; as they are if one of them is gone."""
@@ -89,14 +80,62 @@ class Levels:
         return replace(self, runs=(*self.runs[: places[0]], *made, *self.runs[places[-1] + 1 :]))
 
 
-def _one(sections: Sequence[NumberSection], number: int) -> int:
+def _numbers(sections: Sequence[NumberSection], numbers: Numbers) -> Ints:
+    """The values of numbers, by sections, newest first."""
+    if len(numbers) == 1:
+        number = int(numbers[0])
+        return _first(section.one(number) for section in sections)
+    order = numbers.argsort()
+    wanted = Wanted.of(numbers.take(order))
+    found = np.full(len(numbers), MISS, dtype=np.int64)
     for section in sections:
-        found = section.one(number)
-        if found != MISS:
-            if found == DAMAGED:
-                raise damaged(1)
-            return found
-    return MISS
+        section.fill(found, wanted)
+        if not (found == MISS).any():
+            break
+    return _as_asked(found, order)
+
+
+def _bytes(sections: Sequence[ByteSection], keys: ByteKeys) -> Ints:
+    """The values of keys, by sections, newest first; all runs of an index have one hash."""
+    if len(keys) == 1:
+        key = keys.listed()[0]
+        hashed = sections[0].key_hash.one(key)
+        return _first(section.one(key, hashed) for section in sections)
+    hashes = sections[0].key_hash.many(keys.padded)
+    order = hashes.argsort()
+    wanted = WantedKeys.of(keys.padded, hashes, order)
+    found = np.full(len(keys), MISS, dtype=np.int64)
+    for section in sections:
+        section.fill(found, wanted)
+        if not (found == MISS).any():
+            break
+    return _as_asked(found, order)
+
+
+def _first(values: Iterator[int]) -> Ints:
+    """The first value that is there."""
+    return np.array([next((value for value in values if value != MISS), MISS)], dtype=np.int64)
+
+
+def _as_asked(found: Ints, order: Ints) -> Ints:
+    values = np.empty_like(found)
+    values[order] = found
+    return values
+
+
+def _range_of_numbers(section: NumberSection, bounds: Bounds, most: int, prefix: bytes) -> Range:
+    known = NumberKeys(prefix, section.width, np.empty(0, dtype=np.uint64))
+    first, end = (section.below(known.bound(bound)) for bound in bounds)
+    numbers, stored = section.part(first, min(end, first + most))
+    values = checked(unpacked(numbers, stored))
+    return NumberKeys(prefix, section.width, numbers).listed(), values.tolist()
+
+
+def _range_of_bytes(section: ByteSection, bounds: Bounds, most: int) -> Range:
+    low, high = bounds
+    first = section.below(low)
+    keys, values = section.part(first, section.below(high, first, first + most))
+    return keys.listed(), checked(values).tolist()
 
 
 def checked(values: Ints) -> Ints:
@@ -126,9 +165,22 @@ def due(sizes: Sequence[int]) -> int:
     return 0
 
 
+def values_of(section: Section, first: int, last: int) -> Ints:
+    """The values of entries by their places; DAMAGED for one that does not match its check."""
+    if isinstance(section, NumberSection):
+        return unpacked(*section.part(first, last))
+    return section.part(first, last)[1]
+
+
 def walk(levels: Levels, prefix: bytes, entries: int) -> Iterator[Walked]:
     """All live entries of a table, slice by slice."""
-    for numbers, stored in slices(levels.sections(prefix), entries):
-        values = unpacked(numbers, stored)
+    held = levels.sections(prefix)
+    for values in _walked(of_numbers(held), of_bytes(held), entries):
         offsets = values[(values >= 0) & (values < FLAG)] & OFFSET_MASK
         yield Walked(len(offsets), live_sum(offsets), int(np.count_nonzero(values == DAMAGED)), b"")
+
+
+def _walked(numbers: Sequence[NumberSection], keys: Sequence[ByteSection], entries: int) -> Iterator[Ints]:
+    """The values of sections of one table, slice by slice."""
+    yield from (unpacked(*part) for part in slices(numbers, entries))
+    yield from (part.values for part in key_slices(keys, entries))

@@ -1,14 +1,13 @@
-"""The merged entries of keys of bytes: LMDB behind two processes, one finds and one merges.
+"""LMDB behind two processes, one finds and one changes: where the index stands, and what earlier releases left in it.
 
-LMDB holds synced checkpoints only. Folders of earlier releases have keys that are numbers there as well.
-`DamagedIndex` leaves as it is: the index above decides on a rebuild.
+Nothing is put in any more. `DamagedIndex` leaves as it is: the index above decides on a rebuild.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
@@ -20,8 +19,7 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import ABSENT, DAMAGED, PREFIX_BYTES, Ints, ServedTables
 from lakestore_server.index.keys import IndexKeys
 from lakestore_server.index.overlay import Entries
-from lakestore_server.index.packed import PackedKeys
-from lakestore_server.index.pipe import Op, Size, Walked, unpack_ranges
+from lakestore_server.index.pipe import Op, Size, unpack_ranges
 from lakestore_server.index.worker_client import DamagedIndex, IndexOf, IndexWorker, in_process
 
 log = logging.getLogger("lakestore.index")
@@ -30,12 +28,9 @@ EMPTY_LSN = -1
 DAMAGED_NAME = "damaged"
 MERGE_TIMES = 10
 """The longest a merge may take, in times of a look-up's limit."""
-_STAGE_KEYS = 20_000
 _REMOVE_KEYS, _REMOVE_TIMES = 20_000, 50
 """Entries of dropped tables that go in one transaction, and transactions of one checkpoint."""
 _FIRST = bytes(PREFIX_BYTES)
-_STAGED_BYTES_MAX = 160 << 20
-"""The parts of a rebuild that the worker holds before it puts them into LMDB, which takes three times as much."""
 
 
 class LmdbKeys:
@@ -46,7 +41,8 @@ class LmdbKeys:
         self._folder, self._disk, self._silence_seconds = folder, disk, silence_seconds
         self._highest: dict[bytes, tuple[int, bytes]] = {}
         self._highest_lock = threading.Lock()
-        self._staged_bytes = 0
+        self.held_lsn = EMPTY_LSN
+        """The newest commit whose entries of keys of bytes an earlier release put in."""
         self.size = self.size_at_start = Size()
         """The size at the last checkpoint or rebuild."""
         self.finder, self.merger = self._processes()
@@ -58,6 +54,7 @@ class LmdbKeys:
     def open(self) -> int:
         """The LSN at which LMDB stands."""
         lsn = self._sized(self.finder.ask(Op.LSN, again=True))
+        self.held_lsn = self.finder.ask(Op.HELD_LSN, again=True)[0]
         self._disk.sync_folder(self._folder)  # LMDB syncs its files, but not their names
         self.size_at_start = self.size
         return lsn
@@ -75,7 +72,7 @@ class LmdbKeys:
     def find(self, keys: IndexKeys, lsn_max: int) -> Ints:
         """The values of keys of one table; `Unavailable` if LMDB has moved on behind `lsn_max`."""
         highest_lsn, highest = self._highest_of(keys.prefix)
-        if highest_lsn <= lsn_max and keys.least > highest:
+        if not highest or (highest_lsn <= lsn_max and keys.least > highest):
             return np.full(len(keys), ABSENT, dtype=np.int64)
         lsn, data = self.finder.ask(Op.FIND, keys.packed(), again=True)
         values = np.frombuffer(data, dtype=np.int64)
@@ -88,7 +85,7 @@ class LmdbKeys:
     def ranges(self, bounds: Sequence[tuple[bytes, bytes]], most: int, lsn_max: int) -> Entries:
         """The first entries, so many at most, of each [low, high) of one table; as `find`."""
         highest_lsn, highest = self._highest_of(bounds[0][0][:PREFIX_BYTES])
-        if highest_lsn <= lsn_max and min(low for low, _ in bounds) > highest:
+        if not highest or (highest_lsn <= lsn_max and min(low for low, _ in bounds) > highest):
             return [((), ())] * len(bounds)
         lsn, data = self.finder.ask(Op.RANGES, [key for pair in bounds for key in pair], number=most, again=True)
         if lsn > lsn_max:
@@ -122,21 +119,9 @@ class LmdbKeys:
         """Ask again for the highest keys: LMDB has changed."""
         self._highest = {}
 
-    def merge(self, parts: Iterable[tuple[IndexKeys, Ints]], lsn: int) -> int:
-        """Put entries into LMDB in one synced transaction that stands at `lsn`; the LSN."""
-        self.merger.ask(Op.UNSTAGE)  # a merge that failed may have left some
-        for keys, values in parts:
-            for first in range(0, len(keys), _STAGE_KEYS):
-                part = slice(first, first + _STAGE_KEYS)
-                self.merger.ask(Op.STAGE, keys.part(part).packed(), values[part])
-        self._disk.reach(CrashPoint.INDEX_STAGED)
-        merged_lsn = self.stand_at(lsn)
-        self._disk.reach(CrashPoint.INDEX_MERGED)
-        return merged_lsn
-
     def stand_at(self, lsn: int) -> int:
-        """Put the staged parts into LMDB, which then stands at `lsn`."""
-        return self._sized(self.merger.ask(Op.MERGE, number=lsn))
+        """Have the index stand at `lsn`, in a synced transaction."""
+        return self._sized(self.merger.ask(Op.STAND_AT, number=lsn))
 
     def remove_tables(self, tables: ServedTables) -> bool:
         """Remove entries of tables that are not served, so many at most; whether no more of them are there."""
@@ -161,11 +146,6 @@ class LmdbKeys:
         self.forget_highest()
         return not self.has(prefix)
 
-    def walk(self, prefix: bytes, start: bytes, entries_max: int) -> tuple[int, Walked]:
-        """(LSN, sums) of some entries of a table, at one snapshot of LMDB."""
-        lsn, data = self.merger.ask(Op.WALK, [prefix, start] if start else [prefix], number=entries_max)
-        return lsn, Walked.decode(data)
-
     def begin_anew(self, *, damaged: bool) -> None:
         """Hold nothing and stand at nothing; damaged files are kept beside, under another name."""
         if damaged:
@@ -174,7 +154,6 @@ class LmdbKeys:
             self.finder, self.merger = self._processes()
         self.merger.ask(Op.CLEAR)
         self._disk.sync_folder(self._folder)
-        self._staged_bytes = 0
         self._disk.reach(CrashPoint.REBUILD_CLEARED)
 
     def _set_aside(self) -> None:
@@ -188,23 +167,3 @@ class LmdbKeys:
         self._disk.sync_folder(above)
         self._disk.reach(CrashPoint.REBUILD_QUARANTINED)
         log.error("the damaged index is kept in %s: look at its disk, then remove it", above / name)
-
-    def stage(self, keys: PackedKeys, values: Ints) -> bool:
-        """Take a part of a rebuild; whether the parts should be flushed."""
-        self.merger.ask(Op.STAGE, keys, values)
-        self._staged_bytes += len(keys.blob) + len(keys.lengths) + values.nbytes
-        return self._staged_bytes >= _STAGED_BYTES_MAX
-
-    def flush(self) -> None:
-        """Put the staged parts of a rebuild into LMDB."""
-        self.merger.ask(Op.MERGE, number=EMPTY_LSN)
-        self._staged_bytes = 0
-
-    @property
-    def is_flushed(self) -> bool:
-        """Whether all staged parts of a rebuild are in LMDB."""
-        return not self._staged_bytes
-
-    def flushed(self, keys: IndexKeys) -> Ints:
-        """The values that a rebuild has put in under some keys."""
-        return np.frombuffer(self.merger.ask(Op.FIND, keys.packed())[1], dtype=np.int64)

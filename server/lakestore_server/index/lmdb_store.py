@@ -1,7 +1,8 @@
-"""The key index in LMDB: the one module that knows LMDB, in the index's own process.
+"""LMDB of the key index: the one module that knows LMDB, in the index's own process. One thread.
 
-The file stands at the LSN that is put in the transaction of each merge. One thread.
-`table number u32 BE · key bytes` -> `value i64 · check u32`. The LSN stands under a mark of one byte, which no key is.
+Entries are those that earlier releases put in: `table number u32 BE · key bytes` -> `value i64 · check u32`. Under a
+mark of one byte, which no key is, stand the LSN of the index and that up to which those releases put entries in, each
+i64; theirs alone where the mark has the one.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from lakestore_server.index.entry import (
 )
 from lakestore_server.index.packed import PackedKeys
 from lakestore_server.index.pipe import Size, Walked, pack_ranges
-from lakestore_server.index.staged import SortedRun, StagedPart, sorted_runs
 
 FILE_MODE = 0o640
 MARK = b"\x00"
 """The key of the LSN; below all keys of tables."""
+_MARKS = struct.Struct("<qq")
+_NO_MARKS = _MARKS.pack(-1, -1)
+_MARK_BYTES = 8
 MAP_BYTES = 1 << 30
 """To begin with; doubled whenever it is full."""
 MAP_BYTES_MAX = 1 << 46
 WALK_SECONDS_MAX = 900.0
-FILL_KEYS = 1_000_000
-"""In one transaction that fills an index which stands at nothing."""
 TEMPORARY_ERRORS = (lmdb.MapFullError, lmdb.DiskError, lmdb.MemoryError, lmdb.ReadersFullError, lmdb.LockError)
 """After these the same request may succeed."""
 LMDB_ERRORS = (lmdb.Error,)
@@ -51,7 +52,7 @@ MapResized = lmdb.MapResizedError
 
 
 class LmdbStore:
-    """The LMDB environment of one folder, and the parts of its next merge."""
+    """The LMDB environment of one folder."""
 
     def __init__(self, path: str, map_bytes: int = 0, *, read_only: bool = False) -> None:
         data = os.path.join(path, "data.mdb")
@@ -71,7 +72,6 @@ class LmdbStore:
         )
         if not read_only:
             self._env.reader_check()
-        self._staged: list[StagedPart] = []
         self._walk: lmdb.Transaction | None = None
         self._walk_began = 0.0
 
@@ -91,6 +91,22 @@ class LmdbStore:
         """The LSN that the index stands at; -1 when it is empty."""
         with self._env.begin() as txn:
             return _mark(txn)
+
+    def held_lsn(self) -> int:
+        """The newest commit of which an earlier release put entries in; -1 for none."""
+        with self._env.begin() as txn:
+            return _marks(txn)[1]
+
+    def stand_at(self, lsn: int) -> None:
+        """Stand at an LSN, in a synced transaction."""
+        self.end_old_walk()
+        while True:
+            try:
+                with self._env.begin(write=True) as txn:
+                    txn.put(MARK, _MARKS.pack(lsn, _marks(txn)[1]))
+                return
+            except lmdb.MapFullError:
+                self._grow()
 
     def size(self) -> Size:
         """Entries, and bytes of the pages that hold them."""
@@ -145,51 +161,6 @@ class LmdbStore:
         offsets = stored["offset"].astype(np.int64)
         wrong = check_of(keys, offsets) != stored["check"]
         return lsn, pack_ranges(counts, keys, np.where(wrong, DAMAGED, offsets))
-
-    def stage(self, keys: PackedKeys, values: Ints) -> None:
-        """Keep a part of the next merge; ABSENT removes the key."""
-        self._staged.append(StagedPart(keys, values))
-
-    def unstage(self) -> None:
-        """Forget all staged parts."""
-        self._staged = []
-
-    def merge(self, lsn: int) -> None:
-        """Put all staged keys in, sorted, in one synced transaction with the LSN inside.
-
-        An index that stands at nothing is filled by several transactions: the pages of one are held in memory.
-        """
-        self.end_old_walk()
-        staged, self._staged = self._staged, []
-        runs = list(sorted_runs(staged))
-        if lsn < 0:
-            runs = [run.slice(at, at + FILL_KEYS) for run in runs for at in range(0, len(run.values), FILL_KEYS)]
-            for run in runs[:-1]:
-                self._put_growing([run], lsn)
-            runs = runs[-1:]
-        self._put_growing(runs, lsn)
-
-    def _put_growing(self, runs: list[SortedRun], lsn: int) -> None:
-        while True:
-            try:
-                self._put(runs, lsn)
-                return
-            except lmdb.MapFullError:
-                self._grow()
-
-    def _put(self, runs: list[SortedRun], lsn: int) -> None:
-        with self._env.begin(write=True) as txn:
-            cursor = txn.cursor()
-            for run in runs:
-                keys, packed, gone = run.stored()
-                # Keys above all others fill their pages and are put without a search.
-                highest = cursor.key() if cursor.last() else b""
-                above = bisect.bisect_right(keys, highest)
-                cursor.putmulti(zip(keys[:above], packed[:above], strict=True))
-                cursor.putmulti(zip(keys[above:], packed[above:], strict=True), append=True)
-                for key in gone:
-                    txn.delete(key)
-            txn.put(MARK, struct.pack("<q", lsn))
 
     def end_old_walk(self) -> None:
         """End a walk whose snapshot is so old that it keeps pages from being used again; the walk begins anew."""
@@ -259,10 +230,9 @@ class LmdbStore:
                 self._grow()
 
     def clear(self) -> None:
-        """Remove everything, the LSN and the staged parts included."""
+        """Remove everything, the LSN included."""
         with self._env.begin(write=True) as txn:
             txn.drop(self._env.open_db(), delete=False)
-        self.unstage()
 
     def close(self) -> None:
         """Close the environment."""
@@ -293,8 +263,14 @@ def _entries(cursor: lmdb.Cursor, low: bytes, high: bytes, most: int) -> list[tu
 
 
 def _mark(txn: lmdb.Transaction) -> int:
-    mark = txn.get(MARK)
-    return int(struct.unpack("<q", mark)[0]) if mark else -1
+    return _marks(txn)[0]
+
+
+def _marks(txn: lmdb.Transaction) -> tuple[int, int]:
+    """(LSN of the index, newest commit of which an earlier release put entries in)."""
+    mark = bytes(txn.get(MARK) or _NO_MARKS)
+    lsn, held = _MARKS.unpack(2 * mark if len(mark) == _MARK_BYTES else mark)
+    return int(lsn), int(held)
 
 
 def _sized(value: bytes) -> bytes:

@@ -16,11 +16,12 @@ from typing import IO
 
 import orjson
 
+from lakestore.errors import Unavailable
 from lakestore_server.host.disk import RealDisk
+from lakestore_server.index.key_hash import key_hash
 from lakestore_server.index.pipe import DAMAGED_FILES, FAILED, Answer, Op, Request
 from lakestore_server.index.run import Run
-from lakestore_server.index.run_merge import merge
-from lakestore_server.index.run_writer import RunWriter
+from lakestore_server.index.run_merge import merge, writer_of
 from lakestore_server.index.worker_client import DamagedIndex, IndexWorker
 
 APART_MIN = 1_000_000
@@ -40,18 +41,20 @@ class Merge:
     """Newest first."""
     drops: Mapping[bytes, bool]
     """Prefixes of tables that are served to whether entries that say ABSENT go."""
+    seed: bytes
+    """The seed of the index's hash."""
 
     def encode(self) -> bytes:
         """The merge as a request has it."""
         drops = {prefix.hex(): drops for prefix, drops in self.drops.items()}
-        return orjson.dumps([str(self.output), list(map(str, self.inputs)), drops])
+        return orjson.dumps([str(self.output), list(map(str, self.inputs)), drops, self.seed.hex()])
 
     @staticmethod
     def decode(data: bytes) -> Merge:
         """From a request."""
-        output, inputs, drops = orjson.loads(data)
+        output, inputs, drops, seed = orjson.loads(data)
         named = {bytes.fromhex(prefix): each for prefix, each in drops.items()}
-        return Merge(Path(output), [Path(path) for path in inputs], named)
+        return Merge(Path(output), [Path(path) for path in inputs], named, bytes.fromhex(seed))
 
 
 def merge_apart(worker: IndexWorker, wanted: Merge, pause: Callable[[int], bool]) -> bool:
@@ -79,10 +82,10 @@ def serve(request: Request, requests: IO[bytes], answers: IO[bytes]) -> Answer:
     disk = RealDisk()
     try:
         inputs = [Run(path, disk.map(path)) for path in wanted.inputs]
-        with contextlib.closing(RunWriter(disk, wanted.output)) as writer:
+        with contextlib.closing(writer_of(disk, wanted.output, inputs, key_hash(wanted.seed))) as writer:
             is_whole = merge(writer, inputs, wanted.drops.__contains__, wanted.drops.__getitem__, pause)
     except DamagedIndex as error:
         return Answer(DAMAGED_FILES, error.message.encode())
-    except OSError as error:
+    except (OSError, Unavailable) as error:
         return Answer(FAILED, str(error).encode())
     return Answer(MERGED if is_whole else 0, b"")

@@ -1,6 +1,6 @@
-"""The entries of the key index that checkpoints have merged: keys that are numbers in runs, keys of bytes in LMDB.
+"""The entries of the key index that checkpoints have merged: in runs, and in LMDB those of earlier releases.
 
-Both are written before the checkpoint file that names the runs; LMDB says up to which commit it stands. The index above
+Runs are written before the checkpoint file that names them; LMDB says up to which commit both stand. The index above
 answers only while both are whole: a problem of one means a rebuild of both.
 """
 
@@ -20,7 +20,7 @@ from lakestore_server.index.entry import ABSENT, PREFIX_BYTES, Ints, ServedTable
 from lakestore_server.index.health import Health
 from lakestore_server.index.hints import Hints
 from lakestore_server.index.hints import find as hinted
-from lakestore_server.index.keys import IndexKeys, NumberKeys
+from lakestore_server.index.keys import IndexKeys
 from lakestore_server.index.levels import Levels, walk
 from lakestore_server.index.lift import Lift
 from lakestore_server.index.lmdb_keys import EMPTY_LSN, MERGE_TIMES, LmdbKeys
@@ -30,7 +30,7 @@ from lakestore_server.index.run_file import NamedRuns, RunFile
 from lakestore_server.index.run_store import RunStore
 from lakestore_server.index.worker_client import DamagedIndex, IndexOf
 
-STAGED_NUMBERS = 4_000_000
+STAGED_BYTES = 128 << 20
 """Entries of a rebuild that are held before they become a run."""
 
 
@@ -52,7 +52,7 @@ class MergedKeys:
         self._runs = RunStore(folder, disk, lock, index_of(folder, MERGE_TIMES * silence_seconds))
         self._lmdb = LmdbKeys(folder, disk, silence_seconds, index_of)
         self._lift = Lift(self._runs, self._lmdb, self._writing, health)
-        self._staged: list[tuple[NumberKeys, Ints]] = []
+        self._staged: list[tuple[IndexKeys, Ints]] = []
         self.lsn = EMPTY_LSN
         """The LSN at which LMDB stands, or will when a checkpoint names the runs of a rebuild."""
         self._awaits_checkpoint = False
@@ -69,6 +69,11 @@ class MergedKeys:
         """End the processes of LMDB and of merges."""
         self._runs.close()
         self._lmdb.close()
+
+    @property
+    def held_lsn(self) -> int:
+        """The newest commit all of whose entries of keys of bytes were there at the start."""
+        return max([self._lmdb.held_lsn, *(run.lsn for run in self.levels.runs)])
 
     @property
     def levels(self) -> Levels:
@@ -124,7 +129,7 @@ class MergedKeys:
     # A checkpoint, in this order.
 
     def merge(self, entries: Overlay, lsn: int, tables: ServedTables) -> None:
-        """Put entries of served tables into a run and into LMDB, which then stands at `lsn`.
+        """Put entries of served tables into a run; the index then stands at `lsn`.
 
         A rebuild under way makes that needless.
         """
@@ -137,11 +142,11 @@ class MergedKeys:
 
     def _write(self, entries: Overlay, lsn: int, tables: ServedTables) -> None:
         parts = [(keys, values) for keys, values in entries.parts() if len(keys) and tables.serves(keys.prefix)]
-        self._runs.add([(keys, values) for keys, values in parts if isinstance(keys, NumberKeys)], lsn)
-        others = ((keys, values) for keys, values in parts if not isinstance(keys, NumberKeys))
+        self._runs.add(parts, lsn)
         stands_at = EMPTY_LSN if self._health.broken or self._awaits_checkpoint else lsn
         try:
-            self._lmdb.merge(others, stands_at)
+            self._lmdb.stand_at(stands_at)
+            self._disk.reach(CrashPoint.INDEX_MERGED)
             self.lsn = EMPTY_LSN if self._health.broken else lsn
         except DamagedIndex as error:
             self._health.found_damage(error)
@@ -189,10 +194,13 @@ class MergedKeys:
 
     # A rebuild.
 
-    def begin_rebuild(self) -> None:
-        """Hold nothing and stand at nothing until `finish`; damaged files are kept beside, under another name."""
+    def begin_rebuild(self, lsn: int) -> None:
+        """Hold nothing and stand at nothing until `finish`; damaged files are kept beside, under another name.
+
+        The entries of all commits up to `lsn` come, and none of later ones.
+        """
         with self._writing:
-            self._runs.begin_anew()
+            self._runs.begin_anew(lsn)
             self._lift.begin_anew()
             self._lmdb.begin_anew(damaged=self._health.damaged)
             self._staged = []
@@ -203,33 +211,31 @@ class MergedKeys:
         if not len(keys):
             return
         with self._writing:
-            if isinstance(keys, NumberKeys):
-                self._staged.append((keys, offsets))
-                is_much = sum(len(part) for part, _ in self._staged) >= STAGED_NUMBERS
-            else:
-                is_much = self._lmdb.stage(keys.packed(), offsets)
+            self._staged.append((keys, offsets))
+            is_much = sum(part.nbytes + values.nbytes for part, values in self._staged) >= STAGED_BYTES
         if is_much:
             self.flush()
 
     def flush(self) -> None:
-        """Put the staged parts into runs and LMDB."""
+        """Put the staged parts into runs."""
         with self._writing:
             staged, self._staged = self._staged, []
             self._runs.stage(staged)
-            self._lmdb.flush()
         self._disk.reach(CrashPoint.REBUILD_STAGED)
 
     @property
     def is_flushed(self) -> bool:
-        """Whether all staged parts are in runs or LMDB."""
-        return self._lmdb.is_flushed and not self._staged
+        """Whether all staged parts are in runs."""
+        return not self._staged
 
     def staged(self, keys: IndexKeys) -> Ints:
-        """The values that a rebuild has put in under some keys of bytes so far."""
+        """The values that a rebuild has put in under some keys of one table so far."""
         if not self.is_flushed:
             self.flush()
         with self._writing:
-            return self._lmdb.flushed(keys)
+            values = self._runs.staged(keys)
+        values[values == MISS] = ABSENT
+        return values
 
     def finish(self, lsn: int, broken: Mapping[bytes, str], install: Callable[[], None]) -> None:
         """Stand at `lsn` with what was staged; `install` has look-ups see it, together with the new levels."""
@@ -247,10 +253,10 @@ class MergedKeys:
 
     # Beside serving.
 
-    def work(self, widths: Mapping[bytes, int], pause: Callable[[int], bool]) -> bool:
+    def work(self, widths: Mapping[bytes, int | None], pause: Callable[[int], bool]) -> bool:
         """Merge runs that are due, or lift entries from LMDB; whether there may be more to do.
 
-        `widths` are those of the keys of served tables whose keys are numbers; `pause` as in `run_merge`.
+        `widths` are those of the keys of served tables, None where keys are bytes; `pause` as in `run_merge`.
         """
         if self._health.has_problem:
             return False
@@ -262,20 +268,11 @@ class MergedKeys:
                 self._health.found_damage(error)
             return False
 
-    def walk(self, prefix: bytes, entries: int, *, numbers: bool) -> Iterator[tuple[int, Walked]]:
-        """(LSN, sums) of a table's entries in keys' order, so many at once; the LSN differs when LMDB moves on.
+    def walk(self, prefix: bytes, entries: int) -> Iterator[tuple[int, Walked]]:
+        """(LSN, sums) of a table's entries in keys' order, so many at once.
 
-        `numbers` says whether its keys are. The LSN of such a table is `EMPTY_LSN` as long as LMDB has some of them.
+        An LSN is `EMPTY_LSN` as long as LMDB has some of them.
         """
-        if numbers:
-            levels = self.levels
-            yield levels.lsn if self._lift.is_clean(prefix) else EMPTY_LSN, Walked(0, 0, 0, b"")
-            yield from ((levels.lsn, part) for part in walk(levels, prefix, entries))
-            return
-        start = b""
-        while True:
-            lsn, walked = self._lmdb.walk(prefix, start, entries)
-            yield lsn, walked
-            start = walked.following
-            if not start:
-                return
+        levels = self.levels
+        yield levels.lsn if self._lift.is_clean(prefix) else EMPTY_LSN, Walked(0, 0, 0, b"")
+        yield from ((levels.lsn, part) for part in walk(levels, prefix, entries))

@@ -87,10 +87,10 @@ def _check_of(numbers: Numbers, low: Numbers) -> Numbers:
 class NumberSection:
     """The entries of one table in a run."""
 
-    __slots__ = ("_at", "_blocks", "_entries", "_filter", "_samples", "_views", "count", "highest", "width")
+    __slots__ = ("_at", "_blocks", "_entries", "_filter", "_samples", "_views", "count", "highest", "nbytes", "width")
 
     def __init__(self, blocks: Blocks, place: SectionPlace) -> None:
-        self._blocks, self.count, self.width = blocks, place.entries, place.width
+        self._blocks, self.count, self.width, self.nbytes = blocks, place.entries, place.width, place.nbytes
         self._entries = blocks.words(place.at, 2 * place.entries)
         self._at = place.at // 8
         self._samples = blocks.words(place.samples_at, -(-place.entries // SAMPLED))

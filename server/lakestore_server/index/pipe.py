@@ -1,7 +1,7 @@
 """The pipe to the key index's own process: requests and answers as bytes, encoded and decoded here.
 
-Request: op u8 · count u32 · key bytes u32 (0: lengths follow) · blob bytes u64 · number i64, then lengths u32[], keys
-(padded to 8 bytes each, if they have lengths), and with STAGE values i64[]. Answer: LSN i64 · bytes u64, then the data.
+Request: op u8 · count u32 · key bytes u32 (0: lengths follow) · blob bytes u64 · number i64, then lengths u32[] and
+keys (padded to 8 bytes each, if they have lengths). Answer: LSN i64 · bytes u64, then the data.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ class Op(IntEnum):
     """
 
     FIND = 1
-    STAGE = 2
-    MERGE = 3
+    STAND_AT = 3
     LSN = 4
     CLEAR = 5
     HIGHEST = 6
@@ -46,7 +45,7 @@ class Op(IntEnum):
     NEXT = 8
     RANGES = 9
     REMOVE = 10
-    UNSTAGE = 16
+    HELD_LSN = 11
     MERGE_RUNS = 32
     GO_ON = 33
     STOP = 34
@@ -58,21 +57,19 @@ class Request:
 
     op: Op
     keys: PackedKeys = NO_KEYS
-    values: Ints | None = None
-    """One for each key of STAGE; None of all other requests."""
     number: int = 0
-    """The LSN of MERGE; of RANGES, WALK and REMOVE the most entries."""
+    """The LSN of STAND_AT; of RANGES, WALK and REMOVE the most entries."""
 
     @staticmethod
-    def of(op: Op, keys: Sequence[bytes] | PackedKeys, values: Ints | None, number: int) -> Request:
+    def of(op: Op, keys: Sequence[bytes] | PackedKeys, number: int) -> Request:
         """A request for keys, which are packed unless they are so already."""
-        return Request(op, keys if isinstance(keys, PackedKeys) else PackedKeys.of(keys), values, number)
+        return Request(op, keys if isinstance(keys, PackedKeys) else PackedKeys.of(keys), number)
 
     def encode(self) -> bytes:
         """The request's bytes."""
         keys = self.keys
         head = _REQUEST.pack(self.op, len(keys), keys.width, len(keys.blob), self.number)
-        return b"".join((head, keys.lengths, keys.blob, self.values.tobytes() if self.values is not None else b""))
+        return b"".join((head, keys.lengths, keys.blob))
 
     @staticmethod
     def read(pipe: IO[bytes]) -> Request:
@@ -80,8 +77,7 @@ class Request:
         op, count, width, size, number = _REQUEST.unpack(exactly(pipe, _REQUEST.size))
         lengths = b"" if width or not count else exactly(pipe, 4 * count)
         blob = exactly(pipe, size)
-        values = np.frombuffer(exactly(pipe, 8 * count), dtype=np.int64) if op == Op.STAGE else None
-        return Request(Op(op), PackedKeys(blob, count, width, lengths), values, number)
+        return Request(Op(op), PackedKeys(blob, count, width, lengths), number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,8 @@ class KeyedRows:
 def load(index: Index, rows: Iterable[KeyedRows], *, checkpoint_lsn: int, lsn: int) -> None:
     """Put the journal's rows over runs and LMDB, or have the index rebuilt beside serving.
 
-    `lsn` is the newest commit. An entry that LMDB holds stays: a rebuild may have given a key another slot than the
-    frame says.
+    `lsn` is the newest commit. An entry of keys of bytes that is held stays: a rebuild may have given a key another
+    slot than the frame says.
     """
     if index.ready and index.lsn < 0 and lsn == 0:
         index.finish_rebuild(0, {})
@@ -49,8 +49,9 @@ def load(index: Index, rows: Iterable[KeyedRows], *, checkpoint_lsn: int, lsn: i
         index.found_problem(what, damaged=False)
     if not index.ready:
         return
+    held_lsn = index.held_lsn
     for part in rows:
         entries = part.entries()
-        if part.lsn > index.lsn or isinstance(entries.keys, NumberKeys):  # runs stand where the checkpoint does
+        if part.lsn > held_lsn or isinstance(entries.keys, NumberKeys):  # the same entries again do no harm
             with index.lock:
                 index.put(entries.keys, entries.values)

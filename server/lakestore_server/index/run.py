@@ -1,9 +1,11 @@
-"""The format of a run: an immutable file of the index's entries of keys that are numbers, in order, table by table.
+"""The format of a run: an immutable file of the index's entries, in order, table by table.
 
-Header: magic u32 · version u16 · flags u16. Then of each table its entries (number u64 · packed value u64), every 32nd
-number, and the words of a filter, each at a multiple of 512, so that the 32 entries of a sample lie in one block. Then
-the CRC32C of each block of 64 KB before (u32 each), the directory (JSON: the place of each table's parts) and the
-footer: directory bytes u32 · checksums u32 · crc32c u32 of header, checksums and directory · magic u32.
+Header: magic u32 · version u16 · flags u16. Then of each table whose keys are numbers its entries (number u64 · packed
+value u64), every 32nd number, and the words of a filter; of others what `byte_section` says. Each part is at a multiple
+of 512, so that the 32 entries of a sample lie in one block. Then the CRC32C of each block of 64 KB before (u32 each),
+the directory (JSON: newest commit, seed of the hash, the place of each table's parts) and the footer: directory bytes
+u32 · checksums u32 · crc32c u32 of header, checksums and directory · magic u32. Header and footer are those of all
+versions; 1 knows numbers alone, and its directory is the places.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +22,35 @@ import pyarrow as pa
 
 from lakestore.rows.ipc import crc32c
 from lakestore_server.host import versions
-from lakestore_server.index.entry import PREFIX_BYTES
+from lakestore_server.index.byte_section import ByteSection
+from lakestore_server.index.entry import table_prefix
+from lakestore_server.index.key_hash import key_hash
 from lakestore_server.index.number_section import ENTRY_BYTES, SAMPLED, NumberSection
 from lakestore_server.index.run_blocks import Blocks, SectionPlace
 from lakestore_server.index.run_file import RunFile
 from lakestore_server.index.worker_client import DamagedIndex
 
-MAGIC, VERSION = 0x4C53524E, 1
+MAGIC, VERSION = 0x4C53524E, 2
+_NUMBERS_ALONE = 1
 SUFFIX = ".run"
 HEADER = struct.Struct("<IHH")
 FOOTER = struct.Struct("<IIII")
 HEADER_BYTES = 512
 ALIGNED = SAMPLED * ENTRY_BYTES
 """Each part begins at a multiple of it."""
+Section = NumberSection | ByteSection
+
+
+class Directory(NamedTuple):
+    """The words of a run about itself."""
+
+    crcs: npt.NDArray[np.uint32]
+    """The checksum of each block."""
+    places: list[SectionPlace]
+    lsn: int
+    seed: bytes
+    crc: int
+    """The checksum of header, checksums and directory."""
 
 
 class Run:
@@ -44,17 +63,26 @@ class Run:
         """The number of the adoption that had look-ups see its newest entry; 0 for those of the start or a rebuild."""
         self.gone = 0
         """The number of the adoption up to which a merge may have left out entries that said ABSENT."""
-        crcs, places, self._crc = _directory(path, data)
+        about = _directory(path, data)
+        places, self._crc = about.places, about.crc
         end = max((place.filter_at + 8 * place.filter_words for place in places), default=HEADER_BYTES)
-        blocks = Blocks(path.name, data.slice(0, end), crcs, is_checked=is_checked)
-        for place in places:
-            blocks.check_bytes(place.samples_at, place.filter_at + 8 * place.filter_words)
+        blocks = Blocks(path.name, data.slice(0, end), about.crcs, is_checked=is_checked)
         self._blocks = blocks
-        self.sections: Mapping[bytes, NumberSection] = {
-            place.number.to_bytes(PREFIX_BYTES, "big"): NumberSection(blocks, place) for place in places
-        }
+        for place in places:
+            blocks.check_bytes(place.guides_at, place.filter_at + 8 * place.filter_words)
+        self.lsn = about.lsn
+        """The newest commit of which all entries are here or in older runs; -1 if the run does not say."""
+        self.key_hash = key_hash(about.seed) if about.seed else None
+        """The hash of keys of bytes, unless the run is of a release that had none."""
+        self.sections: Mapping[bytes, Section] = {table_prefix(place.number): self._section(place) for place in places}
         """By the prefix of their tables."""
         self.entries = sum(place.entries for place in places)
+
+    def _section(self, place: SectionPlace) -> Section:
+        if not place.is_of_bytes:
+            return NumberSection(self._blocks, place)
+        assert self.key_hash is not None
+        return ByteSection(self._blocks, place, self.key_hash)
 
     @property
     def file(self) -> RunFile:
@@ -66,8 +94,8 @@ class Run:
         return self._blocks.scrub()
 
 
-def _directory(path: Path, data: pa.Buffer) -> tuple[npt.NDArray[np.uint32], list[SectionPlace], int]:
-    """(checksum of each block, places of the sections, checksum of both); `DamagedIndex` if they are not whole."""
+def _directory(path: Path, data: pa.Buffer) -> Directory:
+    """The directory of a run; `DamagedIndex` if it is not whole."""
     damaged = DamagedIndex(f"run {path.name} of the index is damaged in its directory")
     if data.size < HEADER_BYTES + FOOTER.size:
         raise damaged
@@ -76,9 +104,13 @@ def _directory(path: Path, data: pa.Buffer) -> tuple[npt.NDArray[np.uint32], lis
     at = data.size - FOOTER.size - size - 4 * blocks
     if (magic, end_magic) != (MAGIC, MAGIC) or at < HEADER_BYTES:
         raise damaged
-    versions.check(version, VERSION, f"run {path.name} of the index")
     known = data.slice(at, 4 * blocks + size)
     if crc32c(known, crc32c(data.slice(0, HEADER_BYTES))) != crc:
-        raise damaged
+        raise damaged  # a version may be so as well
+    versions.check(version, VERSION, f"run {path.name} of the index")
     crcs = np.frombuffer(known, dtype=np.uint32, count=blocks)
-    return crcs, [SectionPlace(*entry) for entry in orjson.loads(memoryview(known.slice(4 * blocks)))], crc
+    about = orjson.loads(memoryview(known.slice(4 * blocks)))
+    if version == _NUMBERS_ALONE:
+        about = {"lsn": -1, "seed": "", "sections": about}
+    places = [SectionPlace(*entry) for entry in about["sections"]]
+    return Directory(crcs, places, about["lsn"], bytes.fromhex(about["seed"]), crc)

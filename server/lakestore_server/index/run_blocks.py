@@ -24,13 +24,35 @@ class SectionPlace(NamedTuple):
     number: int
     """The table's."""
     width: int
-    """Bytes of its keys behind the prefix."""
+    """Bytes of its keys behind the prefix; 0: they are bytes, of any length."""
     at: int
-    """First byte of the entries, then those of the samples and of the filter."""
+    """First byte of what is searched, then those of the samples and of the filter."""
     entries: int
     samples_at: int
     filter_at: int
     filter_words: int
+    chunks_at: int = 0
+    """First byte of the table of chunks (first rank u64, first word u64), if keys are bytes; so with what follows."""
+    chunks: int = 0
+    rank_bits: int = 0
+    """Bits of a word that are a rank."""
+    entries_at: int = 0
+    """First byte of the first chunk."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts."""
+        return self.filter_at + 8 * self.filter_words - (self.entries_at if self.is_of_bytes else self.at)
+
+    @property
+    def guides_at(self) -> int:
+        """First byte of what leads to the entries and is used uncompared: up to the end."""
+        return self.chunks_at if self.is_of_bytes else self.samples_at
+
+    @property
+    def is_of_bytes(self) -> bool:
+        """Whether its keys are no numbers."""
+        return not self.width
 
 
 class Blocks:
@@ -43,6 +65,11 @@ class Blocks:
         self._checked = np.full(len(crcs), is_checked, dtype=np.bool_)
         self.is_checked = is_checked
         """Whether every block has been compared."""
+
+    @property
+    def all_words(self) -> Numbers:
+        """The words of all blocks."""
+        return self._words
 
     def words(self, at: int, count: int) -> Numbers:
         """Words from a byte on."""

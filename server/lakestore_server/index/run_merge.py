@@ -1,4 +1,4 @@
-"""Runs merged into one: table by table in slices of numbers, of each number the newest entry.
+"""Runs merged into one: table by table in slices of keys, of each key the newest entry.
 
 Slices lie in order in each run, so that one stable sort of a slice's numbers is a merge: 4 ns an entry, measured.
 """
@@ -6,13 +6,18 @@ Slices lie in order in each run, so that one stable sort of a slice's numbers is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from lakestore_server.host.disk import Disk
+from lakestore_server.index import byte_merge
+from lakestore_server.index.byte_section import ByteSection
+from lakestore_server.index.key_hash import KeyHash
 from lakestore_server.index.number_section import NumberSection, is_gone
-from lakestore_server.index.run import Run
+from lakestore_server.index.run import Run, Section
 from lakestore_server.index.run_filter import Numbers
-from lakestore_server.index.run_writer import RunWriter
+from lakestore_server.index.run_writer import RunWriter, SectionWriter
 
 SLICE_ENTRIES = 262_144
 """Entries of each section; about 10 ms."""
@@ -46,6 +51,11 @@ def slices(sections: Sequence[NumberSection], entries: int) -> Iterator[tuple[Nu
         at = ends
 
 
+def writer_of(disk: Disk, path: Path, runs: Sequence[Run], key_hash: KeyHash) -> RunWriter:
+    """The writer of a run that takes the place of others; `key_hash` is the index's."""
+    return RunWriter(disk, path, key_hash, max(run.lsn for run in runs))
+
+
 def merge(
     writer: RunWriter,
     runs: Sequence[Run],
@@ -59,17 +69,41 @@ def merge(
     is told the number of entries after each slice; the merge ends early when that gives False.
     """
     for prefix in sorted({prefix for run in runs for prefix in run.sections if serves(prefix)}):
-        sections = [run.sections[prefix] for run in runs if prefix in run.sections]
-        section = writer.begin(int.from_bytes(prefix, "big"), sections[0].width, sum(s.count for s in sections))
-        drops = drops_gone(prefix)
-        for numbers, stored in slices(sections, SLICE_ENTRIES):
-            gone = is_gone(stored) if drops else None
-            if gone is not None and gone.any():
-                numbers, stored = numbers[~gone], stored[~gone]
-            if len(numbers):
-                section.add(numbers, stored)
-            if not pause(len(numbers)):
-                return False
-        section.end()
+        held = [run.sections[prefix] for run in runs if prefix in run.sections]
+        number, count = int.from_bytes(prefix, "big"), sum(section.count for section in held)
+        if numbers := of_numbers(held):
+            section = writer.begin(number, numbers[0].width, count)
+            is_whole = _merge_numbers(section, numbers, drops_gone=drops_gone(prefix), pause=pause)
+            section.end()
+        elif keys := of_bytes(held):
+            others = writer.begin_bytes(number, count, max(section.rank_bits for section in keys))
+            is_whole = byte_merge.merge(others, keys, drops_gone=drops_gone(prefix), pause=pause)
+            others.end()
+        if not is_whole:
+            return False
     writer.finish()
     return True
+
+
+def _merge_numbers(
+    writer: SectionWriter, sections: Sequence[NumberSection], *, drops_gone: bool, pause: Callable[[int], bool]
+) -> bool:
+    for numbers, stored in slices(sections, SLICE_ENTRIES):
+        gone = is_gone(stored) if drops_gone else None
+        if gone is not None and gone.any():
+            numbers, stored = numbers[~gone], stored[~gone]
+        if len(numbers):
+            writer.add(numbers, stored)
+        if not pause(len(numbers)):
+            return False
+    return True
+
+
+def of_numbers(sections: Sequence[Section]) -> list[NumberSection]:
+    """The sections of a table, if its keys are numbers."""
+    return [section for section in sections if isinstance(section, NumberSection)]
+
+
+def of_bytes(sections: Sequence[Section]) -> list[ByteSection]:
+    """The sections of a table, if its keys are bytes."""
+    return [section for section in sections if isinstance(section, ByteSection)]

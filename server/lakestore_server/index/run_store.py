@@ -18,23 +18,21 @@ import numpy as np
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import ALL_TABLES, Ints, ServedTables
-from lakestore_server.index.keys import NumberKeys
+from lakestore_server.index.key_hash import key_hash, new_seed
+from lakestore_server.index.keys import IndexKeys, joined
 from lakestore_server.index.levels import Levels, due
 from lakestore_server.index.merge_apart import APART_MIN, Merge, merge_apart
-from lakestore_server.index.number_section import packed
 from lakestore_server.index.pipe import Size
 from lakestore_server.index.run import SUFFIX, Run
 from lakestore_server.index.run_file import NamedRuns, RunFile
-from lakestore_server.index.run_merge import merge
-from lakestore_server.index.run_writer import RunWriter
+from lakestore_server.index.run_merge import merge, writer_of
+from lakestore_server.index.run_writer import RunWriter, write
 from lakestore_server.index.worker_client import DamagedIndex, IndexWorker
 
-PART_ENTRIES = 65_536
-"""Entries that are packed at once."""
 REBUILT_MAX = 8
 """Runs of a rebuild; more are merged at once."""
 
-NumberParts = Sequence[tuple[NumberKeys, Ints]]
+Parts = Sequence[tuple[IndexKeys, Ints]]
 """Keys of tables and their values, no key twice."""
 
 
@@ -52,6 +50,8 @@ class RunStore:
         """Names of files that are being written, or are not in the levels yet."""
         self._rebuilt: tuple[Run, ...] = ()
         """The runs of a rebuild, newest first."""
+        self._rebuilt_lsn = -1
+        self._key_hash = key_hash(new_seed())
         self._served = ALL_TABLES
         self.durably_lifted: frozenset[bytes] = frozenset()
         """Tables lifted from LMDB by runs that a durable checkpoint names."""
@@ -69,7 +69,12 @@ class RunStore:
                 self._disk.remove(self._folder / name)
         taken = [int(stem) for name in (*there, *named) if (stem := name.removesuffix(SUFFIX)).isdecimal()]
         self._numbers = count(max(taken, default=0) + 1)
-        self.levels = Levels(lsn, tuple(self._opened(file) for file in files))
+        runs = tuple(self._opened(file) for file in files)
+        hashes = {run.key_hash for run in runs if run.key_hash is not None}
+        if len(hashes) > 1:
+            raise DamagedIndex("runs of the index have several secrets: some are of another folder")
+        self._key_hash = next(iter(hashes), self._key_hash)
+        self.levels = Levels(max([lsn, *(run.lsn for run in runs)]), runs)
 
     def _opened(self, file: RunFile) -> Run:
         path = self._folder / file.name
@@ -80,22 +85,19 @@ class RunStore:
             raise DamagedIndex(f"run {file.name} of the index is another one than the checkpoint names")
         return run
 
-    def _written(self, parts: NumberParts) -> Run | None:
-        """A new run of entries, durable with its name; None of no entries."""
+    def _written(self, parts: Parts, lsn: int) -> Run | None:
+        """A new run of entries as of a commit, durable with its name; None of no entries."""
         parts = _by_table(parts)
         if not parts:
             return None
-        with self._new_file() as path, contextlib.closing(RunWriter(self._disk, path)) as writer:
+        with self._new_file() as path, contextlib.closing(self._writer(path, lsn)) as writer:
             for keys, values in sorted(parts, key=lambda part: part[0].prefix):
-                section = writer.begin(int.from_bytes(keys.prefix, "big"), keys.width, len(keys))
-                order = keys.numbers.argsort()
-                for first in range(0, len(order), PART_ENTRIES):
-                    rows = order[first : first + PART_ENTRIES]
-                    numbers = keys.numbers.take(rows)
-                    section.add(numbers, packed(numbers, values.take(rows)))
-                section.end()
+                write(writer, keys, values)
             writer.finish()
             return self._named(path)
+
+    def _writer(self, path: Path, lsn: int) -> RunWriter:
+        return RunWriter(self._disk, path, self._key_hash, lsn)
 
     @contextlib.contextmanager
     def _new_file(self) -> Iterator[Path]:
@@ -121,10 +123,10 @@ class RunStore:
 
     # A checkpoint, in this order.
 
-    def add(self, parts: NumberParts, lsn: int) -> None:
+    def add(self, parts: Parts, lsn: int) -> None:
         """Make the run of a checkpoint durable; look-ups do not see it yet."""
         self._new, self._new_lsn = None, -1
-        self._new, self._new_lsn = self._written(parts), lsn
+        self._new, self._new_lsn = self._written(parts, lsn), lsn
 
     def undo(self) -> None:
         """Forget the run of a checkpoint that failed and that no checkpoint file names."""
@@ -160,16 +162,17 @@ class RunStore:
 
     # A rebuild.
 
-    def begin_anew(self) -> None:
-        """Hold nothing until `finish`."""
+    def begin_anew(self, lsn: int) -> None:
+        """Hold nothing until `finish`; all entries of commits up to `lsn` come, and none of later ones."""
+        self._rebuilt_lsn = lsn
         with self._lock:
             self.levels = Levels(-1)
         self._new, self._new_lsn, self._rebuilt = None, -1, ()
         self.durably_lifted = frozenset()
 
-    def stage(self, parts: NumberParts) -> None:
+    def stage(self, parts: Parts) -> None:
         """Take entries of a rebuild, which hold over those before."""
-        made = self._written(parts)
+        made = self._written(parts, self._rebuilt_lsn)
         if made is not None:
             self._rebuilt = (made, *self._rebuilt)
         if len(self._rebuilt) > REBUILT_MAX:
@@ -180,6 +183,10 @@ class RunStore:
                 self._rebuilt = (self._named(path), *self._rebuilt[len(before) :])
             for run in before:
                 self._remove(run.path)
+
+    def staged(self, keys: IndexKeys) -> Ints:
+        """The values that a rebuild has taken under some keys of one table so far."""
+        return Levels(-1, self._rebuilt).find(keys)
 
     @property
     def has_rebuilt(self) -> bool:
@@ -223,17 +230,18 @@ class RunStore:
     ) -> bool:
         """Write runs as one; of served tables, which `drops` names, entries that say ABSENT go if it says so."""
         if sum(run.entries for run in runs) >= APART_MIN:
-            return merge_apart(self._worker, Merge(path, [run.path for run in runs], drops), pause)
-        with contextlib.closing(RunWriter(self._disk, path)) as writer:
+            wanted = Merge(path, [run.path for run in runs], drops, self._key_hash.seed)
+            return merge_apart(self._worker, wanted, pause)
+        with contextlib.closing(writer_of(self._disk, path, runs, self._key_hash)) as writer:
             return merge(writer, runs, drops.__contains__, drops.__getitem__, pause)
 
     def _mostly_dropped(self, runs: Sequence[Run]) -> Sequence[Run]:
         """All runs, if most of their entries are of tables that are not served."""
         return runs if 2 * self.size.keys < sum(run.entries for run in runs) else ()
 
-    def add_oldest(self, parts: NumberParts, whole: frozenset[bytes]) -> None:
+    def add_oldest(self, parts: Parts, whole: frozenset[bytes]) -> None:
         """Put a run below all others; with that, all entries of the tables `whole` are lifted."""
-        run = self._written(parts)
+        run = self._written(parts, -1)
         with self._lock:
             runs = self.levels.runs if run is None else (*self.levels.runs, run)
             self.levels = replace(self.levels, runs=runs, lifted=self.levels.lifted | whole)
@@ -250,27 +258,21 @@ class RunStore:
     @property
     def size(self) -> Size:
         """Entries of served tables, some of them of one key, and their bytes."""
-        places = [
-            (section.count, run.size / max(run.entries, 1))
+        held = [
+            section
             for run in self.levels.runs
             for prefix, section in run.sections.items()
             if self._served.serves(prefix)
         ]
-        return Size(sum(entries for entries, _ in places), round(sum(entries * each for entries, each in places)))
+        return Size(sum(section.count for section in held), sum(section.nbytes for section in held))
 
 
-def _by_table(parts: NumberParts) -> list[tuple[NumberKeys, Ints]]:
+def _by_table(parts: Parts) -> list[tuple[IndexKeys, Ints]]:
     """Parts of one table as one; those without keys are left out."""
-    tables: dict[bytes, list[tuple[NumberKeys, Ints]]] = {}
+    tables: dict[bytes, list[tuple[IndexKeys, Ints]]] = {}
     for keys, values in parts:
         if len(keys):
             tables.setdefault(keys.prefix, []).append((keys, values))
     return [
-        held[0]
-        if len(held) == 1
-        else (
-            NumberKeys(prefix, held[0][0].width, np.concatenate([keys.numbers for keys, _ in held])),
-            np.concatenate([values for _, values in held]),
-        )
-        for prefix, held in tables.items()
+        (joined([keys for keys, _ in held]), np.concatenate([values for _, values in held])) for held in tables.values()
     ]

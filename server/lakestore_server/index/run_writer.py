@@ -8,14 +8,22 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from lakestore.errors import Unavailable
 from lakestore.rows.ipc import crc32c
+from lakestore_server.arrays.padded_bytes import PaddedBytes
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.index.number_section import SAMPLED
+from lakestore_server.index.byte_section import ENTRY_WORDS, RANK_BITS_MAX, hashed, marked, places
+from lakestore_server.index.entry import Ints
+from lakestore_server.index.key_hash import KeyHash
+from lakestore_server.index.keys import IndexKeys, NumberKeys
+from lakestore_server.index.number_section import SAMPLED, packed
 from lakestore_server.index.run import ALIGNED, FOOTER, HEADER, HEADER_BYTES, MAGIC, VERSION
 from lakestore_server.index.run_blocks import BLOCK_BYTES, SectionPlace
 from lakestore_server.index.run_filter import FILTER_BITS, Numbers, Wanted, mark
 
+PART_ENTRIES = 65_536
+"""Entries that are written at once."""
 SYNC_BYTES = 2 << 20
 """A journal's sync waits for what other files have to write: a run never has much."""
 _FILTER_BIT_WORD = 64
@@ -24,7 +32,9 @@ _FILTER_BIT_WORD = 64
 class RunWriter:
     """One run, closed by `finish` or by `close`; the folder is the caller's to sync."""
 
-    def __init__(self, disk: Disk, path: Path) -> None:
+    def __init__(self, disk: Disk, path: Path, key_hash: KeyHash, lsn: int) -> None:
+        """`lsn` is the newest commit of which entries come."""
+        self.key_hash, self._lsn = key_hash, lsn
         self._disk, self._file = disk, disk.create(path)
         self._places: list[SectionPlace] = []
         self._head = HEADER.pack(MAGIC, VERSION, 0).ljust(HEADER_BYTES, b"\0")
@@ -39,6 +49,10 @@ class RunWriter:
     def begin(self, number: int, width: int, entries_max: int) -> SectionWriter:
         """Begin the entries of a table, of which there are so many at most; the table before is ended."""
         return SectionWriter(self, number, width, entries_max)
+
+    def begin_bytes(self, number: int, entries_max: int, rank_bits: int = 0) -> ByteSectionWriter:
+        """`begin` of a table whose keys are bytes; a rank has so many bits at least."""
+        return ByteSectionWriter(self, number, entries_max, rank_bits)
 
     def put(self, data: bytes) -> int:
         """Append bytes; where they begin."""
@@ -75,7 +89,8 @@ class RunWriter:
         """Make the run durable but for its name."""
         last = bytes(self._waiting)
         crcs = np.array([*self._crcs, *([crc32c(last)] if last else [])], dtype=np.uint32).tobytes()
-        directory = orjson.dumps([list(place) for place in self._places])
+        about = {"lsn": self._lsn, "seed": self.key_hash.seed.hex(), "sections": [list(each) for each in self._places]}
+        directory = orjson.dumps(about)
         crc = crc32c(crcs + directory, crc32c(self._head))
         end = FOOTER.pack(len(directory), len(crcs) // 4, crc, MAGIC)
         self._file.write([last, crcs, directory, end])
@@ -90,34 +105,122 @@ class RunWriter:
         self._file.close()
 
 
+def write(writer: RunWriter, keys: IndexKeys, values: Ints) -> None:
+    """Write the entries of a table, no key twice, as its section."""
+    number = int.from_bytes(keys.prefix, "big")
+    if isinstance(keys, NumberKeys):
+        _write_numbers(writer.begin(number, keys.width, len(keys)), keys.numbers, values)
+    else:
+        _write_bytes(writer.begin_bytes(number, len(keys)), keys.padded, values, writer.key_hash)
+
+
+def _write_numbers(writer: SectionWriter, numbers: Numbers, values: Ints) -> None:
+    order = numbers.argsort()
+    for first in range(0, len(order), PART_ENTRIES):
+        rows = order[first : first + PART_ENTRIES]
+        some = numbers.take(rows)
+        writer.add(some, packed(some, values.take(rows)))
+    writer.end()
+
+
+def _write_bytes(writer: ByteSectionWriter, keys: PaddedBytes, values: Ints, key_hash: KeyHash) -> None:
+    order, hashes = keys.order(), np.empty(len(keys), dtype=np.uint64)
+    for first in range(0, len(order), PART_ENTRIES):
+        rows = order[first : first + PART_ENTRIES]
+        some = keys.take(rows)
+        hashes[first : first + PART_ENTRIES] = key_hash.many(some)
+        writer.add(some, values.take(rows))
+    writer.find_by(hashed(hashes, np.arange(len(order), dtype=np.uint64), writer.rank_bits))
+    writer.end()
+
+
+class Finder:
+    """The words that are searched in a section, their samples and filter."""
+
+    def __init__(self, run: RunWriter, entries_max: int) -> None:
+        self._run = run
+        run.align()
+        self._at = -1
+        self.count = 0
+        """Entries so far."""
+        self._samples: list[Numbers] = []
+        self._filter: Numbers = np.zeros(max(-(-entries_max * FILTER_BITS // _FILTER_BIT_WORD), 1), dtype=np.uint64)
+
+    def add(self, data: bytes, numbers: Numbers, marks: Wanted) -> None:
+        """Write further entries, in order, that are found by these numbers and so marked in the filter."""
+        at = self._run.put(data)
+        self._at = at if self._at < 0 else self._at
+        self._samples.append(numbers[-self.count % SAMPLED :: SAMPLED].copy())
+        self.count += len(numbers)
+        mark(self._filter, marks)
+
+    def end(self, number: int, width: int) -> SectionPlace:
+        """Write what leads to the entries of a table, of which there are some."""
+        self._run.align()
+        samples_at = self._run.put(np.concatenate(self._samples).tobytes())
+        self._run.align()
+        filter_at = self._run.put(self._filter.tobytes())
+        return SectionPlace(number, width, self._at, self.count, samples_at, filter_at, len(self._filter))
+
+
 class SectionWriter:
-    """The entries of one table of a run."""
+    """The entries of one table of a run whose keys are numbers."""
 
     def __init__(self, run: RunWriter, number: int, width: int, entries_max: int) -> None:
         self._run, self._number, self._width = run, number, width
-        run.align()
-        self._at = -1
-        self._count = 0
-        self._samples: list[Numbers] = []
-        self._filter: Numbers = np.zeros(max(-(-entries_max * FILTER_BITS // _FILTER_BIT_WORD), 1), dtype=np.uint64)
+        self._finder = Finder(run, entries_max)
 
     def add(self, numbers: Numbers, stored: Numbers) -> None:
         """Further entries: ascending numbers, above all before, and their packed values."""
         entries = np.empty((len(numbers), 2), dtype=np.uint64)
         entries[:, 0], entries[:, 1] = numbers, stored
-        at = self._run.put(entries.tobytes())
-        self._at = at if self._at < 0 else self._at
-        self._samples.append(numbers[-self._count % SAMPLED :: SAMPLED].copy())
-        self._count += len(numbers)
-        mark(self._filter, Wanted.of(numbers))
+        self._finder.add(entries.tobytes(), numbers, Wanted.of(numbers))
 
     def end(self) -> int:
         """Write what finds the entries, unless there are none; how many there are."""
-        if self._count:
-            self._run.align()
-            samples_at = self._run.put(np.concatenate(self._samples).tobytes())
-            self._run.align()
-            filter_at = self._run.put(self._filter.tobytes())
-            place = (self._number, self._width, self._at, self._count, samples_at, filter_at, len(self._filter))
-            self._run.placed(SectionPlace(*place))
-        return self._count
+        if self._finder.count:
+            self._run.placed(self._finder.end(self._number, self._width))
+        return self._finder.count
+
+
+class ByteSectionWriter:
+    """The entries of one table of a run whose keys are bytes: all keys in their order, then all hashes in theirs."""
+
+    def __init__(self, run: RunWriter, number: int, entries_max: int, rank_bits: int = 0) -> None:
+        """`rank_bits`: a rank has so many bits at least."""
+        self.rank_bits = max(entries_max.bit_length(), rank_bits)
+        if self.rank_bits > RANK_BITS_MAX:
+            raise Unavailable(f"a run of the index cannot hold {entries_max} keys of one table: shard the table")
+        self._run, self._number = run, number
+        self._chunks: list[tuple[int, int]] = []
+        self._finder: Finder | None = None
+        self.count = 0
+        """Entries so far."""
+
+    def add(self, keys: PaddedBytes, values: Ints) -> None:
+        """Further entries: ascending keys, above all before, and their values."""
+        if not len(keys):
+            return
+        entries = np.empty((len(keys), ENTRY_WORDS), dtype=np.uint64)
+        entries[:, 0], entries[:, 1] = values.view(np.uint64), places(keys, values)
+        self._run.align()
+        self._chunks.append((self.count, self._run.put(entries.tobytes() + keys.packed()) // 8))
+        self.count += len(keys)
+
+    def find_by(self, hashed: Numbers) -> None:
+        """Further hashes with the ranks of their entries, in order, above all before; no more entries come."""
+        if self._finder is None:
+            self._finder = Finder(self._run, self.count)
+        self._finder.add(hashed.tobytes(), hashed, marked(hashed))
+
+    def end(self) -> int:
+        """Write what finds the entries, unless there are none; how many there are."""
+        if self._finder is None:
+            return 0
+        self._run.align()
+        chunks = np.array(self._chunks, dtype=np.uint64)
+        chunks_at = self._run.put(chunks.tobytes())
+        place = self._finder.end(self._number, 0)
+        own = {"chunks_at": chunks_at, "chunks": len(chunks), "rank_bits": self.rank_bits}
+        self._run.placed(place._replace(**own, entries_at=8 * self._chunks[0][1]))
+        return self.count

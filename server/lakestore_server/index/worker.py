@@ -63,17 +63,14 @@ def answered(store: LmdbStore, request: Request) -> Answer:
 def _answer(store: LmdbStore, request: Request) -> Answer:
     if request.op in _READS:
         return _read(store, request)
-    if request.op == Op.STAGE:
-        assert request.values is not None
-        store.stage(request.keys, request.values)
-    elif request.op == Op.MERGE:
-        store.merge(request.number)
+    if request.op == Op.HELD_LSN:
+        return Answer(store.held_lsn(), store.size().encode())
+    if request.op == Op.STAND_AT:
+        store.stand_at(request.number)
     elif request.op == Op.REMOVE:
         store.remove(request.keys.blob, request.number)
     elif request.op == Op.CLEAR:
         store.clear()
-    elif request.op == Op.UNSTAGE:
-        store.unstage()
     return Answer(store.lsn(), store.size().encode())
 
 

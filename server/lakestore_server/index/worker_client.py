@@ -20,7 +20,6 @@ from typing import Protocol
 from lakestore.errors import Unavailable
 from lakestore.limits import DEFAULT
 from lakestore_server.host.bounded_pipe import BoundedPipe, Silent, ended
-from lakestore_server.index.entry import Ints
 from lakestore_server.index.packed import PackedKeys
 from lakestore_server.index.pipe import DAMAGED_FILES, FAILED, Answer, Op, Request
 
@@ -44,7 +43,6 @@ class IndexWorker(Protocol):
         self,
         op: Op,
         keys: Sequence[bytes] | PackedKeys = (),
-        values: Ints | None = None,
         number: int = 0,
         *,
         again: bool = False,
@@ -104,13 +102,12 @@ class IndexProcess:
         self,
         op: Op,
         keys: Sequence[bytes] | PackedKeys = (),
-        values: Ints | None = None,
         number: int = 0,
         *,
         again: bool = False,
     ) -> tuple[int, bytes]:
         """(index LSN, data) of one request; `again` repeats one that changes nothing when the process was ended."""
-        message = Request.of(op, keys, values, number).encode()
+        message = Request.of(op, keys, number).encode()
         with self._lock:
             try:
                 answer = self._exchange(message)

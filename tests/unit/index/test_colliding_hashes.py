@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
@@ -13,6 +14,7 @@ import lakestore as ls
 from lakestore.union.verify import verify
 from lakestore_server.arrays import bytes_table
 from lakestore_server.arrays.padded_bytes import PaddedBytes
+from lakestore_server.index import key_hash
 from tests.support.seeds import seeded
 from tests.support.served import Served
 from tests.unit.index.test_index_faults import lose
@@ -25,9 +27,16 @@ Model = dict[tuple[str, str], int]
 @pytest.fixture(autouse=True, params=[0, 3], ids=["one hash", "four hashes"])
 def _weak(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     mask: int = request.param
-    weak = lambda strings: np.array([sum(key) & mask for key in strings.listed()], dtype=np.uint64)  # noqa: E731
-    monkeypatch.setattr(bytes_table, "hash_of", lambda key: sum(key) & mask)
-    monkeypatch.setattr(PaddedBytes, "hashes", weak)
+
+    def weak(key: bytes, *_: object) -> int:
+        return ((sum(key) & mask) << 62) + 5
+
+    def weak_ones(strings: PaddedBytes, *_: object) -> npt.NDArray[np.uint64]:
+        return np.array(list(map(weak, strings.listed())), dtype=np.uint64)
+
+    for module in (bytes_table, key_hash):
+        monkeypatch.setattr(module, "hash_of", weak)
+    monkeypatch.setattr(PaddedBytes, "hashes", weak_ones)
 
 
 def exact(lake: ls.Lake, model: Model) -> None:

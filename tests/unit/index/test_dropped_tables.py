@@ -12,6 +12,7 @@ from lakestore_server.duties.checkpoint import Checkpointer
 from lakestore_server.index import lmdb_keys
 from lakestore_server.index.overlay import Overlay
 from tests.support import seeds
+from tests.support.older_index import entries_in_lmdb
 from tests.support.served import Served
 from tests.support.waiting import until
 
@@ -35,7 +36,7 @@ def test_keys_of_dropped_tables_leave_lmdb_and_memory(tmp_path: Path) -> None:
             fill(served, name, schema, 50)
         served.checkpoint()
         fill(served, "a.never_merged", TEXTS, 50)
-        assert (served.engine.index.size.keys, cached(served)) == (150, 100), "numbers are in runs"
+        assert (served.engine.index.size.keys, cached(served)) == (150, 100), "of numbers nothing is kept in memory"
         for name in ("a.n", "a.t", "a.never_merged"):
             served.lake.drop_table(name)
         served.checkpoint()
@@ -51,8 +52,9 @@ def test_a_large_table_goes_by_parts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(lmdb_keys, "_REMOVE_KEYS", 7)
     monkeypatch.setattr(lmdb_keys, "_REMOVE_TIMES", 3)
     with Served(tmp_path) as served:
-        fill(served, "a.b", TEXTS, 100)
-        served.checkpoint()
+        with entries_in_lmdb():
+            fill(served, "a.b", TEXTS, 100)
+            served.checkpoint()
         served.lake.drop_table("a.b")
         with monkeypatch.context() as patch:
             patch.setattr(Checkpointer, "wake", lambda self: None)
@@ -66,7 +68,7 @@ def test_what_earlier_releases_left_goes_at_the_first_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So does what a crash left between a drop and the checkpoint behind it."""
-    with Served(tmp_path) as served, monkeypatch.context() as patch:
+    with Served(tmp_path) as served, monkeypatch.context() as patch, entries_in_lmdb():
         patch.setattr(lmdb_keys.LmdbKeys, "remove_tables", lambda self, tables: True)
         patch.setattr(Overlay, "keep", lambda self, tables: None)
         fill(served, "a.b", TEXTS, 100)

@@ -18,10 +18,12 @@ from lakestore.client.writer import change
 from lakestore.errors import Corrupt, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.host.disk import RealDisk
+from lakestore_server.index.entry import ABSENT
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import ByteKeys
 from lakestore_server.index.pipe import Op
 from lakestore_server.index.worker_client import DamagedIndex, IndexProcess
+from tests.support import older_index
 from tests.support.seeds import seeded
 from tests.support.segment_places import damage_segment
 from tests.support.served import Served
@@ -188,17 +190,18 @@ def test_a_process_that_ends_by_its_own_fault_says_that_the_files_are_damaged(tm
 
 
 def test_a_full_map_grows_under_live_readers(tmp_path: Path) -> None:
-    """From 64 KB on, by doubling; the reader in the other process takes the new size over."""
+    """From 64 KB on; other processes take over what one has made larger."""
     writer, reader = IndexProcess(tmp_path, map_bytes=1 << 16), IndexProcess(tmp_path, map_bytes=1 << 16)
-    keys = [n.to_bytes(8, "big") for n in range(40_000)]
-    for at in range(0, len(keys), 5_000):
-        part = keys[at : at + 5_000]
-        writer.ask(Op.STAGE, part, np.arange(at, at + 5_000, dtype=np.int64))
-        writer.ask(Op.MERGE, number=at + 1)
-        lsn, data = reader.ask(Op.FIND, keys[: at + 5_000])
-        assert lsn == at + 1
-        assert np.frombuffer(data, dtype=np.int64).tolist() == list(range(at + 5_000))
+    keys = ByteKeys([n.to_bytes(8, "big") for n in range(40_000)])
+    assert [process.ask(Op.LSN)[0] for process in (writer, reader)] == [-1, -1]
+    older_index.put(tmp_path, [(keys, np.arange(40_000, dtype=np.int64))], 1)
     assert (tmp_path / "data.mdb").stat().st_size > 1 << 19
+    for prefix in sorted({key[:4] for key in keys.listed()}):
+        writer.ask(Op.REMOVE, [prefix], number=39_000)  # copies of pages are new ones
+    writer.ask(Op.STAND_AT, number=5)
+    lsn, data = reader.ask(Op.FIND, keys.packed())
+    assert lsn == 5
+    assert np.frombuffer(data, dtype=np.int64).tolist() == [ABSENT] * 39_000 + list(range(39_000, 40_000))
     reader.close()
     writer.close()
 
@@ -231,7 +234,7 @@ def test_after_a_failed_sync_the_files_are_not_used_again(tmp_path: Path) -> Non
     index.found_problem("a sync failed", damaged=True)
     with pytest.raises(Unavailable, match="being rebuilt"):
         index.begin(ByteKeys([b"\0\0\0\1key"]))
-    index.begin_rebuild()
+    index.begin_rebuild(3)
     index.finish_rebuild(3, {})
     assert index.lsn == 3
     assert index.ready

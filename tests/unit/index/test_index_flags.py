@@ -13,7 +13,7 @@ from lakestore.rows.live_sum import live_sum
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.index.entry import ABSENT, FLAG, is_live, live, table_prefix
 from lakestore_server.index.key_index import Index
-from lakestore_server.index.keys import NumberKeys, encoded
+from lakestore_server.index.keys import encoded
 
 
 def test_flagged_values_are_absent_to_readers() -> None:
@@ -38,7 +38,7 @@ def test_flagged_entries_survive_a_merge_and_count_in_no_sum(tmp_path: Path, ids
     index.close()
     index = Index(folder, RealDisk(), runs=files.files, checkpoint_lsn=1)
     assert index.find(keys).tolist() == [10, 11 | FLAG, 12, ABSENT], "nothing of it is in memory now"
-    walked = list(index.walk(keys.prefix, 100, numbers=isinstance(keys, NumberKeys)))
+    walked = list(index.walk(keys.prefix, 100))
     index.close()
     assert {lsn for lsn, _ in walked} == {1}
     assert sum(part.live for _, part in walked) == 2

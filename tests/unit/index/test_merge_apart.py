@@ -16,14 +16,17 @@ from lakestore_server.duties.index_merge import IndexMerger
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.index import run_merge, run_store
 from lakestore_server.index.entry import ABSENT, table_prefix
+from lakestore_server.index.key_hash import key_hash
+from lakestore_server.index.keys import ByteKeys
 from lakestore_server.index.merge_apart import NICE, Merge, merge_apart
 from lakestore_server.index.number_section import packed
 from lakestore_server.index.run import Run
-from lakestore_server.index.run_writer import RunWriter
+from lakestore_server.index.run_writer import RunWriter, write
 from lakestore_server.index.worker_client import DamagedIndex, IndexProcess
 from tests.support.served import Served
 
 DISK = RealDisk()
+HASH = key_hash(bytes(32))
 ENTRIES = 900_000
 """Of the larger table in each run: more than a slice."""
 
@@ -40,7 +43,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     chance, paths = np.random.default_rng(3), []
     for at in range(2):
         path = tmp_path_factory.mktemp("runs") / f"{at}.run"
-        writer = RunWriter(DISK, path)
+        writer = RunWriter(DISK, path, HASH, at)
         for table in (1, 2):
             most = ENTRIES if table == 1 else 100
             numbers = np.unique(chance.integers(0, 2 * most, most, dtype=np.uint64))
@@ -48,6 +51,8 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             section = writer.begin(table, 8, len(numbers))
             section.add(numbers, packed(numbers, values))
             section.end()
+        texts = [table_prefix(3) + b"%d" % n for n in range(at, 300)]
+        write(writer, ByteKeys(texts), np.arange(at, 300))
         writer.finish()
         paths.append(path)
     return paths
@@ -55,27 +60,27 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def test_the_output_is_that_of_a_merge_here(tmp_path: Path, process: IndexProcess, inputs: list[Path]) -> None:
     """One table loses what says ABSENT, of the other one nothing is kept."""
-    drops, slices = {table_prefix(1): True}, list[int]()
+    drops, slices = {table_prefix(1): True, table_prefix(3): False}, list[int]()
 
     def count(entries: int) -> bool:
         slices.append(entries)
         return True
 
-    assert merge_apart(process, Merge(tmp_path / "apart.run", inputs, drops), count)
+    assert merge_apart(process, Merge(tmp_path / "apart.run", inputs, drops, HASH.seed), count)
     runs = [Run(path, DISK.map(path)) for path in inputs]
-    here = RunWriter(DISK, tmp_path / "here.run")
+    here = RunWriter(DISK, tmp_path / "here.run", HASH, 1)
     assert run_merge.merge(here, runs, drops.__contains__, drops.__getitem__, lambda n: True)
     assert (tmp_path / "apart.run").read_bytes() == (tmp_path / "here.run").read_bytes()
     assert len(slices) > 1
-    assert sum(slices) == Run(tmp_path / "here.run", DISK.map(tmp_path / "here.run")).entries
+    assert sum(slices) - 300 == Run(tmp_path / "here.run", DISK.map(tmp_path / "here.run")).entries
     assert process.pid is not None
     assert os.getpriority(os.PRIO_PROCESS, process.pid) >= NICE
 
 
 def test_a_merge_ends_early_and_another_one_begins(tmp_path: Path, process: IndexProcess, inputs: list[Path]) -> None:
     drops = {table_prefix(1): False, table_prefix(2): False}
-    assert not merge_apart(process, Merge(tmp_path / "1.run", inputs, drops), lambda n: False)
-    assert merge_apart(process, Merge(tmp_path / "2.run", inputs, drops), lambda n: True)
+    assert not merge_apart(process, Merge(tmp_path / "1.run", inputs, drops, HASH.seed), lambda n: False)
+    assert merge_apart(process, Merge(tmp_path / "2.run", inputs, drops, HASH.seed), lambda n: True)
 
 
 def test_a_process_that_is_killed_is_started_again(tmp_path: Path, process: IndexProcess, inputs: list[Path]) -> None:
@@ -87,8 +92,8 @@ def test_a_process_that_is_killed_is_started_again(tmp_path: Path, process: Inde
         return True
 
     with pytest.raises(Unavailable, match="started again"):
-        merge_apart(process, Merge(tmp_path / "1.run", inputs, drops), kill)
-    assert merge_apart(process, Merge(tmp_path / "2.run", inputs, drops), lambda n: True)
+        merge_apart(process, Merge(tmp_path / "1.run", inputs, drops, HASH.seed), kill)
+    assert merge_apart(process, Merge(tmp_path / "2.run", inputs, drops, HASH.seed), lambda n: True)
 
 
 def test_damage_and_a_full_disk_are_told(tmp_path: Path, process: IndexProcess, inputs: list[Path]) -> None:
@@ -97,10 +102,10 @@ def test_damage_and_a_full_disk_are_told(tmp_path: Path, process: IndexProcess, 
     (tmp_path / "0.run").write_bytes(wrong)
     damaged, drops = [tmp_path / "0.run", inputs[1]], {table_prefix(1): False}
     with pytest.raises(DamagedIndex, match=r"run 0\.run of the index is damaged in block 1"):
-        merge_apart(process, Merge(tmp_path / "1.run", damaged, drops), lambda n: True)
+        merge_apart(process, Merge(tmp_path / "1.run", damaged, drops, HASH.seed), lambda n: True)
     with pytest.raises(Unavailable, match="File exists"):
-        merge_apart(process, Merge(tmp_path / "0.run", inputs, drops), lambda n: True)
-    assert merge_apart(process, Merge(tmp_path / "2.run", inputs, drops), lambda n: True)
+        merge_apart(process, Merge(tmp_path / "0.run", inputs, drops, HASH.seed), lambda n: True)
+    assert merge_apart(process, Merge(tmp_path / "2.run", inputs, drops, HASH.seed), lambda n: True)
 
 
 def test_a_server_has_its_large_merges_made_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

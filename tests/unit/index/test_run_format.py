@@ -15,6 +15,7 @@ from lakestore.errors import NewerFormat
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.index.entry import ABSENT, FLAG, table_prefix
+from lakestore_server.index.key_hash import key_hash
 from lakestore_server.index.keys import NumberKeys
 from lakestore_server.index.levels import Levels, due
 from lakestore_server.index.number_section import NumberSection, packed
@@ -22,12 +23,13 @@ from lakestore_server.index.overlay import merged
 from lakestore_server.index.run import HEADER_BYTES, Run
 from lakestore_server.index.run_blocks import BLOCK_BYTES
 from lakestore_server.index.run_filter import Wanted
-from lakestore_server.index.run_merge import merge, slices
+from lakestore_server.index.run_merge import merge, of_numbers, slices
 from lakestore_server.index.run_writer import RunWriter
 from lakestore_server.index.worker_client import DamagedIndex
 from tests.support.seeds import seeded
 
 DISK = RealDisk()
+HASH = key_hash(bytes(32))
 TABLES = {0: 1, 1: 8, 2: 3, 7: 1}
 """Numbers of tables, and the bytes of their keys."""
 
@@ -43,7 +45,7 @@ def arrays(entries: Mapping[int, int]) -> tuple[npt.NDArray[np.uint64], npt.NDAr
 
 def written(path: Path, tables: Tables, *, is_checked: bool = False) -> Run:
     """A run of such entries."""
-    writer = RunWriter(DISK, path)
+    writer = RunWriter(DISK, path, HASH, 7)
     for number, entries in sorted(tables.items()):
         section = writer.begin(number, TABLES[number], len(entries) + 1)
         numbers, values = arrays(entries)
@@ -82,7 +84,7 @@ def test_every_number_is_found_with_its_value_and_no_other(tmp_path: Path, entri
     run = written(tmp_path / "1.run", tables)
     assert run.entries == sum(map(len, tables.values()))
     for number, width in TABLES.items():
-        section, right = run.sections[table_prefix(number)], tables[number]
+        (section,), right = sectioned(run, number), tables[number]
         numbers = asked(chance, width, right)
         expected = [right.get(n, MISS) for n in numbers]
         assert section.find(Wanted.of(np.array(numbers, dtype=np.uint64))).tolist() == expected
@@ -112,10 +114,10 @@ def test_the_newest_entry_holds_and_absent_goes_only_at_the_bottom(tmp_path: Pat
         }
         for number in TABLES:
             assert found[number].tolist() == [right[number].get(n, MISS) for n in keys[number]]
-            sections = Levels(0, tuple(runs)).sections(table_prefix(number))
+            sections = of_numbers(Levels(0, tuple(runs)).sections(table_prefix(number)))
             parts = [part for part, _ in slices(sections, chance.randrange(1, 500))]
             assert np.concatenate(parts).tolist() == sorted(right[number])
-        writer = RunWriter(DISK, tmp_path / f"{turn}.run")
+        writer = RunWriter(DISK, tmp_path / f"{turn}.run", HASH, 7)
         assert merge(writer, runs, lambda p: p in SERVED, lambda p: p == table_prefix(2), lambda _: True)
         output = Run(tmp_path / f"{turn}.run", DISK.map(tmp_path / f"{turn}.run"))
         assert set(output.sections) <= SERVED
@@ -129,12 +131,12 @@ def test_the_newest_entry_holds_and_absent_goes_only_at_the_bottom(tmp_path: Pat
 
 
 def sectioned(run: Run, number: int) -> list[NumberSection]:
-    return Levels(0, (run,)).sections(table_prefix(number))
+    return of_numbers(Levels(0, (run,)).sections(table_prefix(number)))
 
 
 def test_a_merge_that_is_told_to_end_writes_no_directory(tmp_path: Path) -> None:
     run = written(tmp_path / "1.run", {1: {5: 5}})
-    writer = RunWriter(DISK, tmp_path / "2.run")
+    writer = RunWriter(DISK, tmp_path / "2.run", HASH, 7)
     assert not merge(writer, [run], lambda _: True, lambda _: True, lambda _: False)
     writer.close()
     with pytest.raises(DamagedIndex):
@@ -185,7 +187,7 @@ def test_a_flipped_bit_anywhere_gives_an_error_or_the_right_answer(tmp_path: Pat
     right = drawn(chance, 8, 10_000)
     order = sorted(right)
     whole = written(tmp_path / "1.run", {**others, 1: right})
-    first = whole.sections[table_prefix(1)]._at * 8
+    first = sectioned(whole, 1)[0]._at * 8
     data = bytearray((tmp_path / "1.run").read_bytes())
     numbers = asked(chance, 8, right)
     expected = np.array([right.get(n, MISS) for n in numbers], dtype=np.int64)
@@ -213,7 +215,7 @@ def test_a_flipped_bit_anywhere_gives_an_error_or_the_right_answer(tmp_path: Pat
 def test_samples_and_filter_are_whole_or_the_run_is_not_opened(tmp_path: Path) -> None:
     """No look-up compares them: they lie in blocks of their own where a table is large."""
     run = written(tmp_path / "1.run", {1: dict.fromkeys(range(70_000), 3)})
-    section = run.sections[table_prefix(1)]
+    (section,) = sectioned(run, 1)
     size = run.size
     data = bytearray((tmp_path / "1.run").read_bytes())
     end = 512 + 16 * 70_000
@@ -238,7 +240,7 @@ def test_a_run_that_is_cut_short_is_damaged(tmp_path: Path, kept: int) -> None:
 def test_an_entry_that_is_not_its_own_is_damage_even_if_its_block_is_whole(tmp_path: Path) -> None:
     """The block's checksum may be of a wrong content: each entry has a check of its own."""
     numbers = np.arange(1000, dtype=np.uint64)
-    writer = RunWriter(DISK, tmp_path / "1.run")
+    writer = RunWriter(DISK, tmp_path / "1.run", HASH, 7)
     section = writer.begin(1, 8, 1000)
     stored = packed(numbers, numbers.astype(np.int64))
     section.add(numbers, np.roll(stored, 1))

@@ -12,9 +12,9 @@ from lakestore.errors import NewerFormat, Unavailable
 from lakestore.rows.live_sum import live_sum
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.index.entry import DAMAGED, is_live
-from lakestore_server.index.number_section import NumberSection, unpacked
+from lakestore_server.index.levels import values_of
 from lakestore_server.index.pipe import Op, Walked
-from lakestore_server.index.run import SUFFIX, Run
+from lakestore_server.index.run import SUFFIX, Run, Section
 from lakestore_server.index.worker_client import DamagedIndex, IndexProcess
 from lakestore_server.operate.inspect.report import Report
 
@@ -42,12 +42,11 @@ def describe_run(path: Path) -> Report:
     return report
 
 
-def _section(table: int, section: NumberSection, report: Report) -> dict[str, Any]:
+def _section(table: int, section: Section, report: Report) -> dict[str, Any]:
     """The sums of a table's entries; deleted keys and flagged ones are none of them."""
     entries = total = damaged = 0
     for first in range(0, section.count, SLICE):
-        numbers, stored = section.part(first, min(first + SLICE, section.count))
-        values = unpacked(numbers, stored)
+        values = values_of(section, first, min(first + SLICE, section.count))
         offsets = values[is_live(values)]
         entries, total = entries + len(offsets), (total + live_sum(offsets)) % (1 << 64)
         damaged += int(np.count_nonzero(values == DAMAGED))

@@ -1,0 +1,308 @@
+"""The entries of one table in a run whose keys are bytes: in the order of the keys, and found by their hashes.
+
+The keys stand in the run. A look-up that fetches rows could compare those instead, but an insert asks the index alone,
+so do a rebuild, look-ups by prefix and merges; and rows are where runs are not: in segments of any age.
+
+Entries lie in chunks, in the order of their keys: of each entry the value (i64) and its place (u64: the key's first
+word, counted from the chunk, in 32 bits, its length and the entry's check in 16 each), then the keys, padded to words.
+An entry's number is its rank. Behind the chunks lies for each entry a word of its hash's upper bits and, below, its
+rank, in order, with samples and filter as numbers have them. So a look-up finds a rank by the hash and compares the
+key; prefixes, walks and merges read the chunks from end to end, and a merge rewrites the ranks without a hash.
+Of 40 bytes a key takes 66 in all, in LMDB's tree of random keys 90 to 110.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+
+import numpy as np
+
+from lakestore_server.arrays.hash_table import MISS
+from lakestore_server.arrays.padded_bytes import Flags, PaddedBytes, equal_words, joined
+from lakestore_server.index.entry import DAMAGED, Ints
+from lakestore_server.index.key_hash import KeyHash
+from lakestore_server.index.number_section import SAMPLED
+from lakestore_server.index.run_blocks import BLOCK_WORDS, Blocks, SectionPlace
+from lakestore_server.index.run_filter import Numbers, Wanted, filter_place
+
+RANK_BITS_MAX = 32
+"""The filter takes the other bits of a hash."""
+ENTRY_WORDS = 2
+_START, _LENGTH, _CHECK = np.uint64(32), np.uint64(16), np.uint64(0xFFFF)
+_CHECK_INT = int(_CHECK)
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_FACTOR_INT, _WORD_MASK = int(_FACTOR), (1 << 64) - 1
+_TOP = np.uint64(48)
+_STEPS = tuple(1 << n for n in reversed(range(SAMPLED.bit_length() - 1)))
+_HALF = np.uint64(32)
+_FEW = 8
+_GUIDES = 2048
+"""Keys of a section, and up to twice as many, that stay in memory once a search by keys has met them."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedKeys:
+    """Keys that are looked for, in the order of their hashes."""
+
+    keys: PaddedBytes
+    rows: Ints
+    """The row of each in `keys`."""
+    marks: Wanted
+    """Their hashes, and what they are to every filter."""
+
+    @staticmethod
+    def of(keys: PaddedBytes, hashes: Numbers, order: Ints) -> WantedKeys:
+        """Keys with their hashes, and the order of these."""
+        return WantedKeys(keys, order, marked(hashes.take(order)))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def marked(hashes: Numbers) -> Wanted:
+    """Hashes as a filter sees them: by the bits that no rank takes."""
+    marks = Wanted.of(hashes >> _HALF)
+    return Wanted(hashes, marks.mixed, marks.bits)
+
+
+def low_of(rank_bits: int) -> np.uint64:
+    """The bits of a word that are its rank."""
+    return np.uint64((1 << rank_bits) - 1)
+
+
+def hashed(hashes: Numbers, ranks: Numbers, rank_bits: int) -> Numbers:
+    """The words by which a section finds its entries, in order."""
+    found: Numbers = (hashes & ~low_of(rank_bits)) | ranks
+    found.sort()
+    return found
+
+
+def checks(keys: PaddedBytes, values: Ints) -> Numbers:
+    """16 bits of each entry that tell an entry in a wrong place, or a wrong value, in a block that is whole."""
+    mixed = keys.words.take(keys.starts[:-1]) * _FACTOR
+    mixed ^= keys.words.take(keys.starts[:-1] + np.maximum(keys.lengths.astype(np.int64) - 1, 0) // 8)
+    mixed += values.view(np.uint64)
+    mixed *= _FACTOR
+    mixed ^= keys.lengths.astype(np.uint64) * _FACTOR
+    np.right_shift(mixed, _TOP, out=mixed)
+    return mixed
+
+
+def places(keys: PaddedBytes, values: Ints) -> Numbers:
+    """The places of a chunk's entries: the words of its keys follow them."""
+    starts = (keys.starts[:-1] - keys.starts[0] + ENTRY_WORDS * len(keys)).astype(np.uint64)
+    found: Numbers = starts << _START | keys.lengths.astype(np.uint64) << _LENGTH | checks(keys, values)
+    return found
+
+
+class ByteSection:
+    """The entries of one table in a run."""
+
+    __slots__ = (
+        "_ats",
+        "_blocks",
+        "_filter",
+        "_firsts",
+        "_guides",
+        "_hashed",
+        "_hashed_at",
+        "_low",
+        "_samples",
+        "_views",
+        "_words",
+        "count",
+        "key_hash",
+        "nbytes",
+        "rank_bits",
+    )
+
+    def __init__(self, blocks: Blocks, place: SectionPlace, key_hash: KeyHash) -> None:
+        self._blocks, self.count, self.key_hash, self.nbytes = blocks, place.entries, key_hash, place.nbytes
+        self.rank_bits, self._low = place.rank_bits, low_of(place.rank_bits)
+        self._words = blocks.all_words
+        self._hashed, self._hashed_at = blocks.words(place.at, place.entries), place.at // 8
+        self._samples = blocks.words(place.samples_at, -(-place.entries // SAMPLED))
+        self._filter = blocks.words(place.filter_at, place.filter_words)
+        chunks = blocks.words(place.chunks_at, 2 * place.chunks).astype(np.int64)
+        self._firsts, self._ats = chunks[::2].copy(), chunks[1::2].copy()
+        self._guides: dict[int, bytes] = {}
+        self._views = self._hashed.data, self._samples.data, self._filter.data, self._words.data
+
+    def fill(self, found: Ints, wanted: WantedKeys) -> None:
+        """Put the values of keys where newer runs have left `MISS`: ABSENT where an entry says so."""
+        marks = wanted.marks
+        held = self._filter.take(marks.words(len(self._filter)), mode="clip")
+        held &= marks.bits
+        rows = np.flatnonzero(held == marks.bits)
+        rows = rows[found.take(rows) == MISS]
+        if len(rows) <= _FEW:
+            for row in rows.tolist():
+                found[row] = self.one(wanted.keys.one(int(wanted.rows[row])), int(marks.numbers[row]))
+            return
+        hashes = marks.numbers.take(rows)
+        at = self._places(hashes | self._low)
+        while len(rows):
+            self._blocks.check(at + self._hashed_at)
+            entries = self._hashed.take(at)
+            alike = np.flatnonzero((entries | self._low) == (hashes | self._low))
+            if not len(alike):
+                break
+            rows, hashes, at = rows[alike], hashes[alike], at[alike]
+            keys, values = self._entries((entries[alike] & self._low).view(np.int64))
+            same = _equal(wanted.keys, wanted.rows[rows], keys)
+            found[rows[same]] = values[same]
+            others = np.flatnonzero(~same & (at > 0))  # two keys of one hash lie side by side
+            rows, hashes, at = rows[others], hashes[others], at[others] - 1
+
+    def _places(self, bounds: Numbers) -> Ints:
+        """The last word that is not above each of these ascending bounds, or the first word."""
+        at = self._samples.searchsorted(bounds, "right")
+        at -= 1
+        np.maximum(at, 0, out=at)
+        at *= SAMPLED
+        last = len(self._hashed) - 1
+        for step in _STEPS:
+            probe = at + step
+            np.minimum(probe, last, out=probe)
+            np.copyto(at, probe, where=self._hashed.take(probe) <= bounds)
+        return at
+
+    def _entries(self, ranks: Ints) -> tuple[PaddedBytes, Ints]:
+        """(keys, values) of entries anywhere; DAMAGED for one that does not match its check.
+
+        The keys' starts have an end, but do not follow each other.
+        """
+        chunks = self._firsts.searchsorted(ranks, "right")
+        chunks -= 1
+        ats = self._ats.take(chunks)
+        words = ats + ENTRY_WORDS * (ranks - self._firsts.take(chunks))
+        self._blocks.check(words)
+        values, stored = self._words.take(words).view(np.int64), self._words.take(words + 1)
+        lengths = (stored >> _LENGTH & _CHECK).astype(np.uint32)
+        starts = ats + (stored >> _START).view(np.int64)
+        self._blocks.check(starts)
+        self._blocks.check(starts + np.maximum(lengths.astype(np.int64) - 1, 0) // 8)
+        keys = PaddedBytes(self._words, np.append(starts, 0), lengths)
+        values[checks(keys, values) != stored & _CHECK] = DAMAGED
+        return keys, values
+
+    def one(self, key: bytes, hashed: int) -> int:
+        """The value of one key, `MISS` where there is none: arrays cost more than they save."""
+        entries, samples, words, _ = self._views
+        place, bits = filter_place(hashed >> RANK_BITS_MAX, len(words))
+        if words[place] & bits != bits:
+            return MISS
+        bound = hashed | int(self._low)
+        first = SAMPLED * max(bisect.bisect_right(samples, bound) - 1, 0)
+        self._check_one(self._hashed_at + first)
+        at = bisect.bisect_right(entries, bound, first, min(first + SAMPLED, len(entries))) - 1
+        while at >= 0 and entries[at] | int(self._low) == bound:
+            found, value = self._one(entries[at] & int(self._low))
+            if found == key:
+                return value
+            at -= 1
+            self._check_one(self._hashed_at + max(at, 0))
+        return MISS
+
+    def _check_one(self, word: int) -> None:
+        if not self._blocks.is_checked:
+            self._blocks.check(np.array([word], dtype=np.int64))
+
+    def _one(self, rank: int) -> tuple[bytes, int]:
+        """(key, value) of a rank; DAMAGED for an entry that does not match its check."""
+        word, start, length = self._place(rank)
+        words = self._views[3]
+        value, check = words[word], words[word + 1] & _CHECK_INT
+        mixed = words[start] * _FACTOR_INT & _WORD_MASK ^ words[start + max(length - 1, 0) // 8]
+        mixed = (mixed + value) * _FACTOR_INT & _WORD_MASK ^ length * _FACTOR_INT & _WORD_MASK
+        if mixed >> int(_TOP) != check:
+            return self._key(start, length), DAMAGED
+        return self._key(start, length), value - (value >> 63 << 64)
+
+    def _place(self, rank: int) -> tuple[int, int, int]:
+        """(word of a rank's value, first word of its key, bytes of its key), all compared with their checksums."""
+        chunk = bisect.bisect_right(self._firsts, rank) - 1
+        at = int(self._ats[chunk])
+        word = at + ENTRY_WORDS * (rank - int(self._firsts[chunk]))
+        self._check_one(word)
+        stored = self._views[3][word + 1]
+        start, length = at + (stored >> 32), stored >> 16 & _CHECK_INT
+        self._check_one(start)
+        self._check_one(start + max(length - 1, 0) // 8)
+        return word, start, length
+
+    def _key(self, start: int, length: int) -> bytes:
+        key: bytes = self._views[3][start : start + max(-(-length // 8), 1)].tobytes()
+        return key[:length]
+
+    def key(self, rank: int) -> bytes:
+        """The key of a rank."""
+        return self._key(*self._place(rank)[1:])
+
+    def below(self, bound: bytes, first: int = 0, most: int | None = None) -> int:
+        """The number of entries whose key is lower, or `most`; those before `first` are."""
+        end = self.count if most is None else min(most, self.count)
+        step = max(self.count // _GUIDES, 1)
+        guides = range(0, self.count, step)
+        after = bisect.bisect_left(guides, bound, key=self._guide)
+        low, high = max((after - 1) * step + 1, first), min(after * step, end)
+        return bisect.bisect_left(range(self.count), bound, low, high, key=self.key) if low < high else min(low, end)
+
+    def _guide(self, rank: int) -> bytes:
+        """The key of a rank by which searches begin, read once."""
+        key = self._guides.get(rank)
+        if key is None:
+            key = self._guides[rank] = self.key(rank)
+        return key
+
+    def part(self, first: int, last: int) -> tuple[PaddedBytes, Ints]:
+        """(keys, values) of entries by their ranks; DAMAGED for one that does not match its check."""
+        parts: list[tuple[PaddedBytes, Ints]] = []
+        while first < last:
+            chunk = bisect.bisect_right(self._firsts, first) - 1
+            end = int(self._firsts[chunk + 1]) if chunk + 1 < len(self._firsts) else self.count
+            parts.append(self._part(chunk, first, min(last, end)))
+            first = end
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return PaddedBytes.of([]), np.empty(0, dtype=np.int64)
+        return joined([keys for keys, _ in parts]), np.concatenate([values for _, values in parts])
+
+    def _part(self, chunk: int, first: int, last: int) -> tuple[PaddedBytes, Ints]:
+        at = int(self._ats[chunk])
+        word = at + ENTRY_WORDS * (first - int(self._firsts[chunk]))
+        end = word + ENTRY_WORDS * (last - first)
+        self._check_all(word, end)
+        stored = self._words[word + 1 : end : ENTRY_WORDS]
+        lengths = (stored >> _LENGTH & _CHECK).astype(np.uint32)
+        starts = np.empty(last - first + 1, dtype=np.int64)
+        starts[:-1] = at + (stored >> _START).view(np.int64)
+        starts[-1] = int(starts[-2]) + max(-(-int(lengths[-1]) // 8), 1)
+        self._check_all(int(starts[0]), int(starts[-1]))
+        keys, values = (
+            PaddedBytes(self._words, starts, lengths),
+            self._words[word:end:ENTRY_WORDS].view(np.int64).copy(),
+        )
+        values[checks(keys, values) != stored & _CHECK] = DAMAGED
+        return keys, values
+
+    def _check_all(self, first: int, last: int) -> None:
+        """Compare the blocks of the words [first, last)."""
+        self._blocks.check(np.append(np.arange(first, last, BLOCK_WORDS), last - 1))
+
+    def hashed_between(self, low: int, high: int) -> Numbers:
+        """The words of hashes and ranks in [low, high), in order; all of them are compared with their checksums."""
+        self._check_all(self._hashed_at, self._hashed_at + self.count)
+        first, last = (
+            self.count if bound >> 64 else int(self._hashed.searchsorted(np.uint64(bound))) for bound in (low, high)
+        )
+        return self._hashed[first:last]
+
+
+def _equal(wanted: PaddedBytes, rows: Ints, keys: PaddedBytes) -> Flags:
+    """Whether the keys of some rows are these."""
+    lengths = wanted.lengths[rows]
+    same: Flags = lengths == keys.lengths
+    return same & equal_words(wanted.words, wanted.starts[rows], keys.words, keys.starts[:-1], lengths, same)
