@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from lakestore.wire import piped
 from lakestore.wire.piped import Frame, Kind
 from lakestore_server.access.callers import Caller
 from lakestore_server.access.principals import ANYONE, Proof
-from lakestore_server.edge.console import tails
+from lakestore_server.edge.console import files, tails
+from lakestore_server.edge.console.api import _shown
 from lakestore_server.edge.console.queries import Query
+from lakestore_server.operate.board import HELD_BY
 from tests.console.scene import address, console_of
 from tests.support.rights import token_of, write_auth
 from tests.support.served import SCHEMA, Served
@@ -80,6 +83,16 @@ def test_the_page_is_open_and_everything_it_draws_is_not(served: Served) -> None
             assert answer.status_code == 401
             assert answer.headers["www-authenticate"].startswith("Bearer"), "a browser would ask by itself"
         assert http.get(f"{API}/status?token={token_of('root')}").status_code == 401
+
+
+def test_every_file_of_the_page_is_sent_and_packed() -> None:
+    folder = Path(files.__file__).with_name("static")
+    names = {path.name for path in folder.iterdir() if path.is_file() and path.suffix != ".py"}
+    assert set(files.read()) == names
+    packed = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "package-data"
+    ]["*"]
+    assert {f"*{Path(name).suffix}" for name in names} <= set(packed)
 
 
 def test_a_session_is_a_token_of_an_hour_that_ends_with_its_origin(served: Served) -> None:
@@ -140,6 +153,14 @@ def test_names_of_others_are_cut_as_the_status_cuts_them(served: Served) -> None
         assert [each["name"] for each in http.get(f"{API}/streams").json()["subscriptions"]] == ["feed"]
         assert [each["name"] for each in http.get(f"{API}/status").json()["server"]["reports"]] == ["bridge"]
         assert http.get(f"{API}/holds").json()["leases"][0]["tables"] == ["shop.orders"]
+    row = (*range(HELD_BY), ("lake", "subscription etl/feed"))
+    access = served.server.access
+    holders = {name: _shown(access.caller(token_of(name)), row)[HELD_BY] for name in ("root", "etl", "report")}
+    assert holders == {
+        "root": ("lake", "subscription etl/feed"),
+        "etl": ("lake", "subscription feed"),
+        "report": ("lake", "another's subscription"),
+    }
     with as_(served, "report") as http:
         assert http.get(f"{API}/streams").json()["subscriptions"] == []
         assert http.get(f"{API}/status").json()["server"]["reports"] == []
