@@ -54,7 +54,7 @@ function header(theme) {
   const late = app.problem ? "offline" : health || "…";
   return [
     h("a", { class: "brand", href: "#/", "aria-label": "Lakestore, tables" }, "Lakestore"),
-    h("span", { class: `badge ${app.problem ? "bad" : health === "serving" ? "good" : "warn"}`, id: "health" }, late),
+    !app.needsToken && h("span", { class: `badge ${app.problem ? "bad" : health === "serving" ? "good" : "warn"}`, id: "health" }, late),
     h("nav", { "aria-label": "Pages" }, !app.needsToken && NAV.map(([page, href, label]) => h("a", { href, "aria-current": page === app.page || (page === "tables" && app.page === "table") ? "page" : null }, label))),
     h("span", { class: "fill" }),
     app.me && app.me.principal && h("span", { class: "muted", key: "who" }, app.me.principal),
@@ -65,7 +65,8 @@ function header(theme) {
 }
 
 function notice() {
-  if (app.problem && app.heard) return `No connection: ${app.problem}. What you see is ${duration((Date.now() - app.heard) / 1000)} old.`;
+  // What changes every second is not read out every second.
+  if (app.problem && app.heard) return [`No connection: ${app.problem}. `, h("span", { "aria-hidden": "true" }, `What you see is ${duration((Date.now() - app.heard) / 1000)} old.`)];
   return app.problem && !app.needsToken ? `No connection: ${app.problem}.` : "";
 }
 
@@ -100,7 +101,9 @@ function signOut() {
   sql.leave();
   forget();
   app.needsToken = true;
-  render();
+  app.signError = "";
+  draw();
+  document.getElementById("token")?.focus();
 }
 
 function forget() {
@@ -152,6 +155,8 @@ function failed(error) {
     forget();
     app.needsToken = true;
     app.signError = was ? error.message : "";
+    draw();
+    document.getElementById("token")?.focus();
   } else {
     app.problem = error.status ? error.message : "the server does not answer";
     app.failures += 1;

@@ -43,7 +43,7 @@ export function view(app) {
       h("div", { class: "bar" },
         h("button", { type: "submit", class: "primary", disabled: Boolean(running) }, "Run"),
         h("button", { type: "button", disabled: !running, onclick: () => asked.running?.abort() }, "Cancel"),
-        h("span", { class: "muted", role: "status" }, running ? `Running for ${duration((Date.now() - asked.since) / 1000)}` : answer ? `${answer.more ? "the first " : ""}${count(answer.rows.length)} rows in ${duration(answer.seconds)}` : "Ctrl+Enter runs"))),
+        h("span", { class: "muted", role: "status" }, running ? ["Running", h("span", { "aria-hidden": "true" }, ` for ${duration((Date.now() - asked.since) / 1000)}`)] : answer ? `${answer.more ? "the first " : ""}${count(answer.rows.length)} rows in ${duration(answer.seconds)}` : "Ctrl+Enter runs"))),
     error && h("p", { class: "error", role: "alert", key: "error" }, error),
     answer && h("div", { key: "answer" }, grid("answer-rows", answer.columns, rows),
       answer.more && h("p", { class: "muted" }, "There are more rows: lakestore sql, or lake.sql, gives them all."),

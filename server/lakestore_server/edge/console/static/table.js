@@ -131,7 +131,8 @@ function tailPart(app) {
   return h("section", { key: "tail", "aria-labelledby": "tail-title" },
     h("div", { class: "title" }, h("h2", { id: "tail-title" }, "Changes"),
       h("button", { type: "button", id: "follow", onclick: () => { if (isOpen) { tail.stop.abort(); tail.note = "stopped"; tail.isOpen = false; app.render(); } else startTail(app); } }, isOpen ? "Stop" : "Follow"),
-      h("span", { role: "status", class: "muted" }, tail ? `${tail.note}${tail.skipped ? `; ${count(tail.skipped)} changes were not shown` : ""}` : "the changelog from now on, newest first")),
+      h("span", { role: "status", class: "muted" }, tail ? tail.note : "the changelog from now on, newest first"),
+      tail && tail.skipped > 0 && h("span", { class: "muted" }, `${count(tail.skipped)} changes were not shown`)),
     tail && tail.rows.length > 0 && grid("tail-rows", tail.columns.map((name) => ({ name })), [...tail.rows].reverse()));
 }
 
