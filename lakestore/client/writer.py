@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -45,11 +45,11 @@ class _Pending:
     """More than one if their rows name different columns, which matters to the table's merge engine."""
     progress: str
     marks: Marks = NO_MARKS
+    nbytes: int = field(init=False)
+    """Bytes of the rows, which Arrow counts anew whenever it is asked."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the rows."""
-        return sum(int(batch.nbytes) for batch in self.batches)
+    def __post_init__(self) -> None:
+        self.nbytes = sum(int(batch.nbytes) for batch in self.batches)
 
     def joins(self, other: _Pending) -> bool:
         """Whether both may be one change."""
