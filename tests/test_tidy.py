@@ -97,6 +97,7 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
         "lakestore/connectors/bridge/lane/source.py",
         "lakestore/demo/kafka.py",
     ),
+    "opentelemetry": ("lakestore/wire/tracing.py",),
     "httpx2": ("lakestore/connectors/bridge/schemas/registry.py",),
     "starlette": (
         "server/lakestore_server/edge/console/",

@@ -13,6 +13,7 @@ import click
 
 from lakestore.cli.connection import profile_option
 from lakestore.errors import LakestoreError
+from lakestore.wire import tracing
 
 FAILED, INTERRUPTED = 1, 130
 
@@ -133,6 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run_command(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    tracing.begin("-".join(["lakestore", *given[:1]]))
     try:
         answer = cli.main(args=given, standalone_mode=False)
         sys.stdout.flush()

@@ -20,7 +20,7 @@ from lakestore.client.transport import Transport, Wire
 from lakestore.errors import LakestoreError, Unavailable
 from lakestore.rows import ipc, ipc_metadata
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import rpc
+from lakestore.wire import rpc, tracing
 
 CALL_SECONDS = 120.0
 """The longest call, its tries included, unless told otherwise."""
@@ -130,7 +130,11 @@ class Calls:
                 with within(longest + began - time.monotonic()):
                     return self._again(method, tries, request, error)
 
-        return call
+        def traced(request: Any) -> Any:
+            with tracing.span(method.name, "CLIENT"):
+                return call(request)
+
+        return traced
 
     def _again(self, method: rpc.Method, tries: Tries, request: Any, error: LakestoreError) -> Any:
         """The answer of a later try, or the last error, which tells of the tries before as well."""

@@ -22,7 +22,7 @@ from lakestore.errors import Exhausted, Invalid, LakestoreError, Stopped, Unavai
 from lakestore.limits import WIDEST
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import errors, rpc
+from lakestore.wire import errors, rpc, tracing
 from lakestore.wire.commit_message import beside, encoded
 from lakestore.wire.grpc import grpc
 
@@ -109,8 +109,10 @@ class GrpcWire:
             seconds = self._ready(method, seconds)
         self._check_known(method, request)
         scope, unary, shown = SCOPE.get(), self._calls[method.name], self.credentials.metadata()
+        if tracing.is_on():
+            shown = (*shown, *tracing.headers())
         try:
-            if self._talks and (data := _small(method, request)) is not None:
+            if self._talks and not tracing.is_on() and (data := _small(method, request)) is not None:
                 answer = self._talked(method, data, seconds, shown)
                 if answer is not None:
                     return answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from lakestore.union.cut import Cut, Source, opened
 from lakestore.union.explanation import Explanation
 from lakestore.union.figures import Figures
 from lakestore.union.plan import TableScan
+from lakestore.wire import tracing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +66,7 @@ class Scan:
 
     def to_arrow(self) -> pa.Table:
         """The rows as one table in the declared types."""
-        with self._begun() as (cut, scan, columns, condition):
+        with self._traced(), self._begun() as (cut, scan, columns, condition):
             schema = arrow.schema(scan.table, columns)
             return pa.Table.from_batches(arrow.execute(cut, scan, columns, condition), schema=schema)
 
@@ -83,7 +84,7 @@ class Scan:
             at = "" if self._at is None else str(self._at)
             answer = self._source.plan(plan.request([self._table], at=at, no_dead=True, require=self._require))
             return self._meant(plan.decode(answer).scan(self._table)).live_rows
-        with self._begun() as (cut, scan, _, condition):
+        with self._traced(), self._begun() as (cut, scan, _, condition):
             return arrow.count(cut, scan, condition)
 
     def explain(self) -> Explanation:
@@ -95,6 +96,9 @@ class Scan:
             rows = sum(batch.num_rows for batch in arrow.execute(cut, scan, columns, condition, figures))
             where = self._where or ""
             return Explanation(scan.table.name, cut.token, tuple(columns), where, rows, scan.live_rows, figures)
+
+    def _traced(self) -> AbstractContextManager[None]:
+        return tracing.span("scan", table=self._table, where=self._where or "")
 
     @contextmanager
     def _begun(self) -> Iterator[tuple[Cut, TableScan, list[str], RowFilter | None]]:

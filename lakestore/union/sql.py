@@ -31,6 +31,7 @@ from lakestore.union.explanation import Explanation
 from lakestore.union.figures import Figures
 from lakestore.union.scan import frame_of_pandas, frame_of_polars
 from lakestore.union.sql_text import Statement
+from lakestore.wire import tracing
 
 if TYPE_CHECKING:
     import duckdb
@@ -154,7 +155,8 @@ def run(source: Source, query: Query | str, tables: Callable[[], Sequence[Table]
     query = Query(query) if isinstance(query, str) else query
     asked = sql_text.statement(query.text)
     try:
-        answer = _run(source, query, asked, tables)
+        with tracing.span("sql", text=query.text):
+            answer = _run(source, query, asked, tables)
     except NotFound as error:
         raise _meant(error, asked, tables) from error
     if not asked.explained:

@@ -29,6 +29,7 @@ from lakestore.errors import Denied, Fenced, LakestoreError, NotFound, Stopped, 
 from lakestore.lake.offset_cache import OffsetCache
 from lakestore.model.table import Table
 from lakestore.v1.lakestore_pb2 import ListTablesRequest
+from lakestore.wire import tracing
 from lakestore_spark.leases import SessionLeases
 from lakestore_tiering import compact, expire, iceberg_java, orphans
 from lakestore_tiering.compact import Compacted, Fork
@@ -165,10 +166,18 @@ class Tierer:
 
     def _once(self, table: Table, compaction: bool | None) -> Outcome:
         started = self._clock()
-        self.tools.sweep_once(table)
-        flushed = flush(self.tools, table.name)
-        compacted = None if compaction is False else compact.compact(self.tools, table.name, force=bool(compaction))
-        return Outcome(table.name, flushed, compacted, expire.expire(self.tools, table), self._clock() - started)
+        with tracing.span("round", table=table.name):
+            self.tools.sweep_once(table)
+            flushed = self._flush(table)
+            compacted = None if compaction is False else compact.compact(self.tools, table.name, force=bool(compaction))
+            expired = expire.expire(self.tools, table)
+        return Outcome(table.name, flushed, compacted, expired, self._clock() - started)
+
+    def _flush(self, table: Table) -> Flushed | None:
+        with tracing.span("flush", table=table.name):
+            flushed = flush(self.tools, table.name)
+            tracing.note(rows=flushed.rows if flushed else 0)
+        return flushed
 
     def _run_due(self, stop: threading.Event) -> None:
         """Rounds of the tables whose time has come. Errors of the server leave this, errors of a table do not."""
@@ -186,7 +195,8 @@ class Tierer:
     def _tick(self, table: Table) -> float:
         """One round of a running service; seconds until the next."""
         try:
-            self._round(table)
+            with tracing.span("round", table=table.name):
+                self._round(table)
         except (Fenced, Denied, Stopped):
             raise
         except Exception as error:
@@ -200,7 +210,7 @@ class Tierer:
 
     def _round(self, table: Table) -> None:
         self.tools.sweep_once(table)
-        flushed = flush(self.tools, table.name)
+        flushed = self._flush(table)
         self._compact_beside(table)
         if flushed:
             self._rounds[table.uuid] = self._rounds.get(table.uuid, 0) + 1

@@ -11,7 +11,7 @@ from dataclasses import replace
 from lakestore.errors import Invalid, LakestoreError, Unavailable
 from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import errors
+from lakestore.wire import errors, tracing
 from lakestore.wire.commit_message import CommitMessage, Sent, beside
 from lakestore.wire.counts import COUNTS
 from lakestore_server.commit.engine import Engine
@@ -44,7 +44,10 @@ class Writes:
 
     def commit(self, request: pb.CommitRequest) -> pb.CommitAnswer:
         """One commit, durable when answered."""
-        return self._answered(self._submit(request).answer, request.sequence)
+        with tracing.span("decode"):
+            submitted = self._submit(request)
+        with tracing.span("write"):
+            return self._answered(submitted.answer, request.sequence)
 
     def write(self, requests: Iterator[Sent]) -> Iterator[pb.CommitAnswer]:
         """Pipelined commits: requests are taken while earlier ones are being written. An error ends the stream."""

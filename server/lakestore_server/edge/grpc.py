@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from lakestore.errors import Applied, Exhausted, Invalid, LakestoreError, NotAuthenticated, Unavailable
 from lakestore.limits import DEFAULT, Limits
-from lakestore.wire import errors, rpc
+from lakestore.wire import errors, rpc, tracing
 from lakestore.wire.errors import BUSY_SECONDS
 from lakestore_server.access.admission import Admission, RpcCall
 from lakestore_server.changes.batch_cache import EncodedBatch
@@ -271,7 +271,8 @@ class GrpcServer:
 
     def _answer(self, call: Rpc, admitted: RpcCall, data: bytes) -> None:
         try:
-            call.answer(self._dispatch.answer(admitted, data))
+            with tracing.joined(call.metadata):
+                call.answer(self._dispatch.answer(admitted, data))
         except LakestoreError as error:
             self._fail(call, error)
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lakestore.errors import LakestoreError, Unavailable
-from lakestore.wire import rpc
+from lakestore.wire import rpc, tracing
 from lakestore_server.changes.stream import Listener
 from lakestore_server.commit.engine import DRAINING
 from lakestore_server.host import event_log
@@ -98,7 +98,7 @@ class Calls:
         return lambda request: self._streamed(method.name, verb, request)
 
     def _answered(self, method: str, verb: Callable[[Any], Any], request: Any) -> Any:
-        with self._call(method):
+        with self._call(method), tracing.span(method, "SERVER"):
             return verb(request)
 
     def _streamed(self, method: str, verb: Callable[[Any], Iterator[Any]], request: Any) -> Iterator[Any]:

@@ -1,0 +1,103 @@
+"""Traces by OpenTelemetry: spans of calls, commits, queries and rounds, from client to server.
+
+They are made where a program has set OpenTelemetry up, and in processes of ours that `OTEL_EXPORTER_OTLP_ENDPOINT`
+names a collector for. Elsewhere a span is nothing, and the library is not even imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any, Literal
+
+log = logging.getLogger("lakestore.tracing")
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+LIBRARY = "lakestore"
+Kind = Literal["INTERNAL", "SERVER", "CLIENT"]
+Metadata = Sequence[tuple[str, str | bytes]]
+
+
+def is_on() -> bool:
+    """Whether spans are made in this process."""
+    api = sys.modules.get("opentelemetry.trace")
+    return api is not None and _is_set_up(api)
+
+
+def _is_set_up(api: Any) -> bool:
+    return not isinstance(api.get_tracer_provider(), (api.ProxyTracerProvider, api.NoOpTracerProvider))
+
+
+def span(name: str, kind: Kind = "INTERNAL", **attributes: Any) -> AbstractContextManager[Any]:
+    """A span around a block, which is its error's if one leaves it; nothing where no traces are made."""
+    return _span(name, kind, attributes) if is_on() else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _span(name: str, kind: Kind, attributes: Mapping[str, Any]) -> Iterator[None]:
+    from opentelemetry import trace
+
+    told = {f"lakestore.{key}": value for key, value in attributes.items()}
+    tracer = trace.get_tracer(LIBRARY)
+    with tracer.start_as_current_span(f"lakestore.{name}", kind=trace.SpanKind[kind], attributes=told):
+        yield
+
+
+def note(**attributes: Any) -> None:
+    """Attributes of the span that this is in."""
+    if is_on():
+        from opentelemetry import trace
+
+        current = trace.get_current_span()
+        for key, value in attributes.items():
+            current.set_attribute(f"lakestore.{key}", value)
+
+
+def headers() -> Metadata:
+    """The metadata by which a call's other end goes on with this trace."""
+    if not is_on():
+        return ()
+    from opentelemetry import propagate
+
+    carried: dict[str, str] = {}
+    propagate.inject(carried)
+    return tuple(carried.items())
+
+
+@contextlib.contextmanager
+def joined(metadata: Metadata) -> Iterator[None]:
+    """A block within the trace that a call came with."""
+    if not is_on():
+        yield
+        return
+    from opentelemetry import context, propagate
+
+    carried = {name: value for name, value in metadata if isinstance(value, str)}
+    token = context.attach(propagate.extract(carried))
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+@cache
+def begin(service: str) -> None:
+    """Have a process of ours send its spans to the collector that the environment names, if it names one."""
+    if not any(os.environ.get(name) for name in ENDPOINTS):
+        return
+    try:
+        from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ModuleNotFoundError as error:
+        log.warning('a collector of traces is named, and they need: pip install "lakestore[otel]" (%s)', error)
+        return
+    provider = TracerProvider(resource=Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", service)}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
