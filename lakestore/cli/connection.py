@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from lakestore.cli.profile_option import PROFILE_META, profile_option
 from lakestore.client.credentials import TLS, Credentials, token_in
-from lakestore.client.profiles import PROFILE_VARIABLE, SERVER_DEFAULT, SERVER_VARIABLE, Target, target
+from lakestore.client.profiles import SERVER_DEFAULT, SERVER_VARIABLE, Target, target
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
@@ -24,7 +25,6 @@ _SHOWN = {
     "token-file": "File that holds your token; or the token itself in LAKESTORE_TOKEN.",
 }
 _META = "lakestore.shown"
-PROFILE_META = "lakestore.profile"
 
 
 def _remembered(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -33,29 +33,11 @@ def _remembered(context: click.Context, parameter: click.Parameter, value: str |
         context.meta.setdefault(_META, {})[parameter.name] = value
 
 
-def remember_profile(context: click.Context, _: click.Parameter, value: str | None) -> None:
-    """Keep the profile that a flag names."""
-    if value is not None:
-        context.meta[PROFILE_META] = value
-
-
 def _addressed(context: click.Context, _: click.Parameter, value: str | None) -> str:
     """The server of the command: the flag's, or that of profile or environment."""
     if context.resilient_parsing:
         return value or SERVER_DEFAULT
     return target(value, context.meta.get(PROFILE_META)).server
-
-
-def profile_option(command: _Command) -> _Command:
-    """The option `--profile`, which stands behind `lakestore` or behind the command."""
-    return click.option(
-        "--profile",
-        expose_value=False,
-        is_eager=True,
-        callback=remember_profile,
-        metavar="NAME",
-        help=f"Server and token by name, as `lakestore login` keeps them; or in {PROFILE_VARIABLE}.",
-    )(command)
 
 
 def asked_for(address: str) -> Target:

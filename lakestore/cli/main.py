@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from lakestore.cli.connection import profile_option
+from lakestore.cli.profile_option import profile_option
 from lakestore.errors import LakestoreError
 from lakestore.wire import tracing
 

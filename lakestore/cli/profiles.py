@@ -12,8 +12,9 @@ from typing import Any
 import click
 import yaml
 
-from lakestore.cli.connection import PROFILE_META, asked_for, json_option, profile_option, server_option
+from lakestore.cli.connection import asked_for, json_option, server_option
 from lakestore.cli.output import emit, emit_json
+from lakestore.cli.profile_option import PROFILE_META, profile_option
 from lakestore.client import profiles as known
 from lakestore.client.credentials import TLS, credentials_for
 from lakestore.errors import Invalid

@@ -11,7 +11,9 @@ from lakestore.client.history import History
 from lakestore.client.one_row import OneRow
 from lakestore.client.producer import ProducerPool
 from lakestore.client.transport import Transport
+from lakestore.errors import NotFound
 from lakestore.evolution import Step
+from lakestore.model.names import meant
 from lakestore.model.table import Table
 from lakestore.model.token import Token, position_of
 from lakestore.v1 import lakestore_pb2 as pb
@@ -72,7 +74,13 @@ class Connection:
 
     def newest(self, name: str) -> Table:
         """A table's current definition."""
-        return self._known(self.transport.get_table(pb.TableRequest(table=name)))
+        try:
+            return self._known(self.transport.get_table(pb.TableRequest(table=name)))
+        except NotFound as error:
+            close = meant(name, [table.name for table in self.all()])
+            if not close:
+                raise
+            raise NotFound(f"{error.message}{close}") from error
 
     def all(self) -> list[Table]:
         """The current definitions of all tables, by name."""

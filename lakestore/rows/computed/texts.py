@@ -13,6 +13,8 @@ from lakestore.rows.computed.value import Datum, Value, made
 
 _SPACES = " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 """The characters that trim() takes off: Unicode's space separators."""
+TEXT_BYTES_MAX = 64 << 20
+"""Bytes of the texts that one function makes of a batch of rows."""
 _SPECIAL = set("\\.+*?()|[]{}^$")
 _ENDS = {"both": pc.utf8_trim, "leading": pc.utf8_ltrim, "trailing": pc.utf8_rtrim}
 
@@ -78,14 +80,42 @@ def replaced(part: Value, old: str, new: str, text: str) -> Value:
     """replace(): each occurrence; none of an empty text."""
     if not old:
         return _text(part, text)
-    return changed(part, lambda data: pc.replace_substring(data, pattern=old, replacement=new), text)
+    more = max(len(new.encode()) - len(old.encode()), 0)
+
+    def step(data: Datum) -> Datum:
+        found = pc.sum(pc.count_substring(_array(data), pattern=old)).as_py() or 0
+        _bounded(_bytes(data) + found * more)
+        return pc.replace_substring(data, pattern=old, replacement=new)
+
+    return changed(part, step, text)
 
 
 def joined(parts: list[Value], text: str, *, nulls_empty: bool) -> Value:
     """`a || b`, which is NULL if one is, or concat(), which leaves nulls out."""
     handling = {"null_handling": "replace", "null_replacement": ""} if nulls_empty else {"null_handling": "emit_null"}
     read = [kinds.texts(part, text) if not pa.types.is_null(part.type) else _nothing(part) for part in parts]
-    return made(pa.string(), read, lambda *data: pc.binary_join_element_wise(*data, "", **handling))
+
+    def step(*data: Datum) -> Datum:
+        rows = max((len(each) for each in data if isinstance(each, pa.Array)), default=1)
+        _bounded(sum(_bytes(each) * (1 if isinstance(each, pa.Array) else rows) for each in data))
+        return pc.binary_join_element_wise(*data, "", **handling)
+
+    return made(pa.string(), read, step)
+
+
+def _array(data: Datum) -> pa.Array:
+    return pa.array([data.as_py()], data.type) if isinstance(data, pa.Scalar) else data
+
+
+def _bytes(data: Datum) -> int:
+    """The bytes of texts, all together."""
+    return int(pc.sum(pc.binary_length(_array(data))).as_py() or 0)
+
+
+def _bounded(size: int) -> None:
+    """Refuse to make more bytes of a batch than anybody compares: texts that double often would take all memory."""
+    if size > TEXT_BYTES_MAX:
+        raise pa.ArrowCapacityError(f"texts of {size:,} bytes for one batch, more than {TEXT_BYTES_MAX:,}")
 
 
 def _nothing(part: Value) -> Value:
@@ -97,6 +127,8 @@ def like(part: Value, pattern: str, escape: str, text: str, *, fold: bool) -> Va
     if fold:
         lowered = pc.utf8_lower(pa.scalar(pattern)).as_py()
         part, pattern = changed(part, pc.utf8_lower, text), lowered
+    if not escape and "\\" not in pattern:
+        return tested(part, lambda data: pc.match_like(data, pattern=pattern), text)
     expression = like_expression(pattern, escape, text)
     return tested(part, lambda data: pc.match_substring_regex(data, pattern=expression), text)
 

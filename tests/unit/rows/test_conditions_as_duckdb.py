@@ -121,6 +121,22 @@ def test_a_part_that_may_fail_is_computed_for_the_rows_that_ask_for_it() -> None
         _ours("big * big > 20", _ROWS)
 
 
+def test_texts_do_not_grow_without_bound() -> None:
+    doubled = "s"
+    for _ in range(14):
+        doubled = f"replace({doubled}, 'a', 'aaaa')"
+    grown = "replace(replace(replace(s, 'a', '{0}'), 'a', '{0}'), 'a', '{0}') = 'x'".format("a" * 900)
+    for text in (f"length({doubled}) > 1", grown, " || ".join(["repeated"] * 3).replace("repeated", "s") + " = 'x'"):
+        try:
+            _ours(text, _ROWS)
+        except Invalid as refused:
+            assert "more than 67,108,864" in refused.message
+        else:
+            assert "||" in text
+    with pytest.raises(Invalid, match="has no value"):
+        condition_text.parse("s = " + grown.replace("(s,", "('a',").replace(" = 'x'", ""), TABLE)
+
+
 def test_constants_are_folded_so_that_statistics_see_literals() -> None:
     found = condition_text.parse("day >= DATE '2026-01-31' - INTERVAL '1 month' AND i = 2 + 3 * 4", TABLE).skip
     assert "Comparison(column='i', sign='=', values=(14,))" in repr(found)
