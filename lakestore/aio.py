@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from lakestore.client import lake as sync
 from lakestore.client.awaited import Bridge, Commit, NamedWrites, Registers, forget
-from lakestore.client.changes import ChangeBatch
+from lakestore.client.changes import ChangeBatch, Start
+from lakestore.client.dropped import DroppedTable, Truncated
 from lakestore.client.row_marks import Keep
 from lakestore.client.scope import SCOPE, Scope
 from lakestore.client.snapshot import Snapshot as SyncSnapshot
@@ -201,9 +202,18 @@ class Table:
         """Insert or update rows by key, less the columns that they keep; the commit's token."""
         return await self._bridge.run(self.sync.upsert, data, keep=keep)
 
-    async def delete(self, data: Any) -> CommitToken:
-        """Delete keys; the commit's token."""
-        return await self._bridge.run(self.sync.delete, data)
+    async def delete(self, data: Any = None, **options: Any) -> CommitToken:
+        """Delete keys, or with `where=` the rows that meet a condition; the commit's token."""
+        return await self._bridge.run(self.sync.delete, data, **options)
+
+    async def truncate(self, *, check_only: bool = False) -> Truncated:
+        """Take all rows away in one commit; with `check_only` say what it would cost."""
+        return await self._bridge.run(self.sync.truncate, check_only=check_only)
+
+    async def rename(self, name: str) -> Self:
+        """Give the table another name; this handle then has it."""
+        await self._bridge.run(self.sync.rename, name)
+        return self
 
     async def insert_if_absent(self, data: Any) -> pa.Table:
         """Insert the rows whose keys are not there; of every key the row that is there then."""
@@ -283,9 +293,25 @@ class Lake:
         """All tables, by name."""
         return [Table(self._bridge, table) for table in await self._bridge.run(self.sync.tables)]
 
-    async def drop_table(self, name: str) -> str:
-        """Drop a table; the commit's token."""
-        return await self._bridge.run(self.sync.drop_table, name)
+    async def drop_table(self, name: str, *, purge: bool = False, uuid: str = "") -> str:
+        """Drop a table, which `undrop` has back for a time unless it is purged; the commit's token."""
+        return await self._bridge.run(self.sync.drop_table, name, purge=purge, uuid=uuid)
+
+    async def undrop(self, name: str, *, uuid: str = "", as_name: str = "") -> Table:
+        """Have a dropped table back as it was, under its own or another name."""
+        return Table(self._bridge, await self._bridge.run(self.sync.undrop, name, uuid=uuid, as_name=as_name))
+
+    async def dropped_tables(self) -> list[DroppedTable]:
+        """The dropped tables that `undrop` can still have back, the newest first."""
+        return await self._bridge.run(self.sync.dropped_tables)
+
+    async def databases(self) -> dict[str, int]:
+        """The databases, each with the number of its tables."""
+        return await self._bridge.run(self.sync.databases)
+
+    async def reset_subscription(self, name: str, to: Start) -> str:
+        """Set a subscription's position, and fence whoever reads it; the position."""
+        return await self._bridge.run(self.sync.reset_subscription, name, to)
 
     def commit(self) -> Commit:
         """Changes to several tables, in `async with`: committed together at its end; an error discards them."""

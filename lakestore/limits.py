@@ -221,6 +221,8 @@ class Limits:
     """Time of a query of the console; then its process is ended."""
     tails: int = option(32, low=0, high=1_000)
     """Changelogs that pages of the console follow at once; one more is `Exhausted`."""
+    drop_grace_seconds: int = option(86_400, low=0, high=366 * 86_400)
+    """Time for which a dropped table's rows and files stay, so that it can be undropped; 0: they go at once."""
     idempotency_keys: int = option(10_000, low=1, high=1_000_000)
     """Catalog requests remembered by their Idempotency-Key; the oldest is forgotten for one more."""
 

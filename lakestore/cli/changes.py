@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import pyarrow as pa
+from click.core import ParameterSource
 
 from lakestore.cli import output as shown
 from lakestore.cli import row_files
@@ -88,6 +89,7 @@ def changes(
         _check(output, subscription, member, follow=follow, shared=shared)
         chosen = _format(kind, output, as_json=as_json)
         before_images = before_images or (chosen or "").startswith("debezium")
+        _say_ignored_start(lake, subscription)
         stream = lake.changes(
             tables,
             start,
@@ -123,6 +125,17 @@ def _check(output: Path | None, subscription: str | None, member: str | None, *,
         raise Invalid("--shared and --member are for a subscription: say --subscription NAME --shared")
     if output is not None and (follow or shared):
         raise Invalid("-o is for changes that end, and of one reader: leave out --follow and --shared")
+
+
+def _say_ignored_start(lake: Lake, subscription: str | None) -> None:
+    """Say so where --start was given, and the subscription has a position of its own."""
+    given = click.get_current_context().get_parameter_source("start") is ParameterSource.COMMANDLINE
+    if subscription and given and any(held.name == subscription for held in lake.subscriptions()):
+        click.echo(
+            f"subscription {subscription} has its own position, so --start is ignored; set it with"
+            f" `lakestore subscriptions reset {subscription} --to POSITION`",
+            err=True,
+        )
 
 
 def _acknowledge(batch: ChangeBatch, *, shared: bool) -> None:

@@ -19,6 +19,10 @@ FAILED, INTERRUPTED = 1, 130
 
 
 COMMANDS = {
+    "alter": (
+        "administration",
+        "Change columns and options of TABLE, in one commit; rows that are there are not rewritten.",
+    ),
     "apply": ("apply", "Create or evolve tables to what a file says; docs/tables.md is about such files."),
     "backup": ("backup", "Copy a running server's data into the new folder DEST of its machine."),
     "bridge": (
@@ -31,12 +35,25 @@ COMMANDS = {
         "connect",
         "Print the lines that open this lake in ENGINE: its head, a past cut, what is tiered.",
     ),
+    "create": (
+        "administration",
+        "Create TABLE of columns, or like another one; without --key it is a log table.",
+    ),
+    "databases": ("administration", "List the databases, once one is made or removed."),
+    "delete": (
+        "administration",
+        "Delete the rows of TABLE that meet a condition, as they are at this moment; primary-key tables only.",
+    ),
     "demo": ("serve", "Run the whole story once, and check it: exit code 1 if anything differs."),
     "describe": ("tables", "Show the columns and settings of TABLE."),
     "dlq": ("dlq", "List, show, replay and drop the records that a bridge could not take."),
     "doctor": (
         "doctor",
         "Look at this machine, at the settings of a server, and at a running one; exit code 1 if anything failed.",
+    ),
+    "drop": (
+        "administration",
+        "Drop TABLE; `undrop` has it back for a day, or as long as the server's limits say.",
     ),
     "files": ("tables", "List the files of TABLE in the lake."),
     "init-bridge": ("init_bridge", "Write a first bridge.yaml for TOPIC from its newest records, or from a registry."),
@@ -56,6 +73,7 @@ COMMANDS = {
     "producers": ("tables", "List the named producers, their owners, when they were last used, and their progress."),
     "profiles": ("profiles", "List the profiles: servers by name, as `lakestore login` keeps them."),
     "read": ("rows", "Read TABLE: the lake and what is newer, as one."),
+    "rename": ("administration", "Give TABLE the name NEW_NAME, also in another database; rights go by name."),
     "restore": (
         "backup",
         "Make a data folder of the backup SRC, after checking every byte of it; no server is needed.",
@@ -70,7 +88,10 @@ COMMANDS = {
         'Run queries over tables, each at one cut: lakestore sql "SELECT count(*) FROM shop.orders", or a shell.',
     ),
     "status": ("tables", "Show what is hot, what is tiered and how far behind, of TABLE or of all."),
-    "subscriptions": ("tables", "List the named subscriptions, how far behind they are, and who shares their buckets."),
+    "subscriptions": (
+        "subscriptions",
+        "List the named subscriptions, how far behind they are, and who shares their buckets.",
+    ),
     "support-bundle": (
         "doctor",
         "Put all that somebody needs who is to help into one file: no rows, no tokens, no keys, no passwords.",
@@ -80,6 +101,14 @@ COMMANDS = {
     "token": (
         "token",
         "Make a token for PRINCIPAL, and the entry for the server's auth file; the file holds its hash alone.",
+    ),
+    "truncate": (
+        "administration",
+        "Take all rows of TABLE away, at once, of log and lake; this cannot be undone.",
+    ),
+    "undrop": (
+        "administration",
+        "Have the dropped TABLE back as it was; `lakestore tables --dropped` lists what can be.",
     ),
     "verify": ("verify", "Check TABLE: log fold = index = lake + hot, per bucket, at one cut."),
     "write": ("write", "Write FILE to TABLE: a path, a folder, a glob, a URI, or - for stdin."),

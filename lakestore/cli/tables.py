@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import duration, emit, emit_json, screen_width, size
-from lakestore.client.subscription import Member, Subscription
 from lakestore.model.table import Table
 from lakestore.model.times import text_of
 from lakestore.model.ttl import span
 
 
 @click.command()
+@click.option("--dropped", is_flag=True, help="Those that were dropped and can be undropped, and for how long.")
 @server_option
 @json_option
-def tables(server: str, as_json: bool) -> None:
+def tables(dropped: bool, server: str, as_json: bool) -> None:
     """List the tables."""
+    if dropped:
+        _dropped(server, as_json=as_json)
+        return
     with connected(server) as lake:
         found = [table.definition for table in lake.tables()]
     rows = [
@@ -36,6 +40,30 @@ def tables(server: str, as_json: bool) -> None:
         for table in found
     ]
     emit([table.as_dict() for table in found] if as_json else rows, as_json=as_json, empty="no tables yet")
+
+
+def _dropped(server: str, *, as_json: bool) -> None:
+    """List the dropped tables that are still kept."""
+    with connected(server) as lake:
+        found = lake.dropped_tables()
+    now = datetime.now(UTC)
+    rows = [
+        {
+            "table": each.name,
+            "dropped": each.dropped.isoformat(timespec="seconds"),
+            "left": "its files are being removed" if each.until is None else _left(each.until - now),
+            "rows": each.rows,
+            "disk": size(each.bytes),
+            "id": each.uuid,
+        }
+        for each in found
+    ]
+    emit([asdict(each) for each in found] if as_json else rows, as_json=as_json, empty="no dropped tables are kept")
+
+
+def _left(left: timedelta) -> str:
+    """The time in which a table can be undropped."""
+    return duration(max(left.total_seconds(), 0.0))
 
 
 @click.command()
@@ -250,41 +278,6 @@ def _tail(path: str) -> str:
     return path if screen_width() is None else path.split("/data/", 1)[-1]
 
 
-def _members(held: Subscription) -> str:
-    if not held.shared:
-        return "alone"
-    return ", ".join(map(_member, held.members)) or "shared, nobody now"
-
-
-def _member(member: Member) -> str:
-    away = ", away" if member.away else ""
-    return f"{member.name} ({len(member.buckets)} buckets, {member.behind} behind{away})"
-
-
-@click.command()
-@click.option("--drop", metavar="NAME", help="Forget this one; what it held of the log may go.")
-@server_option
-@json_option
-def subscriptions(drop: str | None, server: str, as_json: bool) -> None:
-    """List the named subscriptions, how far behind they are, and who shares their buckets."""
-    with connected(server) as lake:
-        if drop:
-            lake.drop_subscription(drop)
-        found = lake.subscriptions()
-    rows = [
-        {
-            "subscription": held.name,
-            "tables": ", ".join(held.tables),
-            "behind": held.behind,
-            "acked": held.acked.isoformat(timespec="seconds"),
-            "reads": "its snapshot" if held.snapshot else "changes",
-            "members": _members(held),
-        }
-        for held in found
-    ]
-    emit([asdict(held) for held in found] if as_json else rows, as_json=as_json, empty="no subscriptions yet")
-
-
 @click.command()
 @click.option("--drop", metavar="NAME", help="Forget this one and its progress; who still writes under it is told.")
 @click.option(
@@ -335,4 +328,4 @@ def _registers(prefix: str | None, dropped: str | None, server: str, *, as_json:
     emit([asdict(held) for held in found] if as_json else rows, as_json=as_json, empty="no registers yet")
 
 
-COMMANDS = (tables, describe, status, files, subscriptions, producers)
+COMMANDS = (tables, describe, status, files, producers)

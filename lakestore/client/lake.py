@@ -9,11 +9,12 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from lakestore.client import credentials, grpc, profiles
+from lakestore.client import administration, credentials, grpc, profiles
 from lakestore.client.calls import CALL_SECONDS
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
 from lakestore.client.commit import Commit
 from lakestore.client.connection import Connection
+from lakestore.client.dropped import DroppedTable
 from lakestore.client.named_producer import NamedProducer
 from lakestore.client.named_writes import NamedWrites
 from lakestore.client.registers import Register, Registers, drop_registers, every_register
@@ -25,6 +26,7 @@ from lakestore.client.transport import Transport
 from lakestore.errors import Conflict
 from lakestore.evolution import Step
 from lakestore.limits import LEASE_SECONDS_DEFAULT, WIDEST
+from lakestore.model import times
 from lakestore.model.differences import difference
 from lakestore.model.merge_engines import Merge
 from lakestore.model.named_types import schema_of
@@ -132,9 +134,41 @@ class Lake:
         """All tables, by name."""
         return [self._table(definition) for definition in self._connection.all()]
 
-    def drop_table(self, name: str) -> str:
-        """Drop a table with its rows and its lake table; the commit's token."""
-        return self._connection.seen(self.transport.drop_table(pb.TableRequest(table=name)).token)
+    def drop_table(self, name: str, *, purge: bool = False, uuid: str = "") -> str:
+        """Drop a table with its rows and its lake table; the commit's token.
+
+        `undrop` has it back until `limits.drop_grace_seconds` are over (a day unless set); with `purge=True` it is
+        gone at once, also one that was dropped before. `uuid` says which table of the name is meant.
+        """
+        request = pb.TableRequest(table=name, table_uuid=uuid, purge=purge)
+        return self._connection.seen(self.transport.drop_table(request).token)
+
+    def undrop(self, name: str, *, uuid: str = "", as_name: str = "") -> Table:
+        """Have a dropped table back as it was: rows, offsets, lake, subscriptions.
+
+        `as_name` is the name that it then has, where its own is taken; `uuid` says which one, where several were
+        dropped.
+        """
+        definition = administration.undropped(self._connection, name, uuid, as_name)
+        self._connection.forget_definitions([definition.name])
+        return self._table(definition)
+
+    def dropped_tables(self) -> list[DroppedTable]:
+        """The dropped tables that `undrop` can still have back, the newest first."""
+        return administration.dropped(self._connection)
+
+    def databases(self) -> dict[str, int]:
+        """The databases, each with the number of its tables."""
+        answer = self.transport.list_databases(pb.ListDatabasesRequest())
+        return {entry.name: entry.tables for entry in answer.databases}
+
+    def create_database(self, name: str) -> None:
+        """Make an empty database; that of a table is made with the table."""
+        self.transport.create_database(pb.DatabaseRequest(database=name))
+
+    def drop_database(self, name: str) -> None:
+        """Remove a database that has no table."""
+        self.transport.drop_database(pb.DatabaseRequest(database=name))
 
     @contextmanager
     def commit(self) -> Iterator[Commit]:
@@ -201,6 +235,14 @@ class Lake:
     def drop_subscription(self, name: str) -> None:
         """Forget a subscription; what it held of the log may go."""
         self.transport.drop_subscription(pb.DropSubscriptionRequest(subscription=name))
+
+    def reset_subscription(self, name: str, to: Start) -> str:
+        """Set a subscription's position to `earliest`, `latest`, `snapshot`, a time or a token; the position.
+
+        Whoever reads it is fenced, and goes on from there when it opens the subscription again.
+        """
+        request = pb.ResetSubscriptionRequest(subscription=name, to=times.start_text(to))
+        return self.transport.reset_subscription(request).token
 
     def producer(self, name: str) -> NamedWrites:
         """Open a named producer, which fences its predecessor and is handed its progress back.

@@ -46,6 +46,8 @@ class Subscription:
     """Whether several consumers share its buckets."""
     members: tuple[Member, ...] = ()
     """The consumers that share it now."""
+    expired: bool = False
+    """Whether what lies behind its position is gone, by a truncate: it is to be reset."""
 
     @staticmethod
     def of(info: pb.SubscriptionInfo) -> Subscription:
@@ -59,4 +61,5 @@ class Subscription:
             info.snapshot,
             info.shared,
             tuple(Member.of(member) for member in info.members),
+            info.expired,
         )

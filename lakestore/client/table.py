@@ -8,10 +8,12 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from lakestore.client import administration
 from lakestore.client import lookup as lookups
 from lakestore.client.alter import steps_of
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
 from lakestore.client.connection import Connection
+from lakestore.client.dropped import Truncated
 from lakestore.client.group_commit import Write
 from lakestore.client.producer import Producer
 from lakestore.client.row_marks import Keep
@@ -19,7 +21,7 @@ from lakestore.client.snapshot import requirement
 from lakestore.client.versioned_rows import fitting, marked_parts
 from lakestore.client.writer import Writer, change_to
 from lakestore.client.written import CommitToken, WriteResult, result_of
-from lakestore.errors import LakestoreError
+from lakestore.errors import Invalid, LakestoreError
 from lakestore.evolution import Step
 from lakestore.model.requirement import Freshness, Through
 from lakestore.model.table import Table as Definition
@@ -87,13 +89,48 @@ class Table:
         """
         return self._written(pb.UPSERT, data, keep=keep)[0]
 
-    def delete(self, data: Any) -> CommitToken:
+    def delete(
+        self,
+        data: Any = None,
+        *,
+        where: str | None = None,
+        dry_run: bool = False,
+        on_progress: administration.OnProgress | None = None,
+    ) -> CommitToken:
         """Delete keys; the commit's token. `token.result.not_found` counts the absent ones.
+
+        With `where="created_at < '2020-01-01'"` in place of keys, the rows that meet the condition at the cut of this
+        moment, in commits of bounded size: a row that is rewritten meanwhile stays. `token.result.deleted` counts
+        them, with `dry_run=True` those that would go. After an error, the same call again deletes what is left.
 
         Rows of a `partial` table that name other columns than the key have those set to null; rows of a `versioned`
         table that name the version delete only what is not newer.
         """
-        return self._write(pb.DELETE, data)
+        if where is None:
+            if data is None or dry_run:
+                raise Invalid("delete takes keys, or where= with a condition; dry_run= goes with a condition")
+            return self._write(pb.DELETE, data)
+        if data is not None:
+            raise Invalid("delete takes keys or a condition in where=, not both")
+        about = self._connection, self.definition, where
+        token = administration.deleted(*about, dry_run=dry_run, on_progress=on_progress)
+        self._last.result = token.result
+        return token
+
+    def truncate(self, *, check_only: bool = False) -> Truncated:
+        """Take all rows away in one commit, of log, index and lake; with `check_only` say what it would cost.
+
+        Offsets go on. Positions from before are `PositionExpired`, also those of subscriptions: `reset` them.
+        """
+        return administration.truncated(self._connection, self.definition, check_only=check_only)
+
+    def rename(self, name: str) -> Self:
+        """Give the table another name, also in another database; this handle then has it.
+
+        Rows, offsets, lake, streams and subscriptions go on; rights go by name. Other handles are told the new name.
+        """
+        self.definition = administration.renamed(self._connection, self.definition, name)
+        return self
 
     def insert_if_absent(self, data: Any) -> pa.Table:
         """Insert the rows whose keys are not there; of every key the row that is there then, in the order of the rows.

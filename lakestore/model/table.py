@@ -309,6 +309,12 @@ def _check_changes(table: Table) -> None:
     check_ttl(table.ttl, {c.name: c.type for c in table.columns}, table.name, keyed=table.keyed)
 
 
+def check_database(name: str) -> None:
+    """Refuse a name that no table's database can have."""
+    if not _NAME.fullmatch(name):
+        raise Invalid(f"database name {name!r} is not of letters, digits and _")
+
+
 def _check_names(table: Table, limits: Limits) -> None:
     parts = table.name.split(".")
     if len(parts) != 2 or not all(_NAME.fullmatch(part) for part in parts):

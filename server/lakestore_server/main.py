@@ -21,6 +21,7 @@ from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.named_producers import NamedProducers
 from lakestore_server.commit.recovery import JournalOf
+from lakestore_server.duties.dropped_tables import DroppedTables
 from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.upkeep import Upkeep
@@ -65,7 +66,7 @@ class KnownTables:
 
     def table_of(self, uuid: str) -> str | None:
         """The name of the table with that uuid."""
-        state = self.engine.view.tables.get(uuid)
+        state = self.engine.view.kept.get(uuid)
         return state.table.name if state else None
 
     def kind_of(self, table: str) -> Kind:
@@ -102,7 +103,7 @@ class Server:
         store = self._opened(disk or RealDisk(), journal_of, index_of)
         self.upkeep = Upkeep(self.engine, clock)
         self._closed = False
-        held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.tables.items()}
+        held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.kept.items()}
         leases = Leases(clock, held, settings.lease_grace_seconds, settings.limits)
         ledger = JournalLedger(self.engine, leases)
         self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline)
@@ -117,7 +118,7 @@ class Server:
         presenter = presenter or PresenterProcess(Room.of(settings.data / data_folder.OFFSETS, settings.limits))
         self.presented = PresentedTables(self.engine, leases, self.catalog, clock, presenter)
         calls = Calls(clock, settings.slow_seconds)
-        duties = self.retention, self.expiry
+        self.dropped = DroppedTables(self.engine, leases, self.catalog, check_seconds, wake_checkpoint)
         self.service = Service(
             self.engine,
             self.upkeep,
@@ -126,7 +127,9 @@ class Server:
             clock,
             self.about,
             *names,
-            *duties,
+            self.retention,
+            self.expiry,
+            self.dropped,
             calls,
             self.presented,
         )
@@ -220,6 +223,7 @@ class Server:
 
     def stop_duties(self) -> None:
         """End what works by itself beside the engine."""
+        self.dropped.close()
         self.expiry.close()
         self.retention.close()
 

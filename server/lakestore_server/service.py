@@ -7,6 +7,7 @@ holds every verb to the messages of its RPC; a test holds `Verbs` to the proto f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypedDict, cast
 
@@ -15,6 +16,7 @@ from lakestore.wire import rpc
 from lakestore.wire.commit_message import Sent
 from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.changes.ranges import change_ranges
+from lakestore_server.changes.reset import reset
 from lakestore_server.changes.stream import Feed, Listener
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
@@ -23,13 +25,17 @@ from lakestore_server.commit.producers import Writes
 from lakestore_server.commit.registers import RegisterVerbs
 from lakestore_server.commit.wakeups import Pause
 from lakestore_server.commit.write_stream import WriteStream
+from lakestore_server.duties.dropped_tables import DroppedTables
 from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.host.clock import Clock
 from lakestore_server.iceberg.catalog import Catalog
+from lakestore_server.iceberg.databases import Databases
+from lakestore_server.iceberg.dropping import Droppings
 from lakestore_server.iceberg.tables import TableVerbs
 from lakestore_server.iceberg.tierer_epoch import TiererVerbs
+from lakestore_server.iceberg.truncation import Truncations
 from lakestore_server.operate.backup import BackupVerbs
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.reports import Reports
@@ -37,9 +43,11 @@ from lakestore_server.operate.status import StatusReader, StatusVerbs
 from lakestore_server.operate.verify import AuditVerbs
 from lakestore_server.present.presented import PresentedTables
 from lakestore_server.read.completeness import Completeness
+from lakestore_server.read.delete_where import ConditionalDeletes
 from lakestore_server.read.inserted import Inserts
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.lookup import Lookups
+from lakestore_server.read.plan import Plans
 
 
 class Verbs(TypedDict):
@@ -52,6 +60,14 @@ class Verbs(TypedDict):
     AlterTable: Callable[[pb.AlterTableRequest], pb.TableInfo]
     GetTable: Callable[[pb.TableRequest], pb.TableInfo]
     ListTables: Callable[[pb.ListTablesRequest], pb.ListTablesAnswer]
+    RenameTable: Callable[[pb.RenameTableRequest], pb.TableInfo]
+    TruncateTable: Callable[[pb.TruncateTableRequest], pb.TruncateTableAnswer]
+    UndropTable: Callable[[pb.UndropTableRequest], pb.TableInfo]
+    ListDroppedTables: Callable[[pb.ListDroppedTablesRequest], pb.ListDroppedTablesAnswer]
+    DeleteWhere: Callable[[pb.DeleteWhereRequest], pb.DeleteWhereAnswer]
+    ListDatabases: Callable[[pb.ListDatabasesRequest], pb.ListDatabasesAnswer]
+    CreateDatabase: Callable[[pb.DatabaseRequest], pb.DatabaseAnswer]
+    DropDatabase: Callable[[pb.DatabaseRequest], pb.DatabaseAnswer]
     OpenProducer: Callable[[pb.OpenProducerRequest], pb.ProducerInfo]
     ListProducers: Callable[[pb.ListProducersRequest], pb.ListProducersAnswer]
     DropProducer: Callable[[pb.DropProducerRequest], pb.DropProducerAnswer]
@@ -69,6 +85,7 @@ class Verbs(TypedDict):
     Ack: Callable[[pb.AckRequest], pb.AckAnswer]
     ListSubscriptions: Callable[[pb.ListSubscriptionsRequest], pb.ListSubscriptionsAnswer]
     DropSubscription: Callable[[pb.DropSubscriptionRequest], pb.DropSubscriptionAnswer]
+    ResetSubscription: Callable[[pb.ResetSubscriptionRequest], pb.ResetSubscriptionAnswer]
     Plan: Callable[[pb.PlanRequest], pb.PlanAnswer]
     Fetch: Callable[[pb.FetchRequest], Iterator[pb.RowBatch]]
     RenewLease: Callable[[pb.LeaseRequest], pb.LeaseAnswer]
@@ -80,6 +97,79 @@ class Verbs(TypedDict):
     Backup: Callable[[pb.BackupRequest], pb.BackupAnswer]
     AcceptClock: Callable[[pb.AcceptClockRequest], pb.AcceptClockAnswer]
     Report: Callable[[pb.ReportRequest], pb.ReportAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The objects whose methods answer."""
+
+    engine: Engine
+    status: StatusVerbs
+    tables: TableVerbs
+    droppings: Droppings
+    truncations: Truncations
+    deletes: ConditionalDeletes
+    databases: Databases
+    producers: NamedProducers
+    registers: RegisterVerbs
+    writes: Writes
+    inserts: Inserts
+    lookups: Lookups
+    feed: Feed
+    subscriptions: Subscriptions
+    plans: Plans
+    tierer: TiererVerbs
+    audits: AuditVerbs
+    backups: BackupVerbs
+    reports: Reports
+
+
+def _verbs(parts: _Parts) -> Verbs:
+    return {
+        "Hello": parts.status.hello,
+        "Head": parts.status.head,
+        "CreateTable": parts.tables.create_table,
+        "DropTable": parts.droppings.drop_table,
+        "AlterTable": parts.tables.alter_table,
+        "GetTable": parts.tables.get_table,
+        "ListTables": parts.tables.list_tables,
+        "RenameTable": parts.tables.rename_table,
+        "TruncateTable": parts.truncations.truncate,
+        "UndropTable": parts.droppings.undrop_table,
+        "ListDroppedTables": parts.droppings.list_dropped_tables,
+        "DeleteWhere": parts.deletes.delete_where,
+        "ListDatabases": parts.databases.list_databases,
+        "CreateDatabase": parts.databases.create_database,
+        "DropDatabase": parts.databases.drop_database,
+        "OpenProducer": parts.producers.open_producer,
+        "ListProducers": parts.producers.list_producers,
+        "DropProducer": parts.producers.drop_producer,
+        "OpenRegisters": parts.registers.open_registers,
+        "ListRegisters": parts.registers.list_registers,
+        "DropRegisters": parts.registers.drop_registers,
+        "UploadPart": parts.writes.upload_part,
+        "DropParts": parts.writes.drop_parts,
+        "Commit": parts.inserts.commit,
+        "Write": parts.writes.write,
+        "Lookup": parts.lookups.lookup,
+        "Changes": parts.feed.changes,
+        "ChangeRanges": partial(change_ranges, parts.engine),
+        "Ack": parts.subscriptions.ack,
+        "ListSubscriptions": parts.subscriptions.list_subscriptions,
+        "DropSubscription": parts.subscriptions.drop_subscription,
+        "ResetSubscription": partial(reset, parts.engine, parts.subscriptions),
+        "Plan": parts.plans.plan,
+        "Fetch": parts.plans.fetch,
+        "RenewLease": parts.plans.renew_lease,
+        "ReleaseLease": parts.plans.release_lease,
+        "AcquireTierer": parts.tierer.acquire_tierer,
+        "ReleaseTierer": parts.tierer.release_tierer,
+        "Status": parts.status.status,
+        "Audit": parts.audits.audit,
+        "Backup": parts.backups.backup,
+        "AcceptClock": parts.status.accept_clock,
+        "Report": parts.reports.report,
+    }
 
 
 class Service:
@@ -97,61 +187,44 @@ class Service:
         producers: NamedProducers,
         retention: Retention,
         expiry: Expiry,
+        dropped: DroppedTables,
         calls: Calls,
         presented: PresentedTables,
     ) -> None:
         self.reports = Reports(clock)
         """The words of processes beside the server."""
-        tables, writes, plans = TableVerbs(engine, catalog), Writes(engine), presented.plans
-        lookups = Lookups(engine, Completeness(engine, clock))
-        feed, tierer = Feed(engine, subscriptions, leases, clock), TiererVerbs(engine, clock, catalog)
         self.status = StatusReader(
             engine, upkeep, about, retention, expiry, clock, catalog, self.reports, presented, leases
         )
         """The way to the status as a value."""
-        status, audits = StatusVerbs(engine, leases, self.status), AuditVerbs(engine, upkeep.integrity)
-        backups, registers = BackupVerbs(engine, upkeep.checkpointer, about["warehouse"]), RegisterVerbs(engine)
+        writes, lookups = Writes(engine), Lookups(engine, Completeness(engine, clock))
+        parts = _Parts(
+            engine,
+            StatusVerbs(engine, leases, self.status),
+            TableVerbs(engine, catalog),
+            Droppings(engine, dropped.wake),
+            Truncations(engine, catalog, leases, upkeep.checkpointer.wake),
+            ConditionalDeletes(engine, clock),
+            Databases(engine),
+            producers,
+            RegisterVerbs(engine),
+            writes,
+            Inserts(writes, lookups, engine.limits),
+            lookups,
+            Feed(engine, subscriptions, leases, clock),
+            subscriptions,
+            presented.plans,
+            TiererVerbs(engine, clock, catalog),
+            AuditVerbs(engine, upkeep.integrity),
+            BackupVerbs(engine, upkeep.checkpointer, about["warehouse"]),
+            self.reports,
+        )
         self.calls = calls
         self.write_stream = writes.stream
         """Begins a stream of pipelined commits, which the port's form of `Write` answers."""
-        self._waiting: dict[str, Callable[..., Any]] = {"Changes": feed.messages, "Write": _answers}
+        self._waiting: dict[str, Callable[..., Any]] = {"Changes": parts.feed.messages, "Write": _answers}
         """The port's form of the verbs that wait: they pause, and hold no thread."""
-        self.verbs: Verbs = {
-            "Hello": status.hello,
-            "Head": status.head,
-            "CreateTable": tables.create_table,
-            "DropTable": tables.drop_table,
-            "AlterTable": tables.alter_table,
-            "GetTable": tables.get_table,
-            "ListTables": tables.list_tables,
-            "OpenProducer": producers.open_producer,
-            "ListProducers": producers.list_producers,
-            "DropProducer": producers.drop_producer,
-            "OpenRegisters": registers.open_registers,
-            "ListRegisters": registers.list_registers,
-            "DropRegisters": registers.drop_registers,
-            "UploadPart": writes.upload_part,
-            "DropParts": writes.drop_parts,
-            "Commit": Inserts(writes, lookups, engine.limits).commit,
-            "Write": writes.write,
-            "Lookup": lookups.lookup,
-            "Changes": feed.changes,
-            "ChangeRanges": partial(change_ranges, engine),
-            "Ack": subscriptions.ack,
-            "ListSubscriptions": subscriptions.list_subscriptions,
-            "DropSubscription": subscriptions.drop_subscription,
-            "Plan": plans.plan,
-            "Fetch": plans.fetch,
-            "RenewLease": plans.renew_lease,
-            "ReleaseLease": plans.release_lease,
-            "AcquireTierer": tierer.acquire_tierer,
-            "ReleaseTierer": tierer.release_tierer,
-            "Status": status.status,
-            "Audit": audits.audit,
-            "Backup": backups.backup,
-            "AcceptClock": status.accept_clock,
-            "Report": self.reports.report,
-        }
+        self.verbs: Verbs = _verbs(parts)
 
     def verb(self, name: str) -> Callable[..., Any]:
         """The verb of an RPC, by its name in the proto file; for callers that walk the descriptor."""

@@ -105,7 +105,8 @@ class Tour:
             self.harness.server.upkeep.checkpoint()
         self.harness.server.upkeep.checkpointer.merger.run_once()
         self.harness.server.upkeep.checkpoint()
-        self.harness.lake.drop_table(GONE_MERGED)
+        self.harness.lake.drop_table(GONE_MERGED, purge=True)
+        self.harness.server.dropped.run_once()
 
     def _drop(self) -> None:
         table = self.harness.lake.create_table(GONE, SCHEMAS["t.one"][0], **OPTIONS["t.one"])
@@ -114,8 +115,11 @@ class Tour:
         log.append([{"v": b"-" * 9_000}])
         self._write((Change("t.log", "append", ((10, "beside"),)),))
         self.harness.server.upkeep.checkpoint()
-        self.harness.lake.drop_table(GONE)
+        self.harness.lake.drop_table(GONE, purge=True)
         self.harness.lake.drop_table(GONE_LOG)
+        self.harness.lake.undrop(GONE_LOG)
+        self.harness.lake.drop_table(GONE_LOG, purge=True)
+        self.harness.server.dropped.run_once()
         self.harness.server.upkeep.checkpoint()
 
     def _lift(self) -> None:

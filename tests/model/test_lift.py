@@ -136,7 +136,8 @@ def test_power_may_go_at_every_step(old: Old, point: CrashPoint, passes: int) ->
 def test_a_table_dropped_while_it_is_lifted_leaves_nothing(old: Old) -> None:
     index = old.harness.server.engine.index
     old.harness.server.upkeep.merge_index()
-    old.harness.lake.drop_table("t.one")
+    old.harness.lake.drop_table("t.one", purge=True)
+    old.harness.server.dropped.run_once()
     old.work()
     assert not in_lmdb(index, 1)
     assert not index.size.keys

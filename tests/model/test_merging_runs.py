@@ -146,7 +146,8 @@ def test_a_merge_within_a_checkpoint_leaves_the_runs_that_it_names(runs: Runs, m
 
 def test_a_table_dropped_during_a_merge_leaves_nothing(runs: Runs) -> None:
     def drop() -> None:
-        runs.harness.lake.drop_table("t.one")
+        runs.harness.lake.drop_table("t.one", purge=True)
+        runs.harness.server.dropped.run_once()
         runs.harness.server.upkeep.checkpoint()
 
     runs.during(drop)

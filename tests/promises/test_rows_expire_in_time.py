@@ -25,7 +25,7 @@ from lakestore_server.duties import expiry, expiry_bounds
 from lakestore_server.duties.expiry_bounds import ExpiryBounds
 from lakestore_server.host import worker
 from lakestore_server.operate.metrics import text as metrics_text
-from lakestore_server.read import live_offsets
+from lakestore_server.read import exact_deletes, live_offsets
 from lakestore_server.state.view import TableState
 from tests.support.log_start import compact, move_log_start
 from tests.support.served import DAY, START_US, Served
@@ -167,7 +167,7 @@ def test_only_what_is_due_or_new_is_read_again(served: Served, monkeypatch: pyte
 def test_many_rows_go_in_bounded_commits_and_blocks_are_told_apart(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiry, "BATCH_ROWS", 1000)
+    monkeypatch.setattr(exact_deletes, "BATCH_ROWS", 1000)
     made(served)
     count = 20_000
     due_ids = np.arange(count) % 5 == 0

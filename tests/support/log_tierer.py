@@ -39,7 +39,8 @@ class LogTierer:
         buckets, offsets = rows.column(LAKE_BUCKET).to_numpy(), rows.column(LAKE_OFFSET).to_numpy()
         table = self._catalog.load_table(scan.table.name)
         snapshot = table.current_snapshot()
-        before = json.loads(snapshot.summary["lakestore.live-sum"]) if snapshot and snapshot.summary else None
+        said = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+        before = json.loads(said.get("lakestore.live-sum", "null"))  # a truncate's snapshot says none
         sums = [int(text) for text in before or ["0"] * scan.table.buckets]
         none = offsets[:0]
         after = [moved(total, offsets[buckets == i], none) for i, total in enumerate(sums)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
+from lakestore.errors import NotFound
 from lakestore.model.table import Table
 from lakestore_server.state import catalog_change
 from lakestore_server.state.catalog_change import CatalogChange, Pointer, SetPointer, TierRecord
@@ -79,3 +80,7 @@ class MemoryLedger:
         records = dict(self._tiers.get(step.pointer.uuid, {}))
         records.update({record.snapshot_id: record for record in step.tiers})
         self._tiers[step.pointer.uuid] = {key: value for key, value in records.items() if key not in step.forget}
+
+    def rename_own(self, name: str, new_name: str, key: str) -> None:
+        """This ledger keeps no tables of ours that could be renamed."""
+        raise NotFound(f"there is no table {name!r} to call {new_name!r} ({key})")

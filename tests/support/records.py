@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lakestore.model.table import define
 from lakestore.model.token import Place
-from lakestore_server.files.checkpoint import Checkpoint, TableEntry
+from lakestore_server.files.checkpoint import Checkpoint, DroppedEntry, TableEntry
 from lakestore_server.files.segment_files import SegmentFile
 from lakestore_server.state.catalog_change import (
     CatalogChange,
@@ -32,8 +32,12 @@ from lakestore_server.state.commit_record import (
     RegistersDrop,
     RegistersMove,
     RegistersOpen,
+    Rename,
     RowsPart,
+    Shelving,
     TiererClaim,
+    Truncation,
+    Undrop,
 )
 from lakestore_server.state.producers import FrozenProducers, ProducerState
 from lakestore_server.state.registers import Register
@@ -139,6 +143,10 @@ RECORDS = st.builds(
     st.lists(st.builds(LogStart, NAMES, COUNTS), max_size=2),
     st.lists(SUBSCRIPTIONS, max_size=3),
     registers=st.lists(REGISTERS, max_size=3),
+    rename=st.lists(st.builds(Rename, NAMES, NAMES), max_size=2),
+    truncate=st.lists(st.builds(Truncation, NAMES, COUNTS), max_size=2),
+    shelve=st.lists(st.builds(Shelving, NAMES, COUNTS), max_size=2),
+    undrop=st.lists(st.builds(Undrop, NAMES, NAMES), max_size=2),
 )
 
 SEGMENT_FILES = st.builds(SegmentFile, NAMES, COUNTS)
@@ -148,14 +156,21 @@ VERSIONS = st.lists(st.tuples(COUNTS, TABLES), min_size=1, max_size=2).map(
 )
 BUCKETS = st.lists(st.tuples(tuples(SEGMENT_FILES), POSITIONS), min_size=1, max_size=3)
 ENTRIES = st.builds(
-    lambda versions, lsn, time_us, tiers, buckets: TableEntry(
-        versions, lsn, time_us, tiers, tuple(files for files, _ in buckets), tuple(base for _, base in buckets)
+    lambda versions, lsn, time_us, tiers, buckets, truncated: TableEntry(
+        versions,
+        lsn,
+        time_us,
+        tiers,
+        tuple(files for files, _ in buckets),
+        tuple(base for _, base in buckets),
+        truncated,
     ),
     VERSIONS,
     COUNTS,
     COUNTS,
     tuples(TIERS),
     BUCKETS,
+    COUNTS,
 )
 ANSWERS = st.dictionaries(COUNTS, st.builds(Answer, COUNTS, tuples(RESULTS)), max_size=2)
 CHECKPOINTS = st.builds(
@@ -182,5 +197,6 @@ CHECKPOINTS = st.builds(
     st.dictionaries(st.tuples(NAMES, NAMES), POINTERS, max_size=2),
     tuples(WHOLE_SUBSCRIPTIONS),
     tuples(ENTRIES),
+    dropped=tuples(st.builds(DroppedEntry, ENTRIES, COUNTS, COUNTS, COUNTS)),
     registers=st.dictionaries(NAMES, st.builds(Register, COUNTS, NAMES, NAMES, COUNTS, COUNTS), max_size=3),
 )

@@ -113,6 +113,12 @@ class Served:
         """The object whose method answers an RPC, for tests of that object."""
         return getattr(self.server.service.verb(rpc), "__self__")  # noqa: B009 (of a callable that is a method)
 
+    def purge(self, name: str) -> None:
+        """Drop a table for good: nothing of it is kept for an undrop. The next checkpoint comes when the test says."""
+        self.server.dropped._wake_checkpoint = lambda: None
+        self.lake.drop_table(name, purge=True)
+        self.server.dropped.run_once()
+
     def checkpoint(self) -> None:
         """A checkpoint now."""
         self.server.upkeep.checkpoint()

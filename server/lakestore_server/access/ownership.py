@@ -17,7 +17,7 @@ import orjson
 from lakestore.errors import Denied, PlanExpired
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.access.callers import Caller
-from lakestore_server.access.policy import Listing, Own, Row
+from lakestore_server.access.policy import Listing, Own, Row, catalog_target
 from lakestore_server.access.principals import EVERYTHING
 
 _COUNTED = (
@@ -118,6 +118,31 @@ def _cut_tables(caller: Caller, answer: pb.ListTablesAnswer) -> None:
         answer.tables.add(definition=definition)
 
 
+def _cut_dropped(caller: Caller, answer: pb.ListDroppedTablesAnswer) -> None:
+    seen = [deepcopy(each) for each in answer.tables if caller.principal.sees(each.table)]
+    del answer.tables[:]
+    answer.tables.extend(seen)
+
+
+def _cut_databases(caller: Caller, answer: pb.ListDatabasesAnswer) -> None:
+    """Leave the databases in which the caller may see a table, or could make one."""
+    principal = caller.principal
+    seen = [deepcopy(each) for each in answer.databases if principal.sees_namespace(each.name)]
+    del answer.databases[:]
+    answer.databases.extend(seen)
+    for each in answer.databases:
+        if not principal.sees(catalog_target(each.name, EVERYTHING)):
+            each.tables = 0
+
+
+def _cut_subscriptions(caller: Caller, answer: pb.ListSubscriptionsAnswer | pb.TruncateTableAnswer) -> None:
+    """Leave the caller's own, which a truncate tells by their names alone."""
+    if isinstance(answer, pb.ListSubscriptionsAnswer):
+        _cut_own(caller, answer.subscriptions)
+        return
+    answer.subscriptions[:] = [_shown_name(caller, name) for name in answer.subscriptions if _is_shown(caller, name)]
+
+
 def shown_holder(caller: Caller, holder: str) -> str:
     """A holder of a table's log as the caller may know it; another principal's subscription has no name."""
     kind, _, name = holder.partition(" ")
@@ -151,8 +176,10 @@ def _cut_status(caller: Caller, answer: pb.StatusAnswer) -> None:
 
 _CUTS: dict[Listing, Callable[[Caller, Any], None]] = {
     Listing.TABLES: _cut_tables,
+    Listing.DROPPED: _cut_dropped,
+    Listing.DATABASES: _cut_databases,
     Listing.STATUS: _cut_status,
-    Listing.SUBSCRIPTIONS: lambda caller, answer: _cut_own(caller, answer.subscriptions),
+    Listing.SUBSCRIPTIONS: _cut_subscriptions,
     Listing.PRODUCERS: lambda caller, answer: _cut_own(caller, answer.producers),
     Listing.REGISTERS: lambda caller, answer: _cut_own(caller, answer.registers),
 }

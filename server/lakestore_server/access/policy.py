@@ -74,6 +74,8 @@ class Listing(Enum):
     """A list in an answer that leaves out what the principal may not know of, in words."""
 
     TABLES = "tables with some right"
+    DROPPED = "dropped tables with some right"
+    DATABASES = "databases with a table that may be seen"
     STATUS = "tables with some right, in the status"
     SUBSCRIPTIONS = "the principal's own subscriptions"
     PRODUCERS = "the principal's own producers"
@@ -176,6 +178,10 @@ def _table_field(request: Any, _: TableFacts) -> Sequence[str]:
     return (request.table,)
 
 
+def _both_names(request: Any, _: TableFacts) -> Sequence[str]:
+    return (request.table, request.new_name) if request.new_name else (request.table,)
+
+
 def _tables_field(request: Any, _: TableFacts) -> Sequence[str]:
     return list(request.tables)
 
@@ -206,6 +212,7 @@ def _uuid_field(request: Any, known: TableFacts) -> Sequence[str]:
 
 
 _NAMED = "`table`"
+_OF_DATABASE = Row("admin", lambda asked, _: (catalog_target(asked.database, EVERYTHING),), "every table of `database`")
 RPCS: dict[str, Row] = {
     f"{SERVICE}Hello": Row("known", _nothing),
     f"{SERVICE}Head": Row("known", _nothing, owns=(Own.GRANTED_LEASE,)),
@@ -214,6 +221,13 @@ RPCS: dict[str, Row] = {
     f"{SERVICE}AlterTable": Row("admin", _table_field, _NAMED),
     f"{SERVICE}GetTable": Row("see", _table_field, _NAMED),
     f"{SERVICE}ListTables": Row("known", _nothing, lists=Listing.TABLES),
+    f"{SERVICE}RenameTable": Row("admin", _both_names, "both names"),
+    f"{SERVICE}TruncateTable": Row("admin", _table_field, _NAMED, lists=Listing.SUBSCRIPTIONS),
+    f"{SERVICE}UndropTable": Row("admin", _both_names, "both names"),
+    f"{SERVICE}ListDroppedTables": Row("known", _nothing, lists=Listing.DROPPED),
+    f"{SERVICE}DeleteWhere": Row("write", _table_field, "`table`, and `read` too", reads=_table_field),
+    f"{SERVICE}ListDatabases": Row("known", _nothing, lists=Listing.DATABASES),
+    **dict.fromkeys((f"{SERVICE}CreateDatabase", f"{SERVICE}DropDatabase"), _OF_DATABASE),
     f"{SERVICE}OpenProducer": Row("write", _nothing, "some table", owns=(Own.PRODUCER,)),
     f"{SERVICE}ListProducers": Row("known", _nothing, lists=Listing.PRODUCERS),
     f"{SERVICE}DropProducer": Row("write", _nothing, "some table", owns=(Own.PRODUCER,)),
@@ -243,6 +257,7 @@ RPCS: dict[str, Row] = {
     f"{SERVICE}Ack": Row("read", _nothing, "some table", owns=(Own.SUBSCRIPTION,)),
     f"{SERVICE}ListSubscriptions": Row("known", _nothing, lists=Listing.SUBSCRIPTIONS),
     f"{SERVICE}DropSubscription": Row("read", _nothing, "some table", owns=(Own.SUBSCRIPTION,)),
+    f"{SERVICE}ResetSubscription": Row("read", _nothing, "some table", owns=(Own.SUBSCRIPTION,)),
     f"{SERVICE}Plan": Row("read", _tables_field, "each of `tables`", owns=(Own.GRANTED_LEASE,)),
     f"{SERVICE}Fetch": Row("read", _uuid_field, "the table of `table_uuid`", owns=(Own.LEASE,), by_uuid=True),
     f"{SERVICE}RenewLease": Row("read", _nothing, "some table", owns=(Own.LEASE,)),

@@ -44,7 +44,7 @@ class SnapshotReader:
         for uuid in tables[tables.index(position.place.table) :]:
             view = self._engine.view
             state = view.by_uuid(uuid)
-            check_reach(view, state, position.lsn)
+            check_reach(view, state, position.lsn, options.subscription)
             here = replace(position, place=position.place if position.place.table == uuid else Place(uuid, 0, 0))
             if not state.has_all_rows:
                 yield options.sent(_read_the_lake(options, state, here))

@@ -118,7 +118,7 @@ def _needs(view: View, leases: Leases, position: SnapshotPosition, *, reads_lake
             # Live rows of a primary-key table stay in the log as long as the log start does not pass the cut.
             continue
         if state.has_all_rows:
-            needs.rows[uuid] = (0,) * len(state.logs)
+            needs.rows[uuid] = state.starts()
         elif reads_lake and (tier := usable_tier(state, lsn, leases)) is not None:
             needs.snapshots[uuid], needs.rows[uuid] = tier.snapshot_id, log_needed(state, tier, lsn)
     return needs

@@ -13,6 +13,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.changes.batches import Shape
 from lakestore_server.changes.filter import bound
+from lakestore_server.changes.shared.positions import gone_since
 from lakestore_server.changes.subscriptions import check_current
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read.positions import check_once, check_place, lsn_at, lsn_by_time, parse_token
@@ -103,12 +104,14 @@ def snapshot_start(engine: Engine, view: View, tables: tuple[str, ...]) -> Snaps
     return SnapshotPosition(engine.timeline, view.lsn, tables, Place(tables[0], 0, 0))
 
 
-def check_reach(view: View, state: TableState, lsn: int) -> None:
+def check_reach(view: View, state: TableState, lsn: int, subscription: str = "") -> None:
     """`PositionExpired` if the table's log no longer holds all changes behind an LSN."""
     if lsn < state.log_start_lsn:
+        way = "start at 'snapshot', or at 'earliest'"
+        if subscription:
+            way = f"begin anew with `lakestore subscriptions reset {subscription} --to snapshot`, or --to earliest"
         error = PositionExpired(
-            f"the changes of table {state.table.name} are kept from LSN {state.log_start_lsn} (offsets "
-            f"{list(state.starts())}) on, and the position is LSN {lsn}: start at 'snapshot', or at 'earliest'"
+            f"the position is LSN {lsn} of table {state.table.name}, of which {gone_since(state)}: {way}"
         )
         error.earliest = view.token(state.log_start_lsn)
         raise error

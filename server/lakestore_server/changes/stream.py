@@ -210,7 +210,7 @@ class Feed:
                 if not listener.is_active():
                     return
                 limit = view.lsn if options.until is None else min(view.lsn, options.until)
-                if _changed(view, tables, lsn, limit):
+                if _changed(view, tables, lsn, limit, options.subscription):
                     found = self._run(view, options, lsn, limit)
                     for batch in found.messages:
                         yield options.sent(batch)
@@ -243,13 +243,13 @@ class Feed:
         return self._cache.of(options.shape, lsn, limit, made)
 
 
-def _changed(view: View, tables: tuple[str, ...], lsn: int, limit: int) -> bool:
+def _changed(view: View, tables: tuple[str, ...], lsn: int, limit: int, subscription: str) -> bool:
     """Whether a commit in (lsn, limit] touches one of the tables."""
     if limit <= lsn:
         return False
     for uuid in tables:
         state = view.by_uuid(uuid)
-        check_reach(view, state, lsn)
+        check_reach(view, state, lsn, subscription)
         if any(log.at_lsn(limit).end > log.at_lsn(lsn).end for log in state.logs):
             return True
     return False

@@ -65,6 +65,7 @@ class Subscriptions:
                 opened = positions.shared(opened, view) if shared else opened
             else:
                 _check_tables(known, tables, view)
+                positions.check_kept(known, view)
                 opened = _opened(known, view, state.epoch(record.lsn), shared=shared)
             opened = replace(opened, acked_us=record.clock_us)
             record.subscriptions.append(opened)
@@ -146,6 +147,7 @@ class Subscriptions:
             snapshot=place is not None,
             shared=held.is_shared,
             members=self.shared.members(held, view) if held.is_shared else (),
+            expired=positions.expired(held, view) is not None,
         )
 
     def drop_subscription(self, request: pb.DropSubscriptionRequest) -> pb.DropSubscriptionAnswer:
@@ -208,7 +210,7 @@ def check_current(view: View, name: str, epoch: int) -> None:
     if held is None:
         raise NotFound(f"subscription {name!r} was dropped: open it again")
     if held.epoch != epoch or held.is_shared:
-        raise Fenced(f"subscription {name!r} was opened again by another consumer: this one must stop")
+        raise Fenced(f"subscription {name!r} was opened again by another consumer, or reset: this one must stop")
 
 
 def behind(view: View, held: Subscription) -> int:

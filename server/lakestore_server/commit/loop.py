@@ -300,7 +300,7 @@ class CommitLoop:
         for request in requests:
             try:
                 known = sequences.answer(request) or repeated(request.moves, self._next.registers.known)
-                ready = request if known else renewed(request, self._next.view)
+                ready = request if known else renewed(request, self._next.view, self.limits)
                 if known is None:
                     self._refuse_unindexed(request)
             except LakestoreError as error:

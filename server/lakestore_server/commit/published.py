@@ -83,7 +83,13 @@ class Published:
         with self._changed:
             self._changed.notify_all()
         self.bells.ring(
-            [*(part.table for part in record.rows), *record.drop, *(change.name for change in record.subscriptions)]
+            [
+                *(part.table for part in record.rows),
+                *record.drop,
+                *(each.table for each in record.shelve),
+                *(each.table for each in record.truncate),
+                *(change.name for change in record.subscriptions),
+            ]
         )
 
     def exchange(self, view: View) -> None:

@@ -240,17 +240,21 @@ def _contributions(batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
     return batch
 
 
-def renewed(request: Request, view: View) -> Request:
+def renewed(request: Request, view: View, limits: Limits = DEFAULT) -> Request:
     """The request in the versions that hold now: its tables may have been altered while it waited."""
     if request.refusal is not None:
         raise request.refusal
     currents = [view.by_uuid(change.table.uuid).table for change in request.changes]
     if all(change.table is current for change, current in zip(request.changes, currents, strict=True)):
         return request
-    return replace(request, changes=tuple(map(_renewed, request.changes, currents)))
+    return replace(
+        request, changes=tuple(map(lambda each, table: _renewed(each, table, limits), request.changes, currents))
+    )
 
 
-def _renewed(change: Change, table: Table) -> Change:
+def _renewed(change: Change, table: Table, limits: Limits = DEFAULT) -> Change:
+    if table.keyed and change.table.number != table.number:  # it was truncated
+        change = replace(change, keys=_index_keys(change.table, change.batch, limits, table.number))
     _check_deletes(table, delete=change.delete)
     if change.table.schema_id == table.schema_id:
         return replace(change, table=table)
@@ -296,10 +300,10 @@ def _routed(
     return Change(table, stored, buckets, index_keys, delete, given, insert, marks, message=message)
 
 
-def _index_keys(table: Table, batch: pa.RecordBatch, limits: Limits) -> IndexKeys:
+def _index_keys(table: Table, batch: pa.RecordBatch, limits: Limits, number: int | None = None) -> IndexKeys:
     columns = [batch.column(name) for name in table.primary_key]
     try:
-        return encoded(columns, table_prefix(table.number), limits.key_bytes)
+        return encoded(columns, table_prefix(table.number if number is None else number), limits.key_bytes)
     except Invalid as error:
         names = ", ".join(map(repr, table.primary_key))
         raise Invalid(f"table {table.name}: key of {names}: {error.message}") from error

@@ -225,7 +225,7 @@ class Checkpointer:
 
 
 def _served(frozen: FrozenState) -> ServedTables:
-    keyed = (state.table for state in frozen.view.tables.values() if state.table.keyed)
+    keyed = (state.table for state in frozen.view.kept.values() if state.table.keyed)
     return ServedTables(frozenset(table_prefix(table.number) for table in keyed), table_prefix(frozen.next_number))
 
 

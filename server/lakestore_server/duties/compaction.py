@@ -50,10 +50,15 @@ class Base:
     """When each was committed; ascending."""
     is_settled: bool = False
     """Whether the last look at its segments found nothing to do, and nothing has changed since."""
+    floor: int = 0
+    """The head at which the log was emptied last."""
 
     def advance(self, held: BucketLog, now_us: int, keep_us: int) -> None:
         """Take in the changes up to the start of the log; deletes stay until they are older than `keep_us`."""
         end = held.base.end
+        if held.floor > self.floor:
+            self.floor = self.upto = held.floor
+            self.dead, self.waiting, self.waiting_us = BitMap64(), _EMPTY, _EMPTY
         if end > self.upto:
             superseded = [chunk.kills() for chunk in held.chunks] if not self.upto else []
             deleted = [_EMPTY]
@@ -247,7 +252,8 @@ class Compactor:
 
     def begin(self, view: View) -> None:
         """A checkpoint of a view begins."""
-        self._bases = {key: base for key, base in self._bases.items() if key[0] in view.tables}
+        kept = view.kept
+        self._bases = {key: base for key, base in self._bases.items() if key[0] in kept}
         self._swaps, self._room, self._is_full = [], self._limits.compaction_bytes, False
 
     def compacted(

@@ -18,28 +18,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Conflict, Exhausted, LakestoreError, NotFound, Stopped, Unavailable
-from lakestore.model.columns import Column
-from lakestore.model.table import Table
-from lakestore.rows.live_sum import moved
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.queue import Operation
 from lakestore_server.duties import expiry_bounds
 from lakestore_server.duties.expiry_bounds import BLOCK_ROWS, ExpiryBounds
 from lakestore_server.host.worker import Worker
-from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
-from lakestore_server.index.entry import table_prefix
-from lakestore_server.index.keys import IndexKeys, encoded
-from lakestore_server.read import live_offsets
-from lakestore_server.state.chunk import CHANGE, DELETE, PREV
-from lakestore_server.state.commit_record import CommitRecord, RowsPart
-from lakestore_server.state.state import State
-from lakestore_server.state.table_versions import stored_schema
+from lakestore_server.read import exact_deletes
+from lakestore_server.read.exact_deletes import FoundRows
+from lakestore_server.state.chunk import CHANGE, DELETE
 from lakestore_server.state.view import TableState
 
 log = logging.getLogger("lakestore.expiry")
 Ints = npt.NDArray[np.int64]
-BATCH_ROWS = 8192
-"""Deletes of one commit: small beside what producers send, for it goes between their commits."""
 _RUN_BLOCKS = 16
 _NONE: Ints = np.empty(0, dtype=np.int64)
 
@@ -53,6 +42,11 @@ class ExpiredRows:
     """The columns that a delete carries."""
     times: Ints
     """In the unit of the TTL's column."""
+
+    @property
+    def found(self) -> FoundRows:
+        """The same without times."""
+        return FoundRows(self.offsets, self.batch)
 
     def take(self, rows: npt.NDArray[np.bool_] | Ints) -> ExpiredRows:
         """Some of them."""
@@ -153,7 +147,7 @@ class _Round:
         assert table.ttl is not None
         self._column = table.column(table.ttl.column)
         self._limit = expiry_bounds.limit_of(now_us, table.ttl.seconds, self._column.arrow.type)
-        self._carried = _carried(table)
+        self._carried = exact_deletes.carried(table)
 
     def run(self) -> None:
         """Look at every bucket."""
@@ -203,86 +197,16 @@ class _Round:
         """Delete those that are live."""
         if not len(rows.offsets):
             return
-        asked = self._asked(rows)
-        _, live = live_offsets.of_keys(self._engine, self._table.name, lambda _: asked)
-        rows = rows.take(live == rows.offsets)
-        sizes = self._state.logs[bucket].sizes(rows.offsets)
-        for first, last in _commits(sizes, self._engine.limits.read_batch_bytes):
+        engine, state, table = self._engine, self._state, self._table
+        found = rows.found
+        found = found.take(exact_deletes.live(engine, table, found))
+        for part in exact_deletes.commits(state, bucket, found, engine.limits.read_batch_bytes):
             if self._is_over():
                 raise Stopped("the server is shutting down")
-            self._commit(bucket, rows.take(np.arange(first, last)))
-
-    def _asked(self, rows: ExpiredRows) -> KeyQuery:
-        columns = [rows.batch.column(name) for name in self._table.primary_key]
-        prefix = table_prefix(self._table.number)
-        return KeyQuery(encoded(columns, prefix, self._engine.limits.key_bytes), lambda: columns)
-
-    def _commit(self, bucket: int, rows: ExpiredRows) -> None:
-        """One commit of deletes, on the commit loop; it waits for room as a bulk load does."""
-        asked = self._asked(rows)
-
-        def plan(state: State, record: CommitRecord) -> Entries | None:
-            held = state.view.by_uuid(self._table.uuid)
-            if (held.table.ttl, held.table.schema_id) != (self._table.ttl, self._table.schema_id):
-                raise Conflict(f"table {self._table.name} was altered meanwhile")
-            found = resolved(held, asked, self._engine.index.find)
-            still = np.flatnonzero(found.values == rows.offsets)
-            if not len(still):
-                return None
-            part, entries = _deletes(held, bucket, rows.take(still), found, still)
-            record.rows.append(part)
-            return entries
-
-        operation = Operation(plan, lambda made: [(made.keys, made.values)] if made else [])
-        self._engine.await_room()
-        self._engine.submit(operation)
-        made = operation.answer.result().result
-        self._counted(self._table.uuid, len(made.keys) if made else 0)
-
-
-def _commits(sizes: Ints, bytes_max: int) -> Iterator[tuple[int, int]]:
-    """(first, behind the last) of the rows of each commit, whose readers are shown them as they were."""
-    ends, at = np.cumsum(sizes), 0
-    while at < len(sizes):
-        before = int(ends[at - 1]) if at else 0
-        fitting = int(np.searchsorted(ends, before + bytes_max, side="right"))
-        first, at = at, min(max(fitting, at + 1), at + BATCH_ROWS)
-        yield first, at
-
-
-def _carried(table: Table) -> Sequence[Column]:
-    """The columns that a delete carries: the key, and the version columns of a `versioned` table."""
-    return [table.column(name) for name in (*table.primary_key, *table.merge.version)]
+            count, _ = exact_deletes.delete(engine, table, bucket, part, lambda now: now.ttl == table.ttl)
+            self._counted(table.uuid, count)
 
 
 def _joined(parts: Sequence[ExpiredRows]) -> tuple[Ints, Ints]:
     """Offsets and times of all of them."""
     return np.concatenate([_NONE, *(p.offsets for p in parts)]), np.concatenate([_NONE, *(p.times for p in parts)])
-
-
-def _deletes(
-    held: TableState, bucket: int, rows: ExpiredRows, found: FoundKeys, places: Ints
-) -> tuple[RowsPart, Entries]:
-    """The deletes of rows as they are stored, and what the index then says."""
-    table, at, count = held.table, held.logs[bucket].at_head, len(rows.offsets)
-    schema = stored_schema(table)
-    there = {
-        CHANGE: pa.array(np.full(count, DELETE, dtype=np.int8)),
-        PREV: pa.array(rows.offsets),
-        **{name: rows.batch.column(name) for name in rows.batch.schema.names},
-    }
-    arrays = [there[field.name] if field.name in there else pa.nulls(count, field.type) for field in schema]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    live_sum = moved(at.live_sum, _NONE, rows.offsets)
-    entries = _entries(held, bucket, found.keys.take(places), found)
-    live_rows, slots = at.live_rows - count, entries.named(0, count)
-    part = RowsPart(table.uuid, bucket, at.end, batch, live_sum, live_rows, table.schema_id, slots)
-    return part, entries
-
-
-def _entries(held: TableState, bucket: int, slotted: IndexKeys, found: FoundKeys) -> Entries:
-    """Index entries of deletes; those of a table that remembers them stay as tombstones."""
-    head, count = held.logs[bucket].head, len(slotted)
-    offsets = np.arange(head, head + count, dtype=np.int64)
-    deletes, remembers = np.ones(count, dtype=np.bool_), held.table.merge.engine == "versioned"
-    return Entries.of(slotted, offsets, deletes, bucket, found.links, remembers=remembers)

@@ -117,7 +117,7 @@ def files_to_empty(segments: Iterable[Segment], limits: Limits) -> frozenset[str
 
 def _in_memory(view: View) -> Iterator[tuple[Key, tuple[int, int, int]]]:
     """(first offset, offset after the last, bytes) of what each bucket of a log has in memory."""
-    for uuid, state in view.tables.items():
+    for uuid, state in view.kept.items():
         for bucket, log in enumerate(state.logs):
             chunks = [chunk for chunk in log.chunks if isinstance(chunk, MemoryChunk)]
             if chunks and not log.keyed:

@@ -46,7 +46,7 @@ class IndexMerger:
 
     def _widths(self) -> dict[bytes, int | None]:
         """The bytes of a key, by prefix, of the tables that have one; None where keys are no numbers."""
-        tables = (state.table for state in self._loop.view.tables.values() if state.table.keyed)
+        tables = (state.table for state in self._loop.view.kept.values() if state.table.keyed)
         return {table_prefix(table.number): number_width(table.key_schema.types) for table in tables}
 
     def _pause(self, _entries: int) -> bool:

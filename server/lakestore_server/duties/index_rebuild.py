@@ -54,7 +54,7 @@ class Rebuilder:
 
     def _rebuild(self) -> None:
         view = self._loop.run(lambda: self._loop.view)
-        tables = [state for state in view.tables.values() if state.table.keyed]
+        tables = [state for state in view.kept.values() if state.table.keyed]
         total = sum(chunk.rows for state in tables for held in state.logs for chunk in held.chunks)
         progress = _Progress(self._index, total)
         broken: dict[bytes, str] = {}

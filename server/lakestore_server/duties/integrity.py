@@ -103,7 +103,7 @@ class Integrity:
 
     def _shared_segments(self) -> dict[Path, pa.Buffer]:
         """The shared files that the present view reads: their segments are checked with their tables."""
-        every = (chunk for state in self._view().tables.values() for log in state.logs for chunk in log.chunks)
+        every = (chunk for state in self._view().kept.values() for log in state.logs for chunk in log.chunks)
         held = (chunk for chunk in every if isinstance(chunk, Segment) and chunk.part.at is not None)
         return {each.path: each.part.file for each in held}
 
@@ -141,8 +141,9 @@ class Integrity:
                     f"the key index has {damaged} damaged entries of table {state.table.name}: it is rebuilt by itself"
                 )
             now = self._view()
-            if state.table.uuid not in now.tables:
-                return 0
+            held = now.tables.get(state.table.uuid)
+            if held is None or held.table.number != state.table.number:
+                return 0  # it was dropped or truncated
             if lsn < now.tables[state.table.uuid].log_start_lsn:
                 return 0  # the log start has passed it; the checkpoint that this asks for brings LMDB beyond it
             at = [log.at_lsn(lsn) for log in now.tables[state.table.uuid].logs]

@@ -113,10 +113,11 @@ class Merger:
     def installed(self, view: View) -> list[Path]:
         """A checkpoint is durable and shown, and merges may begin; the files that were made in vain."""
         gone: list[Path] = []
+        kept = view.kept
         with self._lock:
             waiting: dict[Key, list[_Merged]] = {}
             for key, merges in self._ready.items():
-                state = view.tables.get(key[0])
+                state = kept.get(key[0])
                 chunks = state.logs[key[1]].chunks if state else ()
                 held = {id(chunk) for chunk in chunks}
                 for each in merges:

@@ -74,7 +74,7 @@ class Scrubber:
         self._note(found, shared)
         if shared.index_damage:
             self._rebuild(data_folder.INDEX, shared.index_damage)
-        for state in list(self._view().tables.values()):
+        for state in list(self._view().kept.values()):
             part = self._integrity.table(state, pause)
             self._note(found, part)
             if part.index_damage:

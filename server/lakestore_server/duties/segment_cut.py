@@ -86,6 +86,7 @@ class SegmentCut:
     ) -> None:
         """`deleting_us`: the time by which tombstones may go."""
         self._place, self._disk, self._limits, self._view = folder / SEGMENTS, disk, limits, view
+        self._tables = view.kept
         self._deleting_us = deleting_us
         self._compactor, self._merger = compactor, merger
         self._chunks: dict[Key, list[Chunk]] = {}
@@ -99,7 +100,7 @@ class SegmentCut:
         """Segments for every bucket that has rows in memory, or below its log start such as go; all are durable."""
         self._compactor.begin(self._view)
         self._extents.choose(self._view, self._journal)
-        for uuid, state in self._view.tables.items():
+        for uuid, state in self._tables.items():
             for bucket, held in enumerate(state.logs):
                 if not is_cut(held):
                     self._chunks[uuid, bucket] = self._bucket(state, bucket)
@@ -150,7 +151,7 @@ class SegmentCut:
             if emptied.isdisjoint(each.segment.bytes_in) or any(damage for _, damage in each.segment.scrub()):
                 continue
             uuid, bucket = each.key
-            state = self._view.tables[uuid]
+            state = self._tables[uuid]
             new = self._written(state, bucket, [each.segment], emptied)
             chunks = self._chunks.get(each.key, list(state.logs[bucket].chunks))
             self._chunks[each.key] = [new if chunk is each.segment else chunk for chunk in chunks]
@@ -209,7 +210,7 @@ class SegmentCut:
 
     def _every(self) -> Iterator[_Small]:
         """All segments that the checkpoint is to name."""
-        for uuid, state in self._view.tables.items():
+        for uuid, state in self._tables.items():
             for bucket, held in enumerate(state.logs):
                 for chunk in self._chunks.get((uuid, bucket), held.chunks):
                     if isinstance(chunk, Segment):
@@ -221,7 +222,7 @@ class SegmentCut:
             return
         for each in parts:
             uuid, bucket = each.key
-            self._chunks.setdefault(each.key, list(self._view.tables[uuid].logs[bucket].chunks))
+            self._chunks.setdefault(each.key, list(self._tables[uuid].logs[bucket].chunks))
         self._small += parts
 
     def _put_together(self) -> dict[int, Chunk]:
@@ -309,7 +310,7 @@ def segments_of(view: View, cut: Cut) -> list[Segment]:
     """The segments that a checkpoint of the view names."""
     return [
         chunk
-        for uuid, state in view.tables.items()
+        for uuid, state in view.kept.items()
         for bucket, held in enumerate(state.logs)
         for chunk in cut.get((uuid, bucket), held.chunks)
         if isinstance(chunk, Segment)

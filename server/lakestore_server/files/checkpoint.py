@@ -38,10 +38,10 @@ from lakestore_server.state.registers import Register
 from lakestore_server.state.state import FrozenState, Origin, State
 from lakestore_server.state.subscription import Subscription
 from lakestore_server.state.table_versions import Versions
-from lakestore_server.state.view import TableState, View, log_of
+from lakestore_server.state.view import Dropped, TableState, View, log_of
 
 MAGIC = 0x4C534350
-VERSION = 3
+VERSION = 4
 PREFIX = "checkpoint-"
 _HEADER = struct.Struct("<IHHQI")
 
@@ -59,11 +59,22 @@ class TableEntry:
     """Each bucket's segments, in offset order."""
     bases: tuple[Position, ...]
     """Each bucket at its log start."""
+    truncated_lsn: int = 0
 
     @property
     def table(self) -> Table:
         """The newest definition."""
         return self.versions.current
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedEntry:
+    """A dropped table in a checkpoint."""
+
+    entry: TableEntry
+    lsn: int
+    time_us: int
+    until_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +101,13 @@ class Checkpoint:
     """Bytes of the kept journal files in which segments have rows, by name."""
     runs: tuple[RunFile, ...] = ()
     """The runs of the key index, newest first."""
+    dropped: tuple[DroppedEntry, ...] = ()
+    """Tables that were dropped and are kept for a time."""
+
+    @property
+    def entries(self) -> tuple[TableEntry, ...]:
+        """All tables whose rows are kept."""
+        return (*self.tables, *(each.entry for each in self.dropped))
 
     @staticmethod
     def of(
@@ -114,12 +132,13 @@ class Checkpoint:
             frozen.registers,
             _extents(view, cut),
             runs,
+            tuple(DroppedEntry(_entry(d.state, cut), d.lsn, d.time_us, d.until_us) for d in view.dropped.values()),
         )
 
     def segment_names(self) -> dict[str, set[str]]:
         """The names of the segment files, by their folder: a table's uuid, or that of shared or of kept ones."""
         named: dict[str, set[str]] = {SHARED: set(), EXTENTS: set(self.extents)}
-        for entry in self.tables:
+        for entry in self.entries:
             own = named.setdefault(entry.table.uuid, set())
             for file in (file for files in entry.buckets for file in files):
                 (named[SHARED] if file.is_shared else own).add(file.name)
@@ -127,12 +146,16 @@ class Checkpoint:
 
     def state(self, disk: Disk, folder: Path, limits: Limits = DEFAULT) -> State:
         """The state that a server begins with; the segments of its tables are mapped. `Corrupt` if one is missing."""
-        lone = sum(not file.is_shared for entry in self.tables for files in entry.buckets for file in files)
+        lone = sum(not file.is_shared for entry in self.entries for files in entry.buckets for file in files)
         opener = SegmentFiles(disk, folder, is_crowded=lone > LONE_MAPS_MAX)
         for name, size in self.extents.items():
             if disk.size(folder / SEGMENTS / EXTENTS / name) != size:
                 raise missing(name)
         tables = {entry.table.uuid: _table_state(entry, opener) for entry in self.tables}
+        dropped = {
+            each.entry.table.uuid: Dropped(_table_state(each.entry, opener), each.lsn, each.time_us, each.until_us)
+            for each in self.dropped
+        }
         view = View(
             self.lsn,
             self.time_us,
@@ -144,6 +167,7 @@ class Checkpoint:
             {held.name: held for held in self.subscriptions},
             self.timeline,
             self.marks,
+            dropped,
         )
         beside = self.tierer.holder, self.idempotency, self.registers
         return State.of(FrozenState(view, self.restored, self.next_number, self.producers, *beside), limits)
@@ -157,13 +181,14 @@ def _entry(state: TableState, cut: Mapping[tuple[str, int], Sequence[Chunk]]) ->
         named = (chunk for chunk in chunks if isinstance(chunk, Segment))
         buckets.append(tuple(SegmentFile(each.path.name, each.own_size, each.part.at) for each in named))
     tiers, bases = tuple(state.tiers.values()), tuple(held.base for held in state.logs)
-    return TableEntry(state.versions, state.created_lsn, state.created_us, tiers, tuple(buckets), bases)
+    about = state.versions, state.created_lsn, state.created_us
+    return TableEntry(*about, tiers, tuple(buckets), bases, state.truncated_lsn)
 
 
 def _extents(view: View, cut: Mapping[tuple[str, int], Sequence[Chunk]]) -> dict[str, int]:
     every = (
         chunk
-        for uuid, state in view.tables.items()
+        for uuid, state in view.kept.items()
         for bucket, log in enumerate(state.logs)
         for chunk in cut.get((uuid, bucket), log.chunks)
     )
@@ -175,7 +200,8 @@ def _table_state(entry: TableEntry, opener: SegmentFiles) -> TableState:
     opened = ([opener.segment(entry.table, stored, file) for file in files] for files in entry.buckets)
     logs = (log_of(entry.table, segments, base) for segments, base in zip(opened, entry.bases, strict=True))
     tiers = {record.snapshot_id: record for record in entry.tiers}
-    return TableState(entry.versions, tuple(logs), tiers, entry.created_lsn, entry.created_us)
+    about = entry.created_lsn, entry.created_us, entry.truncated_lsn
+    return TableState(entry.versions, tuple(logs), tiers, *about)
 
 
 def name_of(lsn: int) -> str:
@@ -213,6 +239,7 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         **(
             {"runs": [[run.name, run.size, run.entries, run.crc] for run in checkpoint.runs]} if checkpoint.runs else {}
         ),
+        **({"dropped": [_dropped_data(each) for each in checkpoint.dropped]} if checkpoint.dropped else {}),
     }
 
 
@@ -260,7 +287,12 @@ def _table_data(entry: TableEntry) -> dict[str, Any]:
         "tiers": [catalog_records.tier_list(record) for record in entry.tiers],
         "buckets": [[_file_list(file) for file in files] for files in entry.buckets],
         "bases": [[at.end, at.live_sum, at.live_rows, at.time_us, at.lsn] for at in entry.bases],
+        **({"truncated_lsn": entry.truncated_lsn} if entry.truncated_lsn else {}),
     }
+
+
+def _dropped_data(each: DroppedEntry) -> list[Any]:
+    return [_table_data(each.entry), each.lsn, each.time_us, each.until_us]
 
 
 def _file_list(file: SegmentFile) -> list[Any]:
@@ -279,6 +311,7 @@ def _entry_of(data: dict[str, Any]) -> TableEntry:
         tuple(map(catalog_records.tier_of, data["tiers"])),
         buckets,
         tuple(Position(*base) for base in bases),
+        data.get("truncated_lsn", 0),
     )
 
 
@@ -316,6 +349,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         _registers_of(data.get("registers", {})),
         data.get("extents", {}),
         tuple(RunFile(*run) for run in data.get("runs", ())),
+        tuple(DroppedEntry(_entry_of(entry), *about) for entry, *about in data.get("dropped", ())),
     )
 
 

@@ -7,7 +7,8 @@ user that look like one; files of version 1 (release 0.1) have neither header no
 Keys of the meta: t (time in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows,
 schema version]], producers, create, alter, drop, catalog, tierer, starts, subscriptions,
 slots [[part, row, slot, link]], registers [[names, [epoch, owner]] | [names, values, mark] | [names]],
-parts (their ids).
+parts (their ids), rename [[table, name]], truncate [[table, number]],
+shelve [[table, until in µs]], undrop [[table, name]]. Version 4 has the last four.
 """
 
 from __future__ import annotations
@@ -33,9 +34,13 @@ from lakestore_server.state.commit_record import (
     ProducerChange,
     ProducerCommit,
     ProducerDrop,
+    Rename,
     RowsPart,
+    Shelving,
     SubscriptionChange,
     TiererClaim,
+    Truncation,
+    Undrop,
 )
 from lakestore_server.state.journal import Buffer
 from lakestore_server.state.producers import is_drawn
@@ -43,7 +48,7 @@ from lakestore_server.state.subscription import Mark, MovedMark, SubscriptionDro
 
 MAGIC = 0x4C534A31
 FILE_MAGIC = 0x4C534A46
-VERSION = 3
+VERSION = 4
 _FILE = struct.Struct("<IHHQ")
 _HEADER_1 = struct.Struct("<IHHQIQ")
 HEADER = struct.Struct("<IHHQIQQ")
@@ -97,6 +102,10 @@ def _meta(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
         "doubt": record.in_doubt,
         "registers": [json_forms.registers_list(change) for change in record.registers],
         "parts": record.parts,
+        "rename": [[each.table, each.name] for each in record.rename],
+        "truncate": [[each.table, each.number] for each in record.truncate],
+        "shelve": [[each.table, each.until_us] for each in record.shelve],
+        "undrop": [[each.table, each.name] for each in record.undrop],
     }
     return {"t": record.time_us} | {name: section for name, section in sections.items() if section}
 
@@ -233,6 +242,10 @@ def decode(raw: RawFrame, schemas: Schemas) -> CommitRecord:
         meta.get("doubt", False),
         list(map(json_forms.registers_of, meta.get("registers", []))),
         meta.get("parts", []),
+        [Rename(*data) for data in meta.get("rename", [])],
+        [Truncation(*data) for data in meta.get("truncate", [])],
+        [Shelving(*data) for data in meta.get("shelve", [])],
+        [Undrop(*data) for data in meta.get("undrop", [])],
     )
 
 

@@ -68,3 +68,5 @@ class CrashPoint(StrEnum):
 
     CATALOG_READY = "catalog.metadata-written"
     CATALOG_COMMITTED = "catalog.journaled-not-answered"
+    PURGE_BEGUN = "purge.table-is-going"
+    PURGED_FROM_LAKE = "purge.lake-files-removed"

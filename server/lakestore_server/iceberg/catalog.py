@@ -5,22 +5,25 @@ A verb that was sent with an idempotency key is done once: sent again, it answer
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid as uuids
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lakestore.errors import Conflict, Invalid, LakestoreError
+from lakestore.errors import Conflict, Corrupt, Invalid, LakestoreError, NotFound
 from lakestore.model.table import Table
 from lakestore_server.iceberg import gate, locations, metadata_updates, our_tables
-from lakestore_server.iceberg.commits import Commits, TableChange
+from lakestore_server.iceberg.commits import Commits, Emptied, TableChange
 from lakestore_server.iceberg.contents import Contents, Name
 from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NamespaceNotEmpty
 from lakestore_server.iceberg.ledger import Ledger
 from lakestore_server.iceberg.metadata_store import MetadataStore, StoredMetadata
 from lakestore_server.iceberg.schemas import Json
 from lakestore_server.state.catalog_change import DropNamespace, DropPointer, Pointer, SetNamespace, SetPointer
+
+log = logging.getLogger("lakestore.catalog")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,26 @@ class Catalog:
         stored = self._commits.saved(doc, None)
         return SetPointer(table.namespace, table.short_name, None, Pointer(stored.location, table.uuid))
 
+    def emptied_own(self, table: Table) -> Emptied:
+        """Write one of our tables without rows, durable."""
+        return self._commits.emptied(table)
+
+    def settled(self, made: Emptied, *, done: bool) -> None:
+        """Remove what a truncate left behind, which is done or was refused."""
+        self._commits.settled(made, done=done)
+
+    def purge(self, pointer: Pointer) -> None:
+        """Remove the files of one of our tables that is gone for good, as far as they lie in folders of its own."""
+        try:
+            places = self._contents.places_of(pointer)
+        except NotFound:
+            return
+        except (Forbidden, Corrupt, Invalid) as error:
+            log.warning("the files of a dropped table stay in the lake: %s", error.message)
+            return
+        for place in places:
+            self._store.purge(place)
+
     def pin(self, table: Table, tag: str, snapshot_id: int | None) -> StoredMetadata:
         """Set the tag `lakestore-pin-<tag>` of one of our tables, or remove it: foreign expiry skips its snapshot."""
         ref = gate.PIN_PREFIX + tag
@@ -205,15 +228,15 @@ class Catalog:
             self._store.purge(place)
 
     def rename_table(self, source: Name, target: Name, key: str = "") -> None:
-        """Rename a table that is not ours."""
+        """Rename a table, ours or not."""
         if self._seen(key):
             return
         locations.check_name(target.table)
         pointer = self._contents.pointer(source)
         if self.ledger.own_table(source.namespace, source.table) is not None:
-            raise Forbidden(
-                f"{source} is a Lakestore table and cannot be renamed; create another and copy with `lakestore`"
-            )
+            self._contents.check_absent(target)
+            self.ledger.rename_own(str(source), str(target), key)
+            return
         self._contents.check_absent(target)
         held = SetPointer(source.namespace, source.table, pointer.location, pointer)
         gone = DropPointer(source.namespace, source.table)

@@ -7,12 +7,13 @@ nothing, for their pointers move in one record of the ledger.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lakestore.errors import Conflict, Invalid, LakestoreError
 from lakestore.model.table import Table
-from lakestore_server.iceberg import gate, locations, metadata, metadata_updates, our_tables, requirements
+from lakestore_server.iceberg import emptied, gate, locations, metadata, metadata_updates, our_tables, requirements
 from lakestore_server.iceberg.contents import Contents, Name
 from lakestore_server.iceberg.errors import Forbidden, NoSuchTable
 from lakestore_server.iceberg.ledger import Ledger
@@ -41,6 +42,20 @@ class _Plan:
     step: SetPointer | None = None
     moves_main: bool = False
     obsolete: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """The lake's share of a truncate, written but not yet named by a pointer."""
+
+    step: SetPointer
+    """Without the tier record, which the commit makes."""
+    snapshot_id: int
+    """The empty snapshot."""
+    before: int | None
+    """The snapshot that main was at; None if there was none."""
+    manifest_list: str
+    obsolete: tuple[str, ...]
 
 
 class Commits:
@@ -80,6 +95,26 @@ class Commits:
     def create(self, name: Name, doc: Json, key: str) -> StoredMetadata:
         """Make a new table of its first metadata; `Conflict` if another one came first."""
         return self._finish((self._written(name, None, doc),), key)[0]
+
+    def emptied(self, table: Table) -> Emptied:
+        """Metadata of one of our tables without rows, written but not yet named."""
+        name = Name(table.namespace, table.short_name)
+        base = self._contents.current(name, self._contents.pointer(name))
+        main = metadata.main_of(base.doc)
+        number, unique = secrets.randbits(62) + 1, self._new_uuid()
+        made = emptied.emptied(base.doc, base.location, number, self._now_ms(), unique)
+        self._store.put(made.manifest_list, made.data)
+        plan = self._written(name, base, made.doc)
+        assert plan.step is not None
+        return Emptied(plan.step, number, main, made.manifest_list, plan.obsolete)
+
+    def settled(self, made: Emptied, *, done: bool) -> None:
+        """Remove what a truncate left behind: files of one that was refused, or metadata that fell out of the log."""
+        if done:
+            self._old.discard(made.obsolete)
+            return
+        self._store.discard(made.step.pointer.location)
+        self._store.discard(made.manifest_list)
 
     def saved(self, doc: Json, base: StoredMetadata | None) -> StoredMetadata:
         """Metadata, written durably as a new file that no pointer names yet."""

@@ -17,7 +17,7 @@ from lakestore_server.iceberg.gate import PIN_PREFIX
 from lakestore_server.iceberg.ledger import Ledger
 from lakestore_server.iceberg.metadata_store import MetadataStore, StoredMetadata
 from lakestore_server.iceberg.schemas import Json
-from lakestore_server.state.catalog_change import Pointer
+from lakestore_server.state.catalog_change import DROPPED, Pointer
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,17 @@ class Contents:
         locations.check_free(places, self._others(name))
         return places
 
+    def places_of(self, pointer: Pointer) -> list[str]:
+        """The folders that only a table without a name has, or `Forbidden`."""
+        doc = self._store.load(pointer.location).doc
+        places = locations.folders(doc)
+        locations.check_table(doc, self._warehouse)
+        locations.check_found(places, self._namespace_folders())
+        every = (each.location for ns in self._ledger.namespaces() for each in self._ledger.pointers(ns).values())
+        dropped = (each.location for each in self._ledger.pointers(DROPPED).values() if each != pointer)
+        locations.check_free(places, (*every, *dropped))
+        return places
+
     def _namespace_folders(self) -> list[str]:
         return [f"{self._warehouse}/{name}" for name in self._ledger.namespaces()]
 
@@ -146,6 +157,7 @@ class Contents:
             for table, pointer in self._ledger.pointers(namespace).items():
                 if Name(namespace, table) != name:
                     yield pointer.location
+        yield from (pointer.location for pointer in self._ledger.pointers(DROPPED).values())
 
 
 def _gone(name: Name, pointer: Pointer) -> Corrupt:

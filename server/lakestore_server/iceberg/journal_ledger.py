@@ -8,7 +8,7 @@ from lakestore.errors import Conflict, LakestoreError
 from lakestore.model.table import Table
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.crash_points import CrashPoint
-from lakestore_server.iceberg import locations
+from lakestore_server.iceberg import locations, renaming
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.plan import usable_tier
 from lakestore_server.state import catalog_change
@@ -87,7 +87,10 @@ class JournalLedger:
     def _of_cuts(self, state: TableState) -> frozenset[int]:
         """The snapshots from which a table is read at the cuts that are held as a whole."""
         begin = max(state.created_lsn, state.log_start_lsn)
-        found = [usable_tier(state, cut, self._leases) for cut in self._leases.cuts() if cut >= begin]
+        cuts = self._leases.cuts()
+        found = [usable_tier(state, cut, self._leases) for cut in cuts if cut >= begin]
+        before = [(self._leases.earlier.at(state.table.uuid, cut), cut) for cut in cuts if cut < state.truncated_lsn]
+        found += [usable_tier(each, cut, self._leases) for each, cut in before if each is not None]
         return frozenset(tier.snapshot_id for tier in found if tier is not None)
 
     def holds_metadata(self, location: str) -> bool:
@@ -99,6 +102,10 @@ class JournalLedger:
     def seen(self, idempotency_key: str) -> bool:
         """Whether a change with that key was committed."""
         return self._engine.has_idempotency_key(idempotency_key)
+
+    def rename_own(self, name: str, new_name: str, key: str) -> None:
+        """Give one of our tables another name, with its pointer."""
+        self._engine.operate(renaming.plan(self._engine.limits, name, "", new_name, key))
 
     def commit(self, change: CatalogChange) -> None:
         """Journal the change, or refuse it before anything is written."""

@@ -49,6 +49,9 @@ class Ledger(Protocol):
     def seen(self, idempotency_key: str) -> bool:
         """Whether a change with that key was committed."""
 
+    def rename_own(self, name: str, new_name: str, key: str) -> None:
+        """Give one of our tables another name, with its pointer."""
+
     def commit(self, change: CatalogChange) -> None:
         """Journal the change. Raises Conflict before anything is written; after that begins only success or an
         error whose `applied` is "unknown"."""

@@ -250,6 +250,13 @@ class MetadataStore:
         self._remember(stored)
         return stored
 
+    def put(self, location: str, data: bytes) -> None:
+        """Write another file that metadata names, durable on return."""
+        try:
+            self._storage.write_new(location, data)
+        except OSError as error:
+            raise Unavailable(f"{location} could not be written: {error}") from error
+
     def names(self, folder: str) -> list[str]:
         """Names of the files in a folder of the warehouse."""
         try:

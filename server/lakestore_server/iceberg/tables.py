@@ -1,4 +1,4 @@
-"""Verbs of tables: create, alter, drop, get, list. A table is a lake table too, so both are made in one commit."""
+"""Verbs of tables: create, alter, rename, get, list. A table is a lake table too, so both are made in one commit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from lakestore.model import table as schema
 from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
-from lakestore_server.iceberg import locations, our_tables
+from lakestore_server.iceberg import catalog_steps, locations, our_tables, renaming
 from lakestore_server.iceberg.catalog import Catalog
-from lakestore_server.state import catalog_change
-from lakestore_server.state.catalog_change import CatalogChange, CatalogStep, DropPointer, SetNamespace
+from lakestore_server.state.catalog_change import CatalogStep, SetNamespace
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
 from lakestore_server.state.view import TableState
@@ -49,7 +48,7 @@ class TableVerbs:
             steps: list[CatalogStep] = [step]
             if table.namespace not in state.view.namespaces:
                 steps.insert(0, SetNamespace(table.namespace))
-            _catalog_step(state, record, *steps)
+            catalog_steps.add(state.view, record, *steps)
             return made
 
         return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())
@@ -87,17 +86,10 @@ class TableVerbs:
             )
         return made
 
-    def drop_table(self, request: pb.TableRequest) -> pb.DropTableAnswer:
-        """Drop a table with its lake table."""
-
-        def plan(state: State, record: CommitRecord) -> None:
-            table = state.view.named(request.table).table
-            record.drop.append(table.uuid)
-            if (table.namespace, table.short_name) in state.view.pointers:
-                _catalog_step(state, record, DropPointer(table.namespace, table.short_name))
-
-        view = self._engine.operate(plan).view
-        return pb.DropTableAnswer(token=view.token())
+    def rename_table(self, request: pb.RenameTableRequest) -> pb.TableInfo:
+        """Another name for a table."""
+        made = renaming.plan(self._engine.limits, request.table, request.table_uuid, request.new_name)
+        return pb.TableInfo(definition=self._engine.operate(made).result.to_json())
 
     def get_table(self, request: pb.TableRequest) -> pb.TableInfo:
         """A table's definition."""
@@ -108,9 +100,3 @@ class TableVerbs:
         view = self._engine.view
         infos = [pb.TableInfo(definition=view.named(name).table.to_json()) for name in sorted(view.names)]
         return pb.ListTablesAnswer(tables=infos)
-
-
-def _catalog_step(state: State, record: CommitRecord, *steps: CatalogStep) -> None:
-    change = CatalogChange(steps)
-    catalog_change.check(change, state.view.namespaces, state.view.pointers)
-    record.catalog.append(change)

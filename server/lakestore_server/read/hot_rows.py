@@ -32,10 +32,10 @@ class HotRows:
         self._engine, self._dead = engine, dead
         self._ranges = PieceRanges()
 
-    def fetch(self, request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
-        """The rows of one split."""
+    def fetch(self, request: pb.FetchRequest, earlier: TableState | None = None) -> Iterator[pb.RowBatch]:
+        """The rows of one split, of the table as it was `earlier` if it was truncated since the read began."""
         limits = self._engine.limits
-        state = self._engine.view.by_uuid(request.table_uuid)
+        state = earlier or self._engine.view.by_uuid(request.table_uuid)
         log = _checked(state, request)
         names = [name for name in request.columns if name != PREV]
         wanted = state.versions.numbered(request.schema_id) if request.HasField("schema_id") else state.table

@@ -15,6 +15,8 @@ from lakestore.errors import Exhausted, Invalid, PlanExpired, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.permits import share_of
+from lakestore_server.read.earlier import EarlierTables
+from lakestore_server.state.view import TableState
 
 KEPT_PART = 10
 """Leases of streams that are gone are this part of all that there may be, at most."""
@@ -82,6 +84,8 @@ class Leases:
         self._log_starts: dict[str, tuple[int, ...]] = {}
         self._newest_start = 0
         """The highest LSN that a log start was raised to."""
+        self.earlier = EarlierTables(self.running)
+        """Tables as they were before a truncate, for reads that hold a cut from before."""
 
     @property
     def count(self) -> int:
@@ -115,15 +119,19 @@ class Leases:
         metadata: Iterable[str] = (),
         *,
         owner: str = "",
+        earlier: Iterable[TableState] = (),
     ) -> str:
         """A new lease on lake snapshots, on the log from `starts` on and on metadata files; its id.
 
+        Tables in `earlier` are read as they were before a truncate.
         `Unavailable` if a snapshot is being expired, or the log being cut above a start: plan again.
         """
         name = uuid.uuid4().hex
         lease = Lease(self._until(seconds), snapshots, starts or {}, frozenset(metadata), owner)
+        before = list(earlier)
         with self._lock:
-            self._add(name, lease)
+            self._add(name, lease, frozenset(state.table.uuid for state in before))
+        self.earlier.read_by(name, before)
         return name
 
     def grant_cut(self, lsn: int, seconds: int, *, owner: str = "") -> str:
@@ -176,7 +184,7 @@ class Leases:
             for name in kept[:count]:
                 del self._leases[name]
 
-    def _add(self, name: str, lease: Lease) -> None:
+    def _add(self, name: str, lease: Lease, earlier: frozenset[str] = frozenset()) -> None:
         self._drop_expired()
         if self._retired.intersection(lease.snapshots.items()):
             raise Unavailable("a snapshot expires at this moment: plan again")
@@ -196,7 +204,9 @@ class Leases:
                     retry_after=1.0,
                 )
         if any(
-            _below(lease.starts[table], start) for table, start in self._log_starts.items() if table in lease.starts
+            _below(lease.starts[table], start)
+            for table, start in self._log_starts.items()
+            if table in lease.starts and table not in earlier
         ):
             raise Unavailable("the log start moves at this moment: plan again")
         self._leases[name] = lease
@@ -215,6 +225,22 @@ class Leases:
             self._newest_start = max(self._newest_start, lsns.stop)
             self._log_starts[table_uuid] = starts
         return True
+
+    def truncate(self, state: TableState, lsn: int) -> None:
+        """Let no read begin on a table's log as it is before the commit `lsn`; those that run keep what they read."""
+        uuid = state.table.uuid
+        with self._lock:
+            self._drop_expired()
+            held = [name for name, lease in self._leases.items() if uuid in lease.starts or lease.cut is not None]
+            self._newest_start = max(self._newest_start, lsn)
+            self._log_starts[uuid] = tuple(state.heads())
+        self.earlier.keep(state, lsn, held)
+
+    def running(self, names: Iterable[str]) -> set[str]:
+        """The leases among these that are not over."""
+        with self._lock:
+            self._drop_expired()
+            return {name for name in names if name in self._leases}
 
     def reset_log_start(self, table_uuid: str, starts: tuple[int, ...]) -> None:
         """Take a raised log start back: it stays at `starts`."""

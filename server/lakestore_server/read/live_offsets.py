@@ -51,7 +51,7 @@ def of_keys(engine: Engine, name: str, encode: Callable[[TableState], KeyQuery])
         with index.lock:
             view = engine.view
             reading = index.begin(probe.keys)
-        if view.named(name).table.uuid != state.table.uuid:
+        if _is_another(view.named(name), state):
             probe = None
             continue
         try:
@@ -76,7 +76,7 @@ def of_ranges(engine: Engine, name: str, ask: Callable[[TableState], Question], 
             with index.lock:
                 view = engine.view
                 reading = index.begin_ranges(question.bounds, most)
-            if view.named(name).table.uuid == state.table.uuid:
+            if not _is_another(view.named(name), state):
                 return LiveRanges(view, question, index.finish_ranges(reading))
         except Unavailable as error:
             moved_on = error
@@ -85,3 +85,8 @@ def of_ranges(engine: Engine, name: str, ask: Callable[[TableState], Question], 
 
 def _moved_on(name: str) -> Unavailable:
     return Unavailable(f"table {name} keeps changing under the look-up: look up again")
+
+
+def _is_another(now: TableState, asked: TableState) -> bool:
+    """Whether keys that were encoded for a table mean nothing now: it was made anew, or truncated."""
+    return (now.table.uuid, now.table.number) != (asked.table.uuid, asked.table.number)

@@ -72,7 +72,7 @@ class Plans:
         """
         view = reached(self._engine, lsn)
         while True:
-            states = [view.named(name) for name in request.tables]
+            states = [self._before(view.named(name), lsn) for name in request.tables]
             for state in states:
                 if state.created_lsn > lsn:
                     raise Invalid(f"table {state.table.name} did not exist at this position")
@@ -87,8 +87,9 @@ class Plans:
                 return _LeasedCut(view, states, tiers, "")
             metadata = {state.table.uuid: _metadata_of(view, state) for state, tier in named if tier is not None}
             try:
+                earlier = [state for state in states if view.by_uuid(state.table.uuid) is not state]
                 lease = self._leases.grant(
-                    snapshots, request.lease_seconds, starts, metadata.values(), owner=request.owner
+                    snapshots, request.lease_seconds, starts, metadata.values(), owner=request.owner, earlier=earlier
                 )
             except Unavailable:
                 view = self._engine.wait_beyond(view.lsn, AGAIN_SECONDS)
@@ -99,6 +100,10 @@ class Plans:
                 return _LeasedCut(view, states, tiers, lease)
             self._leases.release(lease)
             view = now
+
+    def _before(self, state: TableState, lsn: int) -> TableState:
+        """The table as reads at `lsn` see it: it may have been truncated since, while the cut is held."""
+        return state if lsn >= state.truncated_lsn else self._leases.earlier.at(state.table.uuid, lsn) or state
 
     def _table_plan(
         self, view: View, state: TableState, tier: TierRecord | None, lsn: int, *, dead: bool
@@ -126,7 +131,8 @@ class Plans:
     def fetch(self, request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
         """The rows of one split."""
         self._leases.check(request.lease)
-        yield from self._hot.fetch(request)
+        earlier = self._leases.earlier.of_lease(request.table_uuid, request.lease) if request.lease else None
+        yield from self._hot.fetch(request, earlier)
 
     def renew_lease(self, request: pb.LeaseRequest) -> pb.LeaseAnswer:
         """Prolong a lease."""
@@ -217,5 +223,5 @@ def log_needed(state: TableState, tier: TierRecord | None, lsn: int) -> tuple[in
     heads = _heads(state, lsn)
     if tier is None and state.table.keyed:
         return heads
-    points = tier.tier_point if tier else (0,) * len(heads)
+    points = tier.tier_point if tier else state.starts()
     return tuple(point if point < head else NOT_READ for point, head in zip(points, heads, strict=True))

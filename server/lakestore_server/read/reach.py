@@ -20,6 +20,7 @@ class Reach:
     """Time of that commit; 0 where an older release noted none."""
     why: str
     """The reason why the table cannot be read before it."""
+    advice: str = "; a longer retention keeps more from now on"
 
     @staticmethod
     def of(view: View, state: TableState, leases: Leases | None = None) -> Reach:
@@ -29,6 +30,9 @@ class Reach:
         if lsn > begin:
             stamp_us = max(log.at_lsn(lsn).time_us for log in state.logs)
             return Reach(lsn, view.marks.time_us(lsn, stamp_us), "for the lake keeps no snapshot of its older columns")
+        if start and start == state.truncated_lsn:
+            stamp_us = max(log.base.time_us for log in state.logs)
+            return Reach(lsn, view.marks.time_us(start, stamp_us), "for a truncate took away all rows before", "")
         if start:
             begins = max(view.marks.time_us(log.base.lsn, log.base.time_us) for log in state.logs)
             kept = (
@@ -65,8 +69,8 @@ def check(view: View, states: Sequence[TableState], lsn: int, leases: Leases | N
         return
     since = f"{times.text_of(first.time_us)} (LSN {first.lsn})" if first.time_us else f"LSN {first.lsn}"
     error = PositionExpired(
-        f"table {name} can be read from {since} on, {first.why}, and LSN {lsn} was asked for: read a later position;"
-        " a longer retention keeps more from now on"
+        f"table {name} can be read from {since} on, {first.why}, and LSN {lsn} was asked for: read a later position"
+        f"{first.advice}"
     )
     error.earliest = view.token(first.lsn)
     raise error

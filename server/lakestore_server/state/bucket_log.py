@@ -63,6 +63,8 @@ class BucketLog:
     """The bucket at its log start. Its LSN is the table's log start: nothing is known of commits before it."""
     compactions: int = 0
     """The number of times that rows below the log start were dropped since the server began."""
+    floor: int = 0
+    """The head at which the log was emptied last, since the server began: nothing is stored below it."""
 
     @property
     def head(self) -> int:
@@ -86,10 +88,17 @@ class BucketLog:
 
     def install(self, segments: Sequence[Chunk]) -> BucketLog:
         """The log with what was frozen replaced by segments."""
-        kept = tuple(chunk for chunk in segments if self.keyed or chunk.end > self.base.end)
+        standing = [chunk for chunk in segments if chunk.end > self.floor]
+        kept = tuple(chunk for chunk in standing if self.keyed or chunk.end > self.base.end)
         before, later = self.chunks[: self.sealed], self.chunks[self.sealed :]
         compactions = self.compactions + (sum(c.rows for c in kept) < sum(c.rows for c in before))
         return replace(self, chunks=(*kept, *later), sealed=len(kept), compactions=compactions)
+
+    def emptied(self, lsn: int, time_us: int) -> BucketLog:
+        """The log without any row, as of a commit that takes all of them away; offsets go on."""
+        end = Position(self.head, 0, 0, time_us, lsn)
+        compactions = self.compactions + 1
+        return BucketLog(self.schema, at_head=end, base=end, compactions=compactions, floor=self.head)
 
     def from_lsn(self, lsn: int) -> BucketLog:
         """The log without the commits up to `lsn`; a chunk that reaches beyond them stays whole."""

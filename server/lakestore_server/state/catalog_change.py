@@ -8,6 +8,9 @@ from typing import Any
 
 from lakestore.errors import Conflict, NotFound
 
+DROPPED = "\0dropped"
+"""The namespace of the pointers of dropped tables, by uuid: of no catalog, for no name begins so."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
@@ -103,7 +106,7 @@ def check(change: CatalogChange, namespaces: Mapping[str, Any], pointers: Mappin
                 raise Conflict(f"namespace {step.namespace} is not empty")
             known.discard(step.namespace)
         else:
-            if step.namespace not in known:
+            if step.namespace not in known and step.namespace != DROPPED:
                 raise NotFound(f"there is no namespace {step.namespace}")
             _check_pointer(step, current, pointers)
 

@@ -169,6 +169,45 @@ class LogStart:
     lsn: int
 
 
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """Another name of a table."""
+
+    table: str
+    """The table's uuid."""
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shelving:
+    """The drop of a table that is kept for a time, in which it can be undropped."""
+
+    table: str
+    """The table's uuid."""
+    until_us: int
+    """The end of that time; 0: its files go at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undrop:
+    """A dropped table is there again."""
+
+    table: str
+    """The table's uuid."""
+    name: str
+    """The name that it has from then on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """The end of all rows of a table: its log starts at its heads, and nothing lies below."""
+
+    table: str
+    """The table's uuid."""
+    number: int
+    """The table's new number, under which the key index has nothing."""
+
+
 SubscriptionChange = Subscription | SubscriptionMove | SubscriptionDrop
 """A whole subscription as it is now, new marks of one, or the end of one."""
 
@@ -185,7 +224,7 @@ class CommitRecord:
     alter: list[Table] = field(default_factory=list)
     """Definitions that replace those of the same uuid."""
     drop: list[str] = field(default_factory=list)
-    """Uuids of tables."""
+    """Uuids of tables, also dropped ones: nothing is kept of them."""
     catalog: list[CatalogChange] = field(default_factory=list)
     tierer: TiererClaim | None = None
     starts: list[LogStart] = field(default_factory=list)
@@ -199,6 +238,11 @@ class CommitRecord:
     registers: list[RegisterChange] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
     """Ids of the parts whose rows are in it: none of them is committed again."""
+    rename: list[Rename] = field(default_factory=list)
+    truncate: list[Truncation] = field(default_factory=list)
+    shelve: list[Shelving] = field(default_factory=list)
+    """Also of dropped tables, whose time changes."""
+    undrop: list[Undrop] = field(default_factory=list)
 
     @property
     def clock_us(self) -> int:

@@ -18,7 +18,7 @@ from lakestore_server.state.commit_record import CommitRecord, RowsPart, Subscri
 from lakestore_server.state.producers import FrozenProducers, Producers
 from lakestore_server.state.registers import Register, Registers
 from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
-from lakestore_server.state.view import TableState, View
+from lakestore_server.state.view import Dropped, TableState, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ class State:
 
     def _note(self, record: CommitRecord) -> None:
         """Apply the part of a record that is not in the view."""
-        for table in record.create:
-            self.next_number = max(self.next_number, table.number + 1)
+        for number in (*(table.number for table in record.create), *(each.number for each in record.truncate)):
+            self.next_number = max(self.next_number, number + 1)
         for change in record.producers:
             self.producers.apply(record.lsn, record.clock_us, change)
         for moves in record.registers:
@@ -109,10 +109,15 @@ class State:
         view = self.view
         tables, names = view.tables, view.names
         namespaces, pointers, epoch = view.namespaces, view.pointers, view.tierer_epoch
-        if record.create or record.alter or record.drop:
-            tables, names = self._tables(record)
+        dropped = view.dropped
+        if record.create or record.alter or record.drop or record.rename or record.shelve or record.undrop:
+            tables, names, dropped = self._tables(record)
         if record.rows:
             tables = _with_rows(tables, record)
+        if record.truncate:
+            tables = dict(tables)
+            for each in record.truncate:
+                tables[each.table] = tables[each.table].truncated(each.number, record.lsn, record.time_us)
         if record.catalog:
             tables, namespaces, pointers = self._catalog(record, tables)
         if record.tierer is not None:
@@ -122,6 +127,8 @@ class State:
             for start in record.starts:
                 tables[start.table] = tables[start.table].from_lsn(start.lsn)
         subscriptions = _subscribed(view.subscriptions, record.subscriptions) if record.subscriptions else None
+        if record.truncate:
+            subscriptions = _expired(subscriptions or view.subscriptions, record, tables)
         return View(
             record.lsn,
             record.time_us,
@@ -133,18 +140,37 @@ class State:
             view.subscriptions if subscriptions is None else subscriptions,
             view.timeline,
             view.marks.noted(record.lsn, record.beside_us) if record.beside_us else view.marks,
+            dropped,
         )
 
-    def _tables(self, record: CommitRecord) -> tuple[dict[str, TableState], dict[str, str]]:
-        tables, names = dict(self.view.tables), dict(self.view.names)
+    def _tables(self, record: CommitRecord) -> tuple[dict[str, TableState], dict[str, str], dict[str, Dropped]]:
+        tables, names, dropped = dict(self.view.tables), dict(self.view.names), dict(self.view.dropped)
         for table in record.create:
             tables[table.uuid] = TableState.new(table, record.lsn, record.time_us)
             names[table.name] = table.uuid
         for table in record.alter:
             tables[table.uuid] = tables[table.uuid].altered(table, record.lsn)
+        for rename in record.rename:
+            del names[tables[rename.table].table.name]
+        for rename in record.rename:
+            tables[rename.table] = tables[rename.table].renamed(rename.name)
+            names[rename.name] = rename.table
         for uuid in record.drop:
-            del names[tables.pop(uuid).table.name]
-        return tables, names
+            if dropped.pop(uuid, None) is None:
+                del names[tables.pop(uuid).table.name]
+        for shelving in record.shelve:
+            uuid, until_us = shelving.table, shelving.until_us
+            if uuid in dropped:
+                dropped[uuid] = replace(dropped[uuid], until_us=until_us)
+            else:
+                state = tables.pop(uuid)
+                del names[state.table.name]
+                dropped[uuid] = Dropped(state, record.lsn, record.clock_us, until_us)
+        for undrop in record.undrop:
+            state = dropped.pop(undrop.table).state
+            tables[undrop.table] = state if state.table.name == undrop.name else state.renamed(undrop.name)
+            names[undrop.name] = undrop.table
+        return tables, names, dropped
 
     def _catalog(
         self, record: CommitRecord, tables: Mapping[str, TableState]
@@ -166,23 +192,23 @@ class State:
 
     def install(self, segments: Mapping[tuple[str, int], Sequence[Chunk]]) -> View:
         """The view with checkpointed rows read from segments."""
-        tables = dict(self.view.tables)
+        kept = self.view.kept
         logs: dict[str, list[BucketLog]] = {}
         for (uuid, bucket), chunks in segments.items():
-            if uuid in tables:
-                mine = logs.setdefault(uuid, list(tables[uuid].logs))
+            if uuid in kept:
+                mine = logs.setdefault(uuid, list(kept[uuid].logs))
                 mine[bucket] = mine[bucket].install(chunks)
-        tables.update((uuid, replace(tables[uuid], logs=tuple(mine))) for uuid, mine in logs.items())
-        self.view = replace(self.view, tables=tables)
+        self.view = _with_logs(self.view, {uuid: tuple(mine) for uuid, mine in logs.items()})
         return self.view
 
     def freeze(self) -> FrozenState:
         """Seal every log; the state as of now, which a checkpoint is to hold."""
-        tables = dict(self.view.tables)
-        for uuid, state in self.view.tables.items():
-            if any(log.sealed < len(log.chunks) for log in state.logs):
-                tables[uuid] = replace(state, logs=tuple(log.freeze() for log in state.logs))
-        self.view = replace(self.view, tables=tables)
+        open_logs = {
+            uuid: tuple(log.freeze() for log in state.logs)
+            for uuid, state in self.view.kept.items()
+            if any(log.sealed < len(log.chunks) for log in state.logs)
+        }
+        self.view = _with_logs(self.view, open_logs)
         return self.frozen()
 
     def frozen(self) -> FrozenState:
@@ -199,6 +225,17 @@ class State:
         state.producers, state.registers = Producers(limits, frozen.producers), Registers(frozen.registers)
         state.tierer_holder, state.idempotency = frozen.tierer_holder, dict.fromkeys(frozen.idempotency)
         return state
+
+
+def _with_logs(view: View, logs: Mapping[str, tuple[BucketLog, ...]]) -> View:
+    """The view with the logs of some tables, dropped ones among them, in another form."""
+    tables, dropped = dict(view.tables), dict(view.dropped)
+    for uuid, mine in logs.items():
+        if uuid in tables:
+            tables[uuid] = replace(tables[uuid], logs=mine)
+        else:
+            dropped[uuid] = replace(dropped[uuid], state=replace(dropped[uuid].state, logs=mine))
+    return replace(view, tables=tables, dropped=dropped)
 
 
 def _with_rows(tables: Mapping[str, TableState], record: CommitRecord) -> dict[str, TableState]:
@@ -225,4 +262,17 @@ def _subscribed(before: Mapping[str, Subscription], changes: Sequence[Subscripti
             after[change.name] = after[change.name].moved(change)
         else:
             after[change.name] = change
+    return after
+
+
+def _expired(
+    before: Mapping[str, Subscription], record: CommitRecord, tables: Mapping[str, TableState]
+) -> dict[str, Subscription]:
+    """The subscriptions after the end of all rows of some tables: their readers must be told, also at the head."""
+    after = dict(before)
+    for each in record.truncate:
+        starts = tables[each.table].starts()
+        for held in before.values():
+            if held.is_shared and each.table in held.tables:
+                after[held.name] = after[held.name].expired(each.table, starts)
     return after

@@ -5,6 +5,7 @@ One consumer alone has one position for all tables; consumers that share a subsc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lakestore.model.token import Place, StreamPosition, Token, place_of, stream_position
@@ -107,6 +108,15 @@ class Subscription:
             marks[new.table][new.bucket] = new.mark
         refusals = self._refusals_after(move)
         return replace(self, acked_us=move.acked_us, marks=tuple(map(tuple, marks)), refusals=refusals)
+
+    def expired(self, table: str, starts: Sequence[int]) -> Subscription:
+        """A shared subscription of a table that was emptied: no bucket that had a row is read on before a reset."""
+        marks = [list(each) for each in self.marks]
+        mine = marks[self.tables.index(table)]
+        for bucket, start in enumerate(starts):
+            if mine[bucket].cut != NO_CUT or mine[bucket].offset >= start > 0:
+                mine[bucket] = Mark(max(start - 1, 0))
+        return replace(self, marks=tuple(map(tuple, marks)))
 
     def _refusals_after(self, move: SubscriptionMove) -> tuple[Refusal, ...]:
         """The refusals that still matter: what lies below a mark that another session has moved counts no more."""

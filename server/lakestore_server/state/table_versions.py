@@ -7,7 +7,7 @@ ids. Options alone (freshness, retention, `deletes`, `skip_unchanged`, `ttl`, `t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -48,6 +48,13 @@ class Versions:
         if table.schema_id == self.current.schema_id:
             return Versions(self.lsns, (*self.tables[:-1], table))
         return Versions((*self.lsns, lsn), (*self.tables, table))
+
+    def known_as(self, *, name: str | None = None, number: int | None = None) -> Versions:
+        """The same definitions of a table that has another name or number."""
+        current = self.current
+        said = current.name if name is None else name, current.number if number is None else number
+        tables = (replace(table, name=said[0], number=said[1]) for table in self.tables)
+        return Versions(self.lsns, tuple(tables))
 
     def at(self, lsn: int) -> Table:
         """The definition that holds at an LSN."""

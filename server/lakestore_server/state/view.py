@@ -28,6 +28,8 @@ class TableState:
     created_lsn: int = 0
     created_us: int = 0
     """0: in data of a release that did not keep it."""
+    truncated_lsn: int = 0
+    """The commit that took all rows away last; 0: none has."""
 
     @staticmethod
     def new(table: Table, lsn: int, time_us: int) -> TableState:
@@ -49,6 +51,15 @@ class TableState:
     def altered(self, table: Table, lsn: int) -> TableState:
         """The table with another definition; rows stay as they were stored."""
         return replace(self, versions=self.versions.altered(table, lsn))
+
+    def renamed(self, name: str) -> TableState:
+        """The table under another name."""
+        return replace(self, versions=self.versions.known_as(name=name))
+
+    def truncated(self, number: int, lsn: int, time_us: int) -> TableState:
+        """The table without any row, under another number; no snapshot of the lake is a state of it any more."""
+        versions, logs = self.versions.known_as(number=number), tuple(log.emptied(lsn, time_us) for log in self.logs)
+        return replace(self, versions=versions, logs=logs, tiers={}, truncated_lsn=lsn)
 
     def with_log(self, bucket: int, log: BucketLog) -> TableState:
         """The table with one bucket's log replaced."""
@@ -78,6 +89,24 @@ class TableState:
 
 
 @dataclass(frozen=True, slots=True)
+class Dropped:
+    """A table that was dropped and is kept for a time."""
+
+    state: TableState
+    lsn: int
+    """The commit that dropped it."""
+    time_us: int
+    """When that was."""
+    until_us: int
+    """Up to when it can be undropped; 0: its files are being removed."""
+
+    @property
+    def name(self) -> str:
+        """The name that it had."""
+        return self.state.table.name
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """A cut: everything a reader may ask, as of one LSN."""
 
@@ -95,6 +124,15 @@ class View:
     """The history that the LSNs belong to; a restored server begins another one."""
     marks: ClockMarks = NO_MARKS
     """Times of commits whose stamps are ahead of them."""
+    dropped: Mapping[str, Dropped] = field(default_factory=dict)
+    """By uuid: tables that nobody reads or writes, and whose files stay."""
+
+    @property
+    def kept(self) -> Mapping[str, TableState]:
+        """By uuid, all tables whose rows are kept, dropped ones as well."""
+        if not self.dropped:
+            return self.tables
+        return {**self.tables, **{uuid: each.state for uuid, each in self.dropped.items()}}
 
     @property
     def clock_us(self) -> int:
@@ -114,6 +152,9 @@ class View:
 
     def meant(self, name: str, uuid: str) -> TableState:
         """The table of that name, or `NotFound`, also if it is not the one of that uuid; an empty uuid means any."""
+        held = self.tables.get(uuid) if uuid else None
+        if held is not None and held.table.name != name:
+            raise NotFound(f"table {name!r} was renamed to {held.table.name!r}: open it by that name")
         return self.named(name).meant(uuid)
 
     def by_uuid(self, uuid: str) -> TableState:

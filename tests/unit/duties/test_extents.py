@@ -182,7 +182,7 @@ def test_a_kept_file_goes_with_the_last_of_its_rows(served: Served, tmp_path: Pa
     append(served, random_rows())
     served.checkpoint()
     assert len(kept(tmp_path / "data")) == 1
-    served.lake.drop_table("a.log")
+    served.purge("a.log")
     served.checkpoint()
     assert kept(tmp_path / "data") == []
 
@@ -197,7 +197,7 @@ def test_rows_of_a_file_that_is_mostly_dead_are_gathered_so_that_it_goes(served:
         assert read(served) == rows
     assert len(kept(tmp_path / "data")) == 5
     cut = served.engine.view
-    served.lake.drop_table("a.gone")
+    served.purge("a.gone")
     served.checkpoint()
     assert kept(tmp_path / "data") == [], "a quarter of each file was named"
     assert read(served) == rows
@@ -218,7 +218,7 @@ def test_a_checkpoint_gathers_no_more_than_it_may_read(tmp_path: Path) -> None:
             append(served, random_rows(30), "a.gone")
             rows += append(served, random_rows(10))
             served.checkpoint()
-        served.lake.drop_table("a.gone")
+        served.purge("a.gone")
         left = []
         for _ in range(3):
             served.checkpoint()

@@ -122,7 +122,7 @@ def test_a_merge_of_segments_that_went_meanwhile_goes(served: Served, tmp_path: 
     cut(served, 4)
     merger(served).run_once()
     assert any("merged" in name for name in files(tmp_path))
-    served.lake.drop_table(NAME)
+    served.purge(NAME)
     served.checkpoint()
     served.checkpoint()
     assert files(tmp_path) == set()

@@ -97,7 +97,7 @@ def test_files_are_those_that_segments_lie_in_whatever_happens(
             served.lake.create_table(name, SCHEMA, primary_key=["id"], buckets=chance.choice([1, 3, 8]))
             right[name] = {}
         elif chance.random() < 0.1:
-            served.lake.drop_table(name)
+            served.purge(name)
             del right[name]
             continue
         changed = {chance.randrange(100): step for _ in range(chance.choice([1, 30]))}

@@ -43,7 +43,7 @@ BODY = (
     '"buckets":[[["0-0-2-4.seg",600]],[]],"bases":[[1,18446744073709551614,1,2000,2],[0,0,0,0,2]]}]}'
 )
 """The checkpoint of the records below, as the code wrote it when it was a dictionary."""
-HEADER = "5043534c030000007407000000000000302a70fb"
+HEADER = "5043534c040000007407000000000000302a70fb"
 BATCH = pa.RecordBatch.from_arrays(
     [pa.array([0, 0], pa.int8()), pa.array([-1, -1]), pa.array([1, 2]), pa.array(["a", None])],
     schema=stored_schema(TABLE),

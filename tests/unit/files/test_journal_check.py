@@ -58,7 +58,7 @@ def test_a_scrub_holds_few_bytes_of_a_large_journal(tmp_path: Path) -> None:
     pieces = 24
     parts = new_frame.framed(1, [b'{"t":1}', bytes(pieces * PIECE_BYTES)], 7).parts
     (tmp_path / journal_file.name_of(1)).write_bytes(journal.file_header(7) + b"".join(bytes(part) for part in parts))
-    nobody: Any = SimpleNamespace(tables={}, runs=())
+    nobody: Any = SimpleNamespace(tables={}, kept={}, runs=())
     integrity = Integrity(tmp_path, RealDisk(), nobody, lambda: nobody, lambda: (journal_file.name_of(9), 0))
     pauses: list[int] = []
     tracemalloc.start()

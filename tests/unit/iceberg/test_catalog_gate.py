@@ -184,11 +184,9 @@ def test_the_schema_changes_only_with_a_tier_commit_and_to_the_table_s_own(lake:
         lake.commit("own", *change, *tier(2, 1, (5, 5), (6, 6)))
 
 
-def test_drop_and_rename_are_refused_and_a_lost_race_is_a_conflict(lake: World) -> None:
+def test_a_drop_is_refused_and_a_lost_race_is_a_conflict(lake: World) -> None:
     with pytest.raises(Forbidden, match=r"lake\.drop_table\('db\.own'\)"):
         lake.catalog.drop_table(Name("db", "own"))
-    with pytest.raises(Forbidden, match="cannot be renamed"):
-        lake.catalog.rename_table(Name("db", "own"), Name("db", "other"))
     with pytest.raises(Conflict):
         lake.commit("own", *tier(2, 1, (5, 5), (6, 6)), requirements=[
             {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 99}])  # fmt: skip

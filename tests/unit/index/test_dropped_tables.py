@@ -38,7 +38,7 @@ def test_keys_of_dropped_tables_leave_lmdb_and_memory(tmp_path: Path) -> None:
         fill(served, "a.never_merged", TEXTS, 50)
         assert (served.engine.index.size.keys, cached(served)) == (150, 100), "of numbers nothing is kept in memory"
         for name in ("a.n", "a.t", "a.never_merged"):
-            served.lake.drop_table(name)
+            served.purge(name)
         served.checkpoint()
         assert (served.engine.index.size.keys, cached(served)) == (50, 50)
         assert served.lake.table("a.kept").lookup([{"id": "7"}]).num_rows == 1
@@ -55,7 +55,7 @@ def test_a_large_table_goes_by_parts(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with entries_in_lmdb():
             fill(served, "a.b", TEXTS, 100)
             served.checkpoint()
-        served.lake.drop_table("a.b")
+        served.purge("a.b")
         with monkeypatch.context() as patch:
             patch.setattr(Checkpointer, "wake", lambda self: None)
             served.checkpoint()
@@ -73,7 +73,7 @@ def test_what_earlier_releases_left_goes_at_the_first_checkpoint(
         patch.setattr(Overlay, "keep", lambda self, tables: None)
         fill(served, "a.b", TEXTS, 100)
         served.checkpoint()
-        served.lake.drop_table("a.b")
+        served.purge("a.b")
         served.kill()
         served.start()
         served.checkpoint()
@@ -90,7 +90,7 @@ def test_the_index_has_the_keys_of_the_tables_that_are_there(tmp_path: Path, mon
     for step in range(20):
         name = f"a.t{chance.randrange(4)}"
         if name in right:
-            served.lake.drop_table(name)
+            served.purge(name)
             del right[name]
         else:
             right[name] = chance.randrange(1, 60)

@@ -89,6 +89,7 @@ class SharedSubscriptions:
     def ack(self, request: pb.AckRequest, token: Token) -> None:
         """Move the marks of a batch's buckets, durably; `Fenced` names the buckets where it does not count."""
         held = current(self._engine.view, request.subscription)
+        positions.check_kept(held, self._engine.view)
         parts = _checked(token, held, self._engine.view)
         refused = self.move(held, request.member, request.session, parts)
         if refused:
@@ -126,7 +127,9 @@ class SharedSubscriptions:
             return found.late
 
         def plan(state: State, record: CommitRecord) -> list[Part]:
-            now = _acknowledgement(current(state.view, name), session, parts)
+            held = current(state.view, name)
+            positions.check_kept(held, state.view)
+            now = _acknowledgement(held, session, parts)
             record.subscriptions.append(SubscriptionMove(name, record.clock_us, tuple(now.moved)))
             return now.late
 

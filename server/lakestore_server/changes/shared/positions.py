@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from lakestore.errors import Conflict
+from lakestore.errors import Conflict, PositionExpired
 from lakestore.model.token import Place
 from lakestore_server.changes.shared.assignment import Bucket
 from lakestore_server.state.bucket_log import BucketLog
@@ -53,27 +53,72 @@ def position(held: Subscription, view: View) -> tuple[int, Place | None]:
             if mark.cut != NO_CUT:
                 return mark.cut, Place(uuid, bucket, mark.offset)
     states = [view.tables[uuid] for uuid in held.tables if uuid in view.tables]
-    return min([view.lsn, *(needed(held, state) for state in states)]), None
+    return min([view.lsn, *(_unread(held, state) for state in states)]), None
 
 
 def needed(held: Subscription, state: TableState) -> int:
-    """The LSN that a table's log start may not pass; beyond all commits if everything is acknowledged."""
+    """The LSN that a table's log start may not pass; beyond all commits if everything is acknowledged.
+
+    Nothing is needed for a subscription that can only begin anew.
+    """
+    found = _unread(held, state)
+    return _NEWEST if found < state.log_start_lsn else found
+
+
+def _unread(held: Subscription, state: TableState) -> int:
     if not held.is_shared:
         return held.lsn
     marks = held.marks[held.tables.index(state.table.uuid)]
     return min(_needed(mark, log) for mark, log in zip(marks, state.logs, strict=True))
 
 
+def expired(held: Subscription, view: View) -> TableState | None:
+    """A table of which a subscription has not read everything, and whose log no longer has the rest."""
+    for i, uuid in enumerate(held.tables):
+        state = view.tables.get(uuid)
+        if state is None:
+            continue
+        if not held.is_shared:
+            if held.lsn < state.log_start_lsn:
+                return state
+        elif any(_is_gone(mark, log) for mark, log in zip(held.marks[i], state.logs, strict=True)):
+            return state
+    return None
+
+
+def check_kept(held: Subscription, view: View) -> None:
+    """`PositionExpired` if a subscription cannot be read on from where it stands."""
+    state = expired(held, view)
+    if state is not None:
+        error = PositionExpired(
+            f"subscription {held.name!r} has not read all of table {state.table.name}, of which {gone_since(state)}: "
+            f"begin anew with `lakestore subscriptions reset {held.name} --to snapshot`, or --to earliest"
+        )
+        error.earliest = view.token(state.log_start_lsn)
+        raise error
+
+
+def gone_since(state: TableState) -> str:
+    """The part of a table's changes that is gone, and by what, as words behind 'of which'."""
+    if state.truncated_lsn and state.truncated_lsn == state.log_start_lsn:
+        return f"all rows before LSN {state.truncated_lsn} were taken away by a truncate"
+    return f"the changes are kept from LSN {state.log_start_lsn} (offsets {list(state.starts())}) on"
+
+
+def _is_gone(mark: Mark, log: BucketLog) -> bool:
+    return mark.offset < log.base.end if mark.cut == NO_CUT else mark.cut < log.base.lsn
+
+
 def behind(held: Subscription, view: View) -> Iterator[tuple[Bucket, int]]:
-    """The number of changes that each bucket has before it."""
+    """The number of changes that each bucket has before it; those that are gone are not counted."""
     for i, uuid in enumerate(held.tables):
         for bucket, log in enumerate(view.tables[uuid].logs if uuid in view.tables else ()):
             if not held.is_shared:
-                yield (uuid, bucket), log.head - log.at_lsn(held.lsn).end
+                yield (uuid, bucket), log.head - log.at_lsn(max(held.lsn, log.base.lsn)).end
                 continue
             mark = held.marks[i][bucket]
-            at = mark.offset if mark.cut == NO_CUT else log.at_lsn(mark.cut).end
-            yield (uuid, bucket), log.head - at
+            at = mark.offset if mark.cut == NO_CUT else log.at_lsn(max(mark.cut, log.base.lsn)).end
+            yield (uuid, bucket), log.head - max(at, log.base.end)
 
 
 def _begun(held: Subscription, table: int, bucket: int, log: BucketLog) -> Mark:

@@ -17,6 +17,7 @@ from lakestore_server.changes.shared.assignment import Bucket
 from lakestore_server.changes.shared.batches import member_run
 from lakestore_server.changes.shared.group import Grant, Membership, bell_key, by_bucket, current
 from lakestore_server.changes.shared.members import Sending
+from lakestore_server.changes.shared.positions import check_kept
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.wakeups import Bell, Pause
 from lakestore_server.read.rows import DeadCache
@@ -74,6 +75,7 @@ class MemberStream:
         self.moved = False
         self._sync()
         view = self._engine.serving()
+        check_kept(current(view, self._membership.name), view)
         yield from self._snapshots(view)
         yield from self._changes(view)
 

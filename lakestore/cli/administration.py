@@ -1,0 +1,308 @@
+"""Commands that make, change and remove whole tables and databases; each says what is lost, and asks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lakestore.cli.asked import confirm, yes_option
+from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.output import Progress, emit, emit_json
+from lakestore.errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from lakestore.client.dropped import DeleteProgress
+    from lakestore.client.lake import Lake
+
+_LAKE = ("freshness", "target_file_bytes", "snapshots", "snapshot_seconds")
+
+
+def _said(done: dict[str, Any], sentence: str, *, as_json: bool) -> None:
+    """Tell what was done, as data or as a sentence."""
+    if as_json:
+        emit_json(done)
+    else:
+        click.echo(sentence)
+
+
+def _pair(text: str, sign: str, option: str) -> tuple[str, str]:
+    name, found, value = text.partition(sign)
+    if not (found and name.strip() and value.strip()):
+        raise Invalid(f"{option} takes NAME{sign}VALUE, and not {text!r}")
+    return name.strip(), value.strip()
+
+
+def _column(text: str) -> tuple[str, str, bool]:
+    """(name, type, whether it is required) of a column such as `id int64 not null`."""
+    name, _, kind = text.strip().partition(" ")
+    kind = kind.strip()
+    required = kind.lower().endswith(" not null")
+    kind = kind[: -len(" not null")].strip() if required else kind
+    if not kind:
+        raise Invalid(f"a column is its name and type, such as 'id int64 not null', and not {text!r}")
+    return name, kind, required
+
+
+def _value(text: str) -> Any:
+    """A value as JSON where it is that (numbers, true, null, objects), else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None if text == "none" else text
+
+
+def _options(settings: tuple[str, ...]) -> dict[str, Any]:
+    """The options of `--set`, those of the lake in their own mapping; `ttl` also as COLUMN:AFTER."""
+    options: dict[str, Any] = {}
+    lake: dict[str, Any] = {}
+    for text in settings:
+        name, said = _pair(text, "=", "--set")
+        value = _value(said)
+        if name == "ttl" and isinstance(value, str):
+            column, after = _pair(value, ":", "--set ttl=")
+            value = {"column": column, "after": after}
+        if name.removeprefix("lake.") in _LAKE or name.startswith("lake."):
+            lake[name.removeprefix("lake.")] = value
+        else:
+            options[name] = value
+    return {**options, **({"lake": lake} if lake else {})}
+
+
+@click.command()
+@click.argument("table")
+@click.option("--column", "columns", multiple=True, metavar="'NAME TYPE [not null]'", help="A column; in order.")
+@click.option("--key", "keys", multiple=True, metavar="COLUMN", help="A column of the primary key; in order.")
+@click.option("--like", metavar="TABLE", help="Columns, key and options of this table.")
+@click.option("--buckets", type=click.IntRange(1), help="Buckets; 4 unless given.")
+@click.option("--merge", help="What a row means whose key is there, such as upsert, partial or versioned(seq).")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="An option, such as retention=7d.")
+@server_option
+@json_option
+def create(
+    table: str,
+    columns: tuple[str, ...],
+    keys: tuple[str, ...],
+    like: str | None,
+    buckets: int | None,
+    merge: str | None,
+    settings: tuple[str, ...],
+    server: str,
+    as_json: bool,
+) -> None:
+    """Create TABLE of columns, or like another one; without --key it is a log table."""
+    import pyarrow as pa
+
+    from lakestore.model.types import arrow_type
+
+    if bool(columns) == bool(like):
+        raise Invalid("a table is created of --column, once for each, or --like another table: say one of them")
+    if like and (keys or merge or settings):
+        raise Invalid("--like takes key, merge engine and options of the other table: leave these out, or alter later")
+    with connected(server) as lake:
+        if like:
+            source = lake.table(like).definition
+            made = lake.create(replace(source, name=table, uuid="", buckets=buckets or source.buckets))
+        else:
+            parted = [_column(text) for text in columns]
+            required = {name for name, _, is_required in parted if is_required} | set(keys)
+            schema = pa.schema([pa.field(n, arrow_type(kind), nullable=n not in required) for n, kind, _ in parted])
+            options = _options(settings) | ({"merge": merge} if merge else {})
+            made = lake.create_table(table, schema, primary_key=list(keys) or None, buckets=buckets or 4, **options)
+    kind = f"key {', '.join(made.definition.primary_key)}" if made.definition.keyed else "log table"
+    count = len(made.definition.columns)
+    _said(made.definition.as_dict(), f"table {table} is there: {count} columns, {kind}", as_json=as_json)
+
+
+@click.command()
+@click.argument("table")
+@click.option("--now", is_flag=True, help="Without the time in which it can be undropped; also of one dropped before.")
+@click.option("--id", "uuid", default="", metavar="UUID", help="Which one, where several of the name were dropped.")
+@yes_option
+@server_option
+@json_option
+def drop(table: str, now: bool, uuid: str, yes: bool, server: str, as_json: bool) -> None:
+    """Drop TABLE; `undrop` has it back for a day, or as long as the server's limits say."""
+    with connected(server) as lake:
+        rows, is_there = _rows(lake, table, uuid, dropped=now)
+        lost = "for good, with its files in the lake" if now else "until it is undropped, or its time is over"
+        which = "table" if is_there else "the dropped table"
+        confirm(f"{which} {table} and its {rows:,} rows go {lost}", yes=yes)
+        token = lake.drop_table(table, purge=now, uuid=uuid)
+        kept = [each for each in lake.dropped_tables() if each.name == table and each.until is not None]
+    until = None if now or not kept else kept[0].until
+    way = f"; `lakestore undrop {table}` has it back until {until:%Y-%m-%d %H:%M} UTC" if until else ""
+    _said({"table": table, "token": token, "until": until}, f"table {table} is dropped{way}", as_json=as_json)
+
+
+def _rows(lake: Lake, table: str, uuid: str, *, dropped: bool) -> tuple[int, bool]:
+    """(live rows, whether the table has its name still); `NotFound` if there is none such."""
+    from lakestore.v1 import lakestore_pb2 as pb
+
+    named = {each.name: each for each in lake.tables()}
+    if table in named and uuid in ("", named[table].definition.uuid):
+        [part] = json.loads(lake.transport.status(pb.StatusRequest(tables=[table])).status)["tables"]
+        return int(part["rows"]), True
+    if dropped:
+        kept = [each for each in lake.dropped_tables() if each.name == table and uuid in ("", each.uuid)]
+        if kept:
+            return kept[0].rows, False
+    raise NotFound(f"there is no table {table!r}")
+
+
+@click.command()
+@click.argument("table")
+@click.option("--as", "as_name", default="", metavar="NAME", help="The name that it then has.")
+@click.option("--id", "uuid", default="", metavar="UUID", help="Which one, where several of the name were dropped.")
+@server_option
+@json_option
+def undrop(table: str, as_name: str, uuid: str, server: str, as_json: bool) -> None:
+    """Have the dropped TABLE back as it was; `lakestore tables --dropped` lists what can be."""
+    with connected(server) as lake:
+        made = lake.undrop(table, uuid=uuid, as_name=as_name)
+    _said({"table": made.name, "uuid": made.definition.uuid}, f"table {made.name} is there again", as_json=as_json)
+
+
+@click.command()
+@click.argument("table")
+@click.argument("new_name")
+@server_option
+@json_option
+def rename(table: str, new_name: str, server: str, as_json: bool) -> None:
+    """Give TABLE the name NEW_NAME, also in another database; rights go by name."""
+    with connected(server) as lake:
+        made = lake.table(table).rename(new_name)
+    told = "who names it by the old one is told the new one"
+    done = {"table": made.name, "before": table, "uuid": made.definition.uuid}
+    _said(done, f"table {table} is {made.name} now; {told}", as_json=as_json)
+
+
+@click.command()
+@click.argument("table")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@yes_option
+@server_option
+@json_option
+def truncate(table: str, dry_run: bool, yes: bool, server: str, as_json: bool) -> None:
+    """Take all rows of TABLE away, at once, of log and lake; this cannot be undone."""
+    with connected(server) as lake:
+        held = lake.table(table)
+        cost = held.truncate(check_only=True)
+        names = ", ".join(cost.subscriptions)
+        told = f"; subscriptions are told, and are to be reset: {names}" if names else ""
+        if not dry_run:
+            confirm(f"all {cost.rows:,} rows of table {table} go for good{told}", yes=yes)
+            cost = held.truncate()
+    done = {"table": table, "rows": cost.rows, "subscriptions": list(cost.subscriptions), "token": cost.token or None}
+    verb = "would go" if dry_run else "are gone"
+    _said(done, f"{cost.rows:,} rows of table {table} {verb}{told}", as_json=as_json)
+
+
+@click.command()
+@click.argument("table")
+@click.option("--where", required=True, help="The rows to delete, such as \"created_at < '2020-01-01'\".")
+@click.option("--dry-run", is_flag=True, help="Only count them.")
+@yes_option
+@server_option
+@json_option
+def delete(table: str, where: str, dry_run: bool, yes: bool, server: str, as_json: bool) -> None:
+    """Delete the rows of TABLE that meet a condition, as they are at this moment; primary-key tables only.
+
+    A row that is rewritten meanwhile stays. Broken off, the same command deletes what is left.
+    """
+    progress = Progress("delete")
+
+    def shown(now: DeleteProgress) -> None:
+        progress.add(now.looked_at - progress.rows)
+
+    with connected(server) as lake:
+        held = lake.table(table)
+        if dry_run or not yes:
+            token = held.delete(where=where, dry_run=True, on_progress=shown)
+        if not dry_run:
+            if not yes:
+                confirm(f"{token.result.deleted:,} rows of table {table} are deleted", yes=yes)
+            progress.rows = 0
+            token = held.delete(where=where, on_progress=shown)
+    count = token.result.deleted
+    done = {"table": table, "deleted": 0 if dry_run else count, "matched": count, "token": str(token)}
+    verb = "would be deleted" if dry_run else "are deleted"
+    _said(done, f"{count:,} rows of table {table} {verb}", as_json=as_json)
+
+
+@click.command()
+@click.argument("table")
+@click.option("--add", "added", multiple=True, metavar="'NAME TYPE [not null]'", help="A new column.")
+@click.option("--rename", "renamed", multiple=True, metavar="OLD=NEW", help="Another name for a column.")
+@click.option("--widen", "widened", multiple=True, metavar="COLUMN=TYPE", help="A wider type for a column.")
+@click.option("--drop", "dropped", multiple=True, metavar="COLUMN", help="Drop a column with what it holds.")
+@click.option("--optional", multiple=True, metavar="COLUMN", help="Let a required column be null.")
+@click.option("--default", "defaults", multiple=True, metavar="COLUMN=VALUE", help="Value of rows that name none.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="An option, such as retention=7d or none.")
+@click.option("--dry-run", is_flag=True, help="Only say whether it could be done.")
+@yes_option
+@server_option
+@json_option
+def alter(
+    table: str,
+    added: tuple[str, ...],
+    renamed: tuple[str, ...],
+    widened: tuple[str, ...],
+    dropped: tuple[str, ...],
+    optional: tuple[str, ...],
+    defaults: tuple[str, ...],
+    settings: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    server: str,
+    as_json: bool,
+) -> None:
+    """Change columns and options of TABLE, in one commit; rows that are there are not rewritten."""
+    import pyarrow as pa
+
+    from lakestore.client.alter import steps_of
+    from lakestore.model.types import arrow_type
+
+    columns = {name: pa.field(name, arrow_type(kind), nullable=not req) for name, kind, req in map(_column, added)}
+    steps = steps_of(
+        add=columns,
+        rename=dict(_pair(text, "=", "--rename") for text in renamed),
+        widen={name: arrow_type(kind) for name, kind in (_pair(text, "=", "--widen") for text in widened)},
+        drop=list(dropped),
+        optional=list(optional),
+        default={name: _value(value) for name, value in (_pair(text, "=", "--default") for text in defaults)},
+        **_options(settings),
+    )
+    if not steps:
+        raise Invalid("nothing to change: say --add, --rename, --widen, --drop, --optional, --default or --set")
+    with connected(server) as lake:
+        held = lake.table(table).definition
+        made = lake.alter(held, steps, check_only=True)
+        if not dry_run:
+            if dropped:
+                confirm(f"what columns {', '.join(dropped)} of table {table} hold is lost to readers", yes=yes)
+            made = lake.alter(held, steps)
+    verb = "could be altered" if dry_run else "is altered"
+    _said(made.as_dict(), f"table {table} {verb}: schema version {made.schema_id}", as_json=as_json)
+
+
+@click.command()
+@click.option("--create", "created", metavar="NAME", help="Make an empty one; a table makes its own.")
+@click.option("--drop", "dropped", metavar="NAME", help="Remove one that has no table.")
+@server_option
+@json_option
+def databases(created: str | None, dropped: str | None, server: str, as_json: bool) -> None:
+    """List the databases, once one is made or removed."""
+    with connected(server) as lake:
+        if created:
+            lake.create_database(created)
+        if dropped:
+            lake.drop_database(dropped)
+        found = lake.databases()
+    rows = [{"database": name, "tables": count} for name, count in found.items()]
+    emit(rows, as_json=as_json, empty="no databases yet")
+
+
+COMMANDS = (create, drop, undrop, rename, truncate, delete, alter, databases)

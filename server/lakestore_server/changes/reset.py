@@ -1,0 +1,54 @@
+"""The reset of a subscription: its position is set, forth or back, in one commit, and who reads it is fenced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lakestore.errors import NotFound
+from lakestore.model.token import place_of
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.changes.shared import positions
+from lakestore_server.changes.start import start_position
+from lakestore_server.changes.subscriptions import Subscriptions, behind
+from lakestore_server.commit.engine import Engine
+from lakestore_server.state.commit_record import CommitRecord
+from lakestore_server.state.state import State
+from lakestore_server.state.subscription import Subscription
+
+
+def reset(
+    engine: Engine, subscriptions: Subscriptions, request: pb.ResetSubscriptionRequest
+) -> pb.ResetSubscriptionAnswer:
+    """Set a subscription to `earliest`, `latest`, `snapshot`, a time or a token, as a new one would begin there."""
+
+    def plan(state: State, record: CommitRecord) -> Subscription:
+        view = state.view
+        known = view.subscriptions.get(request.subscription)
+        if known is None:
+            raise NotFound(f"there is no subscription {request.subscription!r}")
+        if any(uuid not in view.tables for uuid in known.tables):
+            raise NotFound(
+                f"a table of subscription {known.name!r} was dropped: undrop the table, or drop the subscription"
+            )
+        begin = start_position(engine, view, request.to or "earliest", known.tables)
+        moved = replace(
+            known,
+            lsn=begin.lsn,
+            place=place_of(begin),
+            epoch=state.epoch(record.lsn),
+            acked_us=record.clock_us,
+            marks=(),
+            refusals=(),
+        )
+        made = positions.shared(moved, view) if known.is_shared else moved
+        record.subscriptions.append(made)
+        return made
+
+    if request.to:
+        engine.settled()  # a time is to count every commit that has it
+    done = engine.operate(plan)
+    subscriptions.shared.forget(request.subscription)
+    held = done.result
+    lsn, place = positions.position(held, done.view)
+    token = str(replace(held, lsn=lsn, place=place).token(engine.timeline))
+    return pb.ResetSubscriptionAnswer(token=token, behind=behind(done.view, held))

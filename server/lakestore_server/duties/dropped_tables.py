@@ -1,0 +1,101 @@
+"""The duty of dropped tables: whatever is left of one goes once its time is over, or at once when asked.
+
+First the commit that says so, from which on the table cannot be had back; then the lake's files, then the commit that
+forgets it, after which the next checkpoint frees segments and index. A crash in between goes on with what is left.
+Reads that hold a snapshot of the lake are waited for, and a clock in doubt ends nobody's time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from lakestore.errors import Conflict, LakestoreError
+from lakestore_server.commit.engine import Engine
+from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.worker import Worker
+from lakestore_server.iceberg import catalog_steps
+from lakestore_server.iceberg.catalog import Catalog
+from lakestore_server.read.leases import Leases
+from lakestore_server.state.catalog_change import DROPPED, DropPointer
+from lakestore_server.state.commit_record import CommitRecord, Shelving
+from lakestore_server.state.state import State
+from lakestore_server.state.view import Dropped
+
+log = logging.getLogger("lakestore.dropped")
+
+
+class DroppedTables:
+    """One round at a time, in its own thread or called by `run_once`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        leases: Leases,
+        catalog: Catalog,
+        check_seconds: float,
+        wake_checkpoint: Callable[[], None],
+    ) -> None:
+        self._engine, self._leases, self._catalog = engine, leases, catalog
+        self._wake_checkpoint = wake_checkpoint
+        self._running = threading.Lock()
+        self._duty = Worker(engine.supervisor, "dropped-tables", self.run_once, _failed, check_seconds)
+        self._duty.start()
+
+    def wake(self) -> None:
+        """Ask for a round soon."""
+        self._duty.wake()
+
+    def close(self) -> None:
+        """Stop after the table that is being removed."""
+        self._duty.close()
+
+    def run_once(self) -> None:
+        """One round over all dropped tables."""
+        with self._running:
+            now = self._engine.time.read()
+            for uuid, held in sorted(self._engine.view.dropped.items()):
+                is_over = now.may_delete and held.until_us <= now.time_us
+                if self._duty.is_closing or not (is_over or not held.until_us):
+                    continue
+                if held.until_us and not self._begun(uuid, held):
+                    continue
+                if self._leases.pinned(uuid):
+                    continue
+                self._remove(uuid, held)
+
+    def _begun(self, uuid: str, held: Dropped) -> bool:
+        """Have it be known that the table's files go; False if somebody had it back at this moment."""
+
+        def plan(state: State, record: CommitRecord) -> None:
+            if state.view.dropped.get(uuid, held).until_us != held.until_us or uuid not in state.view.dropped:
+                raise Conflict("it is there again")
+            record.shelve.append(Shelving(uuid, 0))
+
+        try:
+            self._engine.operate(plan)
+        except Conflict:
+            return False
+        return True
+
+    def _remove(self, uuid: str, held: Dropped) -> None:
+        pointer = self._engine.view.pointers.get((DROPPED, uuid))
+        self._engine.reach(CrashPoint.PURGE_BEGUN)
+        if pointer is not None:
+            self._catalog.purge(pointer)
+        self._engine.reach(CrashPoint.PURGED_FROM_LAKE)
+
+        def plan(state: State, record: CommitRecord) -> None:
+            record.drop.append(uuid)
+            if (DROPPED, uuid) in state.view.pointers:
+                catalog_steps.add(state.view, record, DropPointer(DROPPED, uuid))
+
+        self._engine.operate(plan)
+        log.info("what was left of the dropped table %s is removed", held.name)
+        self._wake_checkpoint()
+
+
+def _failed(error: Exception) -> None:
+    said = error.message if isinstance(error, LakestoreError) else str(error)
+    log.error("dropped tables are removed later: %s", said)

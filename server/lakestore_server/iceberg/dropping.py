@@ -1,0 +1,113 @@
+"""Dropping a table, and having it back while its time is not over.
+
+A drop frees the name at once. Log, index entries, uuid, offsets and the lake's files stay until `drop_grace_seconds`
+are over, with the table's pointer under a name of no catalog; the duty of dropped tables then removes them. Nobody
+reads, writes, tiers or trims a dropped table, but checkpoints go on to name its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lakestore.errors import Conflict, Invalid, NotFound
+from lakestore.model import times
+from lakestore.model.table import Table
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.engine import Engine
+from lakestore_server.iceberg import renaming
+from lakestore_server.iceberg.catalog_steps import moved
+from lakestore_server.state.catalog_change import DROPPED
+from lakestore_server.state.commit_record import CommitRecord, Shelving, Undrop
+from lakestore_server.state.state import State
+from lakestore_server.state.view import Dropped, View
+
+
+class Droppings:
+    """The verbs of drop and undrop. Thread-safe."""
+
+    def __init__(self, engine: Engine, wake_purge: Callable[[], None]) -> None:
+        self._engine, self._wake_purge = engine, wake_purge
+
+    def drop_table(self, request: pb.TableRequest) -> pb.DropTableAnswer:
+        """Drop a table, or have one that was dropped go at once."""
+        grace_us = self._engine.limits.drop_grace_seconds * 1_000_000
+
+        def plan(state: State, record: CommitRecord) -> tuple[str, int]:
+            view = state.view
+            until_us = 0 if request.purge or not grace_us else record.clock_us + grace_us
+            if request.purge and _is_dropped(view, request):
+                uuid = _found(view, request.table, request.table_uuid, "purge").state.table.uuid
+                record.shelve.append(Shelving(uuid, 0))
+                return uuid, 0
+            table = view.meant(request.table, request.table_uuid).table
+            record.shelve.append(Shelving(table.uuid, until_us))
+            moved(view, record, (table.namespace, table.short_name), (DROPPED, table.uuid))
+            return table.uuid, until_us
+
+        done = self._engine.operate(plan)
+        uuid, until_us = done.result
+        if not until_us:
+            self._wake_purge()
+        return pb.DropTableAnswer(token=done.view.token(), table_uuid=uuid, undrop_until_us=until_us)
+
+    def undrop_table(self, request: pb.UndropTableRequest) -> pb.TableInfo:
+        """Have a dropped table back as it was."""
+        limits = self._engine.limits
+
+        def plan(state: State, record: CommitRecord) -> Table:
+            view = state.view
+            held = _found(view, request.table, request.table_uuid, "undrop")
+            if not held.until_us:
+                raise Conflict(f"table {held.name} cannot be undropped: its files are being removed")
+            made = replace(held.state.table, name=request.new_name or held.name)
+            if made.name in view.names:
+                raise Conflict(
+                    f"another table has the name {made.name} by now: have the dropped one back under another name, with"
+                    f" `lakestore undrop {held.name} --as NAME`"
+                )
+            renaming.check_free(view, made, limits)
+            if len(view.tables) >= limits.tables:
+                raise Invalid(f"the server has {limits.tables} tables, its limit")
+            record.undrop.append(Undrop(made.uuid, made.name))
+            moved(view, record, (DROPPED, made.uuid), (made.namespace, made.short_name))
+            return made
+
+        return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())
+
+    def list_dropped_tables(self, _: pb.ListDroppedTablesRequest) -> pb.ListDroppedTablesAnswer:
+        """All dropped tables that are still kept, the newest first."""
+        every = sorted(self._engine.view.dropped.values(), key=lambda each: -each.lsn)
+        return pb.ListDroppedTablesAnswer(tables=map(_entry, every))
+
+
+def _entry(held: Dropped) -> pb.DroppedTable:
+    logs = held.state.logs
+    return pb.DroppedTable(
+        table=held.name,
+        table_uuid=held.state.table.uuid,
+        dropped_us=held.time_us,
+        until_us=held.until_us,
+        rows=sum(log.at_head.live_rows for log in logs),
+        bytes=sum(chunk.size for log in logs for chunk in log.chunks),
+        going=not held.until_us,
+    )
+
+
+def _is_dropped(view: View, request: pb.TableRequest) -> bool:
+    if request.table_uuid:
+        return request.table_uuid in view.dropped
+    return request.table not in view.names and any(each.name == request.table for each in view.dropped.values())
+
+
+def _found(view: View, name: str, uuid: str, verb: str) -> Dropped:
+    """The dropped table that is meant; `NotFound` if there is none, `Conflict` if there are several."""
+    named = [each for each in view.dropped.values() if each.name == name]
+    meant = [each for each in named if not uuid or each.state.table.uuid == uuid]
+    if not meant:
+        of = f" with the uuid {uuid}" if named else ""
+        raise NotFound(f"no dropped table {name!r}{of} is kept: `lakestore tables --dropped` lists what is")
+    if len(meant) > 1:
+        said = ", ".join(f"{each.state.table.uuid} dropped at {times.text_of(each.time_us)}" for each in meant)
+        raise Conflict(f"{len(meant)} dropped tables had the name {name}: say which one to {verb} with --id, of {said}")
+    return meant[0]

@@ -1,0 +1,164 @@
+"""Deleting the rows of a primary-key table that meet a condition, as they stood at one cut.
+
+A call looks at a part of the offsets below the heads of the cut, in order, and deletes what matched: a row that lives
+now and lies below those heads lived at the cut, so that the index alone tells what is to go. A row that was rewritten
+since has another offset and stays. Every delete is a change with `prev` like any other. What a call has done stands;
+the place to go on from is with the client, and the same call again finds what is left. All rows are in the server's
+own log, whatever of them is in the lake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from lakestore.errors import Invalid
+from lakestore.model.columns import LAKE_TIMESTAMP
+from lakestore.model.table import Table
+from lakestore.rows.condition import RowFilter
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.engine import Engine
+from lakestore_server.host.clock import Clock
+from lakestore_server.read import exact_deletes, rows
+from lakestore_server.read.exact_deletes import FoundRows
+from lakestore_server.read.parsed_conditions import PARSED
+from lakestore_server.read.piece_ranges import PiecePruning, PieceRanges
+from lakestore_server.read.positions import parse_token
+from lakestore_server.state.chunk import CHANGE, DELETE
+from lakestore_server.state.view import TableState
+
+CALL_SECONDS = 1.0
+"""About the time of one call."""
+BLOCK_OFFSETS = 1 << 18
+"""Offsets between two looks at the clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The place of a call among the offsets below the heads of a cut."""
+
+    heads: tuple[int, ...]
+    bucket: int = 0
+    offset: int = 0
+
+    def __str__(self) -> str:
+        return ",".join(map(str, (self.bucket, self.offset, *self.heads)))
+
+    @staticmethod
+    def of(text: str, state: TableState) -> _Place:
+        """The place that a client sends back, or `Invalid`."""
+        try:
+            bucket, offset, *heads = map(int, text.split(","))
+        except ValueError as error:
+            raise Invalid("the place to go on from is none that the server gave: begin anew") from error
+        is_known = len(heads) == len(state.logs) and 0 <= bucket < len(heads) and 0 <= offset
+        if not is_known or any(not 0 <= head <= log.head for head, log in zip(heads, state.logs, strict=True)):
+            raise Invalid("the place to go on from is none of this table: begin anew")
+        return _Place(tuple(heads), bucket, offset)
+
+    @property
+    def is_end(self) -> bool:
+        """Whether everything was looked at."""
+        return self.bucket == len(self.heads)
+
+    @property
+    def done(self) -> int:
+        """Offsets before it."""
+        return sum(self.heads[: self.bucket]) + self.offset
+
+    def to(self, offset: int) -> _Place:
+        """The place at an offset of the same bucket."""
+        return replace(self, offset=offset) if offset < self.heads[self.bucket] else self.skipped()
+
+    def skipped(self) -> _Place:
+        """The beginning of the next bucket that has offsets."""
+        after = _Place(self.heads, self.bucket + 1)
+        while not after.is_end and not after.heads[after.bucket]:
+            after = _Place(self.heads, after.bucket + 1)
+        return after
+
+
+class ConditionalDeletes:
+    """The verb. Thread-safe."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine, self._clock = engine, clock
+        self._ranges = PieceRanges()
+
+    def delete_where(self, request: pb.DeleteWhereRequest) -> pb.DeleteWhereAnswer:
+        """One call."""
+        view = self._engine.serving()
+        state = view.meant(request.table, request.table_uuid)
+        condition = _condition(state.table, request.where)
+        if request.next:
+            parse_token(request.token, self._engine)
+            place, token = _Place.of(request.next, state), request.token
+        else:
+            first = _Place(tuple(state.heads()))
+            place, token = (first if first.heads[0] else first.skipped()), view.token()
+        answer = pb.DeleteWhereAnswer(token=token, offsets=sum(place.heads))
+        end = self._clock.monotonic() + CALL_SECONDS
+        begin = place.done
+        while not place.is_end:
+            place = self._block(state, place, condition, answer, dry_run=request.dry_run)
+            if self._clock.monotonic() >= end:
+                break
+        answer.looked_at = (answer.offsets if place.is_end else place.done) - begin
+        answer.next = "" if place.is_end else str(place)
+        return answer
+
+    def _block(
+        self, state: TableState, place: _Place, condition: RowFilter, answer: pb.DeleteWhereAnswer, *, dry_run: bool
+    ) -> _Place:
+        """Look at some offsets of a bucket, and delete of their rows what is to go; the place behind them."""
+        engine, table, bucket = self._engine, state.table, place.bucket
+        upto = min(place.offset + BLOCK_OFFSETS, place.heads[bucket])
+        for found in self._matching(state, place, upto, condition):
+            rows_there = found.take(exact_deletes.live(engine, table, found))
+            answer.matched += len(rows_there.offsets)
+            if dry_run:
+                continue
+            for part in exact_deletes.commits(state, bucket, rows_there, engine.limits.read_batch_bytes):
+                count, done = exact_deletes.delete(engine, table, bucket, part, _deletable)
+                answer.deleted += count
+                answer.last = done.view.token()
+        return place.to(upto)
+
+    def _matching(self, state: TableState, place: _Place, upto: int, condition: RowFilter) -> Iterator[FoundRows]:
+        """The stored rows of a range that meet the condition in the current version, alive or not."""
+        table, log, versions = state.table, state.logs[place.bucket], state.versions
+        carried = [column.name for column in exact_deletes.carried(table)]
+        names = list(dict.fromkeys([*carried, *condition.columns]))
+        pruning = PiecePruning(condition.skip, self._ranges, log, place.bucket, versions, table)
+        most, timed = self._engine.limits.fetch_batch_rows, LAKE_TIMESTAMP in condition.columns
+        for offsets, batch, schema_id in log.stored(place.offset, upto, most, None, pruning.may_meet):
+            change = batch.column(CHANGE).to_numpy()
+            times = log.times_at(offsets) if timed else np.zeros(len(offsets), dtype=np.int64)
+            part = rows.Rows(batch, offsets, times, change, schema_id).filter(change != DELETE)
+            shown = rows.project(versions.projection(schema_id, table), part, names, place.bucket)
+            mask = condition.mask(shown)
+            if mask.any():
+                kept = shown.select(carried).filter(pa.array(mask))
+                yield FoundRows(part.offsets[mask], kept)
+
+
+def _deletable(table: Table) -> bool:
+    return table.deletes == "allow"
+
+
+def _condition(table: Table, where: str) -> RowFilter:
+    """The condition, or `Invalid` where rows of the table are not deleted by one."""
+    if not where:
+        raise Invalid(f"a delete of rows of table {table.name} needs a condition; `truncate` takes all of them away")
+    if not table.keyed:
+        raise Invalid(
+            f"table {table.name} is a log table, whose rows stay as they were written: `truncate` takes all of them"
+            " away, and retention what is old"
+        )
+    if not _deletable(table):
+        said = "refuses" if table.deletes == "refuse" else "ignores"
+        raise Invalid(f"table {table.name} {said} deletes: alter it to deletes='allow' first")
+    return PARSED.of(where, table.name, table.columns)
