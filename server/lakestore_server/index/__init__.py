@@ -1,7 +1,7 @@
 """The key index: key to the offset of its live version. Derived data, rebuilt from segments and journal when lost.
 
 An overlay in memory holds the entries since the last checkpoint. Those before lie in runs: sorted files, searched in
-arrays (0.2 µs a number, 0.5 µs a key of bytes, measured), merged beside serving, large ones in a process of lower
+arrays (0.2 µs a number, 0.6 µs a key of bytes, measured), merged beside serving, large ones in a process of lower
 priority (`merge_apart`). LMDB says where the index stands, and has entries of earlier releases until they are lifted:
 pages write 4 KB for each key of a large table, and py-lmdb needs two small processes and 2 to 3 µs a key.
 

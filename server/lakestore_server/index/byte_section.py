@@ -1,14 +1,13 @@
 """The entries of one table in a run whose keys are bytes: in the order of the keys, and found by their hashes.
 
-The keys stand in the run. A look-up that fetches rows could compare those instead, but an insert asks the index alone,
-so do a rebuild, look-ups by prefix and merges; and rows are where runs are not: in segments of any age.
-
-Entries lie in chunks, in the order of their keys: of each entry the value (i64) and its place (u64: the key's first
-word, counted from the chunk, in 32 bits, its length and the entry's check in 16 each), then the keys, padded to words.
-An entry's number is its rank. Behind the chunks lies for each entry a word of its hash's upper bits and, below, its
-rank, in order, with samples and filter as numbers have them. So a look-up finds a rank by the hash and compares the
-key; prefixes, walks and merges read the chunks from end to end, and a merge rewrites the ranks without a hash.
-Of 40 bytes a key takes 66 in all, in LMDB's tree of random keys 90 to 110.
+The keys stand in the run: a look-up could compare the row instead, but inserts, prefixes and merges ask for keys alone.
+Entries lie in chunks, in the order of their keys: of each the value (i64) and its place (u64: the key's first word,
+counted from the chunk, in 32 bits, its length and the entry's check in 16 each), then the keys, padded to words. An
+entry's number is its rank. Behind the chunks lies for each entry a word of its hash's upper bits and, below, its rank,
+in order, with samples and filter as numbers have them. A look-up finds a rank by the hash and compares the key;
+prefixes, walks and merges read chunks from end to end, and a merge rewrites ranks without a hash. 10 M UUIDs as text
+take 66 bytes each, where LMDB's file took 210 after random inserts, and look-ups 2 to 3 µs there: so the oldest run is
+the base, as for numbers, and nothing is folded into LMDB.
 """
 
 from __future__ import annotations
