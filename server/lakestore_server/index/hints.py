@@ -16,7 +16,7 @@ import numpy as np
 from lakestore_server.arrays.grouping import Flags
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.index.entry import ABSENT, Ints
-from lakestore_server.index.keys import IndexKeys, NumberKeys
+from lakestore_server.index.keys import IndexKeys
 from lakestore_server.index.levels import Levels
 from lakestore_server.index.worker_client import DamagedIndex
 
@@ -38,8 +38,8 @@ class Hint:
 
     @staticmethod
     def of(keys: IndexKeys, generation: int, levels: Levels) -> Hint | None:
-        """The values of keys of one table, unless they are few or of bytes."""
-        if len(keys) < HINTED_MIN or not isinstance(keys, NumberKeys):
+        """The values of keys of one table, unless they are few."""
+        if len(keys) < HINTED_MIN:
             return None
         try:
             return Hint(keys, generation, levels, levels.find(keys))

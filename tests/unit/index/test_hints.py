@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from lakestore_server.index import hints, levels
 from lakestore_server.index.entry import ABSENT, FLAG, Ints, table_prefix
 from lakestore_server.index.hints import HINTED_MIN, Hint
 from lakestore_server.index.key_index import Index
-from lakestore_server.index.keys import NumberKeys
+from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys
 from lakestore_server.index.levels import Levels
 from tests.support.seeds import seeded
 from tests.support.served import Served
@@ -23,18 +24,22 @@ PREFIX = table_prefix(1)
 KEYS, MOST = 60, 25
 
 
-def number_keys(numbers: list[int]) -> NumberKeys:
+def number_keys(numbers: list[int]) -> IndexKeys:
     return NumberKeys(PREFIX, 8, np.array(numbers, dtype=np.uint64))
+
+
+def byte_keys(numbers: list[int]) -> IndexKeys:
+    return ByteKeys([PREFIX + b"key %d" % number for number in numbers])
 
 
 class Steps:
     """An index through commits, checkpoints and merges, and hints of several moments."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.chance = seeded(seed)
+    def __init__(self, folder: Path, seed: int, keys_of: Callable[[list[int]], IndexKeys]) -> None:
+        self.chance, self.keys_of = seeded(seed), keys_of
         self.index = Index(folder, RealDisk())
         self.right: dict[int, int] = {}
-        self.hints: list[Hint] = []
+        self.hints: list[tuple[list[int], Hint]] = []
         self.lsn = 0
 
     def commit(self) -> None:
@@ -42,20 +47,21 @@ class Steps:
         values = [self.chance.choice((ABSENT, self.lsn, self.lsn | FLAG)) for _ in numbers]
         self.lsn += 1
         with self.index.lock:
-            self.index.put(number_keys(numbers), np.array(values, dtype=np.int64))
+            self.index.put(self.keys_of(numbers), np.array(values, dtype=np.int64))
         self.right |= dict(zip(numbers, values, strict=True))
 
     def forget(self) -> None:
         """At an LSN that a checkpoint may have had already."""
         numbers = self.chance.sample(range(KEYS), 9)
         values = [self.right.get(number, ABSENT) for number in numbers]
-        self.index.forget(number_keys(numbers), np.array(values, dtype=np.int64))
+        self.index.forget(self.keys_of(numbers), np.array(values, dtype=np.int64))
         self.right |= dict.fromkeys(numbers, ABSENT)
 
     def hint(self) -> None:
-        hint = self.index.foreseen(number_keys(self.chance.choices(range(KEYS), k=self.chance.randrange(1, MOST))))
+        numbers = self.chance.choices(range(KEYS), k=self.chance.randrange(1, MOST))
+        hint = self.index.foreseen(self.keys_of(numbers))
         assert hint is not None
-        self.hints = [*self.hints[-5:], hint]
+        self.hints = [*self.hints[-5:], (numbers, hint)]
 
     def freeze(self) -> None:
         self.index.freeze(self.lsn)
@@ -73,25 +79,29 @@ class Steps:
 
     def check(self) -> None:
         """Of some hints together, some of them in vain, and keys without one."""
-        chosen: list[Hint | None] = [*self.chance.sample(self.hints, min(len(self.hints), 3)), None]
+        chosen: list[tuple[list[int], Hint | None]] = [(self.chance.choices(range(KEYS), k=5), None)]
+        chosen += self.chance.sample(self.hints, min(len(self.hints), 3))
         self.chance.shuffle(chosen)
-        lone = self.chance.choices(range(KEYS), k=5)
-        parts = [lone if hint is None else hint.keys.numbers.tolist() for hint in chosen]  # type: ignore[union-attr]
-        numbers = [number for part in parts for number in part]
-        hints = [(len(part), hint) for part, hint in zip(parts, chosen, strict=True)]
+        numbers = [number for part, _ in chosen for number in part]
+        hints = [(len(part), hint) for part, hint in chosen]
         right = [self.right.get(number, ABSENT) for number in numbers]
-        assert self.index.find(number_keys(numbers)).tolist() == right
-        found = self.index.find(number_keys(numbers), hints)
+        assert self.index.find(self.keys_of(numbers)).tolist() == right
+        found = self.index.find(self.keys_of(numbers), hints)
         assert found.tolist() == right
 
 
+@pytest.mark.parametrize("keys_of", [number_keys, byte_keys])
 @pytest.mark.parametrize(("seed", "steps"), [(1, 60), pytest.param(2, 2_000, marks=pytest.mark.long)])
 def test_a_look_up_with_hints_is_one_of_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    steps: int,
+    keys_of: Callable[[list[int]], IndexKeys],
 ) -> None:
     monkeypatch.setattr(hints, "HINTED_MIN", 1)
     monkeypatch.setattr(levels, "SIMILAR", 3)
-    table = Steps(tmp_path / "index", seed)
+    table = Steps(tmp_path / "index", seed, keys_of)
     ways = [table.commit, table.hint, table.hint, table.forget, table.freeze, table.adopt, table.merge]
     try:
         for _ in range(steps):
