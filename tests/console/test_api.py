@@ -276,6 +276,7 @@ def test_a_tail_sends_the_newest_changes_and_ends_with_its_rights(served: Served
         assert (kind, len(said["rows"]), said["skipped"]) == ("changes", tails.ROWS_MAX, 250 - tails.ROWS_MAX)
         assert said["columns"][:4] == ["__change", "__bucket", "__offset", "__timestamp"]
         assert said["rows"][-1][-1] == "249"
+        time.sleep(3 * tails.EVENT_SECONDS)  # until it waits: a right is asked for in silence too
         write_auth(file, {"root": {"*": ["admin"]}, "report": {"web.clicks": ["read"]}})
         served.server.access.refresh()
         kind, said = next(told)
