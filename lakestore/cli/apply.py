@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -144,7 +145,8 @@ def _summary(moves: Sequence[Move], *, plan: bool) -> str:
 
 def _as_data(move: Move) -> dict[str, Any]:
     differences = [f"{sign} {text}" for sign, text in lines(move.before, move.after)]
-    return {"table": move.after.name, "action": move.action, "differences": differences, "steps": to_json(move.steps)}
+    steps = json.loads(to_json(move.steps))
+    return {"table": move.after.name, "action": move.action, "differences": differences, "steps": steps}
 
 
 def lines(before: Table | None, after: Table) -> Iterator[Line]:

@@ -134,3 +134,31 @@ def test_errors_are_one_sentence_with_our_names(lake: Lake) -> None:
         assert words in refused.value.message
         assert "\n" not in refused.value.message
         assert "LINE 1" not in refused.value.message
+
+
+CONDITIONS = [
+    "amount * 2 > 1 AND upper(who) LIKE 'A%'",
+    "CASE WHEN id % 2 = 0 THEN amount ELSE -amount END > 0",
+    "coalesce(who, '') IS DISTINCT FROM 'a' AND round(amount) >= 1",
+    "now() > TIMESTAMPTZ '2020-01-01 00:00:00+00' AND id > 2 - 1",
+    "amount > '1.5'",
+]
+
+
+def test_a_stream_a_scan_and_a_query_take_the_same_conditions(lake: Lake) -> None:
+    orders = lake.table("shop.orders")
+    orders.upsert([{"id": 0, "who": "a", "amount": 9.0}, {"id": 5, "who": None, "amount": 0.1}])
+    orders.delete([{"id": 3}])
+    for condition in CONDITIONS:
+        rows: dict[int, dict[str, Any]] = {}
+        for batch in orders.changes(start="earliest", until="now", where=condition):
+            for row in batch.to_pylist():
+                if row["__change"] in ("+I", "+U"):
+                    rows[row["id"]] = {name: row[name] for name in ("id", "who", "amount")}
+                elif row["__change"] == "-D":
+                    del rows[row["id"]]
+        folded = sorted(rows.values(), key=lambda row: int(row["id"]))
+        scanned = sorted(orders.scan(where=condition).to_arrow().to_pylist(), key=lambda row: int(row["id"]))
+        asked = lake.sql(f"SELECT * FROM shop.orders WHERE {condition} ORDER BY id").to_pylist()
+        assert folded == scanned == asked, condition
+        assert asked
