@@ -115,8 +115,10 @@ class Engine:
     def await_room(self, seconds: float | None = None, nbytes: int = 1 << 30) -> None:
         """Wait until the queue has room, for rows no longer than `queue_wait_ms`: before their memory is taken."""
         if seconds is None and self.is_disk_full():
+            kept = len(self.view.dropped)
+            way = f", such as that of {kept} dropped tables by `lakestore drop TABLE --now`" if kept else ""
             raise Exhausted(
-                f"less than {self.limits.disk_free_bytes >> 20} MB are free for {self.folder}: free space",
+                f"less than {self.limits.disk_free_bytes >> 20} MB are free for {self.folder}: free space{way}",
                 retry_after=RETRY_SECONDS_MAX,
             )
         if seconds is None:

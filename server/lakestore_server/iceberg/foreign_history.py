@@ -15,7 +15,7 @@ from lakestore_server.iceberg import locations, metadata
 from lakestore_server.iceberg.metadata_store import MetadataStore
 from lakestore_server.iceberg.our_tables import TIMELINE_PROPERTY
 from lakestore_server.iceberg.schemas import Json
-from lakestore_server.state.catalog_change import Pointer
+from lakestore_server.state.catalog_change import DROPPED, Pointer
 from lakestore_server.state.view import TableState, View
 
 _READERS = 8
@@ -52,11 +52,12 @@ def gone(view: View, store: MetadataStore) -> dict[tuple[str, str], str]:
 
     A storage that does not answer says nothing about any table.
     """
+    pointers = {key: pointer for key, pointer in view.pointers.items() if key[0] != DROPPED}
     with ThreadPoolExecutor(_READERS) as pool:
-        reasons = list(pool.map(lambda pointer: missing(store, pointer), view.pointers.values()))
+        reasons = list(pool.map(lambda pointer: missing(store, pointer), pointers.values()))
     return {
         key: _gone_sentence(".".join(key), why, is_ours=pointer.uuid in view.tables)
-        for (key, pointer), why in zip(view.pointers.items(), reasons, strict=True)
+        for (key, pointer), why in zip(pointers.items(), reasons, strict=True)
         if why
     }
 

@@ -58,7 +58,7 @@ def hold(view: View, uri: str, data: Path) -> Path:
             try:
                 _link(Path(locations.plain(location)), held(location))
             except FileNotFoundError as error:
-                raise LakeFileGone(f"{namespace}.{name}", location) from error
+                raise LakeFileGone(f"{namespace}.{name}".lstrip("\0"), location) from error
     return stage
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from lakestore_server.iceberg.schemas import Json
 from lakestore_server.read.leases import Leases
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.catalog_change import (
+    DROPPED,
     CatalogChange,
     CatalogStep,
     DropPointer,
@@ -35,6 +36,7 @@ from lakestore_server.state.catalog_change import (
 )
 from lakestore_server.state.chunk import Chunk, Ints, StoredBatch
 from lakestore_server.state.commit_index import CommitIndex, Position
+from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
 from lakestore_server.state.view import TableState, View
 
@@ -89,6 +91,8 @@ class _Lake:
         self._ledger = JournalLedger(engine, Leases(RealClock(), {}, 0.0))
         self._outcome = LakeOutcome()
         self._steps: list[CatalogStep] = []
+        self._dropped: Callable[[State, CommitRecord], None] | None = None
+        """The end of the dropped tables."""
 
     def run(self, moved: Mapping[str, str], ways: Ways) -> LakeOutcome:
         view, outcome = self._engine.view, self._outcome
@@ -104,20 +108,39 @@ class _Lake:
         elif ways.anew:
             for state in ours.values():
                 lossy += self._begin_anew(state)
-            for namespace, name in view.pointers:
-                if (namespace, name) not in ours:
-                    self._steps.append(DropPointer(namespace, name))
-                    outcome.lost.append(f"table {namespace}.{name}, which is not Lakestore's: all of it")
+            self._forget_others(view)
         if ways.rewind and outcome.problems:
             raise Conflict(" | ".join(outcome.problems))
         if outcome.lost and not ways.accept_loss:
             said = "; ".join(outcome.lost)
             raise Conflict(f"only the lake had this: {said}. Say --accept-loss to go without; nothing is restored")
         self._commit()
+        if self._dropped is not None:
+            self._engine.operate(self._dropped)
         if lossy:
             self._forget_lost(lossy)
         self._look()
         return outcome
+
+    def _forget_others(self, view: View) -> None:
+        """Let go of tables that are not ours, and of dropped ones."""
+        ours = {_key(state) for state in view.tables.values()}
+        self._forget_dropped()
+        for namespace, name in view.pointers:
+            if (namespace, name) not in ours and namespace != DROPPED:
+                self._steps.append(DropPointer(namespace, name))
+                self._outcome.lost.append(f"table {namespace}.{name}, which is not Lakestore's: all of it")
+
+    def _forget_dropped(self) -> None:
+        """Let go of the dropped tables, whose lakes are not there; nobody can have them back then."""
+        gone = self._engine.view.dropped
+
+        def plan(_: State, record: CommitRecord) -> None:
+            record.drop += gone
+
+        self._steps += [DropPointer(*key) for key in self._engine.view.pointers if key[0] == DROPPED]
+        self._outcome.lost += [f"the dropped table {held.name}: all of it" for held in gone.values()]
+        self._dropped = plan if gone else None
 
     def _look(self) -> None:
         """Note tables whose lake does not go with the log; a warehouse that does not answer is the server's to see."""

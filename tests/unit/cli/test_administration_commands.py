@@ -19,7 +19,7 @@ from tests.support.served import Served
 Run = Callable[..., Result]
 
 
-@pytest.fixture(name="served")
+@pytest.fixture(name="served", scope="module")
 def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with Served(tmp_path_factory.mktemp("cli") / "data", limits=Limits(drop_grace_seconds=7_200)) as served:
         yield served
@@ -80,10 +80,10 @@ def test_a_table_from_its_making_to_its_end(run: Run, served: Served) -> None:
     assert "6 rows of table old.orders are gone" in good(run("truncate", "old.orders", "--yes"))
     dropped = good(run("drop", "old.orders", "--yes"))
     assert "`lakestore undrop old.orders` has it back until 2026-" in dropped
-    listed = good(run("tables", "--dropped"))
-    assert "old.orders" in listed
+    assert "old.orders" in good(run("tables", "--dropped"))
     good(run("undrop", "old.orders", "--as", "old.again"))
-    assert json.loads(good(run("databases", "--create", "new", "--json"))) == [
+    listed = json.loads(good(run("databases", "--create", "new", "--json")))
+    assert [each for each in listed if each["database"] != "a"] == [
         {"database": "new", "tables": 0},
         {"database": "old", "tables": 1},
         {"database": "shop", "tables": 1},
@@ -99,8 +99,9 @@ def test_a_table_from_its_making_to_its_end(run: Run, served: Served) -> None:
     [["drop", "a.t"], ["truncate", "a.t"], ["delete", "a.t", "--where", "v = 1"], ["alter", "a.t", "--drop", "v"]],
 )
 def test_what_loses_something_asks_first(run: Run, served: Served, typed: list[str]) -> None:
-    good(run("create", "a.t", "--column", "k int64", "--column", "v int64", "--key", "k"))
-    served.lake.table("a.t").upsert([{"k": 1, "v": 1}])
+    if "a.t" not in served.engine.view.names:
+        good(run("create", "a.t", "--column", "k int64", "--column", "v int64", "--key", "k"))
+        served.lake.table("a.t").upsert([{"k": 1, "v": 1}])
     refused = run(*typed)
     assert "nobody is there to be asked, so say --yes" in str(refused.exception)
     assert served.lake.table("a.t").scan().count() == 1
@@ -140,14 +141,14 @@ def test_wrong_words_are_told(run: Run, typed: list[str], sentence: str) -> None
 
 
 def test_subscriptions_are_listed_and_reset_and_an_ignored_start_is_told(run: Run, served: Served) -> None:
-    good(run("create", "a.t", "--column", "v int64"))
-    table = served.lake.table("a.t")
+    good(run("create", "a.sub", "--column", "v int64"))
+    table = served.lake.table("a.sub")
     table.append([{"v": 1}])
     for batch in table.changes(subscription="s", until="now"):
         batch.ack()
-    told = run("changes", "a.t", "--subscription", "s", "--start", "earliest")
+    told = run("changes", "a.sub", "--subscription", "s", "--start", "earliest")
     assert "--start is ignored; set it with `lakestore subscriptions reset s" in told.stderr
-    assert "--start" not in run("changes", "a.t", "--subscription", "s").stderr
+    assert "--start" not in run("changes", "a.sub", "--subscription", "s").stderr
     assert "is 1 changes behind now" in good(run("subscriptions", "reset", "s", "--to", "earliest", "--yes"))
     table.truncate()
     assert "nothing: reset it" in good(run("subscriptions"))

@@ -15,6 +15,7 @@ from lakestore.union.verify import verify
 from lakestore_server.duties.compaction import Base
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
+from lakestore_server.state.view import View
 from tests.support.log_tierer import LogTierer
 from tests.support.served import Served
 
@@ -180,3 +181,28 @@ def test_what_compaction_knew_of_a_bucket_is_forgotten(served: Served) -> None:
     table.truncate()
     known.advance(served.state("a.base").logs[0], 0, 0)
     assert not known.dead
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_checkpoint_that_began_before_brings_nothing_back(
+    served: Served, monkeypatch: pytest.MonkeyPatch, keyed: bool
+) -> None:
+    name = f"a.frozen-{keyed}".replace("-", "_")
+    table = served.lake.create_table(name, KEYED, primary_key=["k"] if keyed else None, buckets=1)
+    write = table.upsert if keyed else table.append
+    write([{"k": i, "v": "x"} for i in range(9)])
+    loop = served.engine.loop
+    install = loop.install
+
+    def after_a_truncate(change: Callable[[State], View]) -> None:
+        table.truncate()
+        install(change)
+
+    monkeypatch.setattr(loop, "install", after_a_truncate)
+    served.checkpoint()
+    monkeypatch.undo()
+    assert served.state(name).logs[0].chunks == ()
+    write([{"k": 1, "v": "y"}])
+    served.checkpoint()
+    assert verify(served.lake.transport, name).same
+    assert table.scan().count() == 1

@@ -321,3 +321,34 @@ def test_a_chunk_that_reaches_below_the_log_start_loses_what_lies_there() -> Non
     (chunk,) = bare.chunks
     assert (chunk.start, chunk.end, chunk.rows, chunk.index.lsn.tolist()) == (4, 9, 5, [2, 3])
     assert [batch.column("id").to_pylist() for _, batch, _ in bare.rows(0, 9)] == [[4, 5, 6, 7, 8]]
+
+
+def test_truncated_and_dropped_tables_are_restored_as_they_were(tmp_path: Path) -> None:
+    with World(tmp_path / "data") as world:
+        lake = world.lake
+        for name in ("a.emptied", "a.dropped", "a.gone"):
+            lake.create_table(name, SCHEMA, buckets=1).append(rows(1, 2))
+        world.tier("a.emptied", "a.dropped")
+        lake.table("a.emptied").truncate()
+        lake.table("a.emptied").append(rows(3))
+        lake.drop_table("a.dropped")
+        lake.drop_table("a.gone")
+        lake.transport.backup(pb.BackupRequest(folder=str(tmp_path / "backup")))
+    restore(tmp_path / "backup", tmp_path / "restored")
+    with World(tmp_path / "restored") as world:
+        assert world.in_lake("a.emptied") == []
+        assert world.lake.table("a.emptied").scan().to_arrow()["id"].to_pylist() == [3]
+        world.tier("a.emptied")
+        assert world.in_lake("a.emptied") == [3]
+        assert world.lake.undrop("a.dropped").scan().count() == 2
+        assert world.in_lake("a.dropped") == [1, 2]
+        assert verify(world.lake.transport, "a.dropped").same
+        world.lake.drop_table("a.gone", purge=True)
+        world.server.dropped.run_once()
+        assert world.lake.dropped_tables() == []
+    shutil.rmtree(tmp_path / "restored")
+    ways = Ways(anew=True, accept_loss=True)
+    restore(tmp_path / "backup", tmp_path / "restored", ways=ways)
+    with World(tmp_path / "restored") as world:
+        assert world.lake.dropped_tables() == []
+        assert world.lake.table("a.emptied").scan().to_arrow()["id"].to_pylist() == [3]
