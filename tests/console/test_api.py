@@ -164,7 +164,7 @@ def test_names_of_others_are_cut_as_the_status_cuts_them(served: Served) -> None
     with as_(served, "report") as http:
         assert http.get(f"{API}/streams").json()["subscriptions"] == []
         assert http.get(f"{API}/status").json()["server"]["reports"] == []
-        assert http.get(f"{API}/holds").json() == {"count": 0, "leases": []}
+        assert http.get(f"{API}/holds").json() == {"dropped": [], "count": 0, "leases": []}
     lake.transport.release_lease(pb.LeaseRequest(lease=lease))
 
 
@@ -186,6 +186,8 @@ def test_a_page_is_told_what_changed_since_it_asked(served: Served) -> None:
         served.clock.advance(1)
         fourth = http.get(f"{API}/status", params={"since": third.json()["revision"]}).json()
         assert (fourth["rows"], fourth["gone"], fourth["whole"]) == ([], ["shop.new"], False)
+        (dropped,) = http.get(f"{API}/holds").json()["dropped"]
+        assert (dropped["table"], dropped["going"]) == ("shop.new", False)
         for odd in ("", "x", "9.9", first["revision"] + "0", "0" * 400):
             assert http.get(f"{API}/status", params={"since": odd}).json()["whole"] is True
 

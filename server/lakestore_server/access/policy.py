@@ -82,7 +82,7 @@ class Listing(Enum):
     REGISTERS = "the principal's own registers"
     PAGE = "tables with some right, in the console"
     CLIENTS = "the principal's own connections"
-    LEASES = "the principal's own leases"
+    LEASES = "the principal's own leases, and dropped tables with some right"
     STREAMS = "the principal's own subscriptions, producers and registers"
     NAMESPACES = "namespaces with a table that may be seen"
     NAMES = "names of tables with some right"

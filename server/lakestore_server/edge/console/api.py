@@ -28,6 +28,7 @@ from lakestore_server.read.leases import Leases
 from lakestore_server.state.view import View
 
 LEASES_SHOWN = 200
+_DROPPED = ("table", "table_uuid", "dropped_us", "until_us", "rows", "bytes", "going")
 _PRODUCER = ("name", "owner", "last_sequence", "progress", "used_us")
 
 
@@ -145,20 +146,22 @@ class Api:
 
 
 class Holds:
-    """The endpoint of what keeps rows and snapshots from going."""
+    """The endpoint of what keeps rows and snapshots from going, and of tables that are about to go."""
 
-    def __init__(self, leases: Leases, view: Callable[[], View]) -> None:
+    def __init__(self, rpcs: Rpcs, leases: Leases, view: Callable[[], View]) -> None:
         """`view` gives the newest view."""
-        self._leases, self._view = leases, view
+        self._rpcs, self._leases, self._view = rpcs, leases, view
 
     def holds(self, _: Request, caller: Caller) -> Response:
-        """The leases that have run longest, as far as the viewer may know of them."""
+        """The leases that have run longest and the dropped tables, as far as the viewer may know of them."""
         own, sees_all = caller.counted_as, caller.principal.administers
         held = [each for each in self._leases.holders(LEASES_SHOWN) if sees_all or each.owner == own]
         view = self._view()
         names = [_names(view, caller, each.tables) for each in held]
+        dropped = self._rpcs.call(caller, "ListDroppedTables", pb.ListDroppedTablesRequest()).tables
         return json(
             {
+                "dropped": [_fields(each, *_DROPPED) for each in dropped],
                 "count": self._leases.count if sees_all else len(held),
                 "leases": [{**asdict(each), "tables": found} for each, found in zip(held, names, strict=True)],
             }

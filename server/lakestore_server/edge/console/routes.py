@@ -35,7 +35,7 @@ class Console:
         self._queries = Queries(self._rpcs, engine.limits)
         board = Board(service.status, clock)
         self._api = Api(self._rpcs, admission, board, self.sampler.history, self.clients, engine.now_us)
-        self._holds = Holds(sources.leases, lambda: engine.view)
+        self._holds = Holds(self._rpcs, sources.leases, lambda: engine.view)
 
     def routes(self) -> list[BaseRoute]:
         """Every route; `policy.ROUTES` has a row for each."""

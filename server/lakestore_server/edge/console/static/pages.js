@@ -90,6 +90,10 @@ export function health(app) {
       ["Principal", (l) => l.owner || "anyone"], ["Holds", (l) => (l.cut === null ? l.tables.join(", ") || "–" : `all tables at LSN ${count(l.cut)}`)],
       ["Streams", (l) => count(l.streams), true], ["Ends in", (l) => (l.streams ? "with its stream" : duration(l.seconds)), true],
     ], (_, i) => i, "No read holds anything."),
+    list("dropped", "Dropped tables", held.holds?.dropped, [
+      ["Table", (d) => d.table], ["Dropped", (d) => ago(app, d.dropped_us), true], ["Rows", (d) => count(d.rows), true], ["Bytes", (d) => size(d.bytes), true],
+      ["Can be had back", (d) => (d.going ? "no more: its files go" : `for ${duration(Math.max(d.until_us - app.now(), 0) / 1e6)}, by lakestore undrop`)],
+    ], (d) => d.table_uuid, "No dropped table is kept."),
     list("duties", "Work in the background", duties, [
       ["Duty", (d) => d.name], ["State", (d) => (d.state === "ok" ? "ok" : h("span", { class: "badge bad" }, d.state))], ["Failures", (d) => count(d.failures), true], ["Last error", (d) => d.error || "–"],
     ], (d) => d.name, "–"),
