@@ -21,7 +21,7 @@ from lakestore.loading.files import File
 from lakestore.loading.nested_texts import NestedTexts
 from lakestore.loading.progress import Place
 from lakestore.loading.reading import Options, Wanted, columns, refusing
-from lakestore.loading.texts import Records, Text, not_blank, physical
+from lakestore.loading.texts import Found, Records, Text, not_blank, physical
 
 QUOTED_BYTES_MAX = 1 << 20
 """The longest record with a quoted line break; a quote that stays open longer is a mistake."""
@@ -38,18 +38,19 @@ class Splitter:
         mark = re.escape(self._delimiter)
         self._value = re.compile(rb'"(?:[^"]|"")*+"[^' + mark + rb"\n]*|[^\"" + mark + rb"\n][^" + mark + rb"\n]*|")
 
-    def __call__(self, data: bytes, is_end: bool) -> tuple[Ints, Ints, Ints, int]:
+    def __call__(self, data: bytes, is_end: bool) -> Found:
         """See `texts.Splitter`."""
         starts, nexts = physical(data, is_end)
+        line_ends = nexts
         used, broken = (int(nexts[-1]) if len(nexts) else 0), np.zeros(0, np.int64)
         if b'"' in data:
             starts, nexts, broken, used = self._quoted(data, starts, nexts, is_end)
         if self._one_column:
-            return starts, nexts, broken, used
+            return Found(starts, nexts, broken, used, line_ends)
         kept = not_blank(data, starts, nexts)
         if len(broken):
             broken = np.cumsum(kept)[broken] - 1
-        return starts[kept], nexts[kept], broken, used
+        return Found(starts[kept], nexts[kept], broken, used, line_ends)
 
     def _quoted(self, data: bytes, starts: Ints, nexts: Ints, is_end: bool) -> tuple[Ints, Ints, Ints, int]:
         """Lines joined to records where a quote goes over their end."""
@@ -157,7 +158,9 @@ class Csv:
             for at in records.broken
             if at >= first
         ]
-        numbers = np.setdiff1d(np.arange(first, len(records)), records.broken)
+        numbers = np.arange(first, len(records))
+        if len(records.broken):
+            numbers = np.setdiff1d(numbers, records.broken)
         read, misfits = self._parsed(records, numbers, bad)
         numbers = np.setdiff1d(numbers, misfits) if len(misfits) else numbers
         refused: dict[int, str] = {}
@@ -295,7 +298,8 @@ def delimiter_of(file: File, options: Options) -> str:
 
 def header_of(file: File, head: bytes, delimiter: str) -> list[str]:
     """The names that the first record has."""
-    starts, nexts, broken, _ = Splitter(delimiter, one_column=False)(head, True)
+    found = Splitter(delimiter, one_column=False)(head, True)
+    starts, nexts, broken = found.starts, found.nexts, found.broken
     if not len(starts) or (len(broken) and broken[0] == 0):
         raise Invalid(f"{file.shown} has no header: its first line names the columns, or say --no-header")
     line = head[int(starts[0]) : int(nexts[0])].removeprefix(_BOM)

@@ -6,7 +6,8 @@ field that no column reads as well, for a misspelled name would lose its values 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import orjson
@@ -40,6 +41,7 @@ class JsonLines:
             known = set(self._schema.names)
             fields += [pa.field(name, kind) for name, kind in SYSTEM_TYPES.items() if name not in known]
         self._shape = Shape.of(pa.schema(fields), "value")
+        self._far = far_decimals(fields)
         self._asked = [field.name for field in self._schema if self._is_asked(field)] if wanted.needs_absent else []
 
     def _numbers(self, field: pa.Field) -> pa.Field:
@@ -109,9 +111,9 @@ class JsonLines:
         lengths = ends - starts
         if (lengths < 2).any() or (whole[starts] != ord("{")).any() or (whole[ends - 1] != ord("}")).any():
             return None
-        data = memoryview(records.data)[int(starts[0]) : int(records.nexts[end - 1])]
-        bytes_ = whole[int(starts[0]) : int(records.nexts[end - 1])]
-        if not bytes_.all() or self._is_deep(records, start, lengths):
+        first, last = int(starts[0]), int(records.nexts[end - 1])
+        data = records.data if (first, last) == (0, len(records.data)) else records.data[first:last]
+        if b"\0" in data or self._is_deep(records, start, lengths):
             return None
         buffer = pa.py_buffer(data)
         text = pa.BinaryArray.from_buffers(
@@ -121,7 +123,7 @@ class JsonLines:
             text = text.cast(pa.string())
         except pa.ArrowInvalid:
             return None
-        if self._shape.has_decimals and pc.match_substring_regex(text, FAR_DECIMAL).true_count:
+        if self._far and pc.match_substring_regex(text, FAR_DECIMAL if b"\\u" in data else self._far).true_count:
             return None
         return parsed_at_once(buffer, end - start, self._shape, "error")
 
@@ -192,6 +194,34 @@ class JsonLines:
             read = json_one.parsed(told[at].as_py())
             flags[at] = name in (read.held if isinstance(read, json_one.Twice) else read)
         return flags
+
+
+def far_decimals(fields: Iterable[pa.Field]) -> str:
+    """A pattern that finds numbers of decimal fields with which Arrow's reader ends the process; empty for no decimals.
+
+    It finds fields by their names, which JSON with no escapes has as they are.
+    """
+    names: set[str] = set()
+    for field in fields:
+        if not _decimal_names(field, names):
+            return FAR_DECIMAL
+    if not names:
+        return ""
+    told = "|".join(re.escape(orjson.dumps(name).decode()) for name in sorted(names))
+    return rf'(?:{told})\s*:\s*"?[-+0-9.]*(?:[0-9.][eE]-[0-9]{{2,}}|[0-9]{{29}})'
+
+
+def _decimal_names(field: pa.Field, names: set[str]) -> bool:
+    """Collect the names of decimals in a field; False if one has no name, for it is in a list."""
+    kind, t = field.type, pa.types
+    if t.is_decimal(kind):
+        names.add(field.name)
+    if t.is_struct(kind):
+        return all(_decimal_names(part, names) for part in kind)
+    inside: set[str] = set()
+    if t.is_list(kind) and t.is_struct(kind.value_type):
+        return _decimal_names(pa.field("", kind.value_type), names)
+    return not t.is_list(kind) or (_decimal_names(pa.field("", kind.value_type), inside) and not inside)
 
 
 _SOME = np.zeros(1, np.bool_)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,8 @@ class Records:
     """The first bytes of the file."""
     broken: Ints
     """Numbers of records that open a quote which is not closed."""
+    after: Place | None = None
+    """The place behind all of them, once it was asked for."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -56,6 +58,8 @@ class Records:
         """The place behind so many of the records; of all of them, behind all data."""
         if not count:
             return self.before
+        if count == len(self) and self.after is not None:
+            return self.after
         end = len(self.data) if count == len(self) else int(self.nexts[count - 1])
         line = self.line_count if count == len(self) else int(self.lines[count]) - 1
         offset = self.before.offset + end
@@ -83,13 +87,27 @@ class Records:
                 before=place,
                 broken=self.broken[mine] - first,
             )
-            yield part
-            start, place = end, part.place_after(last - first) if last > first else place
+            place = part.place_after(len(part)) if len(part) else place
+            yield replace(part, after=place if len(part) else None)
+            start = end
 
 
-Splitter = Callable[[bytes, bool], tuple[Ints, Ints, Ints, int]]
-"""A function of data, and whether it is the last of its file: starts of records, starts of what is behind them,
-numbers of broken records, and the bytes that they take."""
+class Found(NamedTuple):
+    """The records that are found in data."""
+
+    starts: Ints
+    nexts: Ints
+    """Starts of what is behind them."""
+    broken: Ints
+    """Numbers of records that open a quote which is not closed."""
+    used: int
+    """The bytes that they take."""
+    line_ends: Ints
+    """The bytes behind all lines of the data."""
+
+
+Splitter = Callable[[bytes, bool], Found]
+"""A function of data, and whether it is the last of its file."""
 
 
 class Text:
@@ -134,15 +152,15 @@ class Text:
                     " line of rows"
                 )
 
-    def _records(self, data: bytes, found: tuple[Ints, Ints, Ints, int], place: Place) -> Records:
-        starts, nexts, broken, used = found
+    def _records(self, data: bytes, found: Found, place: Place) -> Records:
+        starts, nexts, broken, used, line_ends = found
         if not place.offset and len(starts) and not starts[0] and data.startswith(_BOM):
             starts = starts.copy()
             starts[0] = len(_BOM)
         whole = np.frombuffer(data, dtype=np.uint8)[:used]
-        breaks = np.flatnonzero(whole == 10)
-        lines = place.line + 1 + np.searchsorted(breaks, starts)
-        count = place.line + len(breaks) + int(bool(used) and whole[-1] != 10)
+        ends = line_ends[: np.searchsorted(line_ends, used, side="right")]
+        lines = place.line + 1 + np.searchsorted(ends, starts, side="right")
+        count = place.line + len(ends)
         ends = nexts.copy()
         ends -= (ends > starts) & (whole[np.maximum(ends - 1, 0)] == 10) if used else 0
         ends -= (ends > starts) & (whole[np.maximum(ends - 1, 0)] == 13) if used else 0
@@ -181,12 +199,12 @@ class Text:
         return replace(place, offset=offset, crc=zlib.crc32(more[:end], place.crc), head=head)
 
 
-def lines(data: bytes, is_end: bool) -> tuple[Ints, Ints, Ints, int]:
+def lines(data: bytes, is_end: bool) -> Found:
     """Lines as records; blank ones are none."""
     starts, nexts = physical(data, is_end)
     used = int(nexts[-1]) if len(nexts) else 0
     kept = not_blank(data, starts, nexts)
-    return starts[kept], nexts[kept], np.zeros(0, np.int64), used
+    return Found(starts[kept], nexts[kept], np.zeros(0, np.int64), used, nexts)
 
 
 def physical(data: bytes, is_end: bool) -> tuple[Ints, Ints]:

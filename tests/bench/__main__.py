@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.bench import bridge, console, keyed, life, peer, reading, report, streaming
+from tests.bench import bridge, console, keyed, life, loading, peer, reading, report, streaming
 from tests.bench.orders import IS_SMALL
 from tests.bench.report import Figure
 
@@ -25,6 +25,7 @@ GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {
     "keyed": keyed.measure,
     "reads": reading.measure,
     "life": life.measure,
+    "loading": loading.measure,
     "kafka": peer.measure,
     "bridge": bridge.measure,
     "console": console.measure,

@@ -27,11 +27,11 @@ def _records(data: bytes, cuts: list[int]) -> list[bytes]:
     found, rest, ends = [], b"", [*sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
     for start, end in zip([0, *ends], ends, strict=False):
         rest += data[start:end]
-        starts, nexts, broken, used = split(rest, end == len(data) and start == ends[-1])
+        starts, nexts, broken, used, _ = split(rest, end == len(data) and start == ends[-1])
         assert not len(broken)
         found += [rest[a:b] for a, b in zip(starts, nexts, strict=True)]
         rest = rest[used:]
-    starts, nexts, broken, _ = split(rest, True)
+    starts, nexts, broken, _, _ = split(rest, True)
     assert not len(broken)
     return found + [rest[a:b] for a, b in zip(starts, nexts, strict=True)]
 
@@ -56,7 +56,7 @@ def test_records_are_those_of_a_reader_of_csv(rows: list[list[str]], cuts: list[
     ],
 )
 def test_quotes_that_stand_elsewhere_and_ones_that_stay_open(data: bytes, count: int, broken: list[int]) -> None:
-    starts, nexts, found, used = Splitter(",", one_column=False)(data, True)
+    starts, nexts, found, used, _ = Splitter(",", one_column=False)(data, True)
     assert (len(starts), len(nexts), found.tolist(), used) == (count, count, broken, len(data))
 
 
