@@ -57,8 +57,8 @@ class Changes:
     def prepared(self, chunk: Chunk) -> Chunk:
         """The chunk with the rows that go in: of a known kind, within the condition, with all that is required."""
         chunk = self._of_ops(chunk)
-        chunk = self._filtered(chunk)
-        return self._complete(chunk)
+        chunk = chunk if self._naming else self._with_defaults(chunk)
+        return self._complete(self._filtered(chunk))
 
     def _of_ops(self, chunk: Chunk) -> Chunk:
         name = self._wanted.options.op_column
@@ -96,17 +96,22 @@ class Changes:
         batch = chunk.batch
         for name in self._where.columns:
             if name not in batch.schema.names:
-                kind = self._table.schema.field(name).type
-                batch = batch.append_column(name, pa.nulls(batch.num_rows, kind))
+                batch = batch.append_column(name, pa.repeat(self._unnamed(name), batch.num_rows))
         rows = np.asarray(self._where.mask(batch))
         return chunk.where(rows if chunk.deletes is None else rows | chunk.deletes)
+
+    def _unnamed(self, name: str) -> pa.Scalar:
+        """The value of a column that no row names."""
+        column = self._table.column(name)
+        if column.default is None or self._naming:
+            return pa.scalar(None, self._table.schema.field(name).type)
+        return defaults.scalar(column.default, column.type, column.name)
 
     def _complete(self, chunk: Chunk) -> Chunk:
         """Rows that lack what is required are refused; columns that a row does not name have their default."""
         key = set(self._table.primary_key)
         needed = pa.schema([field for field in self._table.schema if not field.nullable or field.name in key])
         needed = pa.schema([field.with_nullable(False) for field in needed])
-        chunk = chunk if self._naming else self._with_defaults(chunk)
         refused = {}
         for row, name in casts.missing(chunk.batch, needed).items():
             is_delete = self._wanted.deletes or (chunk.deletes is not None and chunk.deletes[row])

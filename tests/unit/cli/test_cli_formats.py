@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import Phase, find, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from lakestore.cli import row_files
 from lakestore.cli.output import size, table
@@ -62,12 +63,16 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.csv", "x.jsonl", "x.arrow"])
-def test_a_file_gives_back_every_type(tmp_path: Path, name: str) -> None:
+@settings(
+    max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture], phases=[Phase.generate], deadline=None
+)
+@given(made=rows(list(range(8))))
+def test_a_file_gives_back_every_type(tmp_path: Path, name: str, made: pa.Table) -> None:
     path = tmp_path / name
-    made = find(rows(list(range(8))), lambda _: True, settings=settings(max_examples=1, phases=[Phase.generate]))
-    hollow = {"id": 8, "c21": {"a": None, "b": None}, "c24": [], "c23": [("odd", None)]}
-    whole = pa.concat_tables([made, pa.Table.from_pylist([hollow], schema=ALL_TYPES)])
-    with row_files.Output(path, row_files.kind_of(path), ALL_TYPES) as out:
+    hollow = {"id": 8, "c21": {"a": None, "b": None}, "c24": [], "c23": [("odd", None)], "c8": math.inf, "c10": ""}
+    odd = {"id": 9, "c9": -math.inf, "c10": '"null"\r\n,;\\', "c23": [("", 1), ('"', None)]}
+    whole = pa.concat_tables([made, pa.Table.from_pylist([hollow, odd], schema=ALL_TYPES)])
+    with row_files.Output(path, row_files.kind_of(path)) as out:
         for batch in whole.to_batches():
             out.write(batch)
     assert read(path, ALL_TYPES).to_pylist() == whole.to_pylist()
@@ -146,6 +151,11 @@ def test_a_line_that_does_not_name_a_column_has_its_default(tmp_path: Path) -> N
     )
     (chunk,) = chunks(path, replace(table, columns=tuple(columns)))
     assert chunk.batch.column("city").to_pylist() == ["new", None, "Rome", "new", None]
+    (chunk,) = chunks(path, replace(table, columns=tuple(columns)), where="city = 'new'")
+    assert chunk.batch.column("id").to_pylist() == [1, 4]
+    path.write_text('{"id": 1}\n')
+    (chunk,) = chunks(path, replace(table, columns=tuple(columns)), where="city = 'new'")
+    assert chunk.batch.to_pylist() == [{"id": 1}]
 
 
 @pytest.mark.parametrize(
