@@ -19,6 +19,7 @@ Convert = Callable[[pa.Array, pa.Field], pa.Array]
 SHOWN_CHARS = 60
 _FINE = r"\.[0-9]{6}[0-9]*[1-9]"
 """Texts of times with more than microseconds, which no column holds."""
+_COUNT = r"^\s*[-+]?[0-9.]+\s*$"
 _PLAIN_TIME_CHARS = 26
 _TRUE, _FALSE = pa.array(["true", "t", "yes", "1"]), pa.array(["false", "f", "no", "0"])
 
@@ -116,7 +117,11 @@ def _made(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _scalars(array: pa.Array, kind: pa.DataType) -> pa.Array:
     t = pa.types
-    if t.is_string(array.type) and t.is_temporal(kind):
+    if t.is_temporal(kind) and not t.is_string(array.type):
+        raise Misfit("it is a number, which has no unit: a time is a text")
+    if t.is_temporal(kind):
+        if pc.any(pc.match_substring_regex(array, _COUNT)).as_py():
+            raise Misfit("it is a number, which has no unit: a time is a text")
         longest = pc.max(pc.binary_length(array)).as_py() or 0
         most = _PLAIN_TIME_CHARS if t.is_timestamp(kind) else 0
         if longest > most and pc.any(pc.match_substring_regex(array, _FINE)).as_py():

@@ -182,7 +182,7 @@ def source_of(text: str, *, name: str = "", kind: str | None = None) -> Source:
     if text == STDIN:
         if kind is None:
             raise Invalid(f"rows from stdin have no file name to tell their format: say --format {' | '.join(FORMATS)}")
-        return Source(name, "stdin", (File(name, "stdin", kind, stdin=Stdin(sys.stdin.buffer)),))
+        return Source(name, "stdin", (File(name, "stdin", kind, stdin=Stdin(_stdin())),))
     if "://" in text:
         return _remote(text, name, kind)
     path = Path(text)
@@ -199,6 +199,14 @@ def source_of(text: str, *, name: str = "", kind: str | None = None) -> Source:
     if not path.exists():
         raise Invalid(f"{text} does not exist")
     return Source(name or str(path.resolve()), text, (_local(path, kind),))
+
+
+def _stdin() -> IO[bytes]:
+    """The standard input without a buffer of Python, whose lock a thread that waits for it would keep for ever."""
+    try:
+        return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
+    except OSError:  # not a file of the system: a program's own stand-in
+        return sys.stdin.buffer
 
 
 def _local(path: Path, kind: str | None) -> File:

@@ -122,6 +122,9 @@ def test_a_table_is_made_of_stdin_which_is_read_once(served: Served, run: Run, m
         def __init__(self, data: bytes) -> None:
             self.buffer = io.BytesIO(data)
 
+        def fileno(self) -> int:
+            raise io.UnsupportedOperation
+
     parquet = io.BytesIO()
     pq.write_table(pa.table({"id": [1, 2, 3]}), parquet)
     for kind, data in {

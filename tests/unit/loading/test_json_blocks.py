@@ -105,3 +105,13 @@ def test_a_name_twice_and_numbers_beyond_their_type_are_refused(tmp_path: Path) 
     assert sorted(bad) == [101, 102, 103, 104, 105, 106]
     for (_, says), why in zip(lines.items(), (bad[line] for line in sorted(bad)), strict=True):
         assert says in why
+
+
+def test_a_number_is_no_time(tmp_path: Path) -> None:
+    """Nobody says its unit: alone in a block, beside texts, and as a text."""
+    table = define("a.b", PLAIN, buckets=1)
+    for number in ("1000", "1e3", "1.5", '"1000"', "-1"):
+        for others in (0, 100):
+            text = '{"t": "2026-01-01T00:00:00Z"}\n' * others
+            rows, bad = _read(tmp_path / "x.jsonl", f'{text}{{"t": {number}}}\n', table)
+            assert (len(rows), list(bad)) == (others, [others + 1])
