@@ -8,6 +8,7 @@ from lakestore.client.connection import Connection
 from lakestore.client.dropped import DeleteProgress, DroppedTable, Truncated
 from lakestore.client.written import CommitToken, WriteResult
 from lakestore.model.table import Table
+from lakestore.rows import clock_words
 from lakestore.v1 import lakestore_pb2 as pb
 
 OnProgress = Callable[[DeleteProgress], None]
@@ -37,7 +38,8 @@ def deleted(
     """Delete the rows that meet a condition at one cut; the position behind the last of its commits."""
     matched = gone = looked_at = 0
     last = ""
-    request = pb.DeleteWhereRequest(table=definition.name, table_uuid=definition.uuid, where=where, dry_run=dry_run)
+    asked = clock_words.fixed(where)
+    request = pb.DeleteWhereRequest(table=definition.name, table_uuid=definition.uuid, where=asked, dry_run=dry_run)
     while True:
         answer = connection.transport.delete_where(request)
         matched, gone, looked_at = matched + answer.matched, gone + answer.deleted, looked_at + answer.looked_at

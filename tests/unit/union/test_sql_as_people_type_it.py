@@ -162,3 +162,12 @@ def test_a_stream_a_scan_and_a_query_take_the_same_conditions(lake: Lake) -> Non
         asked = lake.sql(f"SELECT * FROM shop.orders WHERE {condition} ORDER BY id").to_pylist()
         assert folded == scanned == asked, condition
         assert asked
+
+
+def test_rows_are_deleted_by_such_conditions(lake: Lake) -> None:
+    orders = lake.table("shop.orders")
+    condition = "round(amount * 2) % 2 = 1 AND upper(who) = 'B' AND TIMESTAMPTZ '2020-01-01 00:00:00+00' < now()"
+    asked = orders.scan(where=condition).count()
+    assert asked == 3
+    assert orders.delete(where=condition).result.deleted == asked
+    assert orders.scan(where=condition).count() == 0
