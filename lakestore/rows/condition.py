@@ -103,7 +103,7 @@ class RowFilter:
         """The places of the rows for which the condition is true."""
         assert not isinstance(self.expression, RowTest)
         with _named():
-            return places(self.expression, self._ordered(batch))
+            return places(self.expression, self._ordered(batch), batch.num_rows)
 
     def _ordered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns read, with NaN replaced by infinity, which compares as NaN should."""
@@ -112,9 +112,9 @@ class RowFilter:
         return pa.RecordBatch.from_arrays(arrays, names=list(self.columns))
 
 
-def places(expression: pc.Expression, batch: pa.RecordBatch) -> pa.Array:
-    """The places of the rows of a batch for which an expression is true."""
-    numbers = pa.array(np.arange(batch.num_rows))
+def places(expression: pc.Expression, batch: pa.RecordBatch, rows: int) -> pa.Array:
+    """The places of so many rows for which an expression is true; a batch of no columns does not say how many."""
+    numbers = pa.array(np.arange(rows))
     marked = pa.Table.from_arrays([*batch.columns, numbers], names=[*batch.schema.names, ""])
     return marked.filter(expression).column("").combine_chunks()
 
@@ -144,7 +144,7 @@ def _held(part: pc.Expression | RowTest, batch: pa.RecordBatch) -> npt.NDArray[n
     if isinstance(part, RowTest):
         return part.held(batch)
     found = np.zeros(batch.num_rows, dtype=np.bool_)
-    found[places(part, batch).to_numpy()] = True
+    found[places(part, batch, batch.num_rows).to_numpy()] = True
     return found
 
 

@@ -58,6 +58,8 @@ def _compared(engine: Any, seeds: range) -> int:
             assert any(words in refused.message for words in _ALLOWED), (seed, text, refused.message)
             continue
         assert found == wanted, (seed, text)
+        part = condition_text.parse(text, TABLE).mask(batch.slice(3, 20))
+        assert [3 + int(place) for place in part.nonzero()[0]] == [number for number in wanted if 3 <= number < 23]
         _pruned(text, batch, set(found))
         answered += 1
     return answered
