@@ -33,9 +33,14 @@ class HotRows:
         self._ranges = PieceRanges()
 
     def fetch(self, request: pb.FetchRequest, earlier: TableState | None = None) -> Iterator[pb.RowBatch]:
-        """The rows of one split, of the table as it was `earlier` if it was truncated since the read began."""
+        """The rows of one split, of the table as it was `earlier` if it was truncated since the read began.
+
+        A read that holds a lease goes on although the table was dropped, as long as its rows are kept.
+        """
         limits = self._engine.limits
-        state = earlier or self._engine.view.by_uuid(request.table_uuid)
+        view = self._engine.view
+        dropped = view.dropped.get(request.table_uuid) if request.lease else None
+        state = earlier or (dropped.state if dropped else view.by_uuid(request.table_uuid))
         log = _checked(state, request)
         names = [name for name in request.columns if name != PREV]
         wanted = state.versions.numbered(request.schema_id) if request.HasField("schema_id") else state.table

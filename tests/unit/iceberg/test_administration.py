@@ -10,6 +10,7 @@ import pytest
 
 from lakestore.errors import Conflict, Fenced, Invalid, NotFound
 from lakestore.limits import Limits
+from lakestore.union import arrow
 from lakestore.union.cut import Cut
 from lakestore.union.verify import verify
 from lakestore_server.iceberg.contents import Name
@@ -92,8 +93,10 @@ def test_a_dropped_table_is_had_back_as_it_was(served: Served) -> None:
     for batch in table.changes(subscription="s", until="now"):
         batch.ack()
     heads, location = served.state("a.t").heads(), served.engine.view.pointers["a", "t"].location
-    with Cut(lake.transport, ["a.t"], lease_seconds=60):
+    with Cut(lake.transport, ["a.t"], lease_seconds=60) as cut:
         lake.drop_table("a.t")
+        hot = arrow.hot(cut, cut.plan.scan("a.t"), ["k"])
+        assert sorted(k for batch in hot for k in batch.column("k").to_pylist()) == [0, 1, 2, 3, 4], "a read goes on"
         assert [each.name for each in lake.tables()] == []
         with pytest.raises(NotFound):
             table.upsert([{"k": 1, "v": "z"}])
