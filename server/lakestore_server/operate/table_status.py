@@ -93,14 +93,14 @@ def table_status(state: TableState, marks: ClockMarks = NO_MARKS) -> TableStatus
 
 
 def _hot_since_us(state: TableState, points: Sequence[int], marks: ClockMarks) -> int:
-    hot = ((log, point) for log, point in zip(state.logs, points, strict=True) if log.head > point)
+    begins = ((log, max(point, log.base.end)) for log, point in zip(state.logs, points, strict=True))
+    hot = ((log, begin) for log, begin in begins if log.head > begin)  # a log may have given up all that it had
     commits = {_first_commit(log, point) for log, point in hot}  # many buckets share one
     return min((marks.time_us(*commit) for commit in commits), default=0)
 
 
 def _first_commit(log: BucketLog, point: int) -> tuple[int, int]:
     """LSN and stamp of the first commit behind a commit end."""
-    point = max(point, log.base.end)
     index = next(chunk.index for chunk in log.chunks if chunk.end > point)
     at = 0 if point < index.end[0] else int(index.end.searchsorted(point, side="right"))
     return int(index.lsn[at]), int(index.time_us[at])
