@@ -11,6 +11,7 @@ import pytest
 
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
+from lakestore.wire.commit_message import CommitMessage
 from lakestore_server import service
 from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.changes.stream import Listener
@@ -32,7 +33,8 @@ def test_a_row_has_the_messages_of_its_rpc(method: rpc.Method) -> None:
         assert asked == [pb.ChangesRequest, Listener]
         assert answered == collections.abc.Iterator[EncodedBatch]
         return
-    assert asked == [_message(method.request, stream=method.streams_in)]
+    kind = pb.CommitRequest | CommitMessage if method.name == "Write" else method.request
+    assert asked == [_message(kind, stream=method.streams_in)]
     assert answered == _message(method.answer, stream=method.streams_out)
 
 
