@@ -25,6 +25,7 @@ from lakestore_server.duties.dropped_tables import DroppedTables
 from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.upkeep import Upkeep
+from lakestore_server.duties.verify_ahead import verify_ahead
 from lakestore_server.edge import exposure_check
 from lakestore_server.edge.console.routes import Console
 from lakestore_server.edge.grpc import GrpcServer
@@ -101,6 +102,7 @@ class Server:
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
         self._on_fatal = on_fatal or _no_op
         store = self._opened(disk or RealDisk(), journal_of, index_of)
+        verify_ahead(self.engine.view, self.engine.index.runs, clock)
         self.upkeep = Upkeep(self.engine, clock)
         self._closed = False
         held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.kept.items()}

@@ -82,6 +82,14 @@ class BlockChecks:
             self._known[block] = self._is_whole(block)
         self._all_known = bool(self._known.all())
 
+    def ahead(self, goes_on: Callable[[], bool]) -> None:
+        """Compare the blocks that nobody has read, as long as it goes on; one that is damaged stays for its readers."""
+        for block in np.flatnonzero(~self._known).tolist():
+            if not goes_on():
+                return
+            self._known[block] = self._is_whole(block)
+        self._all_known = bool(self._known.all())
+
     def _compare(self, blocks: Ints) -> None:
         unknown = blocks[~self._known[blocks]]
         for block in unknown.tolist():

@@ -11,7 +11,7 @@ versions; 1 knows numbers alone, and its directory is the places.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,6 +88,10 @@ class Run:
     def file(self) -> RunFile:
         """The words of a checkpoint for this run."""
         return RunFile(self.path.name, self.size, self.entries, self._crc)
+
+    def verify_ahead(self, goes_on: Callable[[], bool]) -> None:
+        """Compare the blocks before a look-up asks for them, as long as it goes on."""
+        self._blocks.ahead(goes_on)
 
     def scrub(self) -> Iterator[tuple[int, str]]:
         """(bytes, damage or nothing) of each block, read again."""

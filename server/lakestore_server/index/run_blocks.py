@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -88,6 +88,14 @@ class Blocks:
         """`check` of [first, last)."""
         if not self.is_checked:
             self._check_blocks(range(first // BLOCK_BYTES, -(-last // BLOCK_BYTES)))
+
+    def ahead(self, goes_on: Callable[[], bool]) -> None:
+        """Compare the blocks that nobody has used, as long as it goes on; one that is damaged stays for its users."""
+        for block in np.flatnonzero(~self._checked).tolist():
+            if not goes_on():
+                return
+            self._checked[block] = self.is_whole(block)
+        self.is_checked = bool(self._checked.all())
 
     def _check_blocks(self, blocks: Sequence[int]) -> None:
         for block in blocks:
