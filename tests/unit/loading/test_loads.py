@@ -126,6 +126,7 @@ def test_a_load_that_stops_anywhere_goes_on_there(
     [
         (lambda text: "id,name,amount\n9" + text[16:], "is another file than the one that was loaded"),
         (lambda text: text[:-1], "changed before line"),
+        (lambda text: f"{text[:1100]}x{text[1101:]}", "changed before line"),
         (lambda text: text + "9", "line 101 was loaded as the last one, and goes on now"),
     ],
 )
