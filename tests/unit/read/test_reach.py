@@ -138,7 +138,7 @@ def test_describe_and_status_say_since_when_and_why(served: Served) -> None:
     table.upsert([{"id": 1, "v": 1}])
     start = move_log_start(served.engine, KEYED)
     assert described().endswith(", for its log starts there, by an earlier retention")
-    status = served.verbs("Status")._status([KEYED]).tables[0].as_dict()
+    status = served.server.service.status.now([KEYED]).tables[0].as_dict()
     assert (status["reads_from_lsn"], position_of(status["reads_from_token"]).lsn) == (start, start)
     assert text_of(status["reads_from_us"])[:19].replace("T", " ") in described()
     assert served.lake.transport.status(pb.StatusRequest(tables=[KEYED])).status.count("reads_from_why") == 1
