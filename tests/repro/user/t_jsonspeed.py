@@ -32,7 +32,7 @@ def t(keep, label):
     with open("sp.jsonl", "w") as f:
         for r in rows:
             f.write(json.dumps({k: r[k] for k in keep}) + "\n")
-    p = subprocess.run(["lakestore", "write", "shop.orders", "sp.jsonl"], capture_output=True, text=True)
+    p = subprocess.run(["lakestore", "write", "shop.orders", "sp.jsonl", "--again"], capture_output=True, text=True)
     print(label, re.findall(r"\(.*\)", p.stderr)[-1:] or p.stderr[-200:])
 
 
