@@ -15,7 +15,7 @@ from tests.support.served import Served
 @pytest.fixture(scope="session")
 def page() -> Iterator[Browser]:
     if not browser.find():
-        pytest.skip(browser.MISSING)
+        pytest.fail(browser.MISSING)
     with Browser() as made:
         yield made
 
