@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -46,24 +45,19 @@ def _dropped(server: str, *, as_json: bool) -> None:
     """List the dropped tables that are still kept."""
     with connected(server) as lake:
         found = lake.dropped_tables()
-    now = datetime.now(UTC)
     rows = [
         {
             "table": each.name,
             "dropped": each.dropped.isoformat(timespec="seconds"),
-            "left": "its files are being removed" if each.until is None else _left(each.until - now),
+            "left": "its files are being removed" if each.until is None else duration(each.left.total_seconds()),
             "rows": each.rows,
             "disk": size(each.bytes),
             "id": each.uuid,
         }
         for each in found
     ]
-    emit([asdict(each) for each in found] if as_json else rows, as_json=as_json, empty="no dropped tables are kept")
-
-
-def _left(left: timedelta) -> str:
-    """The time in which a table can be undropped."""
-    return duration(max(left.total_seconds(), 0.0))
+    told = [{**asdict(each), "left": each.left.total_seconds()} for each in found]
+    emit(told if as_json else rows, as_json=as_json, empty="no dropped tables are kept")
 
 
 @click.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from lakestore.model import times
 from lakestore.v1 import lakestore_pb2 as pb
@@ -18,6 +18,8 @@ class DroppedTable:
     dropped: datetime
     until: datetime | None
     """The time up to which `undrop` has it back; None: its files are being removed."""
+    left: timedelta
+    """The time until then, by the server's clock."""
     rows: int
     bytes: int
     """Bytes of the server's own files; those in the lake are not counted."""
@@ -27,7 +29,8 @@ class DroppedTable:
         """The table that the server tells of."""
         until = None if entry.going else times.moment_of(entry.until_us)
         dropped = times.moment_of(entry.dropped_us)
-        return DroppedTable(entry.table, entry.table_uuid, dropped, until, entry.rows, entry.bytes)
+        left = timedelta(microseconds=entry.left_us)
+        return DroppedTable(entry.table, entry.table_uuid, dropped, until, left, entry.rows, entry.bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,10 +78,11 @@ class Droppings:
     def list_dropped_tables(self, _: pb.ListDroppedTablesRequest) -> pb.ListDroppedTablesAnswer:
         """All dropped tables that are still kept, the newest first."""
         every = sorted(self._engine.view.dropped.values(), key=lambda each: -each.lsn)
-        return pb.ListDroppedTablesAnswer(tables=map(_entry, every))
+        now_us = self._engine.now_us()
+        return pb.ListDroppedTablesAnswer(tables=[_entry(each, now_us) for each in every])
 
 
-def _entry(held: Dropped) -> pb.DroppedTable:
+def _entry(held: Dropped, now_us: int) -> pb.DroppedTable:
     logs = held.state.logs
     return pb.DroppedTable(
         table=held.name,
@@ -91,6 +92,7 @@ def _entry(held: Dropped) -> pb.DroppedTable:
         rows=sum(log.at_head.live_rows for log in logs),
         bytes=sum(chunk.size for log in logs for chunk in log.chunks),
         going=not held.until_us,
+        left_us=max(held.until_us - now_us, 0),
     )
 
 
