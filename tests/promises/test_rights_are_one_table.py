@@ -128,6 +128,9 @@ def test_a_row_names_what_is_owned_and_what_is_listed(method: rpc.Method) -> Non
         "ListSubscriptions": Listing.SUBSCRIPTIONS,
         "ListProducers": Listing.PRODUCERS,
         "ListRegisters": Listing.REGISTERS,
+        "TruncateTable": Listing.SUBSCRIPTIONS,
+        "ListDroppedTables": Listing.DROPPED,
+        "ListDatabases": Listing.DATABASES,
     }
     assert row.lists == lists.get(method.name)
 
@@ -135,6 +138,10 @@ def test_a_row_names_what_is_owned_and_what_is_listed(method: rpc.Method) -> Non
 ON_ORDERS: dict[str, tuple[Any, set[str]]] = {
     "CreateTable": (pb.CreateTableRequest(definition='{"name": "shop.orders"}'), {"admin"}),
     "DropTable": (pb.TableRequest(table="shop.orders"), {"admin"}),
+    "RenameTable": (pb.RenameTableRequest(table="shop.orders", new_name="shop.orders"), {"admin"}),
+    "TruncateTable": (pb.TruncateTableRequest(table="shop.orders"), {"admin"}),
+    "UndropTable": (pb.UndropTableRequest(table="shop.orders"), {"admin"}),
+    "DeleteWhere": (pb.DeleteWhereRequest(table="shop.orders"), {"admin"}),
     "AlterTable": (pb.AlterTableRequest(table="shop.orders"), {"admin"}),
     "GetTable": (pb.TableRequest(table="shop.orders"), set(RIGHTS)),
     "Commit": (pb.CommitRequest(changes=[pb.Change(table="shop.orders")]), {"write", "admin"}),
@@ -152,6 +159,9 @@ NOT_OF_A_TABLE = {
     "Hello": set(RIGHTS),
     "Head": set(RIGHTS),
     "ListTables": set(RIGHTS),
+    "ListDroppedTables": set(RIGHTS),
+    "ListDatabases": set(RIGHTS),
+    "ResetSubscription": {"read", "tier", "admin"},
     "OpenProducer": {"write", "admin"},
     "ListProducers": set(RIGHTS),
     "DropProducer": {"write", "admin"},
@@ -170,6 +180,8 @@ EVERYTHING = {
     "AcquireTierer": {"tier", "admin"},
     "ReleaseTierer": {"tier", "admin"},
     "Backup": {"admin"},
+    "CreateDatabase": {"admin"},
+    "DropDatabase": {"admin"},
     "AcceptClock": {"admin"},
 }
 
@@ -205,6 +217,31 @@ def test_each_of_several_tables_is_asked_for() -> None:
     for name, request in (("Plan", pb.PlanRequest), ("Changes", pb.ChangesRequest), ("Status", pb.StatusRequest)):
         assert not may(RPCS[policy.SERVICE + name], who, request(tables=["shop.orders", "shop.items"])), name
         assert may(RPCS[policy.SERVICE + name], who, request(tables=["shop.orders"])), name
+
+
+def test_a_rename_and_an_undrop_take_the_right_on_both_names() -> None:
+    who = principal("admin", "shop.*")
+    for name, kind in (("RenameTable", pb.RenameTableRequest), ("UndropTable", pb.UndropTableRequest)):
+        row = RPCS[policy.SERVICE + name]
+        assert may(row, who, kind(table="shop.orders", new_name="shop.old")), name
+        assert not may(row, who, kind(table="shop.orders", new_name="web.orders")), name
+        assert not may(row, who, kind(table="web.orders", new_name="shop.orders")), name
+
+
+def test_a_delete_by_a_condition_takes_the_right_to_read_what_it_asks() -> None:
+    row, request = RPCS[f"{policy.SERVICE}DeleteWhere"], pb.DeleteWhereRequest(table="shop.orders")
+    both = Principal("p", (Grant(frozenset({"read", "write"}), ("shop.orders",)),))
+    assert may(row, both, request)
+    for right in ("read", "write", "tier"):
+        assert not may(row, principal(right, "shop.orders"), request), right
+
+
+def test_a_database_takes_the_right_on_all_of_its_tables() -> None:
+    for name in ("CreateDatabase", "DropDatabase"):
+        row = RPCS[policy.SERVICE + name]
+        assert may(row, principal("admin", "shop.*"), pb.DatabaseRequest(database="shop")), name
+        for pattern in ("shop.orders", "web.*", "sho"):
+            assert not may(row, principal("admin", pattern), pb.DatabaseRequest(database="shop")), name
 
 
 def test_a_feed_of_a_table_takes_the_right_to_write_that_table() -> None:
