@@ -250,7 +250,6 @@ WRITES = [
     "ALTER TABLE lake.{} ADD PARTITION FIELD bucket(4, id)",
     "ALTER TABLE lake.{} WRITE ORDERED BY price",
     "ALTER TABLE lake.{} SET TBLPROPERTIES ('write.data.path' = 'file:///tmp/elsewhere')",
-    "ALTER TABLE lake.{} RENAME TO shop.other",
     "ALTER TABLE lake.{} DROP TAG `lakestore-tier`",
     "CALL lake.system.set_current_snapshot(table => '{}', ref => 'side')",
     "DROP TABLE lake.{}",

@@ -38,6 +38,7 @@ is there; a connection that does not come so far in time is closed."""
 OPEN_BODY_BYTES_MAX = 64 << 10
 """Limit of the body of a request whose sender is not known yet."""
 _ICEBERG, _CONSOLE = "/iceberg/", "/console/"
+_BODILESS = ("GET", "HEAD")
 _SHOWN_CHARS = 100
 """Characters of an unknown path that log and refusal show."""
 
@@ -111,6 +112,9 @@ class Gate:
         # A right that does not depend on the body is asked for before a byte of the body is read.
         if row is None or not row.body:
             self._admission.check(row, caller, facts_of(matched.path, None), what)
+        if method in _BODILESS:  # whoever sends one with these waits for nobody
+            _advance(scope)
+            return b"", caller
         body = await self._body(receive, caller)
         _advance(scope)
         if row is not None and row.body:

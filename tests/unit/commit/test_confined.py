@@ -47,10 +47,10 @@ def _fails_in_build(monkeypatch: pytest.MonkeyPatch) -> None:
 def _fails_in_check(monkeypatch: pytest.MonkeyPatch) -> None:
     real: Any = getattr(loop, "renewed")  # noqa: B009 (imported there for itself)
 
-    def renewed(request: Any, view: Any) -> Any:
+    def renewed(request: Any, view: Any, *rest: Any) -> Any:
         if POISON in request.changes[0].batch.column("v").to_pylist():
             raise KeyError("v")
-        return real(request, view)
+        return real(request, view, *rest)
 
     monkeypatch.setattr(loop, "renewed", renewed)
 
