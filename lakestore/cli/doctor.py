@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from lakestore_server.settings import Settings
 
 HTTP_SECONDS = 10.0
+METRICS_BYTES_MAX = 64 << 20
+"""Bytes of metrics that a bundle takes."""
+_SCHEMES = ("http", "https")
+_PORT = re.compile(r"[\w.-]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}")
 _SIGNS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED"}
 
 _config = click.option(
@@ -135,13 +141,22 @@ def _of_server(server: str, status: dict[str, Any] | None, silence: str) -> Iter
         "; ".join(damage) or "none known",
         "lakestore verify --deep, then restore from a backup (docs/operating.md)" if damage else "",
     )
-    yield _catalog(f"{status.get('scheme', 'http')}://{status['http']}/iceberg/v1/config")
+    yield _catalog(status)
 
 
-def _catalog(url: str) -> Finding:
+def _url(status: dict[str, Any], path: str) -> str | None:
+    """A URL of the HTTP port that a server names; None for a name that leads elsewhere, such as into a file."""
+    scheme, port = status.get("scheme", "http"), str(status.get("http", ""))
+    return f"{scheme}://{port}{path}" if scheme in _SCHEMES and _PORT.fullmatch(port) else None
+
+
+def _catalog(status: dict[str, Any]) -> Finding:
     """The catalog, asked from this machine as an engine would ask."""
     from lakestore_server.doctor.finding import Finding
 
+    url = _url(status, "/iceberg/v1/config")
+    if url is None:
+        return Finding("catalog", "warning", "the server names no HTTP port", "ask a server that you trust")
     try:
         with urllib.request.urlopen(url, timeout=HTTP_SECONDS) as answer:  # noqa: S310 (the scheme is the server's own)
             return Finding("catalog", "ok", f"{url} answers {answer.status}")
@@ -149,7 +164,7 @@ def _catalog(url: str) -> Finding:
         if error.code in (401, 403):
             return Finding("catalog", "ok", f"{url} asks for a token")
         return Finding("catalog", "failed", f"{url} answers {error.code}", "see the server's log")
-    except OSError as error:
+    except (OSError, HTTPException) as error:
         remedy = "engines on this machine need the HTTP port: open it, or listen on another --host"
         return Finding("catalog", "failed", f"{url}: {getattr(error, 'reason', error)}", remedy)
 
@@ -199,11 +214,13 @@ def support_bundle(
 def _metrics(status: dict[str, Any] | None) -> str:
     if status is None:
         return "no server answered\n"
-    url = f"{status.get('scheme', 'http')}://{status['http']}/metrics"
+    url = _url(status, "/metrics")
+    if url is None:
+        return "the server names no HTTP port\n"
     try:
         with urllib.request.urlopen(url, timeout=HTTP_SECONDS) as answer:  # noqa: S310 (the scheme is the server's own)
-            return str(answer.read().decode())
-    except OSError as error:
+            return str(answer.read(METRICS_BYTES_MAX).decode(errors="replace"))
+    except (OSError, HTTPException) as error:
         return f"{url}: {getattr(error, 'reason', error)}\n"
 
 

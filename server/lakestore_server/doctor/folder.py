@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -87,11 +88,7 @@ def _file_system(folder: Path, mounts: Path) -> str:
 
 def sync(folder: Path) -> Iterator[Finding]:
     """Small synced writes, as each commit makes one."""
-    path = folder / f".doctor-{os.getpid()}"
-    try:
-        took = _synced_writes(path)
-    finally:
-        path.unlink(missing_ok=True)
+    took = _synced_writes(folder / f".doctor-{os.getpid()}-{secrets.token_hex(4)}")
     median, slowest = statistics.median(took), max(took)
     found = f"a synced write takes {median * 1e3:.2f} ms, at most {slowest * 1e3:.2f} ms of {len(took)}"
     if median > SLOW_SYNC_SECONDS:
@@ -101,7 +98,7 @@ def sync(folder: Path) -> Iterator[Finding]:
 
 
 def _synced_writes(path: Path) -> Sequence[float]:
-    file = RealDisk().create(path)
+    file = RealDisk().create(path)  # before the try: a file that was there stays
     took = []
     try:
         for _ in range(PROBES):
@@ -111,4 +108,5 @@ def _synced_writes(path: Path) -> Sequence[float]:
             took.append(time.monotonic() - began)
     finally:
         file.close()
+        path.unlink(missing_ok=True)
     return took[1:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import tarfile
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,12 +31,59 @@ TEXTS = [
     f"api-key: '{SECRET}'",
     f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----",
     f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\ncut off",
+    f"postgres://u:a,b;{SECRET}@host/db",
+    f"postgres://u:a@{SECRET}@host/db",
+    f"postgres://u:a/{SECRET}@host/db",
+    f"https://{SECRET}@host/path",
+    f'password: "correct horse, {SECRET}"',
+    f'{{"password":"a\\"b {SECRET}"}}',
+    f"token: token: {SECRET}",
+    f"password=a@{SECRET}",
+    f"PGPASSWORD={SECRET}",
+    f"lakestore tables --token {SECRET}",
+    f"https://a.example/x?X-Amz-Signature=ab&sig={SECRET}&y=1",
+]
+ALONE = [
+    f"\npassword: correct horse {SECRET}",
+    f"\nexport DB_PASSPHRASE=a,{SECRET};b",
+    f"\n  - db.password = x, {SECRET}",
 ]
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_secret_is_masked_by_the_name_before_it(text: str) -> None:
     assert SECRET not in bundle.masked(f"before {text} after", {})
+
+
+@pytest.mark.parametrize("text", ALONE)
+def test_a_line_that_begins_with_a_secret_s_name_is_masked_to_its_end(text: str) -> None:
+    assert SECRET not in bundle.masked(f"before{text}\nafter", {})
+    assert bundle.masked(f"before{text}\nafter", {}).endswith("\nafter")
+
+
+def test_the_end_of_a_key_whose_begin_was_cut_off_is_masked() -> None:
+    assert SECRET not in bundle.masked(f"{SECRET}\n-----END PRIVATE KEY-----\nafter", {})
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [f"lakestore_{'aB3_' * 10}abc", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.c2ln", "AKIAIOSFODNN7EXAMPLE"],
+)
+def test_a_secret_that_is_known_by_its_looks_is_masked_anywhere(secret: str) -> None:
+    assert bundle.masked(f"a call with {secret}, refused", {}) == "a call with ********, refused"
+
+
+def test_values_of_this_process_are_masked_as_json_and_urls_write_them() -> None:
+    environment = {"PGPASSWORD": 'p"ä/ss 1', "MYSQL_PWD": "hunter2"}
+    text = json.dumps({"a": 'p"ä/ss 1'}) + " p%22%C3%A4%2Fss%201 hunter2"
+    assert bundle.masked(text, environment) == '{"a": "********"} ******** ********'
+
+
+def test_long_lines_without_a_secret_take_no_time() -> None:
+    began = time.thread_time()
+    for text in ("a" * 400_000, "a." * 200_000, "://" * 100_000, "token" * 80_000, "--a" * 100_000, "a://b:c" * 60_000):
+        bundle.masked(text, {})
+    assert time.thread_time() - began < 5
 
 
 @given(st.sampled_from(TEXTS), st.text(max_size=20), st.text(max_size=20))
@@ -99,3 +147,20 @@ def test_doctor_tells_of_a_server_and_of_one_that_is_not_there(tmp_path: Path) -
     )
     assert offline.exit_code == 1
     assert "FAILED   warehouse" in offline.output
+
+
+@pytest.mark.parametrize("http", ["{file}#", "{file}?", "host:1/{file}?", "", "user:x@host:1", "[::1]:1/x#"])
+def test_a_server_cannot_have_a_file_of_this_machine_put_into_the_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, http: str
+) -> None:
+    (tmp_path / "own").write_text("words of this machine")
+    for scheme in ("file", "http"):
+        said = {"scheme": scheme, "http": http.format(file=tmp_path / "own"), "health": "serving"}
+        monkeypatch.setattr("lakestore.cli.doctor._status", lambda _, said=said: (said, ""))
+        target = tmp_path / f"{scheme}.tar.gz"
+        run = CliRunner().invoke(cli, ["support-bundle", "--server", "127.0.0.1:9", "-o", str(target)])
+        assert run.exit_code == 0, run.output
+        with tarfile.open(target) as archive:
+            parts = {each.name.partition("/")[2]: archive.extractfile(each).read() for each in archive}  # type: ignore[union-attr]
+        assert parts["metrics.txt"] == b"the server names no HTTP port\n"
+        assert b"words of this machine" not in b"".join(parts.values())
