@@ -5,13 +5,9 @@ Negations are pushed into the comparisons while parsing, so nothing is ever inve
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import pyarrow as pa
 import pyarrow.compute as pc
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from lakestore.errors import Invalid
 from lakestore.model.columns import SYSTEM_TYPES
@@ -34,21 +30,16 @@ from lakestore.rows.condition import (
     Skip,
     connected,
 )
+from lakestore.rows.condition_tree import NODES_MAX, VALUES_MAX, too_large, tree
 from lakestore.rows.literals import Literal, cast_type, first_line, refused, short
 
 CHARS_MAX = 1 << 18
 """Characters of a condition."""
-NODES_MAX = 1_000
-"""Comparisons, negations and connections of a condition; the values of IN are counted apart."""
-VALUES_MAX = 10_000
-"""Values in all lists of IN together."""
 DEPTH_MAX = 64
 """Parentheses, negations and casts inside one another."""
 _DAY_AND_TIME = {pa.date32(), pa.timestamp("us")}
 _SPANS = (kinds.INTERVAL, kinds.DURATION)
 Found = tuple[pc.Expression | RowTest, Skip]
-_TOKENS_MAX = 8 * NODES_MAX + 2 * VALUES_MAX
-_TREES_KEPT = 4
 
 
 def parse(text: str, table: Table) -> RowFilter:
@@ -58,7 +49,7 @@ def parse(text: str, table: Table) -> RowFilter:
     try:
         text.encode()
         reader = _Reader(table)
-        expression, skip = reader.condition(_tree(text), negated=False)
+        expression, skip = reader.condition(tree(text), negated=False)
     except UnicodeEncodeError as error:
         raise Invalid("the condition holds half of a character (a surrogate): write it as Unicode") from error
     except RecursionError as error:
@@ -67,25 +58,6 @@ def parse(text: str, table: Table) -> RowFilter:
     made = RowFilter(expression, columns, skip=skip, text=text, inside=inside)
     _try(made, table, text)
     return made
-
-
-@lru_cache(maxsize=_TREES_KEPT)
-def _tree(text: str) -> exp.Expr:
-    """The tree of a condition's text, which nobody changes: a stream of many tables reads it for each."""
-    try:
-        tokens = sqlglot.tokenize(text, read="duckdb")
-        if len(tokens) > _TOKENS_MAX:
-            raise _too_large()
-        return sqlglot.parse_one(text, into=exp.Condition, dialect="duckdb")
-    except SqlglotError as error:
-        raise Invalid(f"{short(text)!r} is not a whole condition in SQL, such as amount > 10") from error
-
-
-def _too_large() -> Invalid:
-    return Invalid(
-        f"a condition has at most {NODES_MAX} comparisons and connections and {VALUES_MAX} values of IN: look the rows"
-        " up by their keys, or use lake.sql"
-    )
 
 
 def _try(made: RowFilter, table: Table, text: str) -> None:
@@ -170,7 +142,7 @@ class _Reader:
         self._nodes += nodes
         self._listed += values
         if self._nodes > NODES_MAX or self._listed > VALUES_MAX:
-            raise _too_large()
+            raise too_large()
 
     def _connected(self, node: exp.And | exp.Or, *, negated: bool, depth: int) -> Found:
         reads = [self.condition(part, negated=negated, depth=depth) for part in node.flatten()]

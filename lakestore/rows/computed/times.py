@@ -38,6 +38,7 @@ _SHORT = {
     "usec": "microsecond", "centuries": "century", "millennia": "millennium", "weekofyear": "week",
     "dayofmonth": "day", "dayofweek": "dow", "weekday": "dow", "dayofyear": "doy",
 }  # fmt: skip
+INTERVAL_CHARS_MAX = 1_000
 _PART = re.compile(r"\s*([+-]?\d+)\s*([a-zA-Z]+)")
 _PARTS: dict[str, Callable[[Datum], Datum]] = {
     "year": pc.year,
@@ -72,9 +73,11 @@ def unit(name: str, text: str) -> str:
 
 def interval(count: str, name: str, text: str) -> Value:
     """INTERVAL, of one number and its unit, or of a text such as '1 day 2 hours'."""
-    said = f"{count} {name}" if name else count
+    said = (f"{count} {name}" if name else count).rstrip()
+    if len(said) > INTERVAL_CHARS_MAX:
+        raise Invalid(f"{text} is too long an interval")
     months = micros = at = 0
-    while at < len(said.rstrip()):
+    while at < len(said):
         found = _PART.match(said, at)
         if found is None or len(found[1]) > 12:
             raise Invalid(f"{text} is no interval such as INTERVAL 1 DAY or INTERVAL '1 day 2 hours'")

@@ -15,6 +15,8 @@ from lakestore.errors import Invalid
 Mask = npt.NDArray[np.bool_]
 Datum = Any
 """A pyarrow array of the batch's length, or a scalar."""
+CONSTANT_BYTES_MAX = 64 << 10
+"""Bytes of a constant that is computed of others: a condition has many of them, and is kept."""
 _ONE_ROW = pa.RecordBatch.from_arrays([pa.nulls(1)], names=[""])
 
 
@@ -69,7 +71,10 @@ def folded(value: Value, parts: Sequence[Value], text: str = "") -> Value:
     if any(part.constant is None for part in parts):
         return value
     try:
-        return constant(value.array(_ONE_ROW)[0].cast(value.type))
+        made = value.array(_ONE_ROW)
+        if made.nbytes > CONSTANT_BYTES_MAX:
+            raise pa.ArrowCapacityError(f"it is longer than {CONSTANT_BYTES_MAX:,} bytes")
+        return constant(made[0].cast(value.type))
     except (pa.ArrowException, ArithmeticError, ValueError) as error:
         raise Invalid(f"{text or 'a constant'} has no value: {str(error).splitlines()[0]}") from error
 

@@ -101,6 +101,16 @@ _BOMBS = {
     "half a character": "c1 = '\ud800'",
     "bytes": "c1 = x'abc'",
     "date": "c2 = DATE '9999999-01-01'",
+    "types": "DATE(" * 60 + "c0" + ")" * 60 + " = 1",
+    "rows": "ROW(" * 28 + "c0" + ")" * 28 + " = 1",
+    "many types": " OR ".join(["DECIMAL(" * 12 + "c0" + ")" * 12 + " = 1"] * 100),
+    "sum": "c0" + " + c0" * 12_000 + " > 1",
+    "elements": "c1" + "[1]" * 9_000 + " = 1",
+    "chains of elements": " OR ".join(["c1" + "[1]" * 100 + " = 1"] * 90),
+    "interval": "c2 > c2 + INTERVAL '" + "1d" * 110_000 + " '",
+    "constants": " AND ".join(
+        ["c1 = replace(replace('" + "a" * 250 + "','a','" + "b" * 250 + "'),'b','" + "c" * 1_000 + "')"] * 100
+    ),
 }
 
 
