@@ -41,6 +41,8 @@ class Levels:
     """Tables whose entries in LMDB are all in these runs as well."""
     adopted: int = 0
     """The runs of checkpoints that look-ups have come to see since the start."""
+    gone: int = 0
+    """The adoption up to which merges may have left out entries that said ABSENT, maybe with the whole run."""
 
     def sections(self, prefix: bytes) -> list[Section]:
         """The entries of a table, newest first."""
@@ -60,8 +62,9 @@ class Levels:
 
         None if a merge may have left out some of these, such as say ABSENT.
         """
-        newer = tuple(run for run in self.runs if run.adopted > earlier.adopted)
-        return None if any(run.gone > earlier.adopted for run in newer) else replace(self, runs=newer)
+        if self.gone > earlier.adopted:
+            return None
+        return replace(self, runs=tuple(run for run in self.runs if run.adopted > earlier.adopted))
 
     def ranges(self, bounds: Sequence[tuple[bytes, bytes]], most: int, prefix: bytes) -> Iterator[Entries]:
         """The first entries, so many at most, of each [low, high) of one table, by run, newest first."""

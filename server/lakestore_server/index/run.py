@@ -61,8 +61,6 @@ class Run:
         self.path, self.size = path, int(data.size)
         self.adopted = 0
         """The number of the adoption that had look-ups see its newest entry; 0 for those of the start or a rebuild."""
-        self.gone = 0
-        """The number of the adoption up to which a merge may have left out entries that said ABSENT."""
         about = _directory(path, data)
         places, self._crc = about.places, about.crc
         end = max((place.filter_at + 8 * place.filter_words for place in places), default=HEADER_BYTES)

@@ -217,9 +217,10 @@ class RunStore:
                 return False
             output = self._named(path)
             output.adopted = max(run.adopted for run in inputs)
-            output.gone = output.adopted if any(drops.values()) else max(run.gone for run in inputs)
+            gone = output.adopted if any(drops.values()) else 0
             with self._lock:
-                before, self.levels = self.levels, self.levels.merged_with(inputs, output if output.entries else None)
+                before, merged = self.levels, self.levels.merged_with(inputs, output if output.entries else None)
+                self.levels = before if merged is before else replace(merged, gone=max(merged.gone, gone))
             if output not in self.levels.runs:
                 self._remove(path)
         self._disk.reach(CrashPoint.RUN_MERGED)

@@ -111,6 +111,35 @@ def test_a_look_up_with_hints_is_one_of_now(
         table.index.close()
 
 
+@pytest.mark.parametrize("keys_of", [number_keys, byte_keys])
+def test_a_hint_ends_when_a_merge_of_deleted_keys_leaves_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys_of: Callable[[list[int]], IndexKeys]
+) -> None:
+    monkeypatch.setattr(hints, "HINTED_MIN", 1)
+    monkeypatch.setattr(levels, "SIMILAR", 2)
+    index, keys = Index(tmp_path / "index", RealDisk()), keys_of([1, 2, 3])
+
+    def checkpoint(lsn: int, value: int) -> None:
+        with index.lock:
+            index.put(keys, np.full(3, value, dtype=np.int64))
+        index.freeze(lsn)
+        index.merge(lsn)
+        index.merged()
+        index.named(index.to_name())
+        with index.lock:
+            index._older = ()  # as once the merged overlays are too many to be kept
+
+    try:
+        checkpoint(1, 7)
+        hint = index.foreseen(keys)
+        checkpoint(2, ABSENT)
+        assert index.work({PREFIX: 8}, lambda entries: True)
+        assert not index.runs
+        assert index.find(keys, [(3, hint)]).tolist() == [ABSENT] * 3
+    finally:
+        index.close()
+
+
 def test_the_loop_searches_nothing_that_was_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a large request that has to wait, but for runs that are newer."""
     asked: list[int] = []
