@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
@@ -111,14 +112,26 @@ class Load:
                 said, names = self.progress.skipped, {file.name or file.shown for file in self._source.files}
                 self._skipped = stack.enter_context(SkippedFile(self._skip_bad, said, names))
                 self._ahead = replace(self._ahead, skipped=(self._skipped.name, self._skipped.length))
-            for file in self._source.files:
+            for file in self._files():
                 self._file(file)
+
+    def _files(self) -> Sequence[File]:
+        """The files of the source, first the one that an earlier run began: once another one is begun, it is done.
+
+        One that was not read to its end and is not there now is refused when it is there again.
+        """
+        begun, files = self._ahead.file, self._source.files
+        if not any(file.name == begun for file in files):
+            if not self._ahead.place.is_end:
+                self._ahead = replace(self._ahead, fingerprint="")
+            return files
+        return sorted(files, key=lambda file: file.name != begun)
 
     def _resume(self, text: str) -> None:
         self._said = text
-        known = Progress() if self._again else Progress.of_text(text)
+        known = Progress(turn=secrets.token_hex(4)) if self._again else Progress.of_text(text)
         if known.table not in ("", self._table.uuid):
-            known = Progress()  # the table that held these rows is gone
+            known = Progress(turn=known.turn)  # the table that held these rows is gone
         self.started = self.progress = self._ahead = replace(known, table=self._table.uuid)
 
     def _file(self, file: File) -> None:

@@ -49,6 +49,8 @@ class Progress:
     """Records that were left out."""
     skipped: tuple[str, int] = ("", 0)
     """The file of refused records, and its bytes up to this place."""
+    turn: str = ""
+    """Drawn by a load that begins again, so that no progress of it is one of the load before."""
 
     def to_text(self) -> str:
         """The form that the server keeps; a list of producers shows how it begins."""
@@ -63,6 +65,7 @@ class Progress:
             "refused": self.refused,
             "skipped": list(self.skipped),
             "done": "".join(f"{name}{content}" for name, content in self.done.items()),
+            **({"turn": self.turn} if self.turn else {}),
             "version": _VERSION,
         }
         return json.dumps(told, separators=(",", ":"), ensure_ascii=False)
@@ -81,9 +84,8 @@ class Progress:
             pairs = {done[at : at + 16]: done[at + 16 : at + 28] for at in range(0, len(done), 28)}
             place = Place(offset, held["line"], crc, head, held["ended"])
             name, length = held["skipped"]
-            return Progress(
-                held["table"], held["file"], place, fingerprint, pairs, held["rows"], held["refused"], (name, length)
-            )
+            counts, skipped, turn = (held["rows"], held["refused"]), (name, length), held.get("turn", "")
+            return Progress(held["table"], held["file"], place, fingerprint, pairs, *counts, skipped, turn)
         except (ValueError, KeyError, TypeError) as error:
             raise Invalid("the producer of this name is not that of a load: say --name NAME") from error
 

@@ -56,7 +56,7 @@ class Records:
 
     def place_after(self, count: int) -> Place:
         """The place behind so many of the records; of all of them, behind all data."""
-        if not count:
+        if not count and len(self):
             return self.before
         if count == len(self) and self.after is not None:
             return self.after
@@ -87,8 +87,8 @@ class Records:
                 before=place,
                 broken=self.broken[mine] - first,
             )
-            place = part.place_after(len(part)) if len(part) else place
-            yield replace(part, after=place if len(part) else None)
+            place = part.place_after(len(part))
+            yield replace(part, after=place)
             start = end
 
 

@@ -175,6 +175,47 @@ def test_files_of_a_folder_are_loaded_in_order_and_new_ones_later(lake: Lake, lo
         load(lake, log, folder)
 
 
+def test_a_file_that_was_begun_is_ended_before_a_new_one_is_begun(lake: Lake, log: str, tmp_path: Path) -> None:
+    """One that comes later, and is sorted before it; and one that is away for a time."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in (1, 2):
+        _csv(folder / f"{number}.csv", range(20 * number, 20 * number + 20))
+    made = Load(lake, lake.table(log).definition, source_of(str(folder)))
+    made._on_rows = lambda rows: made.stop() if made.rows >= 27 else None
+    with pytest.raises(Stopped):
+        made.run()
+    _csv(folder / "0.csv", range(20))
+    assert made.rows + load(lake, log, folder).rows == 60
+    assert _ids(lake, log) == list(range(60))
+    assert load(lake, log, folder).rows == 0
+
+    begun = _csv(folder / "3.csv", range(60, 80))
+    made = Load(lake, lake.table(log).definition, source_of(str(folder)))
+    made._on_rows = lambda rows: made.stop()
+    with pytest.raises(Stopped):
+        made.run()
+    begun.rename(tmp_path / "3.csv")
+    _csv(folder / "4.csv", range(80, 90))
+    assert load(lake, log, folder).rows == 10
+    (tmp_path / "3.csv").rename(begun)
+    with pytest.raises(Conflict, match=r"3.csv changed since it was loaded"):
+        load(lake, log, folder)
+
+
+def test_blank_lines_over_a_whole_block_are_passed(lake: Lake, log: str, tmp_path: Path) -> None:
+    path = _csv(tmp_path / "a.csv", range(8))
+    with path.open("a") as file:
+        file.write("\n" * 500)
+        file.writelines(f"{i},n{i},{i}.50\n" for i in range(8, 30))
+    made = Load(lake, lake.table(log).definition, source_of(str(path)))
+    made._on_rows = lambda rows: made.stop() if made.rows > 14 else None
+    with pytest.raises(Stopped):
+        made.run()
+    assert made.rows + load(lake, log, path).rows == 30
+    assert _ids(lake, log) == list(range(30))
+
+
 def test_bad_rows_are_named_and_what_is_before_them_is_committed(lake: Lake, log: str, tmp_path: Path) -> None:
     path = _csv(tmp_path / "a.csv", range(20))
     path.write_text(path.read_text() + '20,"a\nb",1\n21,x,1.234\n22,x,1\n')
@@ -403,3 +444,24 @@ def test_the_server_tells_whether_a_commit_without_an_answer_happened(
     assert load(lake, log, path).rows == 40
     assert sum(lost) == 3
     assert _ids(lake, log) == list(range(40))
+
+
+def test_a_load_that_begins_again_does_not_take_the_progress_before_for_its_own(
+    lake: Lake, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that is lost before its commit, whose progress would be as the load before ended."""
+    path = _csv(tmp_path / "a.csv", range(5))
+    load(lake, log, path)
+    opened = NamedWrites._committed
+    lost: list[int] = []
+
+    def losing(self: Any, *said: Any) -> Any:
+        if not lost:
+            lost.append(1)
+            raise ls.errors.Unavailable("lost", applied="unknown")
+        return opened(self, *said)
+
+    monkeypatch.setattr(NamedWrites, "_committed", losing)
+    assert load(lake, log, path, again=True).rows == 5
+    assert _ids(lake, log) == sorted([*range(5), *range(5)])
+    assert load(lake, log, path).rows == 0
