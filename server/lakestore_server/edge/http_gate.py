@@ -18,6 +18,7 @@ from lakestore.errors import Invalid, LakestoreError, NotAuthenticated
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.access.admission import Admission, facts_of
 from lakestore_server.access.callers import Caller, basic
+from lakestore_server.access.policy import Row
 from lakestore_server.edge import http_errors
 from lakestore_server.edge.catalog_request import CALLER
 from lakestore_server.edge.http_errors import ClientStalled
@@ -99,10 +100,9 @@ class Gate:
         if row is None and matched and method == "HEAD":
             row = self._admission.route("GET", matched.template)
         what = f"{method} {matched.template if matched else scope['path'][:_SHOWN_CHARS]}"
-        if self._admission.access.is_open and not (row and row.right == "open"):
-            headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
-            self._guard.check(headers, (scope.get("server") or ("",))[0])
-        caller = self._admission.http_caller(row, _token(scope), scope.get(CERTIFICATE, ()), what)
+        token = _token(scope)
+        self._check_page(scope, row, token)
+        caller = self._admission.http_caller(row, token, scope.get(CERTIFICATE, ()), what)
         if caller is not None:
             self._note(scope, caller, what)
             _advance(scope)
@@ -124,6 +124,16 @@ class Gate:
                 self._shares.let_go(_owner(caller), len(body))
                 raise
         return body, caller
+
+    def _check_page(self, scope: Scope, row: Row | None, token: str) -> None:
+        """Refuse a foreign page's request that a browser lets pass without a token."""
+        headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
+        if row is not None and row.right == "open":
+            return
+        if self._admission.access.is_open:
+            self._guard.check(headers, (scope.get("server") or ("",))[0])
+        elif not token and scope.get(CERTIFICATE):
+            self._guard.check_page(headers)
 
     def _note(self, scope: Scope, caller: Caller, what: str) -> None:
         if self._clients is not None and scope.get("client"):

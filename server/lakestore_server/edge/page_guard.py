@@ -2,7 +2,8 @@
 
 A page may send requests to every port of its reader's machine, and by a host name that it points there itself it may
 read the answers too. So without principals a request is taken only by a host name known here, from no foreign page,
-and with a body that a browser does not send for a page unasked. Pure.
+and with a body that a browser does not send for a page unasked. With a client certificate alone, which a browser shows
+by itself, it is taken from no foreign page: TLS knows the host. Pure.
 """
 
 from __future__ import annotations
@@ -29,12 +30,17 @@ class PageGuard:
         host = headers.get("host", "")
         if not self._is_ours(_name(host), local_address):
             raise Denied(f"host {host!r} is not known here: use localhost, name it in http.allowed_hosts, or set auth")
-        origin = headers.get("origin")
-        if origin is not None and not _is_same(origin, host):
-            raise Denied(f"a page of {origin!r} may not call this server: it has no auth, and takes only its own pages")
+        self.check_page(headers)
         has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         if has_body and not _is_json(headers.get("content-type", "")):
             raise Invalid("the request's body is no JSON by its head: send `Content-Type: application/json`")
+
+    @staticmethod
+    def check_page(headers: Mapping[str, str]) -> None:
+        """`Denied` for a foreign page's request: a browser shows a client certificate for every page, unasked."""
+        origin = headers.get("origin")
+        if origin is not None and not _is_same(origin, headers.get("host", "")):
+            raise Denied(f"a page of {origin!r} may not call this server without a token: it takes only its own pages")
 
     def _is_ours(self, name: str, local_address: str) -> bool:
         if ANY_HOST in self._allowed or name in self._allowed or name.endswith(".localhost"):

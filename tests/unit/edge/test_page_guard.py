@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
 import pytest
+from starlette.routing import Route
 
 from lakestore.errors import Denied, Invalid
+from lakestore_server.access.admission import Admission
+from lakestore_server.access.callers import Access
+from lakestore_server.edge.http_gate import CERTIFICATE, Gate
 from lakestore_server.edge.page_guard import PageGuard
+from lakestore_server.host.clock import RealClock
+from tests.support.rights import token_of, write_auth
 
 HERE = "127.0.0.1"
 JSON = {"content-type": "application/json", "content-length": "2"}
@@ -43,6 +54,51 @@ def test_the_address_of_the_connection_and_names_of_the_settings_pass() -> None:
 def test_a_page_from_elsewhere_is_refused(origin: str) -> None:
     with pytest.raises(Denied, match="page"):
         PageGuard(["*"]).check({"host": "localhost:7341", "origin": origin}, HERE)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "token", "origin", "status"),
+    [
+        (True, "", "https://evil.example", 403),
+        (True, "", "null", 403),
+        (True, "", "https://lake.example:7341", 200),
+        (True, "", None, 200),
+        (False, "", "https://evil.example", 401),
+        (False, "", None, 401),
+        (True, token_of("a"), "https://evil.example", 200),
+    ],
+)
+def test_a_certificate_that_a_browser_shows_by_itself_is_not_a_foreign_page_s(
+    tmp_path: Path, certificate: bool, token: str, origin: str | None, status: int
+) -> None:
+    file = write_auth(tmp_path / "auth.yaml", {"a": {"*": ["admin"]}})
+    admission = Admission(Access(file, RealClock(), b"k" * 32), Mock(), RealClock())
+
+    async def made(_: Any, __: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    route = Route("/iceberg/v1/namespaces", made, methods=["POST"])
+    said = [("host", "lake.example:7341"), ("content-type", "text/plain"), ("origin", origin)]
+    said += [("authorization", f"Bearer {token}" if token else None)]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/iceberg/v1/namespaces",
+        "raw_path": b"/iceberg/v1/namespaces",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in said if value is not None],
+        CERTIFICATE: ("a",) if certificate else (),
+    }
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b'{"namespace": ["stolen"]}', "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(Gate(made, [route], admission)(scope, receive, send))
+    assert sent[0]["status"] == status
 
 
 def test_its_own_page_passes() -> None:
