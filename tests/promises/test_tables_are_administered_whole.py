@@ -123,6 +123,22 @@ def test_a_row_that_is_rewritten_meanwhile_stays_and_calls_are_bounded(
     assert verify(served.lake.transport, "d.raced").same
 
 
+def test_a_condition_that_takes_long_ends_its_call_behind_the_rows_that_it_saw(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    table = served.lake.create_table("d.slow", schema, primary_key=["k"], buckets=1)
+    for part in range(0, 40, 10):
+        table.upsert([{"k": key, "v": key} for key in range(part, part + 10)])
+    monkeypatch.setattr(delete_where, "CALL_SECONDS", 0.0)
+    found: list[Any] = []
+    token = table.delete(where="v % 4 = 1", on_progress=found.append)
+    assert token.result.deleted == 10
+    assert [each.looked_at for each in found][:2] == [10, 20]
+    assert found[-1].looked_at == found[-1].offsets == 40
+    assert ids(table) == {key for key in range(40) if key % 4 != 1}
+
+
 def test_a_lost_answer_or_a_restart_leaves_the_rest_to_the_next_call(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,7 +103,7 @@ class ConditionalDeletes:
         end = self._clock.monotonic() + CALL_SECONDS
         begin = place.done
         while not place.is_end:
-            place = self._block(state, place, condition, answer, dry_run=request.dry_run)
+            place = self._block(state, place, condition, answer, end, dry_run=request.dry_run)
             if self._clock.monotonic() >= end:
                 break
         answer.looked_at = (answer.offsets if place.is_end else place.done) - begin
@@ -111,24 +111,48 @@ class ConditionalDeletes:
         return answer
 
     def _block(
-        self, state: TableState, place: _Place, condition: RowFilter, answer: pb.DeleteWhereAnswer, *, dry_run: bool
+        self,
+        state: TableState,
+        place: _Place,
+        condition: RowFilter,
+        answer: pb.DeleteWhereAnswer,
+        end: float,
+        *,
+        dry_run: bool,
     ) -> _Place:
-        """Look at some offsets of a bucket, and delete of their rows what is to go; the place behind them."""
-        engine, table, bucket = self._engine, state.table, place.bucket
+        """Look at some offsets of a bucket, and delete of their rows what is to go; the place behind them.
+
+        A condition may take long on few rows: at the time of `end` the place is behind the rows that were looked at.
+        """
+        bucket = place.bucket
         upto = min(place.offset + BLOCK_OFFSETS, place.heads[bucket])
-        for found in self._matching(state, place, upto, condition):
-            rows_there = found.take(exact_deletes.live(engine, table, found))
-            answer.matched += len(rows_there.offsets)
-            if dry_run:
-                continue
-            for part in exact_deletes.commits(state, bucket, rows_there, engine.limits.read_batch_bytes):
-                count, done = exact_deletes.delete(engine, table, bucket, part, _deletable)
-                answer.deleted += count
-                answer.last = done.view.token()
+        for behind, found in self._matching(state, place, upto, condition):
+            if found is not None:
+                self._delete(state, bucket, found, answer, dry_run=dry_run)
+            if self._clock.monotonic() >= end:
+                return place.to(behind)
         return place.to(upto)
 
-    def _matching(self, state: TableState, place: _Place, upto: int, condition: RowFilter) -> Iterator[FoundRows]:
-        """The stored rows of a range that meet the condition in the current version, alive or not."""
+    def _delete(
+        self, state: TableState, bucket: int, found: FoundRows, answer: pb.DeleteWhereAnswer, *, dry_run: bool
+    ) -> None:
+        engine, table = self._engine, state.table
+        rows_there = found.take(exact_deletes.live(engine, table, found))
+        answer.matched += len(rows_there.offsets)
+        if dry_run:
+            return
+        for part in exact_deletes.commits(state, bucket, rows_there, engine.limits.read_batch_bytes):
+            count, done = exact_deletes.delete(engine, table, bucket, part, _deletable)
+            answer.deleted += count
+            answer.last = done.view.token()
+
+    def _matching(
+        self, state: TableState, place: _Place, upto: int, condition: RowFilter
+    ) -> Iterator[tuple[int, FoundRows | None]]:
+        """The stored rows of a range that meet the condition in the current version, alive or not, batch by batch.
+
+        Each with the offset behind the batch.
+        """
         table, log, versions = state.table, state.logs[place.bucket], state.versions
         carried = [column.name for column in exact_deletes.carried(table)]
         names = list(dict.fromkeys([*carried, *condition.columns]))
@@ -140,9 +164,8 @@ class ConditionalDeletes:
             part = rows.Rows(batch, offsets, times, change, schema_id).filter(change != DELETE)
             shown = rows.project(versions.projection(schema_id, table), part, names, place.bucket)
             mask = condition.mask(shown)
-            if mask.any():
-                kept = shown.select(carried).filter(pa.array(mask))
-                yield FoundRows(part.offsets[mask], kept)
+            kept = shown.select(carried).filter(pa.array(mask)) if mask.any() else None
+            yield int(offsets[-1]) + 1, None if kept is None else FoundRows(part.offsets[mask], kept)
 
 
 def _deletable(table: Table) -> bool:

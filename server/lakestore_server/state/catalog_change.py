@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakestore.errors import Conflict, NotFound
+from lakestore.errors import Conflict, Invalid, NotFound
 
 DROPPED = "\0dropped"
 """The namespace of the pointers of dropped tables, by uuid: of no catalog, for no name begins so."""
+
+NAMESPACES_MAX = 100_000
+"""Databases of a server, which are in every checkpoint and in memory; one more is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ def check(change: CatalogChange, namespaces: Mapping[str, Any], pointers: Mappin
     current: dict[tuple[str, str], str | None] = {}
     for step in change.steps:
         if isinstance(step, SetNamespace):
+            if step.namespace not in known and len(known) >= NAMESPACES_MAX:
+                raise Invalid(f"the server has {NAMESPACES_MAX:,} databases, its limit: drop some that are empty")
             known.add(step.namespace)
         elif isinstance(step, DropNamespace):
             if any(namespace == step.namespace for namespace, _ in pointers):

@@ -1,0 +1,19 @@
+"""Databases are kept in memory and in every checkpoint, so there is an end to them; what is there goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakestore.errors import Invalid
+from lakestore_server.state import catalog_change
+from lakestore_server.state.catalog_change import CatalogChange, SetNamespace
+
+
+def test_one_more_database_than_there_may_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog_change, "NAMESPACES_MAX", 2)
+    catalog_change.check(CatalogChange((SetNamespace("b"),)), {"a": {}}, {})
+    catalog_change.check(CatalogChange((SetNamespace("b", {"x": "y"}),)), {"a": {}, "b": {}, "c": {}}, {})
+    with pytest.raises(Invalid, match="2 databases"):
+        catalog_change.check(CatalogChange((SetNamespace("c"),)), {"a": {}, "b": {}}, {})
+    with pytest.raises(Invalid, match="2 databases"):
+        catalog_change.check(CatalogChange((SetNamespace("b"), SetNamespace("c"))), {"a": {}}, {})
