@@ -42,11 +42,11 @@ def _use(folder: Path) -> str:
     lock = folder / data_folder.LOCK
     was_there = lock.exists()
     try:
-        data_folder.lock_folder(folder).close()
+        with data_folder.lock_folder(folder):
+            if not was_there:
+                lock.unlink()  # while it is held: a server that starts meanwhile is refused, and not left without one
     except Conflict:
         return "in use by a running server"
-    if not was_there:
-        lock.unlink()
     return "free to use"
 
 
