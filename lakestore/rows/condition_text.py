@@ -17,6 +17,7 @@ from lakestore.rows.comparisons import Operand, among, widened, with_column, wit
 from lakestore.rows.computed import kinds, logic
 from lakestore.rows.computed.nodes import PATTERN_CHARS_MAX
 from lakestore.rows.computed.reading import ValueReader
+from lakestore.rows.computed.texts import in_slices
 from lakestore.rows.computed.value import Value, is_true
 from lakestore.rows.condition import (
     ALWAYS,
@@ -182,7 +183,7 @@ class _Reader:
         if value.constant is not None:
             held = value.constant.as_py() is True
             return pc.scalar(held), ALWAYS if held else NEVER
-        return RowTest(lambda batch: is_true(value.array(batch))), UNKNOWN
+        return RowTest(in_slices(lambda batch: is_true(value.array(batch)))), UNKNOWN
 
     def _compared(self, left: exp.Expr, sign: str, right: exp.Expr) -> Found | None:
         a, b = self._operand(left), self._operand(right)

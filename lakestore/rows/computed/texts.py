@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -11,10 +14,14 @@ from lakestore.errors import Invalid
 from lakestore.rows.computed import kinds
 from lakestore.rows.computed.value import Datum, Value, made
 
+Mask = npt.NDArray[np.bool_]
 _SPACES = " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 """The characters that trim() takes off: Unicode's space separators."""
 TEXT_BYTES_MAX = 64 << 20
-"""Bytes of the texts that one function makes of a batch of rows."""
+"""Bytes of the texts that all functions of a condition make of some rows, between which they are all in memory."""
+SLICE_ROWS = 16_384
+"""Rows of a batch that a condition is computed of at a time."""
+_LEFT: ContextVar[list[int] | None] = ContextVar("text bytes left", default=None)
 _SPECIAL = set("\\.+*?()|[]{}^$")
 _ENDS = {"both": pc.utf8_trim, "leading": pc.utf8_ltrim, "trailing": pc.utf8_rtrim}
 
@@ -112,10 +119,29 @@ def _bytes(data: Datum) -> int:
     return int(pc.sum(pc.binary_length(_array(data))).as_py() or 0)
 
 
+def in_slices(test: Callable[[pa.RecordBatch], Mask]) -> Callable[[pa.RecordBatch], Mask]:
+    """A test of rows, made of so many at a time, each time within the bytes that texts may take."""
+
+    def held(batch: pa.RecordBatch) -> Mask:
+        masks = []
+        for at in range(0, max(batch.num_rows, 1), SLICE_ROWS):
+            token = _LEFT.set([TEXT_BYTES_MAX])
+            try:
+                masks.append(test(batch.slice(at, SLICE_ROWS)))
+            finally:
+                _LEFT.reset(token)
+        return np.concatenate(masks)
+
+    return held
+
+
 def _bounded(size: int) -> None:
-    """Refuse to make more bytes of a batch than anybody compares: texts that double often would take all memory."""
-    if size > TEXT_BYTES_MAX:
-        raise pa.ArrowCapacityError(f"texts of {size:,} bytes for one batch, more than {TEXT_BYTES_MAX:,}")
+    """Refuse to make more bytes of some rows than anybody compares: texts that double often would take all memory."""
+    left = _LEFT.get() or [TEXT_BYTES_MAX]
+    left[0] -= size
+    if left[0] < 0:
+        taken = TEXT_BYTES_MAX - left[0]
+        raise pa.ArrowCapacityError(f"texts of {taken:,} bytes for {SLICE_ROWS:,} rows, more than {TEXT_BYTES_MAX:,}")
 
 
 def _nothing(part: Value) -> Value:

@@ -139,6 +139,21 @@ def test_texts_do_not_grow_without_bound() -> None:
         condition_text.parse("s = " + grown.replace("(s,", "('a',").replace(" = 'x'", ""), TABLE)
 
 
+def test_all_texts_of_a_condition_share_one_bound() -> None:
+    """One function stays below it by itself, sixty of them are in memory together."""
+    rows = pa.table({"s": ["a" * 500] * 1_000}, schema=pa.schema([("s", pa.string())]))
+    table = define("a.b", rows.schema)
+    grown = "replace(s, 'a', 'aaaa')"
+    for text, fits in ((f"length({grown}) = 2000", True), (f"length(concat({', '.join([grown] * 60)})) > 0", False)):
+        test = condition_text.parse(text, table)
+        if fits:
+            assert all(test.mask(batch).all() for batch in rows.to_batches())
+            assert test.mask(pa.concat_tables([rows] * 50).combine_chunks().to_batches()[0]).all()
+        else:
+            with pytest.raises(Invalid, match="more than 67,108,864"):
+                test.mask(rows.to_batches()[0])
+
+
 def test_constants_are_folded_so_that_statistics_see_literals() -> None:
     found = condition_text.parse("day >= DATE '2026-01-31' - INTERVAL '1 month' AND i = 2 + 3 * 4", TABLE).skip
     assert "Comparison(column='i', sign='=', values=(14,))" in repr(found)
