@@ -110,7 +110,7 @@ def test_every_command_that_is_started_parses(file: str, words: list[str]) -> No
     assert name in COMMANDS, file
     found = command(name)
     rest = [re.sub(r"^/etc/lakestore/(bridge|server)\.yaml$", str(DEPLOY / r"\1.yaml"), word) for word in rest]
-    with click.Context(found, info_name=name) as context:
+    with click.Context(found, info_name=name, help_option_names=["-h", "--help"]) as context:
         found.parse_args(context, rest)
 
 
