@@ -6,6 +6,7 @@ files of its sequence number or an earlier one are meant.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from lakestore.lake.manifest_entries import Entries, Longs
 from lakestore.lake.manifests import POSITION_DELETES, Entry, File
 from lakestore.lake.position_deletes import PATH_ID
+from lakestore.lake.row_search import Flags
 from lakestore.lake.values import unscaled
 
 Partition = tuple[object, ...]
@@ -27,11 +29,13 @@ class DeleteIndex:
     _manifests: list[Entries] = field(default_factory=list)
     _sorted: tuple[Longs, Longs, Longs] | None = None
     """Hashes of the paths that files in manifests name alone, sorted; with each the manifest's number and a place."""
+    _newest: tuple[Longs, Longs] | None = None
+    """Hashes of all paths that files name alone, sorted and distinct; the last sequence number of the files of each."""
 
     def add_all(self, deletes: Entries) -> None:
         """Take in the position deletes and vectors of a manifest; a file is decoded when a data file is asked for."""
         self._manifests.append(deletes)
-        self._sorted = None
+        self._sorted = self._newest = None
         several = np.ones(len(deletes), np.bool_)
         several[deletes.named[1]] = False
         for place in np.flatnonzero(several & (deletes.contents == POSITION_DELETES)).tolist():
@@ -39,35 +43,85 @@ class DeleteIndex:
 
     def _named_in_manifests(self, path: bytes) -> list[Entry]:
         """The files in manifests that name a data file, in their order."""
-        if self._sorted is None:
-            self._sorted = _joined(self._manifests)
-        hashes, manifests, places = self._sorted
+        hashes, manifests, places = self._joined()
         begin, end = np.searchsorted(hashes, hash(path)), np.searchsorted(hashes, hash(path), side="right")
         near = (self._manifests[manifests[at]][int(places[at])] for at in range(int(begin), int(end)))
         return [each for each in near if only_path(each.file) == path]
 
+    def _joined(self) -> tuple[Longs, Longs, Longs]:
+        if self._sorted is None:
+            self._sorted = _joined(self._manifests)
+        return self._sorted
+
     def add(self, delete: Entry) -> None:
         """Take in one more file of position deletes, or a vector."""
         only = only_path(delete.file)
+        self._newest = None
         if only is not None:
             self._named.setdefault(only, []).append(delete)
         else:
-            self._others.setdefault(_partition(delete.file), []).append(delete)
+            self._others.setdefault(_partition_of(delete.file), []).append(delete)
 
     def of(self, data: Entry) -> tuple[Entry, ...]:
         """The deletes that may name rows of a data file, those that name no other one first."""
         if not self._named and not self._others and not self._manifests:
             return ()
         path, sequence = data.file.path.encode(), data.sequence or 0
-        near = self._others.get(_partition(data.file), ()) if self._others else ()
+        near = self._others.get(_partition_of(data.file), ()) if self._others else ()
         named = (*self._named.get(path, ()), *(self._named_in_manifests(path) if self._manifests else ()))
         found = (*named, *(each for each in near if _may_name(each.file, path)))
         return tuple(each for each in found if (each.sequence or 0) >= sequence)
 
+    def may_name(self, data: Entries, places: Longs) -> Flags:
+        """Which of the data files at these places deletes may name rows of: `of` has none for the others."""
+        hashes, newest = self._last()
+        found = np.zeros(len(places), np.bool_)
+        if len(hashes):
+            own = data.path_hashes[places]
+            at = np.minimum(np.searchsorted(hashes, own), len(hashes) - 1)
+            found = (hashes[at] == own) & (newest[at] >= data.sequences[places])
+        for number, _ in self.shared(data, places):
+            found[number] = True
+        return found
+
+    def shared(self, data: Entries, places: Longs) -> Iterator[tuple[int, Entry]]:
+        """The deletes of whole partitions that may name rows of data files: each with the number of one of the places.
+
+        Files are told from one another by their figures, and none is decoded.
+        """
+        if not self._others:
+            return
+        asked = zip(data.paths(places), data.partitions(places), data.sequences[places].tolist(), strict=True)
+        for number, (path, partition, sequence) in enumerate(asked):
+            for each in self._others.get(_partition(data.manifest.spec_id, partition), ()):
+                if (each.sequence or 0) >= sequence and _may_name(each.file, path.encode()):
+                    yield number, each
+
+    def _last(self) -> tuple[Longs, Longs]:
+        if self._newest is None:
+            hashes, manifests, places = self._joined()
+            sequences = np.empty(len(hashes), np.int64)
+            for number, each in enumerate(self._manifests):
+                own = manifests == number
+                sequences[own] = each.sequences[places[own]]
+            alone = [(hash(path), each.sequence or 0) for path, held in self._named.items() for each in held]
+            more = np.array(alone, np.int64).reshape(-1, 2)
+            self._newest = _greatest(np.concatenate([hashes, more[:, 0]]), np.concatenate([sequences, more[:, 1]]))
+        return self._newest
+
+
+def _greatest(keys: Longs, values: Longs) -> tuple[Longs, Longs]:
+    """The keys, sorted and distinct, and the greatest value of each."""
+    order = np.lexsort((values, keys))
+    keys, values = keys[order], values[order]
+    last = np.append(keys[1:] != keys[:-1], np.ones(min(len(keys), 1), np.bool_))
+    return keys[last], values[last]
+
 
 def _joined(manifests: list[Entries]) -> tuple[Longs, Longs, Longs]:
     """`DeleteIndex._sorted` of these manifests."""
-    parts = []
+    empty = np.empty(0, np.int64)
+    parts = [(empty, empty, empty)]
     for number, each in enumerate(manifests):
         hashes, named = each.named
         places = named[each.contents[named] == POSITION_DELETES]
@@ -92,8 +146,11 @@ def _may_name(delete: File, path: bytes) -> bool:
     return (low is None or low <= path) and (high is None or path <= high)
 
 
-def _partition(file: File) -> Partition:
+def _partition_of(file: File) -> Partition:
+    return _partition(file.spec_id, file.partition.items())
+
+
+def _partition(spec_id: int, held: Iterable[tuple[str, object]]) -> Partition:
     """A file's partition, equal where Iceberg's is: NaN is, and decimals of more and fewer bytes."""
-    held = file.partition.items()
     values = ((name, unscaled(one) if isinstance(one, bytes) else None if one != one else one) for name, one in held)
-    return file.spec_id, *values
+    return spec_id, *values

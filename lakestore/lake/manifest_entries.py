@@ -28,8 +28,8 @@ Longs = npt.NDArray[np.int64]
 STATUS, SEQUENCE, CONTENT, PATH, FORMAT, ROWS, SIZE = 0, 3, 134, 100, 101, 103, 104
 VALUES, NULLS, LOWER, UPPER, REFERENCED, FIRST_ROW_ID = 109, 110, 125, 128, 143, 142
 """Field ids of entries."""
-DECODED_MAX = 1_000
-"""Entries of a manifest that stay decoded."""
+DECODED_MAX = 100
+"""Entries of a manifest that stay decoded: those that somebody came back to, not those of a pass over all files."""
 _COLUMNS_KEPT = 16
 """Columns, each with one of its maps, in which the places of values are kept."""
 _ENTRY_BYTES, _FIGURES = 1_500, 16 + _COLUMNS_KEPT
@@ -52,9 +52,10 @@ class Entries(Sequence[Entry]):
         self._data = joined + MARGIN
         self._bytes: Bytes = np.frombuffer(self._data, np.uint8)
         with damage(manifest.path):
-            self._codec = container.codec(entry_names(container))
+            names = entry_names(container)
+            self._codec = container.codec(names)
             schema = orjson.loads(container.meta["avro.schema"])
-            self._partitions = _partition_fields(schema)
+            self._partitions = _partition_fields(schema, dict(names))
             self._fields = Fields(schema)
         self._kinds = dict(self._fields.fields)
         try:
@@ -149,17 +150,18 @@ class Entries(Sequence[Entry]):
         if known is None:
             if len(self._decoded) >= DECODED_MAX:
                 self._decoded = {}
-            known = self._decoded[place] = self._entry(range(len(self))[place])
+            known = self._decoded[place] = self.read(range(len(self))[place])
         return known
 
-    def _entry(self, place: int) -> Entry:
+    def read(self, place: int) -> Entry:
+        """An entry for one who needs it once: it is decoded, and not kept."""
         with damage(self.manifest.path):
             record, _ = self._codec.read(self._data, int(self._starts[place]))
             first = self.first_row_ids
             return entry_of(record, self.manifest, None if first is None else int(first[place]))
 
     def __iter__(self) -> Iterator[Entry]:
-        return (self[place] for place in range(len(self)))
+        return (self.read(place) for place in range(len(self)))
 
     # Figures.
 
@@ -234,6 +236,13 @@ class Entries(Sequence[Entry]):
         begin[held], size[held] = self._texts(found[held])
         return begin, size
 
+    def bound_bytes(self, field: int, side: int, places: Places) -> list[bytes | None]:
+        """A column's bound in the files at these places, as its bytes; None where there is none."""
+        begin, size = (each[places] for each in self.bounds(field, side))
+        with damage(self.manifest.path):
+            both = zip(begin.tolist(), size.tolist(), strict=True)
+            return [None if count == ABSENT else self._data[at : at + count] for at, count in both]
+
     def counts(self, field: int, which: int) -> Longs:
         """A column's `VALUES` or `NULLS` in each file, or `ABSENT`."""
         found, count = self._of_map(which, field)
@@ -263,11 +272,19 @@ class Entries(Sequence[Entry]):
 
     def partition(self, field: int) -> list[Any]:
         """The values of a partition field, by its id, of all files."""
+        return self._values(field, slice(None))
+
+    def partitions(self, places: Places) -> list[tuple[tuple[str, Any], ...]]:
+        """The partitions of the files at these places: names of fields and values, in the manifest's order."""
+        columns = [[(name, value) for value in self._values(field, places)] for field, name in self._partitions.items()]
+        return list(zip(*columns, strict=True)) if columns else [()] * len(places)
+
+    def _values(self, field: int, places: Places | slice) -> list[Any]:
         if field not in self._places:
-            return [None] * len(self)
+            return [None] * len(self._starts[places])
         read = _reader(self._kinds[field]).read
         with damage(self.manifest.path):
-            return [read(self._data, at)[0] for at in self._places[field].tolist()]
+            return [read(self._data, at)[0] for at in self._places[field][places].tolist()]
 
     def _numbers(self, field: int) -> Longs:
         with damage(self.manifest.path):
@@ -314,11 +331,11 @@ class Entries(Sequence[Entry]):
         return found, np.full(len(self), ABSENT)
 
 
-def _partition_fields(schema: Mapping[str, Any]) -> frozenset[int]:
-    """The ids of the fields of a file's partition."""
+def _partition_fields(schema: Mapping[str, Any], names: Mapping[int, str]) -> dict[int, str]:
+    """The fields of a file's partition by their ids, in their order, each with the name that it is read by."""
     file = next(field["type"] for field in schema["fields"] if field.get("field-id") == 2)
     record = next(field["type"] for field in file["fields"] if field.get("field-id") == 102)
-    return frozenset(field["field-id"] for field in record["fields"])
+    return {field["field-id"]: names.get(field["field-id"], field["name"]) for field in record["fields"]}
 
 
 def _reader(kind: Any) -> Codec:

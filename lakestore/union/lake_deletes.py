@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ from lakestore.lake import places, position_deletes, puffin
 from lakestore.lake.manifests import File
 from lakestore.lake.puffin import Positions
 from lakestore.union.figures import Figures
+from lakestore.union.file_list import FileList
 from lakestore.union.lake_snapshot import PlannedFile, named
 
 _PARQUET, _PUFFIN = "PARQUET", "PUFFIN"
@@ -21,7 +22,7 @@ _PARQUET, _PUFFIN = "PARQUET", "PUFFIN"
 
 @dataclass(slots=True)
 class _Shared:
-    """A delete file of several data files."""
+    """A delete file of a whole partition."""
 
     left: int
     """Data files that will still ask for it."""
@@ -32,12 +33,12 @@ class _Shared:
 class Deletes:
     """The deletes of the data files of one read. Thread-safe.
 
-    What a file says of several data files is kept until the last of them has asked.
+    What a file says of several data files is kept until the last of them has asked; most are of one alone.
     """
 
-    def __init__(self, files: Iterable[PlannedFile], figures: Figures) -> None:
+    def __init__(self, files: FileList, figures: Figures) -> None:
         self._figures = figures
-        asked = Counter(_place(each) for planned in files for each in planned.deletes)
+        asked = Counter(_place(each.file) for each in files.shared_deletes())
         self._shared = {place: _Shared(count) for place, count in asked.items()}
 
     def of(self, planned: PlannedFile) -> Positions:
@@ -47,7 +48,9 @@ class Deletes:
         return np.concatenate(known) if known else np.empty(0, dtype=np.int64)
 
     def _positions(self, deletes: File, path: str) -> Positions | None:
-        shared = self._shared[_place(deletes)]
+        shared = self._shared.get(_place(deletes))
+        if shared is None:
+            return self._read(deletes).get(path)
         with shared.lock:
             if shared.found is None:
                 shared.found = self._read(deletes)

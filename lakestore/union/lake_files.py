@@ -12,17 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
+from lakestore.lake.manifest_entries import Entries, Longs
 from lakestore.rows.condition import RowFilter
 from lakestore.rows.offsets import OffsetsFrom
-from lakestore.rows.ranges import all_meet
+from lakestore.union import lake_pruning
 from lakestore.union.data_file import DataFile, Wanted
 from lakestore.union.figures import Figures
+from lakestore.union.file_list import FileList
 from lakestore.union.lake_deletes import Deletes
-from lakestore.union.lake_pruning import Chosen
-from lakestore.union.lake_ranges import Fields, Hidden, RowNumbers
+from lakestore.union.lake_ranges import Fields, Hidden
 from lakestore.union.lake_snapshot import PlannedFile
+from lakestore.union.lake_tests import FileTests, Mask
 from lakestore.union.plan import TableScan
 from lakestore.union.side_by_side import merged
 
@@ -36,7 +39,7 @@ PART_BYTES = 32 << 20
 
 def planned(scan: TableScan, condition: RowFilter | None) -> list[tuple[str, int]]:
     """Path and size, in bytes, of each data file that a read opens: the condition leaves out what cannot meet it."""
-    return Chosen.of(scan, condition).sizes()
+    return lake_pruning.chosen(scan, condition)[0].sizes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,37 +49,35 @@ class LakeRead:
     scan: TableScan
     condition: RowFilter | None
     figures: Figures
-    files: tuple[PlannedFile, ...]
+    files: FileList
     hidden: Hidden
 
     @staticmethod
     def of(scan: TableScan, condition: RowFilter | None, figures: Figures) -> LakeRead:
         """The files whose statistics do not rule the condition out."""
         with figures.timed("plan_seconds"):
-            chosen = Chosen.of(scan, condition)
-            kept = tuple(chosen.files())
-        figures.add(files_pruned=chosen.count - len(kept))
+            kept, count = lake_pruning.chosen(scan, condition)
+        figures.add(files_pruned=count - len(kept))
         return LakeRead(scan, condition, figures, kept, _hidden(scan) if kept else {})
 
     def counted(self) -> tuple[LakeRead, int]:
         """(the files that must be read to count their rows, the rows of the others), by statistics alone."""
+        whole, left = self.files.split_whole(self._sure(), self.hidden)
+        self.figures.add(files_counted=len(whole))
+        return LakeRead(self.scan, self.condition, self.figures, left, self.hidden), whole.rows
+
+    def _sure(self) -> Callable[[Entries, Longs], Mask]:
+        """Whether every row of files at places of a manifest meets the condition."""
         if self.condition is None:
-            whole: Callable[[PlannedFile], bool] = _any_file
-        else:
-            fields, skip = Fields.of(self.scan.table, self.condition.columns), self.condition.skip
+            return lambda _, places: np.ones(len(places), np.bool_)
+        skip, tests = self.condition.skip, FileTests(Fields.of(self.scan.table, self.condition.columns))
 
-            def whole(each: PlannedFile) -> bool:
-                return all_meet(skip, lambda name: fields.of_file(each.file, name))
+        def sure(entries: Entries, places: Longs) -> Mask:
+            among = np.zeros(len(entries), np.bool_)
+            among[places] = True
+            return tests.must(skip, entries, among)[places]
 
-        sure = [each for each in self.files if not each.deletes and whole(each) and not self._may_be_hidden(each)]
-        self.figures.add(files_counted=len(sure))
-        known = {id(each) for each in sure}
-        left = tuple(each for each in self.files if id(each) not in known)
-        rest = LakeRead(self.scan, self.condition, self.figures, left, self.hidden)
-        return rest, sum(each.file.rows for each in sure)
-
-    def _may_be_hidden(self, each: PlannedFile) -> bool:
-        return bool(self.hidden) and bool(RowNumbers.of(each.file).near(self.hidden))
+        return sure
 
     def batches(
         self, columns: Sequence[str], tick: Callable[[], None], *, threads: int | None = None
@@ -91,24 +92,25 @@ class LakeRead:
         wanted = Wanted(self.scan.table, read, self.hidden, self.condition, self.figures)
         deletes = Deletes(self.files, self.figures)
         most = threads or min(os.cpu_count() or 1, THREADS_MAX)
-        parts = [
-            (each, part, count) for each in self.files for count in [self._parts(each, most)] for part in range(count)
-        ]
-        sources = [
-            partial(self._batches, each, columns, deletes, wanted, part, count, threads=most == 1 or len(parts) == 1)
-            for each, part, count in parts
-        ]
-        if len(sources) == 1:
-            yield from sources[0]()
+        parts, count = self._parts(most)
+        sources = (
+            partial(self._batches, each, columns, deletes, wanted, part, of, threads=most == 1 or count == 1)
+            for each, part, of in parts
+        )
+        if count == 1:
+            yield from next(sources)()
         else:
-            few = min(most, len(sources))
+            few = min(most, count)
             yield from merged(sources, threads=few, ahead=AHEAD * few, tick=tick)
 
-    def _parts(self, each: PlannedFile, threads: int) -> int:
-        """In how many parts a file is read; files with deletes in one, which are asked for once."""
-        if each.deletes or len(self.files) >= 2 * threads:
-            return 1
-        return max(min(threads, each.file.bytes // PART_BYTES), 1)
+    def _parts(self, threads: int) -> tuple[Iterable[tuple[PlannedFile, int, int]], int]:
+        """(file, part of it, number of its parts) of all that is read, and their number; made as threads come to it."""
+        if len(self.files) >= 2 * threads:
+            return ((each, 0, 1) for each in self.files), len(self.files)
+        found = [
+            (each, part, count) for each in self.files for count in [_parts_of(each, threads)] for part in range(count)
+        ]
+        return found, len(found)
 
     def _batches(
         self,
@@ -128,6 +130,11 @@ class LakeRead:
                 yield kept.select(list(columns)) if self.condition else kept
 
 
+def _parts_of(each: PlannedFile, threads: int) -> int:
+    """In how many parts one of few files is read; one with deletes in one, which are asked for once."""
+    return 1 if each.deletes else max(min(threads, each.file.bytes // PART_BYTES), 1)
+
+
 def _timed(figures: Figures, items: Callable[[], Iterable[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
     """The items; the time until each of them came is added to the figures, the time of who takes them is not."""
     began = time.perf_counter()
@@ -136,10 +143,6 @@ def _timed(figures: Figures, items: Callable[[], Iterable[pa.RecordBatch]]) -> I
         yield item
         began = time.perf_counter()
     figures.add(lake_seconds=time.perf_counter() - began)
-
-
-def _any_file(_: PlannedFile) -> bool:
-    return True
 
 
 def _hidden(scan: TableScan) -> Hidden:

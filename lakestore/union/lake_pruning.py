@@ -1,91 +1,54 @@
 """The data files of a snapshot that a read opens, chosen by partitions and bounds.
 
 First a manifest's summaries of partitions: one in which no file can be meant is not read. Then the figures of its files
-side by side: bounds of numbers, dates and times, and partition values. The files that are left are decoded, and the
-condition is held against each. The array steps keep a file wherever they are not certain, so they decide nothing.
+side by side, by `lake_tests`: they say what each file's own statistics would, so no file is decoded to choose it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
-from lakestore.lake.manifest_entries import ABSENT, LOWER, NULLS, UPPER, VALUES, Entries
+from lakestore.lake.manifest_entries import Entries, Longs
 from lakestore.lake.manifest_lists import Manifest, Summary
 from lakestore.lake.values import partition_types
-from lakestore.rows.condition import AllOf, AnyOf, Comparison, RowFilter, Skip
+from lakestore.rows.condition import Comparison, RowFilter, Skip
 from lakestore.rows.ranges import Range, may_meet
 from lakestore.union import lake_snapshot
+from lakestore.union.file_list import FileList
 from lakestore.union.lake_partitions import Partitions
 from lakestore.union.lake_ranges import Fields
-from lakestore.union.lake_snapshot import PlannedFile, Snapshot
+from lakestore.union.lake_tests import FileTests, Mask, tests_of
 from lakestore.union.plan import TableScan
 
-Mask = npt.NDArray[np.bool_]
-Longs = npt.NDArray[np.int64]
-_MICROSECOND = timedelta(microseconds=1)
 _WHOLE = frozenset(("int", "long", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"))
-_INT64 = np.iinfo(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """Places of data files in their manifests."""
-
-    snapshot: Snapshot | None
-    manifests: tuple[tuple[Entries, Longs], ...]
-    count: int
-    """Data files of the snapshot, or of the part of it that is read."""
-    may: Callable[[PlannedFile], bool]
-    """Whether a file has to be opened."""
-
-    @staticmethod
-    def of(scan: TableScan, condition: RowFilter | None) -> Chosen:
-        """The files that a read of a plan may open."""
-        if not scan.in_lake:
-            return Chosen(None, (), 0, _any)
-        found = lake_snapshot.snapshot(scan)
-        pruning = None if condition is None else _Pruning.of(scan, condition.skip)
-        part = None if scan.part is None else np.array([hash(path.encode()) for path in scan.part.files], np.int64)
-        chosen, count = [], 0
-        for manifest in found.data:
-            whole = _count(manifest)
-            if part is None and whole is not None and pruning and not pruning.may_hold(manifest):
-                count += whole
-                continue
-            entries = lake_snapshot.entries_of(manifest)
-            mask = np.ones(len(entries), np.bool_) if part is None else np.isin(entries.path_hashes, part)
-            count += int(np.count_nonzero(mask))
-            if pruning:
-                mask &= pruning.mask(entries)
-            if mask.any():
-                chosen.append((entries, np.flatnonzero(mask)))
-        paths = scan.part.files if scan.part else None
-        return Chosen(found, tuple(chosen), count, _test(paths, pruning))
-
-    def files(self) -> Iterator[PlannedFile]:
-        """The files, with their deletes."""
-        for entries, places in self.manifests:
-            assert self.snapshot is not None
-            for each in self.snapshot.planned(entries, places.tolist()):
-                if self.may(each):
-                    yield each
-
-    def sizes(self) -> list[tuple[str, int]]:
-        """Path and bytes of each file."""
-        if self.may is not _any:
-            return [(each.file.path, each.file.bytes) for each in self.files()]
-        found: list[tuple[str, int]] = []
-        for entries, places in self.manifests:
-            found += zip(entries.paths(places), entries.sizes[places].tolist(), strict=True)
-        return found
+def chosen(scan: TableScan, condition: RowFilter | None) -> tuple[FileList, int]:
+    """(the files that a read of a plan opens, the data files of the snapshot or of the part of it that is read)."""
+    if not scan.in_lake:
+        return FileList(None, ()), 0
+    found = lake_snapshot.snapshot(scan)
+    pruning = None if condition is None else _Pruning.of(scan, condition.skip)
+    part = None if scan.part is None else _Part(scan.part.files)
+    held, count = [], 0
+    for manifest in found.data:
+        whole = _count(manifest)
+        if part is None and whole is not None and pruning and not pruning.may_hold(manifest):
+            count += whole
+            continue
+        entries = lake_snapshot.entries_of(manifest)
+        mask = np.ones(len(entries), np.bool_) if part is None else part.mask(entries)
+        count += int(np.count_nonzero(mask))
+        if pruning:
+            mask = pruning.mask(entries, mask)
+        if mask.any():
+            held.append((entries, np.flatnonzero(mask)))
+    return FileList(found, tuple(held)), count
 
 
 def _count(manifest: Manifest) -> int | None:
@@ -94,14 +57,19 @@ def _count(manifest: Manifest) -> int | None:
     return None if added is None or existing is None else added + existing
 
 
-def _any(_: PlannedFile) -> bool:
-    return True
+class _Part:
+    """The files of a part of a plan."""
 
+    def __init__(self, files: frozenset[str]) -> None:
+        self._files = files
+        self._hashes = np.array([hash(path.encode()) for path in files], np.int64)
 
-def _test(paths: frozenset[str] | None, pruning: _Pruning | None) -> Callable[[PlannedFile], bool]:
-    if paths is None and pruning is None:
-        return _any
-    return lambda each: (paths is None or each.file.path in paths) and (pruning is None or pruning.may(each))
+    def mask(self, entries: Entries) -> Mask:
+        """Whether each file of a manifest is of the part."""
+        mask: Mask = np.isin(entries.path_hashes, self._hashes)
+        near: Longs = np.flatnonzero(mask)
+        mask[near] = [path in self._files for path in entries.paths(near)]
+        return mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +77,7 @@ class _Pruning:
     """A condition against the figures of files."""
 
     skip: Skip
-    fields: Fields
+    tests: FileTests
     partitions: Partitions
     specs: Mapping[int, Mapping[str, Any]]
     schema: Mapping[str, Any]
@@ -119,12 +87,12 @@ class _Pruning:
         table = lake_snapshot.metadata(scan.metadata_location)
         partitions = Partitions.of(table.specs, scan.table, skip)
         fields = Fields.of(scan.table, [test.column for test in tests_of(skip)])
-        return _Pruning(skip, fields, partitions, table.specs, table.schema)
+        tests = FileTests(fields, partial(_parted, partitions, table.specs))
+        return _Pruning(skip, tests, partitions, table.specs, table.schema)
 
-    def may(self, each: PlannedFile) -> bool:
-        """Whether a file has to be opened."""
-        file = each.file
-        return may_meet(self.skip, partial(self.fields.of_file, file), partial(self.partitions.may_hold, file))
+    def mask(self, entries: Entries, among: Mask) -> Mask:
+        """Whether each file of a manifest, among these, has to be opened."""
+        return self.tests.may(self.skip, entries, among)
 
     def may_hold(self, manifest: Manifest) -> bool:
         """Whether a manifest may name a file that has to be opened."""
@@ -142,94 +110,24 @@ class _Pruning:
         wanted = self.partitions.wanted(spec_id, test)
         return all(name not in parts or _summary_holds(*parts[name], values) for name, values in wanted)
 
-    def mask(self, entries: Entries) -> Mask:
-        """Whether each file of a manifest may have to be opened."""
-        return self._mask(self.skip, entries)
 
-    def _mask(self, skip: Skip, entries: Entries) -> Mask:
-        if isinstance(skip, AllOf):
-            return _all([self._mask(part, entries) for part in skip.parts], len(entries))
-        if isinstance(skip, AnyOf):
-            return ~_all([~self._mask(part, entries) for part in skip.parts], len(entries))
-        if not isinstance(skip, Comparison):
-            return np.ones(len(entries), np.bool_)
-        return self._bounded(skip, entries) & self._parted(skip, entries)
-
-    def _parted(self, test: Comparison, entries: Entries) -> Mask:
-        """By the values of partitions."""
-        mask = np.ones(len(entries), np.bool_)
-        spec = self.specs.get(entries.manifest.spec_id, {"fields": ()})
-        ids = {field["name"]: field["field-id"] for field in spec["fields"]}
-        for name, values in self.partitions.wanted(entries.manifest.spec_id, test):
-            if name in ids:
-                held = entries.partition(ids[name])
-                mask &= np.fromiter((value in values for value in held), np.bool_, len(held))
-        return mask
-
-    def _bounded(self, test: Comparison, entries: Entries) -> Mask:
-        """By bounds and numbers of nulls."""
-        number, every = self.fields.ids[test.column], np.ones(len(entries), np.bool_)
-        wanted = _whole(test.values, self.fields.kinds[test.column])
-        if wanted is None:
-            return every
-        nulls, rows = entries.counts(number, NULLS), entries.counts(number, VALUES)
-        if test.sign == "is null":
-            found: Mask = nulls != 0
-            return found
-        mask: Mask = ~((nulls != ABSENT) & (nulls == rows))
-        may = _MAY.get(test.sign)
-        if may is None:
-            return mask
-        (low, known), (high, also) = (entries.numbers(*entries.bounds(number, side)) for side in (LOWER, UPPER))
-        mask &= ~(known & also) | may(low, high, np.array(sorted(wanted), np.int64))
-        return mask
-
-
-def tests_of(skip: Skip) -> Iterator[Comparison]:
-    """The comparisons in a condition."""
-    if isinstance(skip, AllOf | AnyOf):
-        for part in skip.parts:
-            yield from tests_of(part)
-    elif isinstance(skip, Comparison):
-        yield skip
+def _parted(
+    partitions: Partitions, specs: Mapping[int, Mapping[str, Any]], test: Comparison, entries: Entries
+) -> Mask | None:
+    """The files of a manifest whose partitions leave room for a comparison; None for all."""
+    wanted = partitions.wanted(entries.manifest.spec_id, test)
+    if not wanted:
+        return None
+    mask = np.ones(len(entries), np.bool_)
+    ids = {field["name"]: field["field-id"] for field in specs[entries.manifest.spec_id]["fields"]}
+    for name, values in wanted:
+        held = entries.partition(ids[name])
+        mask &= np.fromiter((value in values for value in held), np.bool_, len(held))
+    return mask
 
 
 def _no_range(_: str) -> Range:
     return Range()
-
-
-def _all(masks: Sequence[Mask], count: int) -> Mask:
-    found = np.ones(count, np.bool_)
-    for mask in masks:
-        found &= mask
-    return found
-
-
-def _whole(values: Sequence[Any], kind: pa.DataType) -> list[int] | None:
-    """Values of a column of numbers, dates or times as the numbers of their bounds; None of any other column."""
-    t = pa.types
-    if t.is_integer(kind):
-        found = [int(value) for value in values]
-    elif t.is_date32(kind):
-        found = [(value - date(1970, 1, 1)).days for value in values]
-    elif t.is_timestamp(kind) and kind.unit == "us":
-        begin = datetime(1970, 1, 1, tzinfo=UTC if kind.tz else None)
-        found = [(value - begin) // _MICROSECOND for value in values]
-    else:
-        return None
-    return found if all(_INT64.min <= value <= _INT64.max for value in found) else None
-
-
-_Test = Callable[[Longs, Longs, Longs], Mask]
-_MAY: Mapping[str, _Test] = {
-    "=": lambda low, high, values: (low <= values[0]) & (values[0] <= high),
-    "!=": lambda low, high, values: (low != values[0]) | (high != values[0]),
-    "<": lambda low, high, values: low < values[0],
-    "<=": lambda low, high, values: low <= values[0],
-    ">": lambda low, high, values: high > values[0],
-    ">=": lambda low, high, values: high >= values[0],
-    "in": lambda low, high, values: np.searchsorted(values, low) < np.searchsorted(values, high, side="right"),
-}
 
 
 def _summary_holds(kind: str, part: Summary, values: frozenset[object]) -> bool:

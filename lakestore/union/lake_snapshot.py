@@ -106,7 +106,7 @@ class Snapshot:
     def planned(self, entries: Entries, places: Iterable[int]) -> Iterator[PlannedFile]:
         """Data files at these places of a manifest."""
         for place in places:
-            entry = entries[place]
+            entry = entries.read(place)
             yield PlannedFile(entry.file, tuple(each.file for each in self.deletes.of(entry)))
 
 

@@ -28,7 +28,7 @@ class Opened:
         self.manifests: list[str] = []
         self.data: list[str] = []
         self.decoded = 0
-        read, entry = places.read, Entries._entry
+        read, entry = places.read, Entries.read
 
         def counted(location: str) -> bytes:
             self.manifests.append(location)
@@ -44,7 +44,7 @@ class Opened:
 
         patch.setattr(places, "read", counted)
         patch.setattr(offset_cache, "read_offsets", indexed)
-        patch.setattr(Entries, "_entry", decoded)
+        patch.setattr(Entries, "read", decoded)
 
     def since(self) -> tuple[int, int, int]:
         """Numbers of manifests and lists, of data files, and of decoded entries, since the last question."""

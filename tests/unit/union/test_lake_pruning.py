@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import random
+import struct
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from lakestore.errors import Invalid
 from lakestore.lake import places
+from lakestore.lake.delete_index import only_path
 from lakestore.lake.manifest_entries import Entries
-from lakestore.lake.manifests import ADDED, DATA, EQUALITY_DELETES, Entry, File, described, write_manifest
-from lakestore.lake.metrics import metrics
+from lakestore.lake.manifests import (
+    ADDED,
+    DATA,
+    EQUALITY_DELETES,
+    POSITION_DELETES,
+    Entry,
+    File,
+    described,
+    write_manifest,
+)
+from lakestore.lake.metrics import Metrics, metrics
 from lakestore.lake.partitions import groups
+from lakestore.lake.position_deletes import PATH_ID
+from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
 from lakestore.model.table import Table, define
 from lakestore.rows import condition_text
-from lakestore.rows.ranges import may_meet
+from lakestore.rows.offsets import OffsetSet, OffsetsFrom
+from lakestore.rows.ranges import all_meet, may_meet
 from lakestore.union import lake_files, lake_snapshot
 from lakestore.union.figures import Figures
 from lakestore.union.lake_files import LakeRead
 from lakestore.union.lake_partitions import Partitions
-from lakestore.union.lake_ranges import Fields
+from lakestore.union.lake_ranges import Fields, Hidden, RowNumbers
 from lakestore.union.plan import ScanPart, TableScan
 from lakestore_server.iceberg.our_tables import first_metadata
 from lakestore_server.present.shape import Shape
@@ -108,25 +124,28 @@ def test_few_files_of_many_are_decoded(tmp_path: Path, monkeypatch: pytest.Monke
     many = ManyFiles.of(table, f"file://{tmp_path}", 1_000, 10, files_per_manifest=500)
     scan = many.scan(many.snapshot(7, deletes=range(0, 1_000, 2)), 7)
     decoded: list[int] = []
-    entry = Entries._entry
+    entry = Entries.read
 
     def counted(self: Entries, place: int) -> Entry:
         decoded.append(place)
         return entry(self, place)
 
-    monkeypatch.setattr(Entries, "_entry", counted)
+    monkeypatch.setattr(Entries, "read", counted)
     condition = condition_text.parse("part = 3 AND sorted BETWEEN 320 AND 329", table)
     read = LakeRead.of(scan, condition, Figures())
+    assert (len(read.files), len(decoded)) == (11, 0), "files are chosen by their figures"
     assert [len(each.deletes) for each in read.files] == [0, *[1, 0] * 5]
+    decoded.clear()
     assert all(each.deletes[0].referenced_data_file == each.file.path for each in read.files if each.deletes)
-    assert len(decoded) == 11 + 5
+    assert len(decoded) == 11, "deletes stay"
+    decoded.clear()
     assert read.figures.files_pruned == 1_000 - 11
     assert len(planned(many, scan)) == 1_000
-    assert len(decoded) == 11 + 5, "path and size are figures"
+    assert not decoded, "path and size are figures"
     paths = [many.file(number).path for number in (5, 6)]
     part = replace(scan, part=ScanPart(frozenset(paths), ()))
     assert [each.file.path for each in LakeRead.of(part, None, Figures()).files] == paths
-    assert len(decoded) == 11 + 5 + 2 + 1
+    assert len(decoded) == 2 + 1
 
 
 def test_equality_deletes_are_refused_by_name(tmp_path: Path) -> None:
@@ -175,14 +194,91 @@ def _lake(chance: random.Random, table: Table, folder: Path) -> TableScan:
                 path = f"{many.folder}/{number}-{place}-{len(entries)}.parquet"
                 said = metrics(part) if chance.random() < 0.9 else metrics(part.select([]))
                 file = File(content=DATA, path=path, format="PARQUET", spec_id=0, partition=partition,
-                            rows=part.num_rows, bytes=9, metrics=said)  # fmt: skip
-                entries.append(Entry(ADDED, 7, 1, 1, file))
+                            rows=part.num_rows, bytes=9, metrics=_numbered(chance, said))  # fmt: skip
+                entries.append(Entry(ADDED, 7, chance.randint(1, 3), 1, file))
         asked: dict[str, Any] = {"content": DATA, "schema": schema, "spec": spec}
         data = write_manifest(entries, **asked, format_version=2)
         place_ = f"{many.folder}/m{number}.avro"
         places.write(place_, data)
         manifests.append(described(place_, len(data), entries, **asked, snapshot_id=7, sequence=1))
+        deletes = [_delete_of(chance, each.file) for each in entries if chance.random() < 0.4]
+        asked["content"] = 1
+        data, place_ = write_manifest(deletes, **asked, format_version=2), f"{many.folder}/d{number}.avro"
+        places.write(place_, data)
+        manifests.append(described(place_, len(data), deletes, **asked, snapshot_id=7, sequence=1))
     return many.scan(many.listed(manifests, 7, 1), 7)
+
+
+def _numbered(chance: random.Random, said: Metrics) -> Metrics:
+    """Statistics with those of bucket and offset, as most files have them."""
+    bucket, offset = LAKE_FIELD_IDS[LAKE_BUCKET], LAKE_FIELD_IDS[LAKE_OFFSET]
+    low, high = dict(said.lower), dict(said.upper)
+    least, begin = chance.randrange(3), chance.randrange(50)
+    if chance.random() < 0.9:
+        low[bucket], high[bucket] = struct.pack("<i", least), struct.pack("<i", least + chance.choice([0, 0, 1, 2]))
+    if chance.random() < 0.9:
+        low[offset], high[offset] = struct.pack("<q", begin), struct.pack("<q", begin + chance.randrange(9))
+    return replace(said, lower=low, upper=high)
+
+
+def _delete_of(chance: random.Random, data: File) -> Entry:
+    """Position deletes of a data file, by reference or by bounds, or of its partition, with or without bounds."""
+    path = data.path.encode()
+    near = Metrics(lower={PATH_ID: path[:-9]}, upper={PATH_ID: path + b"x"})
+    kinds: list[dict[str, Any]] = [
+        {"referenced_data_file": data.path},
+        {"metrics": Metrics(lower={PATH_ID: path}, upper={PATH_ID: path})},
+        {"metrics": near},
+        {},
+    ]
+    file = File(content=POSITION_DELETES, path=f"{data.path}-gone", format="PARQUET", spec_id=0, rows=1, bytes=1,
+                partition=data.partition, **chance.choice(kinds))  # fmt: skip
+    return Entry(ADDED, 7, chance.randint(1, 3), 1, file)
+
+
+def _hidden(chance: random.Random) -> Hidden:
+    buckets = [bucket for bucket in range(5) if chance.random() < 0.4]
+    if chance.random() < 0.5:
+        return {bucket: OffsetsFrom(chance.randrange(80)) for bucket in buckets}
+    return {bucket: OffsetSet(np.array([chance.randrange(70)], np.int64)) for bucket in buckets}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_files_are_counted_unread_where_each_file_alone_says_so(tmp_path: Path, layout: list[str]) -> None:
+    """Rows of a file are counted by its statistics if all meet the condition and none is deleted or hidden."""
+    chance = seeded(f"counting {layout}")
+    table = define("a.t", KINDS, lake={"partition_by": layout})
+    counted = deleted = 0
+    for _ in range(3):
+        scan = _lake(chance, table, tmp_path)
+        every = lake_snapshot.planned(scan)
+        for text in (*CONDITIONS, ""):
+            said = {"i": chance.randint(-12, 50), "j": chance.randint(0, 160), "s": f"{chr(97 + chance.randrange(12))}"}
+            day = date(2024, 1, 1) + timedelta(days=chance.randint(-3, 50))
+            condition = condition_text.parse(text.format(d=day, **said), table) if text else None
+            hidden = _hidden(chance)
+            read = replace(LakeRead.of(scan, condition, Figures()), hidden=hidden)
+            assert {each.file.path: each.deletes for each in read.files}.items() <= {
+                each.file.path: each.deletes for each in every
+            }.items()
+            shared = Counter(each.file.path for each in read.files.shared_deletes())
+            asked = (file for each in read.files for file in each.deletes if only_path(file) is None)
+            assert shared == Counter(file.path for file in asked)
+            ranges = Fields.of(table, condition.columns) if condition else None
+            whole = [
+                each
+                for each in read.files
+                if not each.deletes
+                and not RowNumbers.of(each.file).near(hidden)
+                and (not condition or not ranges or all_meet(condition.skip, partial(ranges.of_file, each.file)))
+            ]
+            left, rows = read.counted()
+            assert rows == sum(each.file.rows for each in whole), text
+            kept = {each.file.path for each in read.files} - {each.file.path for each in whole}
+            assert {each.file.path for each in left.files} == kept, text
+            counted, deleted = counted + len(whole), deleted + len(list(filter(None, (e.deletes for e in every))))
+    assert counted > 40
+    assert deleted > 40
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,8 @@ from pyiceberg.types import (
 )
 
 from lakestore.errors import Invalid, NotFound, PlanExpired
-from lakestore.lake.manifests import POSITION_DELETES, Entry, File
+from lakestore.lake.delete_index import DeleteIndex
+from lakestore.lake.manifests import ADDED, POSITION_DELETES, Entry, File
 from lakestore.model import table as model
 from lakestore.rows import condition_text, ipc
 from lakestore.rows.live_sum import live_sum
@@ -43,8 +45,7 @@ from lakestore.rows.offsets import OffsetSet
 from lakestore.union import lake_snapshot, sql
 from lakestore.union.cut import Cut
 from lakestore.union.lake_ranges import RowNumbers
-from lakestore.union.lake_snapshot import PlannedFile
-from lakestore.union.plan import decode
+from lakestore.union.plan import TableScan, decode
 from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -528,10 +529,17 @@ def test_position_deletes_and_deletion_vectors_hide_their_rows(
         for path, position in [(first, 0), (second, 0), (second, 1), (second, 3), (second, 7)]
     }
 
-    def planned(_: object, entries: Sequence[Entry], places: Iterable[int]) -> Iterator[PlannedFile]:
-        return (PlannedFile(entries[place].file, files) for place in places)
+    opened = lake_snapshot.snapshot
 
-    monkeypatch.setattr(lake_snapshot.Snapshot, "planned", planned)
+    def with_deletes(scan: TableScan) -> lake_snapshot.Snapshot:
+        deletes = DeleteIndex()
+        of = {repr(task.file.partition): (task.file.spec_id, task.file.partition) for task in tasks}
+        for spec_id, partition in of.values():
+            for each in files:
+                deletes.add(Entry(ADDED, 1, 1_000, 1_000, replace(each, spec_id=spec_id, partition=partition)))
+        return replace(opened(scan), deletes=deletes)
+
+    monkeypatch.setattr(lake_snapshot, "snapshot", with_deletes)
     same(answered(Scan(log, "shop.orders").to_arrow()), [r for r in log.answer() if r["id"] not in gone])
     figures = Scan(log, "shop.orders").explain().figures
     assert (figures.delete_files, figures.hidden_rows) == (2, 5)
