@@ -85,7 +85,7 @@ class FileList(Sequence[PlannedFile]):
         return FileList(self.snapshot, tuple((entries, places) for entries, places in both if len(places)))
 
     def split_whole(self, meant: Callable[[Entries, Longs], Mask], hidden: Hidden) -> tuple[FileList, FileList]:
-        """The parts of `split`; files of the first are those of which every row is there: none is deleted or among the hidden."""
+        """The parts of `split`; of files of the first every row is there, none deleted or among the hidden."""
         return self.split(partial(self._is_whole, meant, _Near(hidden)))
 
     def _is_whole(self, meant: Callable[[Entries, Longs], Mask], near: _Near, entries: Entries, places: Longs) -> Mask:

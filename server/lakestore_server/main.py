@@ -107,7 +107,7 @@ class Server:
         self._closed = False
         held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.kept.items()}
         leases = Leases(clock, held, settings.lease_grace_seconds, settings.limits)
-        ledger = JournalLedger(self.engine, leases)
+        ledger = JournalLedger(self.engine, leases, store)
         self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline)
         self._look_at_lake(store)
         idle_seconds, rebalance_seconds = settings.subscription_idle_seconds, settings.rebalance_seconds

@@ -202,7 +202,7 @@ class Service:
             engine,
             StatusVerbs(engine, leases, self.status),
             TableVerbs(engine, catalog),
-            Droppings(engine, dropped.wake),
+            Droppings(engine, catalog, dropped.wake),
             Truncations(engine, catalog, leases, upkeep.checkpointer.wake),
             ConditionalDeletes(engine, clock),
             Databases(engine),

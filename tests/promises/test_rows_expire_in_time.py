@@ -149,8 +149,8 @@ def test_only_what_is_due_or_new_is_read_again(served: Served, monkeypatch: pyte
     looked: list[int] = []
     lookup = live_offsets.of_keys
 
-    def watched(engine: Engine, name: str, encode: Callable[[Any], Any]) -> Any:
-        found = lookup(engine, name, encode)
+    def watched(engine: Engine, name: str, encode: Callable[[Any], Any], **said: Any) -> Any:
+        found = lookup(engine, name, encode, **said)
         looked.append(len(found[1]))
         return found
 

@@ -2,7 +2,7 @@
 
 First the commit that says so, from which on the table cannot be had back; then the lake's files, then the commit that
 forgets it, after which the next checkpoint frees segments and index. A crash in between goes on with what is left.
-Reads that hold a snapshot of the lake are waited for, and a clock in doubt ends nobody's time.
+Reads that hold a snapshot of the lake or a range of the log are waited for, and a clock in doubt ends nobody's time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class DroppedTables:
                     continue
                 if held.until_us and not self._begun(uuid, held):
                     continue
-                if self._leases.pinned(uuid):
+                if self._leases.is_read(uuid):
                     continue
                 self._remove(uuid, held)
 

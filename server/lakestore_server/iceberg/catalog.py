@@ -14,14 +14,22 @@ from dataclasses import dataclass
 
 from lakestore.errors import Conflict, Corrupt, Invalid, LakestoreError, NotFound
 from lakestore.model.table import Table
-from lakestore_server.iceberg import gate, locations, metadata_updates, our_tables
+from lakestore_server.iceberg import foreign_history, gate, locations, metadata_updates, our_tables
 from lakestore_server.iceberg.commits import Commits, Emptied, TableChange
 from lakestore_server.iceberg.contents import Contents, Name
 from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NamespaceNotEmpty
 from lakestore_server.iceberg.ledger import Ledger
 from lakestore_server.iceberg.metadata_store import MetadataStore, StoredMetadata
 from lakestore_server.iceberg.schemas import Json
-from lakestore_server.state.catalog_change import DropNamespace, DropPointer, Pointer, SetNamespace, SetPointer
+from lakestore_server.state.catalog_change import (
+    DROPPED,
+    DropNamespace,
+    DropPointer,
+    Pointer,
+    SetNamespace,
+    SetPointer,
+)
+from lakestore_server.state.view import TableState
 
 log = logging.getLogger("lakestore.catalog")
 
@@ -51,7 +59,7 @@ class Catalog:
     ) -> None:
         self.warehouse = warehouse_uri.rstrip("/")
         self.ledger, self._store = ledger, store
-        self._now_ms, self._new_uuid = now_ms, new_uuid
+        self._now_ms, self._new_uuid, self._timeline = now_ms, new_uuid, timeline
         self._contents = Contents(ledger, store, self.warehouse)
         self._commits = Commits(ledger, store, self._contents, now_ms=now_ms, new_uuid=new_uuid, timeline=timeline)
         self.commits = 0
@@ -148,9 +156,23 @@ class Catalog:
         """Remove what a truncate left behind, which is done or was refused."""
         self._commits.settled(made, done=done)
 
+    def problem_of_dropped(self, held: TableState) -> str:
+        """A sentence on a dropped table's lake that is gone by now, or went on without us; empty if all is well.
+
+        `Unavailable` if the storage does not answer.
+        """
+        pointer = self.ledger.pointers(DROPPED).get(held.table.uuid)
+        return foreign_history.problem(held, pointer, self._store, self._timeline) if pointer else ""
+
     def purge(self, pointer: Pointer) -> None:
-        """Remove the files of one of our tables that is gone for good, as far as they lie in folders of its own."""
+        """Remove the files of one of our tables that is gone for good, as far as they lie in folders of its own.
+
+        Those of a lake that went on under another history are that one's.
+        """
         try:
+            if foreign_history.newest(self._store, pointer, self._timeline):
+                log.warning("the files of a dropped table stay, for its lake went on without this server: %s", pointer)
+                return
             places = self._contents.places_of(pointer)
         except NotFound:
             return

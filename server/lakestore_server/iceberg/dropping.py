@@ -7,6 +7,7 @@ reads, writes, tiers or trims a dropped table, but checkpoints go on to name its
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,18 +17,21 @@ from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.iceberg import renaming
+from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.iceberg.catalog_steps import moved
 from lakestore_server.state.catalog_change import DROPPED
 from lakestore_server.state.commit_record import CommitRecord, Shelving, Undrop
 from lakestore_server.state.state import State
 from lakestore_server.state.view import Dropped, View
 
+log = logging.getLogger("lakestore.dropped")
+
 
 class Droppings:
     """The verbs of drop and undrop. Thread-safe."""
 
-    def __init__(self, engine: Engine, wake_purge: Callable[[], None]) -> None:
-        self._engine, self._wake_purge = engine, wake_purge
+    def __init__(self, engine: Engine, catalog: Catalog, wake_purge: Callable[[], None]) -> None:
+        self._engine, self._catalog, self._wake_purge = engine, catalog, wake_purge
 
     def drop_table(self, request: pb.TableRequest) -> pb.DropTableAnswer:
         """Drop a table, or have one that was dropped go at once."""
@@ -52,8 +56,9 @@ class Droppings:
         return pb.DropTableAnswer(token=done.view.token(), table_uuid=uuid, undrop_until_us=until_us)
 
     def undrop_table(self, request: pb.UndropTableRequest) -> pb.TableInfo:
-        """Have a dropped table back as it was."""
+        """Have a dropped table back as it was; one whose lake is gone by now is read from the log, as after a start."""
         limits = self._engine.limits
+        self._note_lake(_found(self._engine.view, request.table, request.table_uuid, "undrop"))
 
         def plan(state: State, record: CommitRecord) -> Table:
             view = state.view
@@ -74,6 +79,14 @@ class Droppings:
             return made
 
         return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())
+
+    def _note_lake(self, held: Dropped) -> None:
+        """Note a lake that is gone, or went on under another history, before anybody reads or tiers the table."""
+        problem, uuid = self._catalog.problem_of_dropped(held.state), held.state.table.uuid
+        others = {each: said for each, said in self._engine.lake_ahead.items() if each != uuid}
+        self._engine.lake_ahead = self._catalog.ahead = others | ({uuid: problem} if problem else {})
+        if problem:
+            log.error("%s", problem)
 
     def list_dropped_tables(self, _: pb.ListDroppedTablesRequest) -> pb.ListDroppedTablesAnswer:
         """All dropped tables that are still kept, the newest first."""

@@ -27,10 +27,22 @@ def find(view: View, store: MetadataStore, timeline: str) -> Mapping[str, str]:
     found = {}
     for state in view.tables.values():
         pointer = view.pointers.get((state.table.namespace, state.table.short_name))
-        newer = newest(store, pointer, timeline) if pointer else None
-        if pointer and newer:
-            found[state.table.uuid] = _sentence(state, pointer, *newer)
+        sentence = ahead(state, pointer, store, timeline) if pointer else ""
+        if sentence:
+            found[state.table.uuid] = sentence
     return found
+
+
+def ahead(state: TableState, pointer: Pointer, store: MetadataStore, timeline: str) -> str:
+    """A sentence on a table's lake that went on without this server; empty if it did not."""
+    newer = newest(store, pointer, timeline)
+    return _sentence(state, pointer, *newer) if newer else ""
+
+
+def problem(state: TableState, pointer: Pointer, store: MetadataStore, timeline: str) -> str:
+    """A sentence on a lake of ours that is gone, or that went on without this server; empty if all is well."""
+    why = missing(store, pointer)
+    return _gone_sentence(state.table.name, why, is_ours=True) if why else ahead(state, pointer, store, timeline)
 
 
 def newest(store: MetadataStore, pointer: Pointer, timeline: str) -> tuple[str, Json] | None:

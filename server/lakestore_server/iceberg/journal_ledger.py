@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lakestore.errors import Conflict, LakestoreError
+from lakestore.errors import Conflict, Corrupt, LakestoreError, NotFound
 from lakestore.model.table import Table
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.crash_points import CrashPoint
-from lakestore_server.iceberg import locations, renaming
+from lakestore_server.iceberg import locations, metadata, renaming
+from lakestore_server.iceberg.metadata_store import MetadataStore
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.plan import usable_tier
 from lakestore_server.state import catalog_change
@@ -22,11 +23,16 @@ from lakestore_server.state.view import TableState
 class JournalLedger:
     """The `Ledger` over the engine. Thread-safe: reads take views, and changes go through the commit loop."""
 
-    def __init__(self, engine: Engine, leases: Leases) -> None:
-        self._engine, self._leases = engine, leases
+    def __init__(self, engine: Engine, leases: Leases, store: MetadataStore | None = None) -> None:
+        """`store` has the metadata; without one nobody has read before the start."""
+        self._engine, self._leases, self._store = engine, leases, store
         numbered = (locations.numbered(each.location) for each in engine.view.pointers.values())
         self._at_start = {folder: number for folder, number in numbered if number is not None}
         """Folder to number of the newest metadata file that a read from before the start can name."""
+        uuids = {uuid for uuid, state in engine.view.kept.items() if state.truncated_lsn}
+        self._truncated = {each.uuid: each.location for each in engine.view.pointers.values() if each.uuid in uuids}
+        """Table uuid to the metadata at the start, of tables whose earlier snapshots have no tier record any more."""
+        self._former: dict[str, frozenset[int]] = {}
 
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
         """Name to properties."""
@@ -82,7 +88,23 @@ class JournalLedger:
     def pinned_snapshots(self, table_uuid: str) -> frozenset[int]:
         """Snapshots held by leases."""
         state = self._engine.view.tables.get(table_uuid)
-        return self._leases.pinned(table_uuid) | (self._of_cuts(state) if state else frozenset())
+        own = self._leases.pinned(table_uuid) | self._before_truncate(table_uuid)
+        return own | (self._of_cuts(state) if state else frozenset())
+
+    def _before_truncate(self, table_uuid: str) -> frozenset[int]:
+        """The snapshots of a truncated table that reads from before the start may have open: all that there were.
+
+        `Unavailable` if the storage does not answer, which alone says what there was.
+        """
+        location = self._truncated.get(table_uuid)
+        if location is None or self._store is None or not self._leases.in_grace:
+            return frozenset()
+        if table_uuid not in self._former:
+            try:
+                self._former[table_uuid] = frozenset(metadata.snapshot_ids(self._store.load(location).doc))
+            except (Corrupt, NotFound):  # a lake that is gone has no snapshot to hold
+                self._former[table_uuid] = frozenset()
+        return self._former[table_uuid]
 
     def _of_cuts(self, state: TableState) -> frozenset[int]:
         """The snapshots from which a table is read at the cuts that are held as a whole."""

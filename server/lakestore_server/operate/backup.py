@@ -108,7 +108,8 @@ class BackupVerbs:
                 if not left:
                     raise Conflict(
                         f"the lake of table {gone.table} is not whole, as {gone.location} is gone: a backup could not "
-                        "restore it; mend or drop the table, or back up without the lake (--without-lake)"
+                        "restore it; mend the table, or drop it with --purge, or back up without the lake"
+                        " (--without-lake)"
                     ) from gone
         raise AssertionError("the last attempt returns or raises")
 
@@ -167,7 +168,8 @@ def write(disk: Disk, folder: Path, cut: BackupCut, origin: Origin, held: Path |
     encoded = disk.read(folder / name)
     entries.append(Entry(name, len(encoded), crc32c(encoded)))
     view = cut.view
-    pointers = {f"{namespace}.{name}": pointer.location for (namespace, name), pointer in view.pointers.items()}
+    known = backup_lake.pointers(view)
+    pointers = {f"{namespace}.{name}": pointer.location for (namespace, name), pointer in known.items()}
     entries += backup_lake.write(disk, held, folder) if held else ()
     about = origin.warehouse, origin.lake
     manifest = Manifest(RELEASE, view.time_us, origin.timeline, view.lsn, name, tuple(entries), pointers, *about)

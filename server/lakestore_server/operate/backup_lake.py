@@ -19,6 +19,7 @@ from lakestore_server.host.disk import FOLDER_MODE, Disk
 from lakestore_server.iceberg import locations, relocation
 from lakestore_server.iceberg.metadata_store import local_folder
 from lakestore_server.operate import copies
+from lakestore_server.state.catalog_change import DROPPED, Pointer
 from lakestore_server.state.view import View
 
 
@@ -53,13 +54,24 @@ def hold(view: View, uri: str, data: Path) -> Path:
             )
         return stage / locations.plain(location)[len(locations.plain(uri)) + 1 :]
 
-    for (namespace, name), pointer in view.pointers.items():
+    for (namespace, name), pointer in pointers(view).items():
         for location in relocation.named(pointer.location, lambda place: held(place).read_bytes()):
             try:
                 _link(Path(locations.plain(location)), held(location))
             except FileNotFoundError as error:
-                raise LakeFileGone(f"{namespace}.{name}".lstrip("\0"), location) from error
+                raise LakeFileGone(_told(view, namespace, name), location) from error
     return stage
+
+
+def pointers(view: View) -> dict[tuple[str, str], Pointer]:
+    """The pointers whose files are to be there: those of tables whose removal has begun name what goes."""
+    going = {(DROPPED, uuid) for uuid, held in view.dropped.items() if not held.until_us}
+    return {key: pointer for key, pointer in view.pointers.items() if key not in going}
+
+
+def _told(view: View, namespace: str, name: str) -> str:
+    """A table as its users call it."""
+    return f"{view.dropped[name].name} (dropped)" if namespace == DROPPED else f"{namespace}.{name}"
 
 
 def _link(source: Path, target: Path) -> None:

@@ -162,7 +162,8 @@ class _Lake:
             if moved.get(pointer.location, pointer.location) != pointer.location:
                 there = Pointer(moved[pointer.location], pointer.uuid)
                 self._steps.append(SetPointer(namespace, name, pointer.location, there))
-                self._outcome.moved.append(f"{namespace}.{name}")
+                dropped = view.dropped[name].name if namespace == DROPPED else ""
+                self._outcome.moved.append(f"{dropped} (dropped)" if dropped else f"{namespace}.{name}")
 
     def _rewound(self, state: TableState) -> bool:
         """Set a table's lake back, if it went on; whether it is then one that the log agrees with."""

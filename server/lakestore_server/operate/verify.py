@@ -89,7 +89,7 @@ def _confirmed(engine: Engine, state: TableState, bucket: int, rows: reads.Rows)
     named = state.versions.numbered(rows.schema_id).primary_key
     columns: list[pa.Array] = [rows.batch.column(name) for name in named]
     asked = KeyQuery(encoded(columns, table_prefix(table.number)), lambda: columns)
-    later, offsets = live_offsets.of_keys(engine, table.name, lambda _: asked)
+    later, offsets = live_offsets.of_keys(engine, table.name, lambda _: asked, uuid=table.uuid)
     log = later.by_uuid(table.uuid).logs[bucket]
     audited = state.logs[bucket].head
     superseded = reads.dead_of(log, audited if audited >= log.base.end else 0, log.head)

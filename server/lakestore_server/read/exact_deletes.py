@@ -60,7 +60,7 @@ def live(engine: Engine, table: Table, rows: FoundRows) -> npt.NDArray[np.bool_]
     if not len(rows.offsets):
         return np.zeros(0, dtype=np.bool_)
     asked = _asked(engine, table, rows)
-    _, found = live_offsets.of_keys(engine, table.name, lambda _: asked)
+    _, found = live_offsets.of_keys(engine, table.name, lambda _: asked, uuid=table.uuid)
     return np.asarray(found == rows.offsets)
 
 

@@ -312,6 +312,11 @@ class Leases:
         with self._lock:
             return self._pinned(table_uuid)
 
+    def is_read(self, table_uuid: str) -> bool:
+        """Whether some read holds anything of a table: a snapshot, or a range of its log."""
+        with self._lock:
+            return bool(self._pinned(table_uuid) or self._starts(table_uuid))
+
     def _pinned(self, table_uuid: str) -> frozenset[int]:
         self._drop_expired()
         held = {lease.snapshots[table_uuid] for lease in self._leases.values() if table_uuid in lease.snapshots}

@@ -41,21 +41,30 @@ class LiveRanges(Generic[Question]):
     ranges: list[Range]
 
 
-def of_keys(engine: Engine, name: str, encode: Callable[[TableState], KeyQuery]) -> tuple[View, npt.NDArray[np.int64]]:
-    """(view, live offset of each key) at one moment; `Unavailable` if the table changes under every attempt."""
+def of_keys(
+    engine: Engine, name: str, encode: Callable[[TableState], KeyQuery], *, uuid: str = ""
+) -> tuple[View, npt.NDArray[np.int64]]:
+    """(view, live offset of each key) at one moment; `Unavailable` if the table changes under every attempt.
+
+    With a uuid it is that table, whatever its name is by now; `NotFound` if it was dropped.
+    """
+
+    def held(view: View) -> TableState:
+        return view.by_uuid(uuid) if uuid else view.named(name)
+
     index, moved_on = engine.index, _moved_on(name)
     probe: Probe | None = None
     for _ in range(RETRIES):
-        state = engine.view.named(name)
+        state = held(engine.view)
         probe = probe or Probe(encode(state))
         with index.lock:
             view = engine.view
             reading = index.begin(probe.keys)
-        if _is_another(view.named(name), state):
+        if _is_another(held(view), state):
             probe = None
             continue
         try:
-            found = probe.resolved(view.named(name), index.finish(reading))
+            found = probe.resolved(held(view), index.finish(reading))
         except Unavailable as error:
             moved_on = error
             continue

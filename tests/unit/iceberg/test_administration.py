@@ -14,6 +14,8 @@ from lakestore.union import arrow
 from lakestore.union.cut import Cut
 from lakestore.union.verify import verify
 from lakestore_server.iceberg.contents import Name
+from lakestore_server.read import exact_deletes
+from lakestore_server.read.exact_deletes import FoundRows
 from tests.support.served import DAY, Served
 
 KEYED = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
@@ -179,6 +181,52 @@ def test_a_grace_of_zero_drops_at_once_and_a_read_of_the_lake_is_waited_for(tmp_
                 served.lake.undrop("a.t")
         served.server.dropped.run_once()
         assert served.lake.dropped_tables() == []
+
+
+def test_the_purge_of_a_dropped_table_waits_for_reads_of_its_log(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", limits=Limits(drop_grace_seconds=0)) as served:
+        made(served)
+        with Cut(served.lake.transport, ["a.t"], lease_seconds=60) as cut:
+            served.lake.drop_table("a.t")
+            served.server.dropped.run_once()
+            served.checkpoint()
+            hot = arrow.hot(cut, cut.plan.scan("a.t"), ["k"])
+            assert sorted(k for batch in hot for k in batch.column("k").to_pylist()) == [0, 1, 2, 3, 4]
+        served.server.dropped.run_once()
+        assert served.lake.dropped_tables() == []
+
+
+def test_a_table_whose_lake_went_while_it_was_dropped_is_read_from_its_log(served: Served) -> None:
+    made(served)
+    served.tier("a.t")
+    uuid, folder = served.state("a.t").table.uuid, served.engine.folder / "warehouse" / "a"
+    served.lake.drop_table("a.t")
+    (lost,) = folder.iterdir()
+    lost.rename(folder.parent / "elsewhere")
+    table = served.lake.undrop("a.t")
+    assert "the lake of table a.t is gone" in served.engine.lake_ahead[uuid]
+    assert served.server.catalog.ahead == served.engine.lake_ahead
+    assert table.scan().count() == 5
+    assert table.lookup([{"k": 3}]).num_rows == 1
+    served.lake.drop_table("a.t")
+    (folder.parent / "elsewhere").rename(lost)
+    served.lake.undrop("a.t")
+    assert served.engine.lake_ahead == {}, "it is there again"
+
+
+def test_rows_that_were_found_are_those_of_their_table_whatever_its_name_is(served: Served) -> None:
+    made(served)
+    table, log = served.state("a.t").table, served.state("a.t").logs[0]
+    offsets, batch, _ = next(iter(log.stored(0, log.head, 100)))
+    found = FoundRows(offsets, batch.select(["k"]))
+    served.lake.table("a.t").rename("b.u")
+    for _ in range(2):
+        assert exact_deletes.live(served.engine, table, found).all()
+        served.lake.create_table("a.t", KEYED, primary_key=["k"], buckets=2, if_not_exists=True)
+        served.lake.table("a.t").upsert([{"k": k, "v": "other"} for k in range(9)])
+    served.lake.drop_table("b.u")
+    with pytest.raises(NotFound, match="dropped"):
+        exact_deletes.live(served.engine, table, found)
 
 
 def test_databases(served: Served) -> None:

@@ -13,6 +13,7 @@ from lakestore.errors import Invalid, LakestoreError, PositionExpired
 from lakestore.union.cut import Cut
 from lakestore.union.verify import verify
 from lakestore_server.duties.compaction import Base
+from lakestore_server.iceberg.contents import Name
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
 from lakestore_server.state.view import View
@@ -206,3 +207,20 @@ def test_a_checkpoint_that_began_before_brings_nothing_back(
     served.checkpoint()
     assert verify(served.lake.transport, name).same
     assert table.scan().count() == 1
+
+
+def test_after_a_start_a_read_of_before_a_truncate_keeps_its_snapshot_for_the_grace_time(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", ports=True, lease_grace_seconds=60.0) as served:
+        table = served.lake.create_table("a.log", LOG, buckets=1)
+        served.append("a.log", 1, 2)
+        LogTierer(served.server, served.lake.transport).flush("a.log")
+        state = served.state("a.log")
+        (before,) = state.tiers
+        table.truncate()
+        served.restart()
+        ledger, name = served.server.catalog.ledger, Name("a", "log")
+        assert before in ledger.pinned_snapshots(state.table.uuid), "who reads it is not known after a start"
+        refs = served.server.catalog.load(name).doc["refs"].values()
+        assert before in {ref["snapshot-id"] for ref in refs}, "expiry by any engine leaves it out"
+        served.clock.advance(61)
+        assert before not in ledger.pinned_snapshots(state.table.uuid)

@@ -20,6 +20,7 @@ from lakestore.cli.main import run_command
 from lakestore.errors import Conflict, Invalid
 from lakestore.rows.ipc import crc32c
 from lakestore.rows.live_sum import live_sum, moved
+from lakestore.union.cut import Cut
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files.backup_manifest import LakePlace, Manifest
@@ -352,3 +353,51 @@ def test_truncated_and_dropped_tables_are_restored_as_they_were(tmp_path: Path) 
     with World(tmp_path / "restored") as world:
         assert world.lake.dropped_tables() == []
         assert world.lake.table("a.emptied").scan().to_arrow()["id"].to_pylist() == [3]
+
+
+def test_a_table_that_is_being_removed_keeps_nobody_from_a_backup(tmp_path: Path) -> None:
+    with World(tmp_path / "data") as world:
+        for name in ("a.kept", "a.going"):
+            world.lake.create_table(name, SCHEMA, buckets=1).append(rows(1, 2))
+        world.tier("a.kept", "a.going")
+        place = world.engine.folder / "warehouse" / "a"
+        before = set(place.iterdir())
+        with Cut(world.lake.transport, ["a.going"], lease_seconds=60):
+            world.lake.drop_table("a.going")
+            going = next(each for each in before if each.name.startswith("going"))
+            going.rename(tmp_path / "aside")
+            with pytest.raises(Conflict, match=r"the lake of table a\.going \(dropped\) is not whole.*--purge"):
+                world.back_up(tmp_path / "refused")
+            world.lake.drop_table("a.going", purge=True)
+            world.back_up(tmp_path / "backup")
+    made = restore(tmp_path / "backup", tmp_path / "restored")
+    assert made.lake.moved == ["a.kept"]
+    with World(tmp_path / "restored") as world:
+        world.server.dropped.run_once()
+        assert world.lake.dropped_tables() == []
+        assert world.read("a.kept") == world.in_lake("a.kept") == [1, 2]
+
+
+def test_a_dropped_table_whose_lake_another_history_uses_is_left_to_it(tmp_path: Path) -> None:
+    """A restored server neither takes such a lake for its own nor removes its files."""
+    with World(tmp_path / "data", warehouse=str(tmp_path / "warehouse")) as world:
+        world.lake.create_table(LOG, SCHEMA, buckets=1).append(rows(1, 2))
+        world.tier(LOG)
+        world.lake.table(LOG).append(rows(3))
+        world.lake.drop_table(LOG)
+        world.back_up(tmp_path / "backup")
+        world.lake.undrop(LOG)
+        world.tier(LOG)
+    for purge in (False, True):
+        place = tmp_path / f"restored-{purge}"
+        restore(tmp_path / "backup", place, warehouse=str(tmp_path / "warehouse"))
+        with World(place, warehouse=str(tmp_path / "warehouse")) as world:
+            if purge:
+                world.lake.drop_table(LOG, purge=True)
+                world.server.dropped.run_once()
+                assert world.lake.dropped_tables() == []
+            else:
+                assert world.lake.undrop(LOG).scan().count() == 3
+                assert "is ahead of this server" in world.notes()[LOG]
+    with World(tmp_path / "data", warehouse=str(tmp_path / "warehouse")) as world:
+        assert world.read(LOG) == world.in_lake(LOG) == [1, 2, 3]
