@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 from lakestore.cli.connection import asked_for, json_option, server_option
 from lakestore.cli.output import emit, emit_json
 from lakestore.cli.profile_option import PROFILE_META, profile_option
+from lakestore.client import profile_file
 from lakestore.client import profiles as known
 from lakestore.client.credentials import TLS, credentials_for
 from lakestore.errors import Invalid
@@ -51,19 +50,18 @@ def login(context: click.Context, server: str, as_json: bool) -> None:
     read, and the server becomes the profile's; the first profile is the one that is taken where none is named.
     """
     name = context.meta.get(_LOGIN) or _NAME_DEFAULT
+    file = known.file_of_profiles()
+    known.read_profiles()  # before the token is asked for: a file that is wrong is mended first
     token = _typed(name, server)
     said = asked_for(server)
     _check(server, token, said.tls)
-    file = known.file_of_profiles()
-    sections = known.read_file(file)
-    entries = sections.setdefault("profiles", {})
     token_file = Path("tokens") / name
-    _write(file.parent / token_file, token + "\n")
-    entries[name] = {"server": server, **_tls(said.tls), "token_file": str(token_file)}
-    sections.setdefault("default", name)
-    _write(file, yaml.safe_dump(sections, sort_keys=False))
+    with profile_file.changing(file) as sections:
+        profile_file.write_token(file.parent / token_file, token)
+        sections.profiles[name] = {"server": server, **_tls(said.tls), "token_file": str(token_file)}
+        sections.default = sections.default or name
     if as_json:
-        emit_json({"profile": name, "server": server, "file": str(file), "default": sections["default"] == name})
+        emit_json({"profile": name, "server": server, "file": str(file), "default": sections.default == name})
     else:
         click.echo(f"profile {name} is kept in {file}: lakestore --profile {name} tables")
 
@@ -95,21 +93,6 @@ def _tls(said: TLS | bool | None) -> dict[str, Any]:
     return {"tls": {name: str(Path(path).absolute()) for name, path in parts.items() if path is not None}}
 
 
-def _write(file: Path, text: str) -> None:
-    """A file of the user's alone, there whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    made = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-    try:
-        with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-            opened.write(text)
-            opened.flush()
-            os.fsync(opened.fileno())
-        made.replace(file)
-    except BaseException:
-        made.unlink(missing_ok=True)
-        raise
-
-
 @click.command()
 @profile_option
 @json_option
@@ -120,12 +103,12 @@ def logout(context: click.Context, as_json: bool) -> None:
     name = context.meta.get(PROFILE_META) or os.environ.get(known.PROFILE_VARIABLE) or found.default
     if name is None:
         raise Invalid(f"there is no profile in {found.file}")
-    profile = found.of(name)
-    sections = known.read_file(found.file)
-    sections["profiles"][name].pop("token_file", None)
-    _write(found.file, yaml.safe_dump(sections, sort_keys=False))
+    found.of(name)
+    with profile_file.changing(found.file) as sections:
+        profile = known.profiles_of(found.file, sections).of(name)
+        sections.profiles[name].pop("token_file", None)
     kept = found.file.parent / "tokens" / name
-    removed = profile.token_file is not None and profile.token_file == kept and kept.exists()
+    removed = bool(known.NAME.fullmatch(name)) and profile.token_file == kept and kept.exists()
     if removed:
         kept.unlink()
     if as_json:

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from lakestore.client import profile_file
 from lakestore.client.credentials import TLS, TLS_VARIABLES, TOKEN_VARIABLES, Credentials, Token, credentials_for
 from lakestore.errors import Invalid
 from lakestore.model.names import meant
@@ -72,28 +71,13 @@ def file_of_profiles() -> Path:
 def read_profiles() -> Profiles:
     """The profiles of the file; none if there is no file."""
     file = file_of_profiles()
-    said = read_file(file)
-    if unknown := sorted(set(said) - {"default", "profiles"}):
-        raise Invalid(f"{file}: {unknown[0]!r} is neither default nor profiles")
-    entries = said.get("profiles") or {}
-    if not isinstance(entries, dict) or not all(isinstance(each, dict) for each in entries.values()):
-        raise Invalid(f"{file}: profiles is a section with a name and its server, tls and token_file for each")
-    named = {str(name): _profile(file, str(name), each) for name, each in entries.items()}
-    default = said.get("default")
-    return Profiles(file, named, None if default is None else str(default))
+    return profiles_of(file, profile_file.read(file))
 
 
-def read_file(file: Path) -> dict[str, Any]:
-    """The file's sections as they are written; nothing if there is none."""
-    try:
-        said = yaml.safe_load(file.read_text()) or {}
-    except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise Invalid(f"the profiles in {file} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(said, dict):
-        raise Invalid(f"{file} holds no profiles: it has the sections default and profiles")
-    return said
+def profiles_of(file: Path, said: profile_file.Sections) -> Profiles:
+    """The profiles that a file's sections say; `Invalid` names the file, the profile and the rule."""
+    named = {name: _profile(file, name, each) for name, each in said.profiles.items()}
+    return Profiles(file, named, said.default)
 
 
 def _profile(file: Path, name: str, said: dict[str, Any]) -> Profile:
@@ -101,11 +85,12 @@ def _profile(file: Path, name: str, said: dict[str, Any]) -> Profile:
     if unknown := sorted(set(map(str, said)) - _KEYS):
         raise Invalid(f"{place} has {unknown[0]!r}{meant(unknown[0], _KEYS)}; it takes server, tls and token_file")
     server, tls, token_file = said.get("server", SERVER_DEFAULT), said.get("tls"), said.get("token_file")
-    if not isinstance(server, str) or not server:
+    if not isinstance(server, str) or not server.isprintable() or len(server.split()) != 1:
         raise Invalid(f"{place}: server is a host and port such as lake.example.com:7340")
     if token_file is not None and not isinstance(token_file, str):
         raise Invalid(f"{place}: token_file is a path")
-    return Profile(name, server, _tls(place, file, tls), None if token_file is None else _path(file, token_file))
+    kept = None if token_file is None else _path(place, file, token_file)
+    return Profile(name, server, _tls(place, file, tls), kept)
 
 
 def _tls(place: str, file: Path, said: Any) -> TLS | bool | None:
@@ -114,12 +99,17 @@ def _tls(place: str, file: Path, said: Any) -> TLS | bool | None:
     fits = isinstance(said, dict) and set(said) <= _TLS_FILES
     if not fits or not all(isinstance(path, str) for path in said.values()):
         raise Invalid(f"{place}: tls is true, false or files: {{ca: …, cert: …, key: …}}")
-    return TLS(**{name: _path(file, path) for name, path in said.items()})
+    return TLS(**{name: _path(place, file, path) for name, path in said.items()})
 
 
-def _path(file: Path, said: str) -> Path:
+def _path(place: str, file: Path, said: str) -> Path:
     """A path of the file; one that is not absolute begins at its folder."""
-    return file.parent / Path(said).expanduser()
+    try:
+        if not said or "\0" in said:
+            raise Invalid(f"{place}: {said!r} is no path of a file")
+        return file.parent / Path(said).expanduser()
+    except RuntimeError as error:
+        raise Invalid(f"{place}: {said!r} is in the home folder of a user who is not known here") from error
 
 
 def _private(file: Path) -> str:

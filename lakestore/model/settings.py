@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 import yaml
 
 from lakestore.errors import Invalid
+from lakestore.model import yaml_text
 
 PREFIX = "LAKESTORE_"
 NOT_SETTINGS = frozenset(
@@ -259,9 +260,9 @@ def _in_environment(environment: Mapping[str, str], known: Mapping[str, Option])
 
 def _in_file(file: str, text: str, known: Mapping[str, Option]) -> Iterator[tuple[str, Any]]:
     try:
-        found = yaml.load(text, _Loader) or {}  # noqa: S506 (it is the safe loader, less double keys)
-    except yaml.YAMLError as error:
-        raise Invalid(f"{file} is not YAML: {yaml_problem(error)}") from error
+        found = yaml_text.values(text, _Loader) or {}
+    except yaml_text.Unreadable as error:
+        raise Invalid(f"{file} is not YAML: {error}") from error
     if not isinstance(found, dict):
         raise Invalid(f"{file} must hold 'name: value' lines, such as data: ./lake")
     yield from _flat(file, found, "", known)
@@ -285,23 +286,9 @@ def _hint(name: str, known: Mapping[str, Any]) -> str:
     return f": did you mean {close[0]}?" if close else ": `lakestore serve --print-config` lists all"
 
 
-def yaml_problem(error: yaml.YAMLError) -> str:
-    """Line and problem of a YAML text, in one sentence, without the parser's drawing of the place."""
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error)
-    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    return where + " ".join(str(problem).split())
+class _Loader(yaml_text.Once):
+    """Names with - and _ are the same."""
 
-
-class _Loader(yaml.SafeLoader):
-    """A key that is written twice is a mistake; plain YAML takes the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The safe loader's answer, or an error that names the key."""
-        seen = set()
-        for key, _ in node.value:
-            name = str(key.value).replace("-", "_")
-            if name in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is written twice", key.start_mark)
-            seen.add(name)
-        return super().construct_mapping(node, deep)
+    def name_of(self, key: yaml.Node) -> str:
+        """The setting's name."""
+        return str(key.value).replace("-", "_")

@@ -28,14 +28,13 @@ from lakestore.evolution import (
     WidenColumn,
     renames,
 )
-from lakestore.model import columns
+from lakestore.model import columns, yaml_text
 from lakestore.model import table as schema
 from lakestore.model.altered import altered
 from lakestore.model.columns import Column
 from lakestore.model.defaults import canonical
 from lakestore.model.merge_engines import Merge
 from lakestore.model.merge_engines import parsed as parse_merge
-from lakestore.model.settings import yaml_problem
 from lakestore.model.table import Table
 from lakestore.model.types import arrow_type
 
@@ -93,9 +92,9 @@ class WantedTable:
 def parse(text: str, source: str) -> list[WantedTable]:
     """The tables of a file, or `Invalid` naming the file, the table and the rule."""
     try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise Invalid(f"{source} is not YAML: {yaml_problem(error)}") from error
+        data = yaml_text.values(text)
+    except yaml_text.Unreadable as error:
+        raise Invalid(f"{source} is not YAML: {error}") from error
     if not isinstance(data, dict) or set(data) != {"tables"} or not isinstance(data["tables"], list):
         raise Invalid(f"{source} is not a list of tables under the one key 'tables'")
     tables = [_table(entry, source) for entry in data["tables"]]

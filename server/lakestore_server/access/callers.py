@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from lakestore.errors import Invalid, NotAuthenticated
+from lakestore.model import yaml_text
 from lakestore_server.access import principals, signing
 from lakestore_server.access.principals import ANYONE, Book, Principal, Proof
 from lakestore_server.host.clock import Clock
@@ -172,10 +171,9 @@ def _load(file: Path) -> Book:
     if mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
         raise Invalid(f"auth file {file} may be read or changed by others: chmod 600 {file}")
     try:
-        return principals.book_of(yaml.safe_load(text))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}" if mark else ""
+        return principals.book_of(yaml_text.values(text))
+    except yaml_text.Unreadable as error:
+        where = f" at line {error.line}" if error.line else ""
         raise Invalid(f"auth file {file} is not YAML{where}") from None
     except Invalid as error:
         raise Invalid(f"auth file {file}: {error.message}") from error

@@ -13,8 +13,9 @@ from typing import Any, TypeVar, cast
 import yaml
 
 from lakestore.errors import Invalid, LakestoreError
-from lakestore.model.settings import MASK, yaml_problem
+from lakestore.model.settings import MASK
 from lakestore.model.typed import is_unicode, shown
+from lakestore.model.yaml_text import problem_of
 
 CHARS_MAX = 4 << 20
 DEPTH_MAX = 32
@@ -32,7 +33,7 @@ def document(text: str, file: str) -> Place:
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
-        raise Invalid(f"{file} is not YAML: {yaml_problem(error)}") from error
+        raise Invalid(f"{file} is not YAML: {problem_of(error)}") from error
     except (RecursionError, ValueError) as error:
         raise Invalid(f"{file} is not YAML that can be read: it nests too deep, or holds an odd number") from error
     if node is None:

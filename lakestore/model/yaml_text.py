@@ -1,0 +1,103 @@
+"""YAML texts as plain values: bounded, no key twice, and every failure one type with its line.
+
+The safe loader's own constructors fail in many ways for texts that are odd, and repeat aliases without an end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+DEPTH_MAX = 32
+NODES_MAX = 2_000_000
+"""Values in a text, each counted as often as aliases repeat it."""
+_ODD = (ValueError, AttributeError, TypeError, KeyError, IndexError, OverflowError)
+_NULL, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("null", "merge"))
+
+
+class Unreadable(ValueError):
+    """A text that is no YAML, or none that is taken; its sentence begins with line and column."""
+
+    def __init__(self, problem: str, mark: Any = None) -> None:
+        """`mark` is the parser's of the place, if there is one."""
+        self.line = None if mark is None else int(mark.line) + 1
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        super().__init__(where + " ".join(problem.split()))
+
+
+def _resolvers(*tags: str) -> dict[str, list[tuple[str, Any]]]:
+    """The safe loader's rules by which plain words are values of some types."""
+    every = yaml.SafeLoader.yaml_implicit_resolvers
+    return {first: [pair for pair in known if pair[0] in tags] for first, known in every.items()}
+
+
+class Once(yaml.SafeLoader):
+    """The safe loader; a key that is written twice is a mistake, where plain YAML takes the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The safe loader's answer, or an error that names the key."""
+        seen = set()
+        for key, _ in node.value:
+            name = self.name_of(key)
+            if name in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{name!r} is written twice", key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+    def name_of(self, key: yaml.Node) -> str:
+        """The name by which a key is compared with others."""
+        return str(key.value)
+
+
+class Texts(Once):
+    """Keys and values are texts as they are written, 1 and no and 2024-01-01 too; a value may be null."""
+
+    yaml_implicit_resolvers = _resolvers(_NULL, _MERGE)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping, with the texts of its keys."""
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                key.tag = yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG
+        return super().construct_mapping(node, deep)
+
+
+def problem_of(error: yaml.YAMLError) -> Unreadable:
+    """The parser's problem and its line, in one sentence, without the parser's drawing of the place."""
+    return Unreadable(getattr(error, "problem", None) or str(error), getattr(error, "problem_mark", None))
+
+
+def values(text: str, loader: type[yaml.SafeLoader] = Once) -> Any:
+    """The values of a text, None of an empty one; `Unreadable` for any other text."""
+    try:
+        made = loader(text)
+        node = made.get_single_node()
+        if node is None:
+            return None
+        _check_size(node)
+        return made.construct_document(node)
+    except yaml.YAMLError as error:
+        raise problem_of(error) from error
+    except RecursionError as error:
+        raise Unreadable(f"it nests deeper than {DEPTH_MAX} levels") from error
+    except Unreadable:
+        raise
+    except _ODD as error:
+        raise Unreadable(f"it holds a value that is none of its type ({error})") from error
+
+
+def _check_size(root: yaml.Node) -> None:
+    """Refuse what nests too deep, and aliases that lead back to themselves or multiply."""
+    count, todo = 0, [(root, 0)]
+    while todo:
+        node, depth = todo.pop()
+        count += 1
+        if depth > DEPTH_MAX:
+            raise Unreadable(f"it nests deeper than {DEPTH_MAX} levels", node.start_mark)
+        if count > NODES_MAX:
+            raise Unreadable(f"it holds more than {NODES_MAX:,} values, aliases counted", node.start_mark)
+        if isinstance(node, yaml.MappingNode):
+            todo += [(part, depth + 1) for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            todo += [(part, depth + 1) for part in node.value]
