@@ -88,8 +88,8 @@ def decode(data: bytes, *, crc: int | None = None, limits: Limits = DEFAULT) -> 
 
 def decoded(data: bytes | pa.Buffer, *, crc: int | None = None, limits: Limits = DEFAULT) -> Decoded:
     """The rows of an Arrow IPC stream as one validated batch, or `Invalid`."""
-    if crc is not None and crc32c(data) != crc:
-        raise Invalid("the rows do not match their checksum: send them again")
+    if crc is not None:
+        check_crc(crc32c(data), crc)
     try:
         known = _decoded_as_before(data, limits)
         if known is not None:
@@ -108,6 +108,21 @@ def decoded(data: bytes | pa.Buffer, *, crc: int | None = None, limits: Limits =
         return Decoded(pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=schema))
     except (pa.ArrowException, OSError, ValueError, MemoryError, IndexError, EOFError, struct.error) as error:
         raise Invalid(f"the rows are not a valid Arrow IPC stream: {error}") from error
+
+
+def check_crc(found: int, said: int) -> None:
+    """`Invalid` if rows have another checksum than the one that was sent with them."""
+    if found != said:
+        raise Invalid("the rows do not match their checksum: send them again")
+
+
+def batch_span(data: bytes | pa.Buffer) -> tuple[int, int]:
+    """The bytes between a stream's schema and its end, (first, behind the last): one message where `Decoded` has one.
+
+    All bytes where there is no such schema.
+    """
+    at, end = _schema_end(data), len(data)
+    return (at, end - len(STREAM_END)) if at else (0, end)
 
 
 def _message_of(data: bytes | pa.Buffer, batch: pa.RecordBatch) -> pa.Buffer | None:

@@ -18,6 +18,7 @@ from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import IndexKeys, joined
 from lakestore_server.state.chunk import DELETE, INSERT, UPDATE, Ints
 from lakestore_server.state.commit_record import ChangeResult, CommitRecord, KeySlot, RowsPart
+from lakestore_server.state.journal import RowsMessage
 from lakestore_server.state.view import TableState
 
 
@@ -87,7 +88,7 @@ class TableDraft:
         born: Ints,
         died: Ints,
         slots: Sequence[KeySlot] = (),
-        message: pa.Buffer | None = None,
+        message: RowsMessage | None = None,
     ) -> RowsPart:
         """Add rows to a bucket: `born` are the offsets of rows that live behind them, `died` of those that no longer
         do; `message` is the batch as an Arrow message, if there is one."""

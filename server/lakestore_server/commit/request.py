@@ -27,12 +27,14 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit import row_limit, row_marks
 from lakestore_server.commit.moves import NONE, Moves
 from lakestore_server.commit.row_marks import NO_MARKS, RowMarks
+from lakestore_server.files.block_crcs import extended
 from lakestore_server.host.permits import Claim
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.hints import Hint
 from lakestore_server.index.keys import NO_KEYS, IndexKeys, bytes_each, encoded
 from lakestore_server.state.chunk import Ints
 from lakestore_server.state.commit_record import Answer
+from lakestore_server.state.journal import RowsMessage
 from lakestore_server.state.producers import is_drawn
 from lakestore_server.state.table_versions import Versions
 from lakestore_server.state.view import View
@@ -62,7 +64,7 @@ class Change:
     """Whether the answer has the rows that are there behind the commit."""
     hint: Hint | None = None
     """Values that its keys had in the index before it was queued, if they are many."""
-    message: pa.Buffer | None = None
+    message: RowsMessage | None = None
     """The batch as the Arrow message that came, if it has not changed since; None: it is yet to be made."""
 
     @property
@@ -173,8 +175,8 @@ def change_of(
     delete = kind == "DELETE"
     _check_deletes(table, delete=delete)
     source = versions.numbered(message.schema_id) if message.HasField("schema_id") else table
-    sent = ipc.decoded(message.rows if rows is None else rows, crc=message.crc32c, limits=limits)
-    batch = sent.batch
+    sent, as_sent = _decoded(message.rows if rows is None else rows, message.crc32c, limits)
+    batch = sent
     if len(set(batch.schema.names)) < len(batch.schema.names):
         raise Invalid(f"table {table.name}: the rows have a column twice")
     batch, marks = row_marks.split(batch, message, source, table, claim)
@@ -192,9 +194,24 @@ def change_of(
     if claim is not None and table.keyed:
         claim(batch.num_rows * bytes_each([table.column(name).arrow.type for name in table.primary_key]))
     row_limit.check(batch, table, limits.message_bytes)
-    as_sent = sent.message if batch is sent.batch else None
+    if batch is not sent:
+        as_sent = None
     routed = _routed(table, batch, given, kind, marks, as_sent, producer=producer, limits=limits)
     return replace(routed, is_shown=routed.insert) if message.want_rows else routed
+
+
+def _decoded(data: bytes | pa.Buffer, crc: int, limits: Limits) -> tuple[pa.RecordBatch, RowsMessage | None]:
+    """Rows as one validated batch, and as they came if that is one message: with the checksums that the journal and an
+    extent need, which are found while that of the rows is checked. To go through them again costs as much as to copy.
+    """
+    if not isinstance(data, pa.Buffer):
+        sent = ipc.decoded(data, crc=crc, limits=limits)
+        return sent.batch, None if sent.message is None else RowsMessage(sent.message)
+    at, end = ipc.batch_span(data)
+    found, crcs = extended(data.slice(at, end - at), ipc.crc32c(data.slice(0, at)))
+    ipc.check_crc(ipc.crc32c(data.slice(end), found), crc)
+    sent = ipc.decoded(data, limits=limits)
+    return sent.batch, None if sent.message is None else RowsMessage(sent.message, crcs)
 
 
 def _check_deletes(table: Table, *, delete: bool) -> None:
@@ -276,7 +293,7 @@ def _routed(
     given: frozenset[int],
     kind: str,
     marks: RowMarks,
-    message: pa.Buffer | None,
+    message: RowsMessage | None,
     *,
     producer: str,
     limits: Limits,

@@ -43,17 +43,18 @@ def block_crcs(*parts: pa.Buffer) -> npt.NDArray[np.uint32]:
 
 def extended(data: pa.Buffer, crc: int) -> tuple[int, npt.NDArray[np.uint32]]:
     """(the checksum of what was before and all of this, those of the blocks of this)."""
+    found = [crc32c(data.slice(at, min(BLOCK, data.size - at))) for at in range(0, data.size, BLOCK)]
+    crcs = np.array(found, dtype=np.uint32)
+    return joined(crc, data, crcs), crcs
+
+
+def joined(crc: int, data: pa.Buffer, crcs: npt.NDArray[np.uint32]) -> int:
+    """The checksum of what was before and of bytes whose blocks have these: only a block cut short is gone through."""
     first, second, third, fourth = _behind_a_block()
-    found = []
-    for at in range(0, data.size, BLOCK):
-        block = data.slice(at, min(BLOCK, data.size - at))
-        own = crc32c(block)
-        found.append(own)
-        if block.size == BLOCK:
-            crc = first[crc & 255] ^ second[crc >> 8 & 255] ^ third[crc >> 16 & 255] ^ fourth[crc >> 24] ^ own
-        else:
-            crc = crc32c(block, crc)
-    return crc, np.array(found, dtype=np.uint32)
+    for own in crcs[: data.size // BLOCK].tolist():
+        crc = first[crc & 255] ^ second[crc >> 8 & 255] ^ third[crc >> 16 & 255] ^ fourth[crc >> 24] ^ own
+    rest = data.size % BLOCK
+    return crc32c(data.slice(data.size - rest), crc) if rest else crc
 
 
 @cache

@@ -42,7 +42,7 @@ from lakestore_server.state.commit_record import (
     Truncation,
     Undrop,
 )
-from lakestore_server.state.journal import Buffer
+from lakestore_server.state.journal import Buffer, Plain, plain
 from lakestore_server.state.producers import is_drawn
 from lakestore_server.state.subscription import Mark, MovedMark, SubscriptionDrop, SubscriptionMove
 
@@ -70,11 +70,12 @@ def encode(record: CommitRecord) -> list[Buffer]:
     rows_meta: list[list[Any]] = []
     at = 0
     for rows in record.rows:
-        buffer = rows.batch.serialize() if rows.message is None else rows.message
-        about = [rows.table, rows.bucket, rows.start, rows.batch.num_rows, at, buffer.size]
+        buffer: Buffer = rows.batch.serialize() if rows.message is None else rows.message
+        size = len(buffer)
+        about = [rows.table, rows.bucket, rows.start, rows.batch.num_rows, at, size]
         rows_meta.append([*about, rows.live_sum, rows.live_rows, rows.schema_id])
-        parts += [buffer, PADDING[: -buffer.size % 64]]
-        at += buffer.size + -buffer.size % 64
+        parts += [buffer, PADDING[: -size % 64]]
+        at += size + -size % 64
     return [orjson.dumps(_meta(record, rows_meta)), *parts]
 
 
@@ -175,7 +176,7 @@ class RawFrame:
     """A frame read back; its rows stay bytes until the table's schema is known."""
 
     lsn: int
-    head: Buffer
+    head: Plain
     """The meta as stored."""
     body: pa.Buffer
     end: int = 0
@@ -214,7 +215,7 @@ class RawFrame:
 
 def raw_of(lsn: int, record: Sequence[Buffer]) -> RawFrame:
     """A record as a journal gives it back."""
-    head, *parts = record
+    head, *parts = map(plain, record)
     body = parts[0] if len(parts) == 1 and isinstance(parts[0], pa.Buffer) else pa.py_buffer(b"".join(parts))
     return RawFrame(lsn, head, body)
 

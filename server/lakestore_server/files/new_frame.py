@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files import journal
-from lakestore_server.files.block_crcs import BLOCK, extended
-from lakestore_server.state.journal import Buffer
+from lakestore_server.files.block_crcs import BLOCK, extended, joined
+from lakestore_server.state.journal import Buffer, Plain, RowsMessage, plain
 
 
 class Frame(NamedTuple):
     """A frame to write."""
 
-    parts: list[Buffer]
+    parts: list[Plain]
     """One after the other."""
     opening_crc: int
     """The checksum of header and meta alone."""
@@ -32,12 +32,16 @@ def framed(lsn: int, record: Sequence[Buffer], salt: int) -> Frame:
     header = journal.HEADER.pack(journal.MAGIC, journal.VERSION, 0, lsn, len(meta), journal.nbytes_of(parts), salt)
     opening_crc = crc = crc32c(meta, crc32c(header))
     crcs: dict[int, npt.NDArray[np.uint32]] = {}
+    body: list[Plain] = []
     at = 0
     for part in parts:
-        if isinstance(part, pa.Buffer) and part.size >= BLOCK:
-            crc, crcs[at] = extended(part, crc)
+        data = plain(part)
+        if isinstance(data, pa.Buffer) and data.size >= BLOCK:
+            known = part.crcs if isinstance(part, RowsMessage) else None
+            crc, crcs[at] = extended(data, crc) if known is None else (joined(crc, data, known), known)
         else:
-            crc = crc32c(part, crc)
-        at += journal.nbytes_of((part,))
+            crc = crc32c(data, crc)
+        body.append(data)
+        at += journal.nbytes_of((data,))
     head = (header + journal.CRC.pack(crc)).ljust(journal.HEADER_BYTES, b"\0")
-    return Frame([head, meta, journal.PADDING[: -len(meta) % 64], *parts], opening_crc, crcs)
+    return Frame([head, plain(meta), journal.PADDING[: -len(meta) % 64], *body], opening_crc, crcs)

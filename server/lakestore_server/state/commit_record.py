@@ -15,6 +15,7 @@ from lakestore.model.table import Table
 from lakestore_server.state.catalog_change import CatalogChange
 from lakestore_server.state.chunk import LazyFlat, MemoryChunk
 from lakestore_server.state.commit_index import CommitIndex
+from lakestore_server.state.journal import RowsMessage
 from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
 
 
@@ -49,7 +50,7 @@ class RowsPart:
     """Index entries that the keys alone do not tell."""
     memory: pa.Buffer | None = field(default=None, compare=False)
     """All bytes of the batch in one piece, where they lie so."""
-    message: pa.Buffer | None = field(default=None, compare=False)
+    message: RowsMessage | None = field(default=None, compare=False)
     """The batch as the Arrow message that the journal is to have; None: it is yet to be made."""
 
     @property

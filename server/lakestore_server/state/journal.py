@@ -18,7 +18,28 @@ import pyarrow as pa
 
 from lakestore.errors import Exhausted
 
-Buffer: TypeAlias = bytes | memoryview | pa.Buffer
+
+@dataclass(frozen=True, slots=True)
+class RowsMessage:
+    """Rows as one Arrow message, with the checksums that were found when they came."""
+
+    data: pa.Buffer
+    crcs: npt.NDArray[np.uint32] | None = None
+    """The checksum of each 64 KB of them; None if that has to be found out."""
+
+    def __len__(self) -> int:
+        return int(self.data.size)
+
+
+Plain: TypeAlias = bytes | memoryview | pa.Buffer
+Buffer: TypeAlias = Plain | RowsMessage
+
+
+def plain(part: Buffer) -> Plain:
+    """The bytes of a part of a record."""
+    return part.data if isinstance(part, RowsMessage) else part
+
+
 Place = NewType("Place", str)
 """A position in a journal, which only that journal reads. A checkpoint goes on at one."""
 

@@ -6,15 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import pyarrow as pa
 import pytest
 
 import lakestore as ls
 from lakestore.client.writer import change_beside
 from lakestore.model.table import Table
+from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import CommitMessage
 from lakestore_server.commit.request import Change, _renewed, change_of
+from lakestore_server.files import block_crcs as block_crcs_module
+from lakestore_server.files import new_frame
+from lakestore_server.files.block_crcs import BLOCK, block_crcs
 from tests.support.served import Served
 
 COUNT = 12_000
@@ -38,7 +43,9 @@ def taken(served: Served, batch: pa.RecordBatch, source: Table | None = None) ->
     assert not change.rows
     found = change_of(versions, change, "someone", rows=CommitMessage(pb.CommitRequest(), {0: rows}).rows_of(0))
     if found.message is not None:
-        assert pa.ipc.read_record_batch(found.message, found.table.storage_schema).equals(found.batch)
+        assert found.message.crcs is not None
+        assert found.message.crcs.tolist() == block_crcs(found.message.data).tolist()
+        assert pa.ipc.read_record_batch(found.message.data, found.table.storage_schema).equals(found.batch)
     return found
 
 
@@ -70,6 +77,28 @@ def test_the_message_that_is_kept_is_the_batch_that_is_stored(
     assert shown(served.lake) == expected
     served.kill()
     assert shown(served.lake) == expected
+
+
+def test_large_rows_are_gone_through_once_for_their_checksum(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checksum that came with them, those of an extent's blocks and the frame's are made of the same pass."""
+    table, gone_through = served.lake.create_table("a.b", SCHEMA, buckets=1), list[int]()
+
+    def counted(data: Any, crc: int = 0) -> int:
+        gone_through.append(len(data))
+        return int(google_crc32c.extend(crc, data))
+
+    with table.writer() as out:
+        out.append(BATCH.slice(0, 1))  # tables of checksums are made at the first
+        out.flush()
+        for module in (ipc, block_crcs_module, new_frame):
+            monkeypatch.setattr(module, "crc32c", counted)
+        out.append(BATCH)
+    monkeypatch.undo()
+    rows = change_beside(served.engine.view.named("a.b").table, pb.APPEND, [BATCH])[1]
+    size = sum(map(len, rows))
+    assert size > 4 * BLOCK
+    # The client and the server go through them once, and through a block that is cut short once more.
+    assert 2 * size <= sum(gone_through) < 2 * size + 2 * BLOCK
 
 
 def test_rows_that_an_alteration_changes_are_put_together_anew(served: Served) -> None:

@@ -20,7 +20,7 @@ from lakestore.limits import Limits
 from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files.block_checks import BlockChecks
-from lakestore_server.files.block_crcs import BLOCK, block_crcs, extended
+from lakestore_server.files.block_crcs import BLOCK, block_crcs, extended, joined
 from lakestore_server.files.data_folder import EXTENTS, SEGMENTS
 from lakestore_server.files.journal_file import names
 from lakestore_server.files.segment import Segment
@@ -318,6 +318,7 @@ def test_checksums_of_blocks_and_of_all_bytes_are_made_in_one_pass(size: int) ->
     assert crc == crc32c(before + data)
     assert found.tolist() == block_crcs(pa.py_buffer(data)).tolist()
     assert found.tolist() == [crc32c(data[at : at + BLOCK]) for at in range(0, size, BLOCK)]
+    assert joined(crc32c(before), pa.py_buffer(data), found) == crc
 
 
 def test_a_log_that_a_restore_cut_shorter_is_written_anew(served: Served, tmp_path: Path) -> None:
