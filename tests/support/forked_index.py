@@ -58,7 +58,7 @@ def forked_index() -> Iterator[None]:
     def started(process: IndexProcess) -> Forked:
         with pytest.MonkeyPatch.context() as environment:  # of the process that forks, which starts with the first
             environment.setenv("OPENBLAS_NUM_THREADS", "1")
-            return Forked(process._command[3:])
+            return Forked(list(process._arguments))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(IndexProcess, "_started", started)

@@ -8,10 +8,8 @@ damaged files.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Protocol
 
 from lakestore.errors import Unavailable
 from lakestore.limits import DEFAULT
+from lakestore_server.host import own_process
 from lakestore_server.host.bounded_pipe import BoundedPipe, Silent, ended
 from lakestore_server.index.packed import PackedKeys
 from lakestore_server.index.pipe import DAMAGED_FILES, FAILED, Answer, Op, Request
@@ -77,7 +76,7 @@ class IndexProcess:
         read_only: bool = False,
         silence_seconds: float = DEFAULT.index_silence_seconds,
     ) -> None:
-        self._command = [sys.executable, "-Pm", _WORKER, str(folder), str(map_bytes), str(int(read_only))]
+        self._arguments = str(folder), str(map_bytes), str(int(read_only))
         self._lock = threading.Lock()
         self._closed = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,13 +84,7 @@ class IndexProcess:
         self._silence_seconds, self._silences = silence_seconds, 0
 
     def _started(self) -> subprocess.Popen[bytes]:
-        # The process finds the package where this one did. It computes nothing in parallel: threads for that would take
-        # half of its start.
-        path = os.pathsep.join(folder for folder in sys.path if folder)
-        environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
-        return subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment
-        )
+        return own_process.begun(_WORKER, *self._arguments)
 
     @property
     def pid(self) -> int | None:

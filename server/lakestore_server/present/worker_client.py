@@ -6,9 +6,7 @@ that anybody has seen. One that is silent for too long, because it is stopped or
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -19,6 +17,7 @@ from lakestore.errors import Internal, LakestoreError, Unavailable
 from lakestore.lake.offset_cache import remove_groups
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.errors import defect
+from lakestore_server.host import own_process
 from lakestore_server.host.bounded_pipe import BoundedPipe, Silent, ended
 from lakestore_server.present import messages
 from lakestore_server.present.messages import DEFAULT_ROOM, Frame, Kind, Present, Presented, Room
@@ -144,16 +143,7 @@ class PresenterProcess:
     def _opened(self) -> BoundedPipe:
         if self._process is None or self._pipe is None:
             run = uuid.uuid4().hex[:16]
-            # The process finds the package where this one did.
-            path = os.pathsep.join(folder for folder in sys.path if folder)
-            environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
-            self._process = subprocess.Popen(
-                [sys.executable, "-Pm", _WORKER, run, self._room.encode()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                bufsize=0,
-                env=environment,
-            )
+            self._process = own_process.begun(_WORKER, run, self._room.encode(), reads_stores=True)
             self._runs.append(run)
             stdin, stdout = self._process.stdin, self._process.stdout
             assert stdin is not None

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json as json_text
-import os
 import subprocess
-import sys
 from collections.abc import Generator
 from functools import partial
 from itertools import count
@@ -29,6 +27,7 @@ from lakestore.wire.piped import Frame, Kind
 from lakestore_server.access.callers import Caller
 from lakestore_server.edge.console.answers import body_of, caller_of, json, problem, text_in
 from lakestore_server.edge.console.rpcs import Rpcs
+from lakestore_server.host import own_process
 from lakestore_server.host.bounded_pipe import BoundedPipe, ended, exactly
 from lakestore_server.host.permits import Permits, share_of
 
@@ -114,14 +113,7 @@ class Query:
 
     def answer(self) -> dict[str, Any]:
         """The answer, as the page is sent it; in a thread."""
-        path = os.pathsep.join(folder for folder in sys.path if folder)
-        self._process = process = subprocess.Popen(
-            [sys.executable, "-Pm", _WORKER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "2"},
-        )
+        self._process = process = own_process.begun(_WORKER, extra={"OMP_NUM_THREADS": "2"}, reads_stores=True)
         try:
             if self._why:
                 process.kill()

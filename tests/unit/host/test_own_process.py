@@ -1,0 +1,37 @@
+"""Processes of the server's own get no secret that is none of their business."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import lakestore_server
+from lakestore_server.host import own_process
+
+SECRETS = {"LAKESTORE_TOKEN": "t", "DATABASE_URL": "postgres://me:secret@db", "PGPASSWORD": "p", "OTEL_X_HEADERS": "h"}
+STORE = {"AWS_SECRET_ACCESS_KEY": "k", "https_proxy": "http://proxy", "SSL_CERT_FILE": "ca.pem"}
+PLAIN = {"PATH": "/bin", "LC_ALL": "C.UTF-8", "TMPDIR": "scratch"}
+
+
+@pytest.mark.parametrize("reads_stores", [False, True])
+def test_only_what_it_needs_is_given(reads_stores: bool) -> None:
+    given = own_process.environment({**SECRETS, **STORE, **PLAIN}, reads_stores=reads_stores)
+    assert given == {**PLAIN, **(STORE if reads_stores else {})}
+
+
+def test_a_process_that_runs_has_none_of_the_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in {**SECRETS, **STORE}.items():
+        monkeypatch.setenv(name, text)
+    (tmp_path / "says_its_environment.py").write_text("import os; print(*os.environ)")
+    monkeypatch.syspath_prepend(tmp_path)
+    process = own_process.begun("says_its_environment", reads_stores=True)
+    names = set(process.communicate(timeout=30)[0].decode().split())
+    assert not names & set(SECRETS)
+    assert names >= set(STORE)
+
+
+def test_no_other_module_begins_a_process() -> None:
+    folder = Path(lakestore_server.__file__).parent
+    found = [path.name for path in folder.rglob("*.py") if "subprocess.Popen(" in path.read_text()]
+    assert found == ["own_process.py"]
