@@ -209,8 +209,9 @@ class Limits:
     access_token_seconds: int = option(3_600, low=1, high=31 * 86_400)
     """Life of a token that a catalog client got for its credentials."""
     history_bytes: int = option(64 * _MB, low=0, high=16 * _GB)
-    """Memory of the console's curves: about 115 KB for each table in which something moves, for two days. Beyond it
-    tables that have been still for hours lose theirs, or new ones have none."""
+    """Memory of the console's curves: 115 KB for each table in which something moves, 14 KB for each subscription and
+    bridge whose lag does, for two days. Beyond it what has been still for hours
+    loses its curves, or new ones have none."""
     query_processes: int = option(2, low=0, high=64)
     """Queries of the console at once, each in a process of its own; one more is `Exhausted`. 0 switches queries off."""
     query_bytes: int = option(256 * _MB, low=64 * _MB, high=64 * _GB)

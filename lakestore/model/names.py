@@ -14,6 +14,8 @@ POSITION_MARK = "@"
 """Between a table's name and a position; no name of a table of ours holds the mark."""
 PRESENTED = "__presented"
 """The folder of a warehouse with the files of presented cuts; no namespace has the name."""
+DROPPED, HIDDEN = "(dropped)", "(no right)"
+"""In place of the name of a table that is no more, or that the reader may not know of; no table has such a name."""
 
 
 def parted(name: str) -> tuple[str, int] | None:

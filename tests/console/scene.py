@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.edge.console.routes import Console
-from lakestore_server.operate.history import History
+from lakestore_server.operate.history import History, Kind, Series
 from lakestore_server.operate.lake_figures import LakeFigures
 from tests.support.browser import Browser
 from tests.support.served import SCHEMA, Served
@@ -69,6 +69,7 @@ def furnish(served: Served) -> None:
             LakeFigures(12 + 7 * i, i % 4, 37 * (i % 5), 9_000 + 800 * i, 3_000_000 * (i + 1)),
         )
     list(lake.table("shop.orders").changes("earliest", until="now", subscription="billing"))
+    list(lake.table("shop.stock").changes("latest", until="now", subscription="warehouse"))
     served.clock.advance(4)
     lake.table("shop.orders").upsert(orders(5_000, 60))
     with lake.producer("etl/orders") as producer, producer.commit(progress="file=day-12.csv;line=4000") as commit:
@@ -101,7 +102,9 @@ def draw_curves(served: Served, history: History) -> None:
             for uuid, state in view.tables.items()
             if state.table.name == "shop.orders"
         }
-        history.add(at, server, tables)
+        lags = {"billing": 300 * wave * (saw / 60), "warehouse": 40.0 if i < 500 else 8 * (i - 500)}
+        streams = {Series(Kind.SUBSCRIPTION, name): lag for name, lag in lags.items() if i > 90}
+        history.add(at, server, tables, {**streams, Series(Kind.BRIDGE, "bridge/shop"): 900 * wave})
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
+import lakestore
 from lakestore.errors import Denied
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
@@ -22,9 +23,10 @@ from lakestore.wire import piped
 from lakestore.wire.piped import Frame, Kind
 from lakestore_server.access.callers import Caller
 from lakestore_server.access.principals import ANYONE, Proof
-from lakestore_server.edge.console import files, tails
+from lakestore_server.edge.console import files, lags, tails
 from lakestore_server.edge.console.api import _shown
 from lakestore_server.edge.console.queries import Query
+from lakestore_server.host.supervisor import DutyState
 from lakestore_server.operate.board import HELD_BY
 from tests.console.scene import address, console_of
 from tests.support.rights import token_of, write_auth
@@ -78,7 +80,7 @@ def test_the_page_is_open_and_everything_it_draws_is_not(served: Served) -> None
             assert http.get(f"/console/{part}").status_code == 200
         for absent in ("__init__.py", "console.css.bak"):
             assert http.get(f"/console/{absent}").status_code == 404
-        for path in ("me", "status", "history", "clients", "streams", "holds", "tables/shop.orders"):
+        for path in ("me", "status", "history", "clients", "streams", "streams/history", "holds", "tables/shop.orders"):
             answer = http.get(f"{API}/{path}")
             assert answer.status_code == 401
             assert answer.headers["www-authenticate"].startswith("Bearer"), "a browser would ask by itself"
@@ -166,6 +168,7 @@ def test_names_of_others_are_cut_as_the_status_cuts_them(served: Served) -> None
         assert http.get(f"{API}/status").json()["server"]["reports"] == []
         assert http.get(f"{API}/holds").json() == {"dropped": [], "count": 0, "leases": []}
     lake.transport.release_lease(pb.LeaseRequest(lease=lease))
+    lake.transport.drop_subscription(pb.DropSubscriptionRequest(subscription="etl/feed"))
 
 
 def test_a_page_is_told_what_changed_since_it_asked(served: Served) -> None:
@@ -331,6 +334,74 @@ def test_a_server_with_tails_closes_at_once(tmp_path: Path) -> None:
             one.close()
             assert time.monotonic() - began < 5
             assert next(told) == ("failed", {"message": "the server is going down", "kind": "Unavailable"})
+
+
+def test_words_that_may_name_any_table_are_told_to_whom_may_see_all(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scrubber = served.server.service.status._upkeep.scrubber
+    monkeypatch.setattr(scrubber, "damage", ["web.clicks is damaged"])
+    monkeypatch.setitem(served.engine.supervisor._states, "expiry", DutyState(1, 1, "web.clicks has no column d"))
+    monkeypatch.setattr(type(served.engine.index), "state", "the rows of web.clicks are damaged")
+    served.clock.advance(1)
+    told = {}
+    for name in ("root", "report"):
+        with as_(served, name) as http, lakestore.connect(served.server.about["grpc"], token=token_of(name)) as lake:
+            told[name] = [lake.transport.status(pb.StatusRequest()).status, http.get(f"{API}/status").text]
+    assert all("web.clicks is damaged" in each and "no column d" in each for each in told["root"])
+    assert all("web.clicks" not in each for each in told["report"])
+    assert all("1 damaged places are known" in each for each in told["report"])
+
+
+def test_a_subscription_over_a_table_that_is_no_longer_seen_tells_nothing_of_it(served: Served) -> None:
+    lake = served.lake
+    for name in ("shop.orders", "web.clicks"):
+        list(lake.table(name).changes("earliest", until="now", subscription=f"report/{name}"))
+    console_of(served).sampler.run_once()
+    with as_(served, "report") as http:
+        found = {each["name"]: each for each in http.get(f"{API}/streams").json()["subscriptions"]}
+        drawn = http.get(f"{API}/streams/history").json()["subscription"]
+    behind = found["shop.orders"]["behind"]
+    assert (found["shop.orders"]["tables"], behind) == (["shop.orders"], lake.table("shop.orders").scan().count())
+    assert (found["web.clicks"]["tables"], found["web.clicks"]["behind"]) == (["(no right)"], 0)
+    assert [(each["name"], each["values"]) for each in drawn["curves"]] == [("shop.orders", [float(behind)])]
+    for name in ("shop.orders", "web.clicks"):
+        lake.transport.drop_subscription(pb.DropSubscriptionRequest(subscription=f"report/{name}"))
+
+
+def test_curves_of_streams_are_the_viewers_own_the_furthest_behind_and_few(served: Served) -> None:
+    lake, console = served.lake, console_of(served)
+    served.clock.advance(61)  # reports of other tests are over
+    table = lake.create_table("shop.many", SCHEMA, buckets=1)
+    for number in range(15):
+        list(table.changes("latest", until="now", subscription=f"etl/feed {number:02}"))
+        served.append("shop.many", number)
+    list(table.changes("latest", until="now", subscription="<b>other\u202e</b>"))
+    lake.transport.report(pb.ReportRequest(producer="etl/bridge/shop/host/7", lag=30, detail="{}"))
+    lake.transport.report(pb.ReportRequest(producer="report/bridge/web/host/7", lag=9, detail="{}"))
+    console.sampler.run_once()
+    served.append("shop.many", 1)
+    console.sampler.run_once()
+
+    def drawn(name: str, **asked: str) -> dict[str, dict[str, list[float]]]:
+        with as_(served, name) as http:
+            found = http.get(f"{API}/streams/history", params=asked).json()
+        assert all(len(each["times_us"]) >= len(c["values"]) for each in found.values() for c in each["curves"])
+        return {kind: {c["name"]: c["values"][-2:] for c in each["curves"]} for kind, each in found.items()}
+
+    own = drawn("etl")
+    assert own["subscription"] == {f"feed {n:02}": [15.0 - n, 16.0 - n] for n in range(lags.SHOWN_MAX)}
+    assert own["bridge"] == {"bridge/shop": [30.0, 30.0]}
+    assert list(drawn("etl", filter="FEED 14")["subscription"]) == ["feed 14"]
+    assert drawn("report") == {"subscription": {}, "bridge": {"bridge/web": [9.0, 9.0]}}
+    assert drawn("new") == {"subscription": {}, "bridge": {}}
+    everything = drawn("root")
+    assert set(everything["bridge"]) == {"etl/bridge/shop", "report/bridge/web"}
+    assert "<b>other\u202e</b>" in drawn("root", filter="other")["subscription"]
+    assert len(drawn("root", by="minutes")["subscription"]) == lags.SHOWN_MAX
+    for name in [*(f"etl/feed {number:02}" for number in range(15)), "<b>other\u202e</b>"]:
+        lake.transport.drop_subscription(pb.DropSubscriptionRequest(subscription=name))
+    lake.drop_table("shop.many")
 
 
 def test_without_auth_a_foreign_page_is_refused(tmp_path: Path) -> None:

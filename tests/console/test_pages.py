@@ -190,6 +190,37 @@ def test_a_thousand_tables_are_a_few_nodes(page: Browser, shop: Served, monkeypa
     assert page.errors == []
 
 
+def test_lags_are_drawn_over_time_filtered_and_read_as_numbers_by_keys(page: Browser, shop: Served) -> None:
+    shown(page, shop, "streams")
+    labels = "[...document.querySelectorAll('.curve svg')].map((node) => node.getAttribute('aria-label'))"
+    page.until(f"{labels}.length === 3")
+    billing, warehouse, bridge = page.js(labels)
+    assert billing.startswith("billing: now ")
+    assert warehouse.startswith("warehouse: now 1,592 changes, at most 1,592 changes, at least 0 changes, since ")
+    assert bridge.startswith("bridge/shop: now ")
+    assert (
+        page.js("[...document.querySelectorAll('.curve .line')].map((node) => node.points.length > 50)") == [True] * 3
+    )
+    page.js("document.querySelector('summary').focus()")
+    page.press("Enter")
+    page.until("document.querySelector('details').open")
+    rows = "[...document.querySelectorAll('details[open] tr')].map((row) => row.innerText.split('\\t'))"
+    heads, newest, *_, oldest = page.js(rows)
+    assert heads == ["Time", "billing", "warehouse"]
+    assert newest[2] == "1,592"
+    assert 5 <= len(page.js(rows)) <= 15
+    assert oldest[0] < newest[0]
+    ask(page, shop)
+    page.until("document.querySelector('details').open && document.activeElement.localName === 'summary'")
+    page.js("document.getElementById('streams-filter').focus()")
+    page.type("WARE")
+    page.until(f"{labels}.length === 1 && document.querySelectorAll('table tbody tr').length >= 1")
+    assert "billing" not in page.text()
+    page.js("[...document.querySelectorAll('[aria-pressed]')][1].click()")
+    page.until("document.querySelectorAll('[aria-pressed]')[1].getAttribute('aria-pressed') === 'true'")
+    assert page.errors == []
+
+
 def test_values_names_and_progress_are_texts_and_never_markup(page: Browser, shop: Served) -> None:
     lake = shop.lake
     table = lake.create_table("evil.values", pa.schema([("id", pa.int64()), ("v", pa.string())]), primary_key=["id"])
@@ -279,6 +310,48 @@ def test_sign_in_shows_what_the_viewer_may_see_and_keeps_no_typed_token(page: Br
     sign_in(token_of("root"))
     page.js("location.hash = '#/'")
     page.until(f"{ROWS} === 2")
+
+
+def test_nothing_of_one_viewer_is_there_for_the_next_nor_once_a_right_is_gone(
+    page: Browser, guarded: Served, tmp_path: Path
+) -> None:
+    def signed_in(name: str) -> None:
+        page.until("document.getElementById('token') !== null")
+        page.js("document.getElementById('token').focus()")
+        page.type(token_of(name))
+        page.press("Enter")
+
+    page.open(address(guarded))
+    signed_in("root")
+    page.until(f"{ROWS} === 2")
+    for hash_ in ("streams", "clients", "health", "t/shop.secrets"):
+        page.js(f"location.hash = '#/{hash_}'")
+        page.until("!document.body.innerText.includes('Loading …')")
+    # An answer that comes late, after its viewer has gone, and after the next one has come.
+    page.js(
+        "(() => { const real = window.fetch; window.fetch = async (...asked) => { const answer = await real(...asked);"
+        " if (!window.held && String(asked[0]).includes('/status')) { window.held = true;"
+        " await new Promise((go) => setTimeout(go, 500)); asked[1].signal?.throwIfAborted(); } return answer; }; })()"
+    )
+    ask(page, guarded)
+    page.until("window.held")
+    page.js("[...document.querySelectorAll('button')].find((b) => b.textContent === 'Sign out').click()")
+    signed_in("report")
+    page.until(f"location.hash === '#/' && {ROWS} === 1")
+    for hash_ in ("streams", "clients", "health", "t/shop.orders", ""):
+        page.js(f"location.hash = '#/{hash_}'")
+        page.until("!document.body.innerText.includes('Loading …')")
+        assert "secrets" not in page.text()
+        assert "root" not in page.js("[...document.querySelectorAll('td')].map((cell) => cell.textContent)")
+    page.js("location.hash = '#/t/shop.orders'")
+    page.until("document.getElementById('ranges-title') !== null")
+    file = guarded.server.access._file
+    assert file is not None
+    write_auth(file, {"root": {"*": ["admin"]}, "report": {"shop.secrets": ["read"]}})
+    guarded.server.access.refresh()
+    ask(page, guarded)
+    assert "no right" in page.until("document.querySelector('.error')?.textContent")
+    assert page.js("document.getElementById('ranges-title')") is None
 
 
 def test_a_server_that_goes_away_is_said_and_comes_back(page: Browser, tmp_path: Path) -> None:

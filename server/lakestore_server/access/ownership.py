@@ -8,18 +8,20 @@ kept. The policy's row of a call says which fields are owned (`owns`) and which 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any
 
 import orjson
 
 from lakestore.errors import Denied, PlanExpired
+from lakestore.model.names import DROPPED, HIDDEN
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.access.callers import Caller
 from lakestore_server.access.policy import Listing, Own, Row, catalog_target
 from lakestore_server.access.principals import EVERYTHING
 
+UNTOLD = "an administrator sees why"
 _COUNTED = (
     pb.HeadRequest,
     pb.PlanRequest,
@@ -136,11 +138,28 @@ def _cut_databases(caller: Caller, answer: pb.ListDatabasesAnswer) -> None:
 
 
 def _cut_subscriptions(caller: Caller, answer: pb.ListSubscriptionsAnswer | pb.TruncateTableAnswer) -> None:
-    """Leave the caller's own, which a truncate tells by their names alone."""
+    """Leave the caller's own, which a truncate tells by their names alone.
+
+    One whose tables the caller may no longer know of stays, so that it can be dropped, without their names and figures.
+    """
     if isinstance(answer, pb.ListSubscriptionsAnswer):
         _cut_own(caller, answer.subscriptions)
+        for each in answer.subscriptions:
+            if not _sees_all(caller, each.tables):
+                each.tables[:] = [name if _sees_all(caller, [name]) else HIDDEN for name in each.tables]
+                each.behind = 0
+                del each.members[:]
         return
     answer.subscriptions[:] = [_shown_name(caller, name) for name in answer.subscriptions if _is_shown(caller, name)]
+
+
+def _sees_all(caller: Caller, tables: Iterable[str]) -> bool:
+    return all(name == DROPPED or caller.principal.sees(name) for name in tables)
+
+
+def own_name(caller: Caller, kept_as: str) -> str | None:
+    """The name that a caller gave to a stream that is kept under this one; None for another's."""
+    return _shown_name(caller, kept_as) if _is_shown(caller, kept_as) else None
 
 
 def shown_holder(caller: Caller, holder: str) -> str:
@@ -155,6 +174,8 @@ def cut_status(caller: Caller, said: dict[str, Any]) -> dict[str, Any]:
     """The JSON form of a status as the caller may see it."""
     if caller.principal.administers:
         return said
+    if not caller.principal.sees(EVERYTHING):
+        said = {**said, **_without_sentences(said)}
     tables = [table for table in said["tables"] if caller.principal.sees(table["name"])]
     reports = [each for each in said["reports"] if _is_shown(caller, each["name"])]
     return {
@@ -166,6 +187,17 @@ def cut_status(caller: Caller, said: dict[str, Any]) -> dict[str, Any]:
             for table in tables
         ],
         "reports": [{**each, "name": _shown_name(caller, each["name"])} for each in reports],
+    }
+
+
+def _without_sentences(said: dict[str, Any]) -> dict[str, Any]:
+    """Damage and errors of a server's part without their words, which may name any table or file."""
+    damage, duties, index = said["damage"], said["duties"], said["index"]
+    told = f"{len(damage)} damaged places are known: an administrator sees which"
+    return {
+        "index": index if index == "ready" else f"not ready: {UNTOLD}",
+        "damage": [told] if isinstance(damage, list) and damage else damage,
+        "duties": {name: {**duty, "error": UNTOLD if duty["error"] else ""} for name, duty in duties.items()},
     }
 
 

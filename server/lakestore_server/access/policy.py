@@ -84,6 +84,7 @@ class Listing(Enum):
     CLIENTS = "the principal's own connections"
     LEASES = "the principal's own leases, and dropped tables with some right"
     STREAMS = "the principal's own subscriptions, producers and registers"
+    LAGS = "the principal's own subscriptions, over tables with some right, and its own bridges"
     NAMESPACES = "namespaces with a table that may be seen"
     NAMES = "names of tables with some right"
 
@@ -352,6 +353,7 @@ ROUTES: dict[tuple[str, str], Row] = {
     ("GET", f"{CONSOLE}/history"): Row("read", _everything, "every table"),
     ("GET", f"{CONSOLE}/clients"): Row("known", _nothing, lists=Listing.CLIENTS),
     ("GET", f"{CONSOLE}/streams"): Row("known", _nothing, lists=Listing.STREAMS),
+    ("GET", f"{CONSOLE}/streams/history"): Row("known", _nothing, lists=Listing.LAGS),
     ("GET", f"{CONSOLE}/holds"): Row("known", _nothing, lists=Listing.LEASES),
     ("GET", f"{CONSOLE}/tables/{{table}}"): Row("see", _path_name, _PATH),
     ("GET", f"{CONSOLE}/tables/{{table}}/history"): Row("see", _path_name, _PATH),

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from lakestore.errors import Conflict, Exhausted, Fenced, Invalid, NotFound
+from lakestore.model.names import DROPPED
 from lakestore.model.token import StreamPosition, Token, place_of, stream_position
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.shared import positions
@@ -136,7 +137,7 @@ class Subscriptions:
         return pb.ListSubscriptionsAnswer(subscriptions=infos)
 
     def _info(self, view: View, held: Subscription) -> pb.SubscriptionInfo:
-        names = [view.tables[uuid].table.name if uuid in view.tables else "(dropped)" for uuid in held.tables]
+        names = [view.tables[uuid].table.name if uuid in view.tables else DROPPED for uuid in held.tables]
         lsn, place = positions.position(held, view)
         return pb.SubscriptionInfo(
             name=held.name,

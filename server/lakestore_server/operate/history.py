@@ -1,8 +1,9 @@
-"""History: figures of tables and server over time, kept in memory for the console's curves, in bounded bytes.
+"""History: figures of server, tables and streams over time, kept in memory for the console's curves, in bounded bytes.
 
 A sample is taken every ten seconds and kept for two hours; of older ones the mean of each minute is kept for two days.
-All series share the times of the samples. A table in which nothing moves takes a few numbers; one that moves takes
-`RING_BYTES`. Where there is no room for one more, the table that has been still for longest loses its history.
+All series share the times of the samples. A series in which nothing moves takes a few numbers; one that moves takes a
+ring of `ring_bytes`: 115 KB for a table, 14 KB for a stream. Where there is no room for one more, the series that have
+been still for longest, two hours at least, lose theirs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +23,36 @@ the server stores beyond the live ones, and its segments."""
 SERVER_FIGURES = ("commits", "rows", "bytes", "journal_bytes", "disk_free_bytes", "hot", "lag", "calls")
 """The server's: commits, rows and journal bytes a second, journal and free disk, hot offsets of all tables, the
 greatest age among them, and calls that run."""
+STREAM_FIGURES = ("behind",)
+"""A stream's: changes or records that it has before it."""
 _LAG = FIGURES.index("lag")
 SAMPLE_SECONDS, FINE, PER_MINUTE, MINUTES = 10.0, 720, 6, 2_880
-RING_BYTES = (FINE + MINUTES) * len(FIGURES) * 4
 Floats = npt.NDArray[np.float32]
+
+
+class Kind(Enum):
+    """The kind of thing that a series is of."""
+
+    TABLE = "table"
+    SUBSCRIPTION = "subscription"
+    BRIDGE = "bridge"
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The figures of such a series."""
+        return FIGURES if self is Kind.TABLE else STREAM_FIGURES
+
+    @property
+    def ring_bytes(self) -> int:
+        """Memory of a series that moves."""
+        return (FINE + MINUTES) * len(self.figures) * 4
+
+
+class Series(NamedTuple):
+    """The name of a series: a table's is its uuid, a stream's the one that the server keeps."""
+
+    kind: Kind
+    name: str
 
 
 class Ring:
@@ -42,9 +70,18 @@ class Ring:
         """Memory beyond a few numbers."""
         return 0 if self._fine is None or self._minutes is None else self._fine.nbytes + self._minutes.nbytes
 
+    @property
+    def newest(self) -> float:
+        """The first figure of the newest sample."""
+        return float(self._flat[0])
+
     def moves(self, values: Sequence[float]) -> bool:
         """Whether a sample needs a ring that the series does not have."""
         return self._fine is None and bool(np.any(np.asarray(values, np.float32) != self._flat))
+
+    def is_still(self, number: int) -> bool:
+        """Whether it has a ring, in which nothing has moved for two hours."""
+        return bool(self.nbytes) and number - self.moved >= FINE
 
     def grow(self) -> None:
         """Take a ring, filled with what was."""
@@ -113,34 +150,44 @@ class History:
         self._minute_times = np.zeros(MINUTES, np.int64)
         self._server = Ring([0.0] * len(SERVER_FIGURES), 0)
         self._server.grow()
-        self._tables: dict[str, Ring] = {}
+        self._rings: dict[Series, Ring] = {}
         self._nbytes = 0
+        self._still: list[Ring] | None = None
+        """The rings that may go in this sample, the stillest last; None before somebody looked for them."""
 
     @property
     def nbytes(self) -> int:
-        """Memory of the rings of tables."""
+        """Memory of the rings of tables and streams."""
         return self._nbytes
 
-    def add(self, time_us: int, server: Sequence[float], tables: Mapping[str, Sequence[float]]) -> None:
-        """One sample of the server and of all its tables, by uuid.
+    def add(
+        self,
+        time_us: int,
+        server: Sequence[float],
+        tables: Mapping[str, Sequence[float]],
+        streams: Mapping[Series, float] | None = None,
+    ) -> None:
+        """One sample of the server, of all its tables, by uuid, and of all its streams.
 
         In place of its age a table has the time in microseconds since which it is hot, or 0: that stands still.
         """
         with self._lock:
             number = self._next
             self._begin_us = self._begin_us or time_us
-            tables = {uuid: self._since(values) for uuid, values in tables.items()}
+            told = {Series(Kind.TABLE, uuid): self._since(values) for uuid, values in tables.items()}
+            told |= {series: [behind] for series, behind in (streams or {}).items()}
             self._times[number % FINE] = time_us
             if number % PER_MINUTE == PER_MINUTE - 1:
                 self._minute_times[number // PER_MINUTE % MINUTES] = time_us
             self._server.add(number, server)
-            for uuid in self._tables.keys() - tables.keys():
-                self._nbytes -= self._tables.pop(uuid).nbytes
-            for uuid, values in tables.items():
-                ring = self._tables.get(uuid)
+            for series in self._rings.keys() - told.keys():
+                self._nbytes -= self._rings.pop(series).nbytes
+            self._still = None
+            for series, values in told.items():
+                ring = self._rings.get(series)
                 if ring is None:
-                    ring = self._tables[uuid] = Ring(values, number)
-                elif ring.moves(values) and self._has_room(number):
+                    ring = self._rings[series] = Ring(values, number)
+                elif ring.moves(values) and self._has_room(series.kind.ring_bytes, number):
                     ring.grow()
                     self._nbytes += ring.nbytes
                 ring.add(number, values)
@@ -151,21 +198,24 @@ class History:
         seconds = (hot_us - self._begin_us) / 1e6 if hot_us else np.inf
         return [*values[:_LAG], seconds, *values[_LAG + 1 :]]
 
-    def _has_room(self, number: int) -> bool:
-        """Whether one more ring fits, if need be in place of the one that has been still for longest."""
-        if self._nbytes + RING_BYTES <= self._bytes_max:
+    def _has_room(self, wanted: int, number: int) -> bool:
+        """Whether so many bytes more fit, if need be in place of the series that have been still for longest."""
+        if self._nbytes + wanted <= self._bytes_max:
             return True
-        stillest = min((ring for ring in self._tables.values() if ring.nbytes), key=lambda r: r.moved, default=None)
-        if stillest is None or number - stillest.moved < FINE:
-            return False
-        self._nbytes -= stillest.nbytes
-        stillest.forget(number)
-        return True
+        if self._still is None:
+            self._still = sorted((r for r in self._rings.values() if r.is_still(number)), key=lambda r: -r.moved)
+        while self._still and self._nbytes + wanted > self._bytes_max:
+            stillest = self._still.pop()
+            if stillest.is_still(number):
+                self._nbytes -= stillest.nbytes
+                stillest.forget(number)
+        return self._nbytes + wanted <= self._bytes_max
 
     def table(self, uuid: str, since: int, *, by_minutes: bool = False) -> Curves:
         """The samples of a table from a number on; none of an unknown one."""
         with self._lock:
-            found = self._curves(self._tables.get(uuid), FIGURES, since, by_minutes=by_minutes)
+            ring = self._rings.get(Series(Kind.TABLE, uuid))
+            found = self._curves(ring, FIGURES, since, by_minutes=by_minutes)
         ages = ((at - self._begin_us) / 1e6 - hot for at, hot in zip(found.times_us, found.values[_LAG], strict=True))
         found.values[_LAG] = [max(age, 0.0) for age in ages]
         return found
@@ -174,6 +224,17 @@ class History:
         """The samples of the server from a number on."""
         with self._lock:
             return self._curves(self._server, SERVER_FIGURES, since, by_minutes=by_minutes)
+
+    def newest(self, kind: Kind) -> dict[str, float]:
+        """The newest figure of each stream of a kind, by name."""
+        with self._lock:
+            return {series.name: ring.newest for series, ring in self._rings.items() if series.kind is kind}
+
+    def streams(self, names: Sequence[Series], since: int, *, by_minutes: bool = False) -> list[Curves]:
+        """The samples of some streams from a number on; none of an unknown one."""
+        with self._lock:
+            rings = [self._rings.get(series) for series in names]
+            return [self._curves(ring, STREAM_FIGURES, since, by_minutes=by_minutes) for ring in rings]
 
     def _curves(self, ring: Ring | None, figures: tuple[str, ...], since: int, *, by_minutes: bool) -> Curves:
         most, times = (MINUTES, self._minute_times) if by_minutes else (FINE, self._times)

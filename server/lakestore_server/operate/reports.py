@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,9 +11,12 @@ import orjson
 
 from lakestore.errors import Exhausted, Invalid
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire.reporters import thing_of
 from lakestore_server.host.clock import Clock
 
 KEPT_SECONDS = 60.0
+SPOKEN_SECONDS = 15.0
+"""Silence after which a process may have ended, so that what it lacked is another's: they report every five seconds."""
 REPORTS_MAX, NAME_CHARS_MAX, DETAIL_BYTES_MAX = 1_000, 1_024, 16 << 10
 
 
@@ -70,3 +73,16 @@ class Reports:
     def _forget(self) -> None:
         oldest = self._clock.monotonic() - KEPT_SECONDS
         self._kept = {name: held for name, held in self._kept.items() if held[0] >= oldest}
+
+
+def lags(reports: Iterable[tuple[float, Report]]) -> dict[str, int]:
+    """Records that each thing at work has not come to, over its processes that have spoken lately, or its last one."""
+    spoken: dict[str, list[tuple[float, int]]] = {}
+    for age, report in reports:
+        spoken.setdefault(thing_of(report.name), []).append((age, report.lag))
+    return {name: _lag(each) for name, each in spoken.items()}
+
+
+def _lag(spoken: Sequence[tuple[float, int]]) -> int:
+    lately = [lag for age, lag in spoken if age <= SPOKEN_SECONDS]
+    return sum(lately) if lately else min(spoken)[1]

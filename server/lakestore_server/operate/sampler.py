@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 
+from lakestore_server.changes.subscriptions import behind
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.worker import Worker
 from lakestore_server.operate.calls import Calls
-from lakestore_server.operate.history import SAMPLE_SECONDS, History
+from lakestore_server.operate.history import SAMPLE_SECONDS, History, Kind, Series
+from lakestore_server.operate.reports import lags
 from lakestore_server.operate.status import ServerStatus, StatusReader
 from lakestore_server.operate.table_status import ServedTable
+from lakestore_server.state.view import View
 
 log = logging.getLogger("lakestore.console")
 
@@ -37,7 +40,7 @@ class Sampler:
         view, now_us = self._engine.view, self._engine.now_us()
         status = self._status.at(view)
         tables = {served.table.uuid: _table(served) for served in status.tables}
-        self.history.add(now_us, self._server(status, now_us), tables)
+        self.history.add(now_us, self._server(status, now_us), tables, _streams(view, status))
         self._status.lakes.look(view)
 
     def _totals(self) -> tuple[float, int, int, int]:
@@ -70,6 +73,16 @@ def _table(served: ServedTable) -> list[float]:
         max(table.stored_rows - table.rows, 0) if table.keyed else 0,
         table.segments,
     ]
+
+
+def _streams(view: View, status: ServerStatus) -> dict[Series, float]:
+    """The changes and records that each subscription and each bridge has before it."""
+    found: dict[Series, float] = {}
+    for name, held in view.subscriptions.items():
+        found[Series(Kind.SUBSCRIPTION, name)] = behind(view, held)
+    for name, lag in lags(status.reports).items():
+        found[Series(Kind.BRIDGE, name)] = lag
+    return found
 
 
 def _failed(error: Exception) -> None:

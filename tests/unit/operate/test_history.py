@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 
 from lakestore.limits import Limits
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import reporters
 from lakestore_server.operate import history as module
 from lakestore_server.operate.clients import Clients
-from lakestore_server.operate.history import FIGURES, FINE, MINUTES, PER_MINUTE, RING_BYTES, SERVER_FIGURES, History
+from lakestore_server.operate.history import FIGURES, FINE, PER_MINUTE, SERVER_FIGURES, History, Kind, Series
 from lakestore_server.operate.sampler import Sampler
 from tests.support.seeds import seeded
 from tests.support.served import SCHEMA, START_US, HandClock, Served
 
 STEP_US = 10_000_000
 SERVER = [0.0] * len(SERVER_FIGURES)
+RING_BYTES = Kind.TABLE.ring_bytes
 
 
 def sample(rows: float, hot_us: int = 0) -> list[float]:
@@ -72,7 +75,51 @@ def test_memory_is_bounded_and_the_stillest_table_makes_room() -> None:
     history.add(START_US, SERVER, {})
     assert history.nbytes == 0
     assert history.table("a", 0).times_us == []
-    assert RING_BYTES == (FINE + MINUTES) * len(FIGURES) * 4
+    assert (RING_BYTES, Kind.BRIDGE.ring_bytes) == (115_200, 14_400)  # as docs/console.md has them
+
+
+def test_streams_are_drawn_beside_tables_and_share_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FINE", 24)
+    monkeypatch.setattr(module, "MINUTES", 10)
+    chance, small = seeded(), Kind.BRIDGE.ring_bytes
+    history = History(Kind.TABLE.ring_bytes + 3 * small)
+    names = [Series(chance.choice([Kind.SUBSCRIPTION, Kind.BRIDGE]), name) for name in "abcdef"]
+    begins = {name: chance.randrange(0, 40) for name in names}
+    ends = {name: chance.randrange(60, 160) for name in names}
+    told: dict[Series, list[float]] = {name: [] for name in names}
+    for number in range(120):
+        lags = {name: float(chance.randrange(5)) for name in names if begins[name] <= number < ends[name]}
+        for name in names:
+            told[name] = [*told[name], lags[name]] if name in lags else []
+        history.add(START_US + number * STEP_US, SERVER, {"a": sample(number)}, lags)
+        assert history.nbytes <= Kind.TABLE.ring_bytes + 3 * small
+        for name, found in zip(names, history.streams(names, 0), strict=True):
+            (values,) = found.values
+            assert values == told[name][len(told[name]) - len(values) :][-24:]
+            assert not told[name] or values[-1] == told[name][-1] == history.newest(name.kind)[name.name]
+    full = [name for name, each in zip(names, history.streams(names, 0), strict=True) if len(each.times_us) == 24]
+    assert len(full) <= 3
+    assert len(history.table("a", 0).times_us) == 24
+    history.add(START_US, SERVER, {"a": sample(0)}, {})
+    assert history.nbytes == Kind.TABLE.ring_bytes
+
+
+def test_many_streams_find_no_room_once_and_not_each_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    is_still = module.Ring.is_still
+
+    def counted(ring: module.Ring, number: int) -> bool:
+        looks.append(number)
+        return is_still(ring, number)
+
+    monkeypatch.setattr(module.Ring, "is_still", counted)
+    history = History(500 * Kind.BRIDGE.ring_bytes)
+    names = [Series(Kind.SUBSCRIPTION, str(i)) for i in range(1_000)]
+    for number in range(3):
+        looks.clear()
+        history.add(START_US, SERVER, {}, dict.fromkeys(names, float(number)))
+    assert history.nbytes == 500 * Kind.BRIDGE.ring_bytes
+    assert len(looks) == 1_000  # a look at each, for all those that found no room
 
 
 def test_a_table_without_a_ring_shows_only_what_is_known_of_it() -> None:
@@ -130,3 +177,26 @@ def test_clients_are_known_while_they_have_a_stream_and_some_time_after(monkeypa
         clients.calls("http", "", str(number), "GET /")
         clock.advance(1)
     assert len(clients.now()) <= 10
+
+
+def test_a_sampler_notes_how_far_streams_are_behind(served: Served) -> None:
+    server = served.server
+    sampler = Sampler(served.engine, server.service.status, server.service.calls, served.clock)
+    served.lake.create_table("a.b", SCHEMA, buckets=2)
+    served.append("a.b", 1, 2, 3)
+    list(served.lake.table("a.b").changes("earliest", until="now", subscription="feed"))
+    served.append("a.b", *range(40))
+    for process, lag in ((1, 70), (2, 5)):
+        name = reporters.name_of(reporters.BRIDGE, "shop", "host", process)
+        served.lake.transport.report(pb.ReportRequest(producer=name, lag=lag, detail="{}"))
+    sampler.run_once()
+    served.clock.advance(10)
+    served.lake.transport.report(pb.ReportRequest(producer=name, lag=7, detail="{}"))
+    served.clock.advance(10)  # the first process has ended, and its place is the other's
+    sampler.run_once()
+    feed, bridge = Series(Kind.SUBSCRIPTION, "feed"), Series(Kind.BRIDGE, "bridge/shop")
+    assert [each.values for each in sampler.history.streams([feed, bridge], 0)] == [[[43.0, 43.0]], [[75.0, 7.0]]]
+    served.clock.advance(60)
+    served.lake.transport.drop_subscription(pb.DropSubscriptionRequest(subscription="feed"))
+    sampler.run_once()
+    assert [each.values for each in sampler.history.streams([feed, bridge], 0)] == [[[]], [[]]]

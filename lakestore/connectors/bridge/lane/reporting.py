@@ -13,6 +13,7 @@ from lakestore.client.retry import within
 from lakestore.connectors.bridge.lane.seen import Counts
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import reporters
 
 REPORT_SECONDS, CALL_SECONDS = 5.0, 2.0
 DETAIL_BYTES_MAX = 15 << 10
@@ -24,7 +25,7 @@ class Reporter:
 
     def __init__(self, lake: Lake, bridge: str) -> None:
         self._lake = lake
-        self._name = f"bridge/{bridge}/{socket.gethostname()}/{os.getpid()}"
+        self._name = reporters.name_of(reporters.BRIDGE, bridge, socket.gethostname(), os.getpid())
         self._at = 0.0
         self._refused = False
 

@@ -8,6 +8,7 @@ from lakestore_server.access.admission import Admission
 from lakestore_server.edge.console.answers import endpoint
 from lakestore_server.edge.console.api import Api, Holds
 from lakestore_server.edge.console.files import Files
+from lakestore_server.edge.console.lags import Lags
 from lakestore_server.edge.console.queries import Queries
 from lakestore_server.edge.console.rpcs import Rpcs
 from lakestore_server.edge.console.tails import Tails
@@ -35,6 +36,7 @@ class Console:
         self._queries = Queries(self._rpcs, engine.limits)
         board = Board(service.status, clock)
         self._api = Api(self._rpcs, admission, board, self.sampler.history, self.clients, engine.now_us)
+        self._lags = Lags(self._rpcs, self.sampler.history)
         self._holds = Holds(self._rpcs, sources.leases, lambda: engine.view)
 
     def routes(self) -> list[BaseRoute]:
@@ -46,6 +48,7 @@ class Console:
             "/history": api.history,
             "/clients": api.clients,
             "/streams": api.streams,
+            "/streams/history": self._lags.lags,
             "/holds": self._holds.holds,
             "/tables/{table}": api.table,
             "/tables/{table}/history": api.table_history,

@@ -30,6 +30,16 @@ const session = {
   },
 };
 
+let life = new AbortController();
+
+// Nothing that was asked for one viewer is taken for the next one: what is under way is broken off.
+export function forget() {
+  life.abort();
+  life = new AbortController();
+}
+
+const until = (signal) => (signal ? AbortSignal.any([signal, life.signal]) : life.signal);
+
 function headers(more) {
   const held = session.read();
   return { ...(held ? { Authorization: `Bearer ${held.token}` } : {}), ...more };
@@ -52,7 +62,7 @@ async function call(path, options = {}) {
     method: options.method || "GET",
     headers: headers(more),
     body,
-    signal: options.signal,
+    signal: until(options.signal),
     cache: "no-store",
     credentials: "same-origin",
     redirect: "error",
@@ -81,7 +91,7 @@ export async function renew() {
 
 // Server-sent events over fetch, which unlike EventSource shows the token in a header.
 export async function follow(path, signal, told) {
-  const response = await fetch(API + path, { headers: headers({}), signal, cache: "no-store", redirect: "error" });
+  const response = await fetch(API + path, { headers: headers({}), signal: until(signal), cache: "no-store", redirect: "error" });
   if (!response.ok) throw await refused(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";

@@ -1,6 +1,6 @@
 // Pictures, each with the same in words: ranges of a table, and curves over time.
 
-import { brief, count, hour } from "./format.js";
+import { brief, clock, count, hour } from "./format.js";
 import { h } from "./dom.js";
 
 const px = (value) => Math.round(value * 10) / 10;
@@ -77,4 +77,18 @@ export function curve(title, times, values, options = {}) {
     ),
     h("small", null, h("span", null, values.length ? hour(begin) : "collecting: a sample every 10 s"), h("span", null, values.length ? `most ${shown(Math.max(...values))}` : "")),
   );
+}
+
+// The same curves as a table that keys can open, newest first, one line for each of a few moments; columns are
+// [name, values, how they are shown], and values end with the times.
+export function numbers(title, times, columns) {
+  const most = 13, last = times.length - 1;
+  if (last < 0) return null;
+  const each = Math.max(Math.ceil(times.length / most), 1);
+  const at = Array.from({ length: Math.ceil(times.length / each) }, (_, i) => last - i * each);
+  const cell = (values, i) => { const found = values[values.length - 1 - (last - i)]; return found === undefined || found === null ? null : found; };
+  return h("details", { key: `numbers ${title}` }, h("summary", null, title),
+    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, h("table", { class: "numbers" },
+      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Time"), columns.map(([name]) => h("th", { scope: "col", class: "right" }, name)))),
+      h("tbody", null, at.map((i) => h("tr", null, h("th", { scope: "row" }, clock(times[i])), columns.map(([, values, show]) => h("td", { class: "right" }, cell(values, i) === null ? "–" : show(cell(values, i))))))))));
 }

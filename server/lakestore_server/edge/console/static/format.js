@@ -24,6 +24,6 @@ export function duration(seconds) {
   return seconds < 10 ? `${Math.max(seconds, 0).toFixed(1)} s` : `${Math.round(seconds)} s`;
 }
 
-export const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+export const plural = (number, noun, show = count) => `${show(number)} ${noun}${number === 1 ? "" : "s"}`;
 export const clock = (us) => (us ? new Date(us / 1000).toISOString().slice(0, 19).replace("T", " ") + " UTC" : "–");
 export const hour = (us) => new Date(us / 1000).toISOString().slice(11, 16);

@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import * as pages from "./pages.js";
 import * as sql from "./sql.js";
+import * as streams from "./streams.js";
 import * as table from "./table.js";
 import * as tables from "./tables.js";
 import { duration } from "./format.js";
@@ -14,12 +15,12 @@ const NAV = [["tables", "#/", "Tables"], ["streams", "#/streams", "Streams"], ["
 
 const app = {
   me: null, server: {}, tables: new Map(), history: null, loaded: false, page: "tables", name: "",
-  revision: "", skew: 0, heard: 0, failures: 0, problem: "", needsToken: false, signError: "",
+  revision: "", skew: 0, heard: 0, failures: 0, problem: "", isAway: false, needsToken: false, signError: "",
   now: () => Date.now() * 1000 + app.skew,
   open: (name) => { location.hash = `#/t/${encodeURIComponent(name)}`; },
   render, draw, failed,
 };
-let frame = 0, timer = 0, historyAt = 0, mayHistory = true, isAsking = false;
+let frame = 0, timer = 0, historyAt = 0, isAsking = false;
 
 function render() {
   if (!frame) frame = requestAnimationFrame(() => { frame = 0; draw(); });
@@ -46,12 +47,13 @@ function body() {
   if (app.page === "table") return table.view(app);
   if (app.page === "sql") return sql.view(app);
   if (app.page === "tables") return tables.view(app);
+  if (app.page === "streams") return streams.view(app);
   return pages[app.page](app);
 }
 
 function header(theme) {
   const health = app.server.health;
-  const late = app.problem ? "offline" : health || "…";
+  const late = app.isAway ? "offline" : app.problem ? "failing" : health || "…";
   return [
     h("a", { class: "brand", href: "#/", "aria-label": "Lakestore, tables" }, "Lakestore"),
     !app.needsToken && h("span", { class: `badge ${app.problem ? "bad" : health === "serving" ? "good" : "warn"}`, id: "health" }, late),
@@ -66,8 +68,9 @@ function header(theme) {
 
 function notice() {
   // What changes every second is not read out every second.
-  if (app.problem && app.heard) return [`No connection: ${app.problem}. `, h("span", { "aria-hidden": "true" }, `What you see is ${duration((Date.now() - app.heard) / 1000)} old.`)];
-  return app.problem && !app.needsToken ? `No connection: ${app.problem}.` : "";
+  const said = app.isAway ? "No connection: the server does not answer." : `The server refused what the page asked: ${app.problem}.`;
+  if (app.problem && app.heard) return [`${said} `, h("span", { "aria-hidden": "true" }, `What you see is ${duration((Date.now() - app.heard) / 1000)} old.`)];
+  return app.problem && !app.needsToken ? said : "";
 }
 
 function signIn() {
@@ -97,20 +100,21 @@ async function enter(input) {
 
 function signOut() {
   api.signOut();
-  table.leave();
-  sql.leave();
   forget();
+  sql.clear();
+  location.hash = "#/";
   app.needsToken = true;
   app.signError = "";
   draw();
   document.getElementById("token")?.focus();
 }
 
+// Nothing that one viewer was shown is there for the next one.
 function forget() {
   clearTimeout(timer);
-  Object.assign(app, { me: null, server: {}, tables: new Map(), history: null, loaded: false, revision: "", problem: "", heard: 0 });
+  for (const part of [api, pages, sql, streams, table, tables]) part.forget();
+  Object.assign(app, { me: null, server: {}, tables: new Map(), history: null, loaded: false, revision: "", problem: "", isAway: false, heard: 0 });
   historyAt = 0;
-  mayHistory = true;
 }
 
 function help() {
@@ -140,16 +144,22 @@ function take(page) {
 async function ask() {
   await api.renew();
   const page = await api.get(`/status?since=${encodeURIComponent(app.revision)}`);
-  if (page) take(page);
-  if (mayHistory && app.me.reads_all && Date.now() - historyAt > HISTORY_MS) {
+  if (page) {
+    if (page.whole && app.loaded) app.me = await api.get("/me"); // rights may have changed
+    take(page);
+  }
+  if (!app.me.reads_all) app.history = null;
+  else if (Date.now() - historyAt > HISTORY_MS) {
     historyAt = Date.now();
     app.history = await api.get("/history");
   }
   if (app.page === "table") await table.load(app);
-  else if (["streams", "clients", "health"].includes(app.page)) await pages.load(app, app.page);
+  else if (app.page === "streams") await streams.load(app);
+  else if (["clients", "health"].includes(app.page)) await pages.load(app, app.page);
 }
 
 function failed(error) {
+  if (error.name === "AbortError") return; // another viewer's
   if (error.status === 401) {
     const was = app.me;
     forget();
@@ -158,7 +168,8 @@ function failed(error) {
     draw();
     document.getElementById("token")?.focus();
   } else {
-    app.problem = error.status ? error.message : "the server does not answer";
+    app.isAway = error.status === undefined;
+    app.problem = error.message;
     app.failures += 1;
   }
   render();
@@ -170,7 +181,7 @@ async function poll() {
   isAsking = true;
   try {
     await ask();
-    Object.assign(app, { problem: "", failures: 0, heard: Date.now() });
+    Object.assign(app, { problem: "", isAway: false, failures: 0, heard: Date.now() });
   } catch (error) {
     failed(error);
   } finally {
@@ -203,7 +214,7 @@ function route() {
 }
 
 function routed() {
-  if (!route()) return;
+  if (!route() || app.needsToken) return;
   requestAnimationFrame(() => requestAnimationFrame(() => {
     const row = app.page === "tables" && document.querySelector('[role="row"][aria-selected="true"]');
     (row || document.querySelector("h1"))?.focus({ preventScroll: true });

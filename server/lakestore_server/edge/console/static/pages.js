@@ -1,55 +1,34 @@
-// Streams, clients and health: who reads and writes, who is connected, what is wrong and what is held.
+// Clients and health: who is connected, what is wrong and what is held.
 
-import { brief, count, duration, plural, size } from "./format.js";
-import { curve } from "./draw.js";
+import { count, duration, plural, size } from "./format.js";
+import { curve, numbers } from "./draw.js";
 import { get } from "./api.js";
 import { h } from "./dom.js";
 
-const held = { streams: null, clients: null, holds: null };
+const ROWS_MAX = 300;
+const held = { clients: null, holds: null };
+
+export function forget() {
+  Object.assign(held, { clients: null, holds: null });
+}
 
 export async function load(app, page) {
-  if (page === "streams") held.streams = await get("/streams");
   if (page === "clients") held.clients = await get("/clients");
   if (page === "health") held.holds = await get("/holds");
   app.render();
 }
 
-// Columns are [name, cell of a row, whether it is a number].
-function list(id, title, rows, columns, key, empty) {
+// Columns are [name, cell of a row, whether it is a number]. A list of very many is cut, and says so.
+export function list(id, title, rows, columns, key, empty) {
   return h("section", { key: id, "aria-labelledby": id }, h("h2", { id }, title, " ", h("small", null, rows ? count(rows.length) : "")),
     !rows ? h("p", { class: "muted" }, "Loading …") : !rows.length ? h("p", { class: "muted" }, empty) :
-    h("div", { class: "scroll" }, h("table", null,
+    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-labelledby": id }, h("table", null,
       h("thead", null, h("tr", null, columns.map(([name, , right]) => h("th", { scope: "col", class: right ? "right" : "" }, name)))),
-      h("tbody", null, rows.map((row, i) => h("tr", { key: key(row, i) }, columns.map(([, cell, right], at) => h(at ? "td" : "th", { scope: at ? null : "row", class: right ? "right" : "" }, cell(row)))))))));
+      h("tbody", null, rows.slice(0, ROWS_MAX).map((row, i) => h("tr", { key: key(row, i) }, columns.map(([, cell, right], at) => h(at ? "td" : "th", { scope: at ? null : "row", class: right ? "right" : "" }, cell(row)))))))),
+    rows && rows.length > ROWS_MAX && h("p", { class: "muted" }, `The first ${count(ROWS_MAX)} are shown.`));
 }
 
-const ago = (app, us) => (us ? `${duration((app.now() - us) / 1e6)} ago` : "–");
-
-export function streams(app) {
-  const found = held.streams || {};
-  const reports = app.server.reports || [];
-  const members = (each) => (each.shared ? each.members.map((m) => `${m.name} (${plural(m.buckets, "bucket")}, ${brief(m.behind)} behind${m.away ? ", away" : ""})`).join(", ") || "shared, nobody now" : "alone");
-  const halted = (each) => Object.entries(each.detail?.halted || {}).map(([topic, why]) => `${topic}: ${why}`).join("; ");
-  return [
-    h("div", { class: "title", key: "title" }, h("h1", { tabindex: -1 }, "Streams")),
-    list("subscriptions", "Subscriptions", found.subscriptions, [
-      ["Subscription", (s) => s.name], ["Tables", (s) => s.tables.join(", ")], ["Behind", (s) => count(s.behind), true],
-      ["Acknowledged", (s) => ago(app, s.acked_us), true], ["Reads", (s) => (s.snapshot ? "its snapshot" : "changes")], ["Consumers", members],
-    ], (s) => s.name, "No subscription keeps a position here."),
-    list("producers", "Producers", found.producers, [
-      ["Producer", (p) => p.name], ["Owner", (p) => p.owner || "–"], ["Commits", (p) => count(p.last_sequence), true],
-      ["Used", (p) => ago(app, p.used_us), true], ["Progress", (p) => p.progress || "–"],
-    ], (p) => p.name, "No named producer has written here."),
-    list("bridges", "Bridges", reports, [
-      ["Bridge", (b) => b.name], ["Behind", (b) => `${count(b.lag)} records`, true], ["Records", (b) => count(b.records), true], ["Bytes", (b) => size(b.bytes), true],
-      ["Rejected", (b) => (b.rejected ? h("span", { class: "badge warn" }, count(b.rejected)) : "0"), true], ["Halted", (b) => halted(b) || "no"],
-    ], (b) => b.name, "No bridge has reported within the last minute."),
-    list("registers", "Registers", found.registers, [
-      ["Register", (r) => r.name], ["Owner", (r) => r.owner || "–"], ["Value", (r) => r.value || "–"], ["Moved at LSN", (r) => count(r.moved), true],
-    ], (r) => r.name, "No position of another system is kept here."),
-    found.more_registers && h("p", { class: "muted" }, "There are more: lakestore producers --registers lists them all."),
-  ];
-}
+export const ago = (app, us) => (us ? `${duration((app.now() - us) / 1e6)} ago` : "–");
 
 export function clients(app) {
   return [
@@ -84,6 +63,7 @@ export function health(app) {
     series && h("section", { class: "curves", key: "curves", "aria-label": "The server over time" },
       curve("Journal to recover", series.times_us, series.values[3], { show: size }), curve("Disk free", series.times_us, series.values[4], { show: size }),
       curve("Journal bytes / s", series.times_us, series.values[2], { show: size }), curve("Calls that run", series.times_us, series.values[7])),
+    series && numbers("The server over time, as numbers", series.times_us, [["Journal to recover", series.values[3], size], ["Disk free", series.values[4], size], ["Journal bytes / s", series.values[2], size], ["Calls that run", series.values[7], count]]),
     list("problems", "Tables that are not tiered", problems, [["Table", (r) => h("a", { href: `#/t/${encodeURIComponent(r.name)}` }, r.name)], ["Why", (r) => r.problem]], (r) => r.name, "Every table is tiered, as far as a tierer has spoken."),
     list("held", "Logs held beyond their retention", holding, [["Table", (r) => h("a", { href: `#/t/${encodeURIComponent(r.name)}` }, r.name)], ["Held by", (r) => r.held_by.join(", ")]], (r) => r.name, "Nobody holds a log beyond its retention."),
     list("leases", "Reads that hold a cut", held.holds?.leases, [

@@ -15,13 +15,23 @@ export function leave() {
   asked.running?.abort();
 }
 
+export function clear() {
+  asked.text = "";
+}
+
+export function forget() {
+  leave();
+  Object.assign(asked, { answer: null, error: "" });
+}
+
 async function run(app) {
   if (asked.running || !asked.text.trim()) return;
   const running = (asked.running = new AbortController());
   Object.assign(asked, { answer: null, error: "", since: Date.now() });
   app.render();
   try {
-    asked.answer = await post("/query", { sql: asked.text }, running.signal);
+    const answer = await post("/query", { sql: asked.text }, running.signal);
+    if (!running.signal.aborted) asked.answer = answer;
   } catch (error) {
     asked.error = error.name === "AbortError" ? "The query was cancelled." : error.message;
     if (error.status === 401) app.failed(error);

@@ -2,7 +2,7 @@
 
 import { age, isLate } from "./tables.js";
 import { brief, clock, count, duration, plural, size } from "./format.js";
-import { curve, legend, ranges } from "./draw.js";
+import { curve, legend, numbers, ranges } from "./draw.js";
 import { follow, get, table as path } from "./api.js";
 import { h } from "./dom.js";
 
@@ -21,6 +21,11 @@ export function leave() {
   seen.tail = null;
 }
 
+export function forget() {
+  leave();
+  seen = fresh();
+}
+
 export async function load(app) {
   const { name, minutes } = seen;
   try {
@@ -36,6 +41,10 @@ export async function load(app) {
   } catch (error) {
     if (seen.name !== name) return;
     if (error.status === undefined || error.status === 401) throw error;
+    if (error.status === 403 || error.status === 404) {
+      leave();
+      Object.assign(seen, { found: null, curves: null }); // what may no longer be seen, or is no more, goes at once
+    }
     seen.error = error.message;
   }
   app.render();
@@ -93,7 +102,9 @@ function curves(app, status) {
       curve("Delete files", found.times_us, deleteFiles),
       curve("Deleted rows in the lake", found.times_us, deleted),
       curve("Dead rows in segments", found.times_us, dead),
-      curve("Segments", found.times_us, segments)));
+      curve("Segments", found.times_us, segments)),
+    numbers("The table over time, as numbers", found.times_us, [["Age of hot changes", lag, duration], ["Hot changes", hot, count], ["Live rows", rows, count], ["Lake files", files, count],
+      ["Delete files", deleteFiles, count], ["Deleted rows in the lake", deleted, count], ["Dead rows in segments", dead, count], ["Segments", segments, count]]));
 }
 
 function columns(definition) {

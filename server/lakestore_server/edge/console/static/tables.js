@@ -1,12 +1,16 @@
 // The list of tables: a grid of which only the rows in sight are in the page, however many there are.
 
 import { brief, count, duration, plural, rate } from "./format.js";
-import { curve, legend, ranges } from "./draw.js";
+import { curve, legend, numbers, ranges } from "./draw.js";
 import { h } from "./dom.js";
 
 const ROW = 34, MARGIN = 8;
 export const place = { filter: "", sort: "name", down: false, selected: "", top: 0, height: 600 };
 let ordered = [];
+
+export function forget() {
+  Object.assign(place, { filter: "", selected: "", top: 0 });
+}
 
 const debt = (row) => (row.lake_deleted_rows || 0) + (row.keyed ? Math.max(row.stored_rows - row.rows, 0) : 0);
 export const age = (row, now) => (row.hot_since_us ? Math.max(now - row.hot_since_us, 0) / 1e6 : 0);
@@ -141,6 +145,7 @@ export function view(app) {
       curve("Commits / s", series.times_us, series.values[0], { show: rate }),
       curve("Oldest hot change", series.times_us, series.values[6], { show: duration }),
       curve("Hot changes", series.times_us, series.values[5])),
+    series && numbers("The server over time, as numbers", series.times_us, [["Rows / s", series.values[1], rate], ["Commits / s", series.values[0], rate], ["Oldest hot change", series.values[6], duration], ["Hot changes", series.values[5], count]]),
     h("div", { class: "bar", key: "bar" },
       h("label", { for: "filter" }, "Filter"),
       h("input", { id: "filter", type: "search", autocomplete: "off", spellcheck: "false", value: place.filter, placeholder: "name, key, log, late …", "aria-describedby": "found",
