@@ -65,7 +65,8 @@ class Entries(Sequence[Entry]):
         with damage(manifest.path):
             status, _ = longs(self._bytes, places[STATUS])
         living = np.flatnonzero(status != DELETED)
-        self._starts, self._status = starts[living], status[living]
+        ends = np.append(starts[1:], len(joined))
+        self._starts, self._ends, self._status = starts[living], ends[living], status[living]
         self._places = {number: at[living] for number, at in places.items()}
         self._check_sequences()
         self._decoded: dict[int, Entry] = {}
@@ -129,7 +130,7 @@ class Entries(Sequence[Entry]):
     @property
     def nbytes(self) -> int:
         """Memory in bytes, about: with the figures that are made when they are first asked for."""
-        figures = 8 * len(self) * (len(self._places) + _FIGURES)
+        figures = 8 * len(self) * (len(self._places) + 1 + _FIGURES)
         return len(self._data) + figures + _ENTRY_BYTES * min(len(self), DECODED_MAX)
 
     # Entries.
@@ -163,12 +164,46 @@ class Entries(Sequence[Entry]):
     def __iter__(self) -> Iterator[Entry]:
         return (self.read(place) for place in range(len(self)))
 
+    def records(self, places: Places) -> Iterator[bytes]:
+        """The records of the files at these places, as their bytes."""
+        for begin, end in zip(self._starts[places].tolist(), self._ends[places].tolist(), strict=True):
+            yield self._data[begin:end]
+
+    def spans(self, field: int, places: Places) -> tuple[Places, Places, npt.NDArray[np.bool_]] | None:
+        """Where a map of bounds lies in the records of files: its begin, its end, and whether there is one.
+
+        None where the manifest has no such field, or another form of it than Iceberg writes.
+        """
+        kind = self._kinds.get(field)
+        if not _holds_bounds(kind):
+            return None
+        begin = self._places[field][places]
+        with damage(self.manifest.path):
+            _, held = present(kind, self._bytes, begin)
+            end = self._fields.passed(kind, self._bytes, begin)
+        there = np.zeros(len(places), np.bool_)
+        there[held] = True
+        starts = self._starts[places]
+        return begin - starts, end - starts, there
+
+    def references(self, places: Places) -> list[bytes | None]:
+        """The paths of the one data file that delete files at these places say that they are about."""
+        begin, size = (each[places].tolist() for each in self._references())
+        both = zip(begin, size, strict=True)
+        return [None if count == ABSENT else self._data[at : at + count] for at, count in both]
+
     # Figures.
 
     @cached_property
     def rows(self) -> Longs:
         """Rows of each file."""
         return self._numbers(ROWS)
+
+    @property
+    def added(self) -> npt.NDArray[np.bool_]:
+        """Whether each file was added by the snapshot that wrote the manifest."""
+        found: npt.NDArray[np.bool_] = self._status == ADDED
+        return found
 
     @cached_property
     def sizes(self) -> Longs:
@@ -336,6 +371,19 @@ def _partition_fields(schema: Mapping[str, Any], names: Mapping[int, str]) -> di
     file = next(field["type"] for field in schema["fields"] if field.get("field-id") == 2)
     record = next(field["type"] for field in file["fields"] if field.get("field-id") == 102)
     return {field["field-id"]: names.get(field["field-id"], field["name"]) for field in record["fields"]}
+
+
+def _holds_bounds(kind: Any) -> bool:
+    """Whether a field is null, or a map from numbers of columns to bytes as Iceberg writes one."""
+    return (
+        isinstance(kind, list)
+        and len(kind) == 2
+        and kind[0] == "null"
+        and isinstance(kind[1], dict)
+        and kind[1]["type"] == "array"
+        and isinstance(kind[1]["items"], dict)
+        and [each["type"] for each in kind[1]["items"].get("fields", ())] == ["int", "bytes"]
+    )
 
 
 def _reader(kind: Any) -> Codec:

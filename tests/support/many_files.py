@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakestore.lake import places
+from lakestore.lake import places, puffin
 from lakestore.lake.manifest_lists import DELETES, Manifest, read_list, write_list
 from lakestore.lake.manifests import ADDED, DATA, EXISTING, POSITION_DELETES, Entry, File, described, write_manifest
 from lakestore.lake.metrics import Metrics
@@ -114,6 +114,26 @@ class ManyFiles:
             metrics=Metrics(lower=said, upper=said),
             referenced_data_file=data.path,
         )
+
+    def vectors(self, numbers: Sequence[int], place: str) -> list[File]:
+        """Vectors of data files in one Puffin file, which is written; each hides the last row."""
+        paths = [self.file(number).path for number in numbers]
+        last = np.array([self.rows - 1], np.int64)
+        data, spots = puffin.puffin([(path, last) for path in paths])
+        location = f"{self.folder}/data/{place}.puffin"
+        places.write(location, data)
+        return [
+            replace(
+                self.delete_of(number),
+                path=location,
+                format="PUFFIN",
+                bytes=len(data),
+                metrics=Metrics(),
+                content_offset=offset,
+                content_size=size,
+            )
+            for number, (offset, size) in zip(numbers, spots, strict=True)
+        ]
 
     def write(self, number: int) -> None:
         """Write one data file for real, with the columns that offset indexes are read from."""

@@ -23,7 +23,7 @@ from lakestore.lake.manifest_lists import Manifest, read_list
 from lakestore.lake.manifests import DATA, EQUALITY_DELETES, Entry, File
 from lakestore.lake.offset_cache import OffsetCache
 from lakestore.lake.offset_index import read_columns
-from lakestore.lake.row_search import BUCKET_SHIFT, OFFSET_MASK, BoundsTable, RowSearch
+from lakestore.lake.row_search import BUCKET_SHIFT, OFFSET_MASK, BoundsTable, Flags, RowSearch
 from lakestore_server.present.steps import Heads, Ints
 
 BASES_MAX = 8
@@ -111,7 +111,7 @@ class BaseFiles:
     def live_rows(self) -> int | None:
         """The number of rows that readers find; None where it cannot be told for certain."""
         if self.deletes:
-            known = np.concatenate([_NO_HASHES, *(each.path_hashes for each in self.data)])
+            known = np.sort(np.concatenate([_NO_HASHES, *(each.path_hashes for each in self.data)]))
             if not all(_names_each(deletes, known) for deletes in self.deletes):
                 return None
             rows, gone = (sum(int(each.rows.sum()) for each in held) for held in (self.data, self.deletes))
@@ -147,10 +147,10 @@ class BaseFiles:
         """The paths of data files that an earlier snapshot had and this one has not."""
         mine, theirs = ({each.manifest.path: each for each in base.data} for base in (self, before))
         came = [each.path_hashes for path, each in mine.items() if path not in theirs]
-        known, gone = np.concatenate([_NO_HASHES, *came]), []
+        known, gone = np.sort(np.concatenate([_NO_HASHES, *came])), []
         for path, each in theirs.items():
             if path not in mine:
-                gone += each.paths(np.flatnonzero(~np.isin(each.path_hashes, known)))
+                gone += each.paths(np.flatnonzero(~_are_among(each.path_hashes, known)))
         return gone
 
     def paths(self) -> Iterator[str]:
@@ -177,13 +177,22 @@ def _reaching(table: BoundsTable, limits: Ints) -> list[int]:
 
 
 def _names_each(deletes: Entries, known: Ints) -> bool:
-    """Whether each delete file of a manifest is about one data file alone, which is among these."""
+    """Whether each delete file of a manifest is about one data file alone, which is among these sorted ones."""
     hashes, named = deletes.named
     return bool(
         len(named) == len(deletes)
         and np.all(deletes.contents != EQUALITY_DELETES)
-        and np.all(np.isin(hashes[named], known))
+        and np.all(_are_among(hashes[named], known))
     )
+
+
+def _are_among(values: Ints, known: Ints) -> Flags:
+    """Which values are among sorted ones, which are not gone through for that: they are asked of each manifest."""
+    if not len(known):
+        return np.zeros(len(values), np.bool_)
+    at = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    found: Flags = known[at] == values
+    return found
 
 
 class Bases:

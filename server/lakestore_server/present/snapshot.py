@@ -13,13 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from lakestore.lake import places
+from lakestore.lake import places, vector_records
+from lakestore.lake.avro import Container, packed
 from lakestore.lake.manifest_entries import Entries
 from lakestore.lake.manifest_lists import DELETES, Manifest, write_list
-from lakestore.lake.manifests import ADDED, DATA, EXISTING, Entry, File, described, heading, write_manifest
-from lakestore_server.present.base_files import PUFFIN, BaseFiles
-from lakestore_server.present.deletes import Ledger, path_bounds, vector_key
+from lakestore.lake.manifests import ADDED, DATA, Entry, File, described, write_manifest
+from lakestore_server.present.base_files import BaseFiles
+from lakestore_server.present.deletes import Ledger, vector_key
 from lakestore_server.present.messages import Json, Present, Presented
+from lakestore_server.present.steps import Ints
 
 
 class Snapshot:
@@ -96,42 +98,42 @@ class Snapshot:
 
     def _base(self, base: BaseFiles, replaced: Mapping[str, Sequence[str]]) -> list[Manifest]:
         """The base's manifests, those with replaced vectors written anew without them."""
-        gone: dict[str, list[Entry]] = {}
+        gone: dict[str, tuple[Entries, Ints]] = {}
         for deletes in base.deletes if replaced else ():
             places_ = _places_of(deletes, replaced)
             if places_:
-                gone[deletes.manifest.path] = [entry for place, entry in enumerate(deletes) if place not in places_]
+                kept = np.setdiff1d(np.arange(len(deletes)), np.fromiter(places_, np.int64), assume_unique=True)
+                gone[deletes.manifest.path] = deletes, kept
         found = []
         for manifest in base.manifests:
             left = gone.get(manifest.path)
             if left is None:
                 found.append(manifest)
-            elif left:
-                found.append(self._without(manifest, left))
+            elif len(left[1]):
+                found.append(self._without(manifest, *left))
         return found
 
-    def _without(self, manifest: Manifest, entries: Sequence[Entry]) -> Manifest:
-        """A manifest of the base with these entries alone.
+    def _without(self, manifest: Manifest, deletes: Entries, kept: Ints) -> Manifest:
+        """A manifest of the base with these entries alone, as their bytes: they inherit what they did before.
 
         Vectors get path bounds, which Java leaves out: the Puffin file of one may hold replaced ones as well, and a
         reader that takes it for another data file's (polars) would find two vectors there.
         """
-        said = heading(places.read(manifest.path), manifest.path)
-        kept = [replace(entry, status=EXISTING, file=_bounded(entry.file)) for entry in entries]
-        data = write_manifest(
-            kept, content=manifest.content, schema=said.schema, spec=said.spec, format_version=self._request.format
-        )
+        meta = Container.opened(places.read(manifest.path), manifest.path).meta
+        data = packed(meta, list(vector_records.bounded(deletes, kept)))
         location = self._name("manifest.avro")
         places.write(location, data)
-        return described(
-            location,
-            len(data),
-            kept,
-            content=manifest.content,
-            schema=said.schema,
-            spec=said.spec,
-            snapshot_id=self._request.cut_id,
-            sequence=self._sequence,
+        added, rows = deletes.added[kept], deletes.rows[kept]
+        return replace(
+            manifest,
+            path=location,
+            length=len(data),
+            added_files=int(np.count_nonzero(added)),
+            existing_files=int(np.count_nonzero(~added)),
+            deleted_files=0,
+            added_rows=int(rows[added].sum()),
+            existing_rows=int(rows[~added].sum()),
+            deleted_rows=0,
         )
 
 
@@ -141,9 +143,3 @@ def _places_of(deletes: Entries, replaced: Mapping[str, Sequence[str]]) -> set[i
     near = named[np.isin(hashes[named], [hash(path.encode()) for path in replaced])].tolist()
     keys = {key for each in replaced.values() for key in each}
     return {place for place in near if vector_key(deletes[place].file) in keys}
-
-
-def _bounded(delete: File) -> File:
-    if delete.format.upper() != PUFFIN or delete.referenced_data_file is None:
-        return delete
-    return replace(delete, metrics=path_bounds(delete.referenced_data_file))

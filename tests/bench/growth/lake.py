@@ -42,6 +42,7 @@ def files(folder: Path) -> Iterator[Figure]:
     for count in FILES:
         yield from _planned(folder / f"plan-{count}", count)
         yield from _presented(folder / f"present-{count}", count)
+        yield _vectors(folder / f"vectors-{count}", count)
 
 
 def _spent(work: Callable[[], object]) -> float:
@@ -122,6 +123,43 @@ def _presented(folder: Path, count: int) -> Iterator[Figure]:
     shown = f"first {_ms(took[0])}, then {_ms(took[1])}, after a round's commit {_ms(took[2])}; {memory:,.0f} MB more"
     name = f"{DEAD} rows that died in {count:,} files presented, processor time"
     yield Figure(GROUP, name, shown, "", None)
+
+
+def _vectors(folder: Path, count: int) -> Figure:
+    """Rows that die in files which all have a vector: those that change are replaced, the others stay."""
+    (folder / "lake").mkdir(parents=True)
+    with Served(folder / "data") as served:
+        presenting = Presenting(served, folder / "lake")
+        table = served.lake.create_table("bench.big", SCHEMA, primary_key=["id"], buckets=1, lake=LAKE)
+        table.upsert(_rows(np.arange(count * FILE_ROWS)))
+        table.delete(pa.table({"id": np.arange(count) * FILE_ROWS + FILE_ROWS - 1}))
+        number = served.tier("bench.big")
+        many = ManyFiles.of(
+            served.state("bench.big").table,
+            f"file://{folder}/lake",
+            count,
+            min(PARTITIONS, count // 10),
+            rows=FILE_ROWS,
+            files_per_manifest=FILES_PER_MANIFEST,
+            format=3,
+        )
+        data = many.manifests(map(many.file, range(count)), 7, 1)
+        runs = [range(begin, min(begin + FILES_PER_MANIFEST, count)) for begin in range(0, count, FILES_PER_MANIFEST)]
+        gone = many.manifests((each for run in runs for each in many.vectors(run, f"gone-{run.start}")), 7, 1)
+        presenting.bases[number] = Base(many.listed([*data, *gone], 7, 1), number, 3, 1, count * FILE_ROWS)
+        chosen = np.random.default_rng(1).choice(count, 2 * DEAD, replace=False)
+        for each in chosen.tolist():
+            many.write(each)
+        took, before = [], resident_bytes()
+        for run in range(2):
+            table.upsert(_rows(chosen[run * DEAD : (run + 1) * DEAD] * FILE_ROWS))
+            took.append(_spent(lambda: presenting.present("bench.big", form=3)))
+        memory = (resident_bytes() - before) / 1e6
+        presenting.presenter.close()
+    shown = f"first {_ms(took[0])}, then {_ms(took[1])}; {memory:,.0f} MB more"
+    return Figure(
+        GROUP, f"{DEAD} rows that died in {count:,} files with a vector each, processor time", shown, "", None
+    )
 
 
 def _rows(ids: np.ndarray) -> pa.Table:

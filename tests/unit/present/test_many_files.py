@@ -10,6 +10,7 @@ import pytest
 
 from lakestore.lake import offset_cache, places
 from lakestore.lake.manifest_entries import Entries
+from lakestore.lake.manifest_lists import read_list
 from lakestore.lake.manifests import File
 from lakestore.lake.offset_index import DataFile, FileOffsets, read_offsets
 from lakestore_server.present.messages import Base
@@ -110,3 +111,36 @@ def test_a_cut_opens_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def _hot(many: ManyFiles) -> File:
     """The file of the four hot rows, behind all others."""
     return replace(many.file(FILES), rows=4)
+
+
+def test_vectors_that_stay_are_not_decoded_for_those_that_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 300
+    with Served(tmp_path / "data") as served:
+        (tmp_path / "lake").mkdir()
+        presenting = Presenting(served, tmp_path / "lake")
+        table = served.lake.create_table("a.big", SCHEMA, primary_key=["id"], buckets=1, lake=LAKE)
+        table.upsert(rows(range(count * ROWS)))
+        table.delete(pa.table({"id": [number * ROWS + ROWS - 1 for number in range(count)]}))
+        folder, definition = f"file://{tmp_path}/lake", served.state("a.big").table
+        many = ManyFiles.of(definition, folder, count, 30, rows=ROWS, files_per_manifest=PER_MANIFEST, format=3)
+        data = many.manifests(map(many.file, range(count)), 7, 1)
+        runs = [range(begin, begin + PER_MANIFEST) for begin in range(0, count, PER_MANIFEST)]
+        gone = many.manifests((each for run in runs for each in many.vectors(run, f"gone-{run.start}")), 7, 1)
+        number = served.tier("a.big")
+        presenting.bases[number] = Base(many.listed([*data, *gone], 7, 1), number, 3, 1, count * ROWS)
+        for dead in (3, 142):
+            many.write(dead)
+        table.upsert(rows([3 * ROWS, 142 * ROWS]))
+        opened = Opened(monkeypatch)
+        answer, _ = presenting.present("a.big", form=3)
+        _, files, decoded = opened.since()
+        assert (answer.deleted_rows, files) == (2, 2)
+        assert decoded <= 2 * 3
+        deletes = [each for each in read_list(places.read(answer.manifest_list), "list") if each.content]
+        found = [entry.file for each in deletes for entry in Entries(places.read(each.path), each)]
+        assert len({each.referenced_data_file for each in found}) == len(found) == count
+        assert sum(each.rows for each in found) == count + 2
+        assert sum((each.added_rows or 0) + (each.existing_rows or 0) for each in deletes) == count + 2
+        presenting.presenter.close()
