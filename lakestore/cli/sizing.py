@@ -34,6 +34,7 @@ def number(text: str, units: dict[str, int], what: str) -> float:
 @click.option("--rate", required=True, help="Rows a second, as in 100k: even updates, or appends to a log.")
 @click.option("--row-bytes", default=44.0, show_default=True, help="Bytes of a row's values.")
 @click.option("--key-bytes", default=8, show_default=True, help="Bytes of a key; 0 for a log table.")
+@click.option("--key-kind", type=click.Choice(["number", "bytes"]), help="Default: numbers up to 8 bytes, else bytes.")
 @click.option("--buckets", default=4, show_default=True, help="Buckets of the table.")
 @click.option("--retention", help="Time for which the log is kept, as in 7d; all of it by default.")
 @click.option("--seconds", default=7 * 86_400, show_default=True, help="Time for which the table has been used.")
@@ -46,6 +47,7 @@ def sizing(
     rate: str,
     row_bytes: float,
     key_bytes: int,
+    key_kind: str | None,
     buckets: int,
     retention: str | None,
     seconds: int,
@@ -68,6 +70,7 @@ def sizing(
         rate=number(rate, _UNITS, "--rate"),
         row_bytes=row_bytes,
         key_bytes=key_bytes,
+        key_kind=key_kind or "",
         buckets=buckets,
         retention_seconds=ttl.seconds(retention, "--retention") if retention else math.inf,
         batch_rows=batch_rows,

@@ -14,7 +14,7 @@ from lakestore_server.index.entry import table_prefix
 log = logging.getLogger("lakestore.index")
 SHARE = 0.5
 """The part of a processor that a merge takes."""
-RUNS_MANY = 12
+RUNS_MANY = 16
 """With more runs a look-up costs more than a merge without pauses."""
 
 

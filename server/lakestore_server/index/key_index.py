@@ -24,7 +24,7 @@ from lakestore_server.index.expected import ExpectedEntries
 from lakestore_server.index.health import Health
 from lakestore_server.index.hints import Hint, Hints
 from lakestore_server.index.keys import NO_KEYS, IndexKeys
-from lakestore_server.index.levels import Levels, due
+from lakestore_server.index.levels import Levels, runs_due
 from lakestore_server.index.merged_keys import MergedKeys
 from lakestore_server.index.overlay import Entries, NumberTables, Overlay, Range, combined, merged
 from lakestore_server.index.pipe import Size, Walked
@@ -384,8 +384,7 @@ class Index:
     @property
     def merge_backlog(self) -> int:
         """The entries of the runs that are due to be merged."""
-        sizes = [run.entries for run in self.runs]
-        return sum(sizes[: due(sizes)])
+        return sum(run.entries for run in runs_due(self.runs))
 
     def work(self, widths: Mapping[bytes, int | None], pause: Callable[[int], bool]) -> bool:
         """Merge runs beside serving, or lift keys of earlier releases into runs; whether there may be more to do."""

@@ -1,7 +1,8 @@
 """The runs of one index folder: written by checkpoints and rebuilds, merged beside serving, named by checkpoints.
 
 A look-up takes `levels`, which change under the index's lock only. A file goes when neither a durable checkpoint nor
-the levels have it.
+the levels have it. The process that merges has one merge at a time: a rebuild's waits for the one beside serving, which
+ends as soon as the index has a problem; a checkpoint asks for none and waits for none.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import ALL_TABLES, Ints, ServedTables
 from lakestore_server.index.key_hash import key_hash, new_seed
 from lakestore_server.index.keys import IndexKeys, joined
-from lakestore_server.index.levels import Levels, due
+from lakestore_server.index.levels import Levels, due, runs_due
 from lakestore_server.index.merge_apart import APART_MIN, Merge, merge_apart
 from lakestore_server.index.pipe import Size
 from lakestore_server.index.run import SUFFIX, Run
@@ -37,7 +38,10 @@ Parts = Sequence[tuple[IndexKeys, Ints]]
 
 
 class RunStore:
-    """Levels, and the run of the checkpoint that is being made. One thread at a time writes, any reads `levels`."""
+    """Levels, and the run of the checkpoint that is being made. Any thread reads `levels`.
+
+    One thread at a time makes checkpoints, one merges or lifts beside serving, one rebuilds.
+    """
 
     def __init__(self, folder: Path, disk: Disk, lock: threading.Lock, worker: IndexWorker) -> None:
         """`worker` makes large merges beside serving."""
@@ -46,6 +50,8 @@ class RunStore:
         self._new: Run | None = None
         self._new_lsn = -1
         self._numbers = count(1)
+        self._merging = threading.Lock()
+        """Held while the process that merges has a merge."""
         self._unfinished: set[str] = set()
         """Names of files that are being written, or are not in the levels yet."""
         self._rebuilt: tuple[Run, ...] = ()
@@ -85,16 +91,22 @@ class RunStore:
             raise DamagedIndex(f"run {file.name} of the index is another one than the checkpoint names")
         return run
 
-    def _written(self, parts: Parts, lsn: int) -> Run | None:
-        """A new run of entries as of a commit, durable with its name; None of no entries."""
+    @contextlib.contextmanager
+    def _written(self, parts: Parts, lsn: int) -> Iterator[Run | None]:
+        """A new run of entries as of a commit, durable with its name; None of no entries.
+
+        Nobody removes it within the block, at whose end something names it.
+        """
         parts = _by_table(parts)
         if not parts:
-            return None
-        with self._new_file() as path, contextlib.closing(self._writer(path, lsn)) as writer:
-            for keys, values in sorted(parts, key=lambda part: part[0].prefix):
-                write(writer, keys, values)
-            writer.finish()
-            return self._named(path)
+            yield None
+            return
+        with self._new_file() as path:
+            with contextlib.closing(self._writer(path, lsn)) as writer:
+                for keys, values in sorted(parts, key=lambda part: part[0].prefix):
+                    write(writer, keys, values)
+                writer.finish()
+            yield self._named(path)
 
     def _writer(self, path: Path, lsn: int) -> RunWriter:
         return RunWriter(self._disk, path, self._key_hash, lsn)
@@ -126,7 +138,8 @@ class RunStore:
     def add(self, parts: Parts, lsn: int) -> None:
         """Make the run of a checkpoint durable; look-ups do not see it yet."""
         self._new, self._new_lsn = None, -1
-        self._new, self._new_lsn = self._written(parts, lsn), lsn
+        with self._written(parts, lsn) as made:
+            self._new, self._new_lsn = made, lsn
 
     def undo(self) -> None:
         """Forget the run of a checkpoint that failed and that no checkpoint file names."""
@@ -171,12 +184,12 @@ class RunStore:
         self.durably_lifted = frozenset()
 
     def stage(self, parts: Parts) -> None:
-        """Take entries of a rebuild, which hold over those before."""
-        made = self._written(parts, self._rebuilt_lsn)
-        if made is not None:
-            self._rebuilt = (made, *self._rebuilt)
+        """Take entries of a rebuild, which hold over those before. Checkpoints go on meanwhile."""
+        with self._written(parts, self._rebuilt_lsn) as made:
+            if made is not None:
+                self._rebuilt = (made, *self._rebuilt)
         if len(self._rebuilt) > REBUILT_MAX:
-            before = self._rebuilt[: due([run.entries for run in self._rebuilt]) or None]
+            before = self._rebuilt[: due([run.entries for run in self._rebuilt], is_wide=False) or None]
             with self._new_file() as path:
                 served = {prefix for run in before for prefix in run.sections if self._served.serves(prefix)}
                 self._merge(path, before, dict.fromkeys(served, False), pause=lambda entries: True)
@@ -205,7 +218,7 @@ class RunStore:
         `drops_gone` says of a table whether nothing is stored below the oldest run; `pause` is `run_merge.merge`'s.
         """
         runs = self.levels.runs
-        inputs = runs[: due([run.entries for run in runs])] or self._mostly_dropped(runs)
+        inputs = runs_due(runs) or self._mostly_dropped(runs)
         if not inputs:
             return False
         below = {prefix for run in runs[len(inputs) :] for prefix in run.sections}
@@ -232,7 +245,8 @@ class RunStore:
         """Write runs as one; of served tables, which `drops` names, entries that say ABSENT go if it says so."""
         if sum(run.entries for run in runs) >= APART_MIN:
             wanted = Merge(path, [run.path for run in runs], drops, self._key_hash.seed)
-            return merge_apart(self._worker, wanted, pause)
+            with self._merging:
+                return merge_apart(self._worker, wanted, pause)
         with contextlib.closing(writer_of(self._disk, path, runs, self._key_hash)) as writer:
             return merge(writer, runs, drops.__contains__, drops.__getitem__, pause)
 
@@ -242,8 +256,7 @@ class RunStore:
 
     def add_oldest(self, parts: Parts, whole: frozenset[bytes]) -> None:
         """Put a run below all others; with that, all entries of the tables `whole` are lifted."""
-        run = self._written(parts, -1)
-        with self._lock:
+        with self._written(parts, -1) as run, self._lock:
             runs = self.levels.runs if run is None else (*self.levels.runs, run)
             self.levels = replace(self.levels, runs=runs, lifted=self.levels.lifted | whole)
         self._disk.reach(CrashPoint.RUN_LIFTED)

@@ -28,6 +28,8 @@ KEY_BYTES = 45
 """A key that is a number, in overlay and cache; measured at 1 M and 2 M keys: 41 and 44."""
 LONG_KEY_BYTES = 120
 """A key of bytes there; measured with 16 and 36 characters: 92 and 116."""
+LONG_KEY_BESIDE = 80
+"""The part of it beside the key's own bytes."""
 ROW_BYTES_MIN = 25
 """The narrowest row with a key in the journal: kind, offset before, and key."""
 RANGE_BYTES = 400
@@ -170,6 +172,11 @@ class MemoryStatus:
         """Whether the machine has less, or nearly as few mapped files."""
         files = self.mapped_files > FILES_SHARE * self.mapped_files_max
         return files or self.settings_bytes + self.tables_bytes > self.machine_bytes
+
+
+def long_key_bytes(key_bytes: int) -> int:
+    """A key of so many bytes in overlay and cache."""
+    return max(LONG_KEY_BYTES, key_bytes + LONG_KEY_BESIDE)
 
 
 def total(bounds: Iterable[Bound]) -> int:

@@ -13,7 +13,9 @@ from typing import Any
 
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
+from lakestore.rows.keys import INDEX_KEY_BYTES_MAX
 from lakestore_server.host.machine import MAPS_DEFAULT
+from lakestore_server.index.entry import PREFIX_BYTES
 from lakestore_server.operate import churn, memory
 from lakestore_server.operate.churn import Churned, Life
 from lakestore_server.operate.memory import Held
@@ -22,7 +24,8 @@ WEEK_SECONDS = 7 * 86_400
 STEPS_MAX = 10_000
 """Checkpoints that are simulated at most: cycles of merges and compaction repeat long before."""
 NUMBER_KEY_BYTES = 8
-"""Keys of up to so many bytes are numbers."""
+"""Keys of up to so many bytes are numbers, unless they are said to be none."""
+NUMBER, BYTES = "number", "bytes"
 
 
 class Constant(Enum):
@@ -31,12 +34,14 @@ class Constant(Enum):
     KEYED_ROW = 13.0, "bytes", "kind (1), offset before (8) and a text's end (4) beside the values: `Segment` files"
     LOG_ROW = 4.0, "bytes", "a text's end beside the values of random rows, which nothing compresses"
     RUN_ENTRY = 17.5, "bytes", "number, value, filter and sample of a run's entry: format of the index's runs"
+    BYTE_ENTRY = 25.5, "bytes", "value, place, hash, filter and sample of an entry whose key is bytes: format of runs"
+    KEY_WORD = 8.0, "bytes", "a key of bytes, with 4 of its table before it, is filled up to a multiple in a run"
     RUNS_MOST = 1.5, "times", "runs before all are merged: the rule merges when they hold half of the oldest"
-    LMDB_DENSE = 26.0, "bytes", "beside a key of bytes in LMDB written in order: 34 for keys of 8 (issue 15)"
-    LMDB_RANDOM = 3.0, "times", "LMDB after random writes over LMDB in order: 103 over 34 bytes (issue 15)"
+    WIDE_RUNS_MOST = 2.0, "times", "the same where keys are bytes: the rule merges when they hold as much as the oldest"
     COMMIT_ENTRY = 40.0, "bytes", "a commit in the commit index of each bucket that it touches: five numbers"
     DISK_RATE = 250e6, "bytes/s", "synced writes on the bench's disk: Kafka with fsync gets 195 to 305 MB/s there"
     MERGE_RATE = 12e6, "entries/s", "8 M entries of three runs merged and written: 82 ns of a processor each"
+    BYTE_MERGE_RATE = 5e6, "entries/s", "keys of 40 bytes merged and written: 0.2 µs of a processor each"
     REPLAY_RATE = (
         60e6,
         "bytes/s",
@@ -63,6 +68,8 @@ class Workload:
     """Values of a row."""
     key_bytes: int = NUMBER_KEY_BYTES
     """Bytes of a key; 0 for a log, which has none."""
+    key_kind: str = ""
+    """`number`, `bytes` such as texts and keys of several columns, or nothing: by the bytes, numbers up to 8."""
     buckets: int = 4
     retention_seconds: float = math.inf
     batch_rows: float = 10_000.0
@@ -77,6 +84,12 @@ class Workload:
         for name in ("rows", "rate", "row_bytes", "batch_rows", "retention_seconds", "buckets"):
             if not getattr(self, name) > 0:
                 raise Invalid(f"{name} is above 0, not {getattr(self, name)}")
+        if self.key_kind not in ("", NUMBER, BYTES):
+            raise Invalid(f"key_kind is {NUMBER} or {BYTES}, not {self.key_kind!r}")
+        if self.key_kind == NUMBER and self.key_bytes > NUMBER_KEY_BYTES:
+            raise Invalid(
+                f"a number has up to {NUMBER_KEY_BYTES} bytes: key_bytes {self.key_bytes} are of kind {BYTES}"
+            )
         if self.key_bytes < 0 or self.memory_bytes < 0 or self.disk_bytes < 0:
             raise Invalid("key_bytes, memory_bytes and disk_bytes are not below 0")
 
@@ -84,6 +97,22 @@ class Workload:
     def stored_bytes(self) -> float:
         """A row in journal and segment."""
         return self.row_bytes + (Constant.KEYED_ROW if self.key_bytes else Constant.LOG_ROW).amount
+
+    @property
+    def has_number_keys(self) -> bool:
+        """Whether keys are numbers."""
+        by_bytes = 0 < self.key_bytes <= NUMBER_KEY_BYTES
+        return by_bytes and self.key_kind != BYTES
+
+    @property
+    def entry_bytes(self) -> float:
+        """An entry of the index; a longer key stands there as prefix and hash."""
+        if not self.key_bytes:
+            return 0.0
+        if self.has_number_keys:
+            return Constant.RUN_ENTRY.amount
+        words = -(-(PREFIX_BYTES + min(self.key_bytes, INDEX_KEY_BYTES_MAX)) // Constant.KEY_WORD.amount)
+        return Constant.BYTE_ENTRY.amount + words * Constant.KEY_WORD.amount
 
     @property
     def checkpoint_rows(self) -> float:
@@ -163,6 +192,7 @@ def _lived(workload: Workload, seconds: float) -> Churned | None:
         rate=workload.rate,
         stored_bytes=workload.stored_bytes,
         checkpoint_rows=workload.checkpoint_rows,
+        has_wide_keys=not workload.has_number_keys,
         buckets=workload.buckets,
         retention_seconds=workload.retention_seconds,
         limits=workload.limits,
@@ -177,7 +207,7 @@ class _Parts:
         self._of, self._lived, self._limits = workload, lived, workload.limits
         kept = min(workload.retention_seconds, seconds) * workload.rate
         self._log_rows = kept + (0 if math.isfinite(workload.retention_seconds) else workload.rows)
-        self._is_number = 0 < workload.key_bytes <= NUMBER_KEY_BYTES
+        self._is_number = workload.has_number_keys
         self._rows_max = min(self._limits.segment_rows, self._limits.segment_bytes / workload.stored_bytes)
         if workload.key_bytes:  # merged into few large ones, the smallest of them half as large
             self._rows_max = max(self._rows_max, self._limits.merged_segment_bytes / 2 / workload.stored_bytes)
@@ -195,18 +225,18 @@ class _Parts:
 
     @property
     def _index_bytes(self) -> float:
-        if not self._of.key_bytes:
-            return 0.0
-        if self._is_number:
-            return self._of.rows * Constant.RUN_ENTRY.amount
-        return self._of.rows * (self._of.key_bytes + Constant.LMDB_DENSE.amount)
+        return self._of.rows * self._of.entry_bytes
 
     @property
     def _index_most(self) -> float:
-        if self._is_number and self._lived is not None:
-            most = max(self._lived.entries_most, Constant.RUNS_MOST.amount + 1)
-            return self._of.rows * Constant.RUN_ENTRY.amount * most
-        return self._index_bytes * Constant.LMDB_RANDOM.amount
+        if self._lived is None:
+            return 0.0
+        return self._index_bytes * max(self._lived.entries_most, self.runs_most + 1)
+
+    @property
+    def runs_most(self) -> float:
+        """The entries of runs at rest at most, for each key."""
+        return (Constant.RUNS_MOST if self._is_number else Constant.WIDE_RUNS_MOST).amount
 
     @property
     def _commit_bytes(self) -> float:
@@ -220,7 +250,7 @@ class _Parts:
         return (
             Figure("disk", "segments", segments, "bytes", f"{self._stored_rows:.3g} rows and their commits"),
             Figure("disk", "index at rest", self._index_bytes, "bytes", "one entry a key"),
-            Figure("disk", "index at most", self._index_most, "bytes", runs if self._is_number else "random writes"),
+            Figure("disk", "index at most", self._index_most, "bytes", runs),
             Figure("disk", "journal at most", journal, "bytes", "journal_bytes"),
             Figure("disk", "total at most", total, "bytes", "all of these"),
         )
@@ -229,7 +259,7 @@ class _Parts:
         """Bytes of memory."""
         below = 2 * self._of.rows if self._of.key_bytes and math.isfinite(self._of.retention_seconds) else 0
         held = Held(tables=1, buckets=self._of.buckets, segments=round(self._segments), rows_below=round(below))
-        key = memory.KEY_BYTES if self._is_number else memory.LONG_KEY_BYTES + self._of.key_bytes
+        key = memory.KEY_BYTES if self._is_number else memory.long_key_bytes(self._of.key_bytes)
         overlay = 2 * self._of.checkpoint_rows * key if self._of.key_bytes else 0
         cached = self._limits.index_cache_keys * key if self._of.key_bytes else 0
         rows, index = self._limits.journal_checkpoint_bytes * 2, self._index_bytes
@@ -267,20 +297,13 @@ class _Parts:
     def _index_written(self) -> tuple[float, str]:
         if self._lived is None:
             return 0.0, "a log has none"
-        if self._is_number:
-            entries = self._lived.entries_written
-            return entries * Constant.RUN_ENTRY.amount / self._of.row_bytes, f"{entries:.1f} entries an update"
-        each = self._index_most / self._of.rows
-        pages = self._index_most / 4096
-        touched = -pages * math.expm1(-self._of.checkpoint_rows / pages) * 4096 / self._of.checkpoint_rows
-        return max(touched, each) / self._of.row_bytes, f"{touched:,.0f} bytes of LMDB's pages an update"
+        entries = self._lived.entries_written
+        return entries * self._of.entry_bytes / self._of.row_bytes, f"{entries:.1f} entries an update"
 
     @property
     def _checkpoint_seconds(self) -> float:
         rows, copies = self._of.checkpoint_rows, self._copies
-        index, _ = self._index_written()
-        run = Constant.RUN_ENTRY.amount if self._is_number else index * self._of.row_bytes
-        written = rows * (copies * self._of.stored_bytes + (run if self._of.key_bytes else 0))
+        written = rows * (copies * self._of.stored_bytes + self._of.entry_bytes)
         return written / Constant.DISK_RATE.amount + self._segments * Constant.SEGMENT_CHECKPOINT.amount
 
     @property
@@ -291,7 +314,8 @@ class _Parts:
     def times(self) -> tuple[Figure, ...]:
         """Seconds of duties."""
         every = self._of.checkpoint_rows / self._of.rate
-        merge = (self._lived.entries_read if self._lived else 0) / Constant.MERGE_RATE.amount if self._is_number else 0
+        rate = Constant.MERGE_RATE if self._is_number else Constant.BYTE_MERGE_RATE
+        merge = (self._lived.entries_read if self._lived else 0) / rate.amount
         return (
             Figure("times", "between checkpoints", every, "seconds", f"{self._of.checkpoint_rows:,.0f} rows"),
             Figure("times", "a checkpoint", self._checkpoint_seconds, "seconds", "segments, a run, and all names"),

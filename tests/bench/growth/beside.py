@@ -1,4 +1,4 @@
-"""`python -m tests.bench.growth.beside ADDRESS TABLE KEYS SECONDS`: a second producer, in a process of its own.
+"""`python -m tests.bench.growth.beside ADDRESS TABLE KEYS SECONDS KIND`: a second producer, in a process of its own.
 
 Commits ten rows of random keys, again and again with pauses, and prints how long each commit took, as JSON.
 """
@@ -18,9 +18,9 @@ PAUSE_SECONDS = 0.05
 COMMIT_ROWS = 10
 
 
-def begun(address: str, table: str, keys: int, seconds: float) -> subprocess.Popen[str]:
+def begun(address: str, table: str, keys: int, seconds: float, kind: str) -> subprocess.Popen[str]:
     """The process, which has begun."""
-    command = [sys.executable, "-m", "tests.bench.growth.beside", address, table, str(keys), str(seconds)]
+    command = [sys.executable, "-m", "tests.bench.growth.beside", address, table, str(keys), str(seconds), kind]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -33,9 +33,9 @@ def ended(process: subprocess.Popen[str], seconds: float) -> list[float]:
     return found
 
 
-def main(address: str, name: str, keys: str, seconds: str) -> None:
+def main(address: str, name: str, keys: str, seconds: str, kind: str) -> None:
     """Commit for so many seconds."""
-    rows, took = Rows(seed=9), []
+    rows, took = Rows(9, kind), []
     with lakestore.connect(address) as lake:
         table = lake.table(name)
         end = time.perf_counter() + float(seconds)

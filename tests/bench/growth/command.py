@@ -18,6 +18,7 @@ from tests.bench import report
 from tests.bench.growth import crowd, lake, measured, pages, picture
 from tests.bench.growth.keyed import FAILURES, PARTS, Keyed, Limits
 from tests.bench.growth.measured import Measured
+from tests.bench.growth.rows import KINDS, NUMBER
 from tests.bench.report import Figure
 
 DISK_BYTES_PER_ROW, DISK_ROWS_PER_SECOND = 110, 1_000_000
@@ -41,6 +42,7 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> t
 
 @click.command()
 @click.option("--keys", default="1M,10M,50M", show_default=True, callback=_numbers, help="Numbers of keys, none: ''.")
+@click.option("--key", default=NUMBER, show_default=True, type=click.Choice(list(KINDS)), help="Kind of the keys.")
 @click.option("--seconds", default=60.0, show_default=True, help="Time of the sustained upserts.")
 @click.option("--fill-seconds", default=240.0, show_default=True, help="Time after which a fill stops short.")
 @click.option("--settle-seconds", default=30.0, show_default=True, help="Longest wait for the index to be at rest.")
@@ -55,6 +57,7 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> t
 @click.option("--dry", is_flag=True, help="Write nothing to docs.")
 def main(
     keys: tuple[int, ...],
+    key: str,
     seconds: float,
     fill_seconds: float,
     settle_seconds: float,
@@ -71,17 +74,17 @@ def main(
     """Measure growth, and put it into docs/growth.json, docs/growth.svg, docs/benchmarks.md and docs/sizing.md."""
     chosen = tuple(part for part in PARTS if part in parts.split(","))
     limits = Limits(seconds, fill_seconds, settle_seconds)
-    known, began = measured.known(), time.monotonic()
+    known, began = measured.known(key), time.monotonic()
     for count in keys:
         place = folder or Path(tempfile.mkdtemp(prefix="lakestore-growth-"))
         free, wanted = shutil.disk_usage(place).free, DISK_BYTES_PER_ROW * (count + seconds * DISK_ROWS_PER_SECOND)
         if time.monotonic() - began > limit or free < wanted:
-            _note(f"{measured.told(count)} keys: left out, after {limit:.0f} s or with {free / 1e9:.0f} GB free")
+            _note(f"{measured.count_of(count)} keys: left out, after {limit:.0f} s or with {free / 1e9:.0f} GB free")
             continue
         try:
-            found = Keyed(place, count, limits).measure(chosen)
+            found = Keyed(place, count, limits, key).measure(chosen)
         except FAILURES as error:
-            _note(f"{measured.told(count)} keys FAILED: {type(error).__name__} {error}")
+            _note(f"{measured.count_of(count)} keys FAILED: {type(error).__name__} {error}")
             continue
         finally:
             if folder is None:

@@ -26,8 +26,7 @@ from lakestore.v1.lakestore_pb2 import StatusRequest
 from tests.bench.growth import accounts, beside
 from tests.bench.growth.accounts import Written
 from tests.bench.growth.measured import Measured, told
-from tests.bench.growth.rows import BATCH_ROWS, ROW_BYTES, Rows, keys
-from tests.bench.rows import SCHEMA
+from tests.bench.growth.rows import BATCH_ROWS, KINDS, NUMBER, Rows
 from tests.support.process import ServerProcess
 
 TABLE = "bench.growth"
@@ -115,12 +114,15 @@ def _send(out: lakestore.Writer, batches: Iterator[pa.RecordBatch], seconds: flo
 class Keyed:
     """The measures of one number of keys, in one folder."""
 
-    def __init__(self, folder: Path, wanted: int, limits: Limits) -> None:
-        self._folder, self._wanted, self._limits = folder / f"keys-{wanted}", wanted, limits
+    def __init__(self, folder: Path, wanted: int, limits: Limits, kind: str = NUMBER) -> None:
+        """`kind` is that of the keys."""
+        self._name, self._kind = kind, KINDS[kind]
+        named = f"keys-{wanted}" if kind == NUMBER else f"keys-{kind}-{wanted}"
+        self._folder, self._wanted, self._limits = folder / named, wanted, limits
         self._data, self._notes = self._folder / "data", self._folder / "growth.json"
-        self._rows = Rows(seed=wanted)
+        self._rows = Rows(wanted, kind)
         self._chance = np.random.default_rng(wanted)
-        self.measured = Measured(keys=wanted)
+        self.measured = Measured(keys=wanted, key=kind)
 
     def measure(self, parts: tuple[str, ...]) -> Measured:
         """Fill the folder unless that was done, then take the named measures; what was measured before stays."""
@@ -142,7 +144,7 @@ class Keyed:
         self._notes.write_text(json.dumps(asdict(self.measured), indent=1))
 
     def _say(self, text: str) -> None:
-        sys.stderr.write(f"  {time.strftime('%H:%M:%S')} {told(self.measured.keys)} keys: {text}\n")
+        sys.stderr.write(f"  {time.strftime('%H:%M:%S')} {told(self.measured)}: {text}\n")
         sys.stderr.flush()
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -153,20 +155,20 @@ class Keyed:
         """Random inserts; with fewer keys than were asked for if the time is over before."""
         found = self.measured
         with ServerProcess(self._data) as server, lakestore.connect(server.address) as lake:
-            table = lake.create_table(TABLE, SCHEMA, primary_key=["id"])
+            table = lake.create_table(TABLE, self._kind.schema, primary_key=["id"])
             before = Written.of(server)
             with producer(table) as out:
                 progress, found.keys = _send(out, self._batches(), self._limits.fill)
             found.insert, found.insert_tenths = progress.mean, progress.over_rows(10)
             self._say(f"inserted at {found.insert:,.0f} rows/s, by tenths {found.insert_tenths}")
             found.is_settled = accounts.settle(self._data / "index", self._limits.settle)
-            found.insert_written = Written.of(server).since(before).nbytes / (found.keys * ROW_BYTES)
+            found.insert_written = Written.of(server).since(before).nbytes / (found.keys * self._kind.row_bytes)
         found.index_bytes = accounts.disk_bytes(self._data / "index")
         self._keep()
 
     def _wanted_keys(self) -> pa.RecordBatch:
         numbers = self._chance.integers(0, self.measured.keys, LOOKUP_KEYS)
-        return pa.record_batch([pa.array(keys(numbers))], names=["id"])
+        return pa.record_batch([self._kind.of(numbers)], names=["id"])
 
     def _looked_up(self, table: lakestore.Table, seconds: float) -> float:
         """Keys a second of one caller who asks for a thousand at a time."""
@@ -184,7 +186,7 @@ class Keyed:
             self._looked_up(table, WARM_SECONDS)
             found.lookup = self._looked_up(table, LOOKUP_SECONDS)
             took = []
-            for key in keys(self._chance.integers(0, found.keys, SINGLE_LOOKUPS)).tolist():
+            for key in self._kind.of(self._chance.integers(0, found.keys, SINGLE_LOOKUPS)).to_pylist():
                 began = time.perf_counter()
                 table.lookup([{"id": key}])
                 took.append((time.perf_counter() - began) * 1e3)
@@ -202,7 +204,7 @@ class Keyed:
             before, (made, spent) = Written.of(server), accounts.checkpoints(server)
             with _sampled(server) as memory, producer(lake.table(TABLE)) as out:
                 progress, rows = _send(out, self._upserts(), seconds)
-                second = beside.begun(server.address, TABLE, found.keys, seconds / 2)
+                second = beside.begun(server.address, TABLE, found.keys, seconds / 2, self._name)
                 shared, more = _send(out, self._upserts(), seconds / 2)
             took = beside.ended(second, seconds + 60)
             rows, found.upsert_beside = rows + more, shared.mean
@@ -214,7 +216,7 @@ class Keyed:
             found.stored_rows = self._stored_rows(lake)
             found.segment_bytes = accounts.disk_bytes(self._data / "segments")
             found.journal_bytes = sum(path.stat().st_size for path in self._data.glob("journal*"))
-        nbytes = (rows + beside.COMMIT_ROWS * len(took)) * ROW_BYTES
+        nbytes = (rows + beside.COMMIT_ROWS * len(took)) * self._kind.row_bytes
         found.upsert_written, found.upsert_cancelled = written.nbytes / nbytes, written.cancelled / nbytes
         found.checkpoints = after[0] - made
         found.checkpoint_seconds = (after[1] - spent) / max(found.checkpoints, 1)

@@ -207,7 +207,7 @@ def _round_of(table: lakestore.Table, tierer: Any, stamps: list[tuple[str, float
     read = tierer.tools.indexes.figures
     shown = f"{whole:.1f} s: {', '.join(f'{name} {spent:.1f}' for name, spent in stages.items())}"
     said = f"; offset indexes {read.disk_bytes / 1e6:,.0f} MB mapped, {read.memory_bytes / 1e6:,.0f} MB in memory"
-    return Figure(GROUP, f"round of {CHANGED:,} changed keys upon {measured.told(size)}", shown + said, "", None)
+    return Figure(GROUP, f"round of {CHANGED:,} changed keys upon {measured.count_of(size)}", shown + said, "", None)
 
 
 def _stages(began: float, stamps: Sequence[tuple[str, float]]) -> dict[str, float]:

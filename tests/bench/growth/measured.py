@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.bench.growth.rows import KINDS, NUMBER
 from tests.bench.report import Figure
 
 GROUP = "Growth"
@@ -23,6 +24,8 @@ class Measured:
     """One number of keys. Rates are per second, bytes written are per byte of row, -1 stands for not measured."""
 
     keys: int
+    key: str = NUMBER
+    """The kind of the keys."""
     insert: float = -1
     insert_tenths: list[int] = field(default_factory=list)
     """Rows a second over each tenth of the keys."""
@@ -60,23 +63,34 @@ class Measured:
     stored_rows: int = -1
 
 
-def told(keys: int) -> str:
-    """A number of keys as figures name it."""
-    return f"{keys / _MILLION:g} M" if keys >= _MILLION else f"{keys / 1_000:g} k"
+def count_of(number: int) -> str:
+    """A large number as figures name it."""
+    return f"{number / _MILLION:g} M" if number >= _MILLION else f"{number / 1_000:g} k"
 
 
-def known() -> dict[int, Measured]:
-    """All numbers of keys in the store."""
-    if not STORE.exists():
-        return {}
-    return {each["keys"]: Measured(**each) for each in json.loads(STORE.read_text())["keys"]}
+def told(found: Measured) -> str:
+    """The keys of a measure as figures name them."""
+    return f"{count_of(found.keys)} {'keys' if found.key == NUMBER else f'{found.key.upper()} keys'}"
+
+
+def _part(kind: str) -> str:
+    """The name in the store of the measures with one kind of key."""
+    return "keys" if kind == NUMBER else f"{kind}_keys"
+
+
+def known(kind: str = NUMBER) -> dict[int, Measured]:
+    """All numbers of keys of one kind in the store."""
+    parts = json.loads(STORE.read_text()) if STORE.exists() else {}
+    return {each["keys"]: Measured(**each) for each in parts.get(_part(kind), ())}
 
 
 def store(found: Sequence[Measured], other: Mapping[str, Any]) -> None:
-    """Put figures into the store in the place of those of as many keys; `other` has parts by name."""
-    before = json.loads(STORE.read_text()) if STORE.exists() else {}
-    merged = {**known(), **{each.keys: each for each in found}}
-    parts = {**before, **other, "keys": [asdict(merged[keys]) for keys in sorted(merged)]}
+    """Put figures into the store in the place of those of as many keys of the kind; `other` has parts by name."""
+    parts = {**(json.loads(STORE.read_text()) if STORE.exists() else {}), **other}
+    for kind in KINDS:
+        merged = known(kind) | {each.keys: each for each in found if each.key == kind}
+        if merged or kind == NUMBER:
+            parts[_part(kind)] = [asdict(merged[keys]) for keys in sorted(merged)]
     STORE.write_text(json.dumps(parts, indent=1) + "\n")
 
 
@@ -91,17 +105,15 @@ def slope(points: Sequence[tuple[int, float]]) -> float | None:
 
 
 def figures(found: Measured, others: Mapping[int, Measured]) -> Iterator[Figure]:
-    """The figures of one number of keys; ratios to those of other numbers where these are known."""
+    """The figures of one number of keys; ratios to those of other numbers, of the same kind, where these are known."""
     yield from _writes(found)
     yield from _reads(found)
     yield from _ratios(found, others)
 
 
-def _figure(found: Measured, name: str, shown: str, bar: str, met: bool) -> Figure:
-    holds = found.keys >= _MANY
-    return Figure(
-        GROUP, f"{told(found.keys)} keys: {name}", shown, bar if holds else f"({bar})", met if holds else None
-    )
+def _figure(found: Measured, name: str, shown: str, bar: str, met: bool, *, of_every_key: bool = False) -> Figure:
+    holds = found.keys >= _MANY if found.key == NUMBER else of_every_key
+    return Figure(GROUP, f"{told(found)}: {name}", shown, bar if holds else f"({bar})", met if holds else None)
 
 
 def _writes(found: Measured) -> Iterator[Figure]:
@@ -114,7 +126,8 @@ def _writes(found: Measured) -> Iterator[Figure]:
         shown = f"{found.upsert:,.0f} rows/s over {found.upsert_seconds:.0f} s, slowest ten seconds {least:,.0f}"
         yield _figure(found, "uniform upserts", shown, "≥ 1,000,000", found.upsert >= 1_000_000)
         shown = f"{found.upsert_written:.1f}, {found.upsert_cancelled:.1f} of it cancelled"
-        yield _figure(found, "bytes written per byte of upserted row", shown, "≤ 6", found.upsert_written <= 6)
+        name, is_met = "bytes written per byte of upserted row", found.upsert_written <= 6
+        yield _figure(found, name, shown, "≤ 6", is_met, of_every_key=True)
         shown = f"p50 {found.commit_p50_ms:.1f}, p99 {found.commit_p99_ms:.1f}, most {found.commit_max_ms:.0f} ms"
         shown += f", beside {found.upsert_beside:,.0f} rows/s"
         name = "10-row commits of a second producer beside the upserts"
@@ -122,7 +135,7 @@ def _writes(found: Measured) -> Iterator[Figure]:
         shown = (
             f"{found.checkpoints} of {found.checkpoint_seconds:.1f} s, {found.anonymous_bytes / 1e9:.2f} GB of memory"
         )
-        yield Figure(GROUP, f"{told(found.keys)} keys: checkpoints meanwhile", shown, "", None)
+        yield Figure(GROUP, f"{told(found)}: checkpoints meanwhile", shown, "", None)
 
 
 def _reads(found: Measured) -> Iterator[Figure]:
@@ -131,7 +144,7 @@ def _reads(found: Measured) -> Iterator[Figure]:
             found, "look-ups of 1,000, warm", f"{found.lookup:,.0f} keys/s", "≥ 250,000", found.lookup >= 250_000
         )
         shown = f"p50 {found.single_p50_ms:.2f}, p99 {found.single_p99_ms:.2f} ms"
-        yield Figure(GROUP, f"{told(found.keys)} keys: single look-up", shown, "", None)
+        yield Figure(GROUP, f"{told(found)}: single look-up", shown, "", None)
     if found.index_bytes >= 0:
         each, after = (size / found.keys for size in (found.index_bytes, found.index_bytes_upserted))
         later = f", {after:.1f} after the upserts" if after > 0 else ""

@@ -15,6 +15,7 @@ from lakestore_server.operate import memory
 from lakestore_server.operate.sizing import Constant, Sizing, Workload, sized
 from tests.bench.growth import measured
 from tests.bench.growth.measured import Measured, told
+from tests.bench.growth.rows import KINDS, NUMBER
 
 PAGE = Path(__file__).parents[3] / "docs" / "sizing.md"
 NEXT = Workload(
@@ -48,6 +49,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def _most(found: Measured) -> float:
+    return (Constant.RUNS_MOST if found.key == NUMBER else Constant.WIDE_RUNS_MOST).amount
+
+
 Compared = tuple[str, Callable[[Measured], float], Callable[[Sizing, Measured], float], Callable[[float], str]]
 _COMPARED: tuple[Compared, ...] = (
     (
@@ -59,7 +64,7 @@ _COMPARED: tuple[Compared, ...] = (
     (
         "index after the upserts, a key",
         lambda m: m.index_bytes_upserted / m.keys,
-        lambda s, m: Constant.RUNS_MOST.amount * s.value("disk", "index at rest") / m.keys,
+        lambda s, m: _most(m) * s.value("disk", "index at rest") / m.keys,
         lambda v: f"{v:.1f} B",
     ),
     (
@@ -95,18 +100,24 @@ _COMPARED: tuple[Compared, ...] = (
 )
 
 
+def workload(found: Measured) -> Workload:
+    """The calculator's question for a measure."""
+    kind = KINDS[found.key]
+    return Workload(rows=found.keys, rate=found.upsert, row_bytes=kind.row_bytes, key_bytes=kind.key_bytes)
+
+
 def _measured() -> str:
-    found = [each for each in measured.known().values() if each.upsert > 0]
+    found = [each for kind in KINDS for each in measured.known(kind).values() if each.upsert > 0]
     if not found:
         return _NONE
-    calculated = {each.keys: sized(Workload(rows=each.keys, rate=each.upsert), each.upsert_seconds) for each in found}
+    calculated = {told(each): sized(workload(each), each.upsert_seconds) for each in found}
     rows = []
     for name, of, by, shown in _COMPARED:
         pairs = (
-            f"{shown(of(each)) if of(each) > 0 else '–'} / {shown(by(calculated[each.keys], each))}" for each in found
+            f"{shown(of(each)) if of(each) > 0 else '–'} / {shown(by(calculated[told(each)], each))}" for each in found
         )
         rows.append([name, *pairs])
-    head = ["measured / calculated", *(f"{told(each.keys)} keys" for each in found)]
+    head = ["measured / calculated", *(told(each) for each in found)]
     return f"{_table(head, rows)}\n{_speeds(found)}\n![Rates, bytes and times by the number of keys](growth.svg)\n"
 
 
@@ -119,7 +130,7 @@ def _speeds(found: Sequence[Measured]) -> str:
         ("10-row commit beside the upserts p50, p99", lambda m: f"{m.commit_p50_ms:.1f}, {m.commit_p99_ms:.1f} ms"),
     )
     rows = [[name, *(shown(each) for each in found)] for name, shown in kinds]
-    return _table(["measured", *(f"{told(each.keys)} keys" for each in found)], rows)
+    return _table(["measured", *(told(each) for each in found)], rows)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from tests.bench.growth import measured, pages, picture
 from tests.bench.growth.keyed import Progress
 from tests.bench.growth.measured import Measured, slope
-from tests.bench.growth.rows import ROW_BYTES, Rows, keys
+from tests.bench.growth.rows import KINDS, NUMBER, UUID, Rows
 
 GOOD = Measured(
     keys=1_000_000,
@@ -42,20 +43,31 @@ GOOD = Measured(
 )
 
 
-def at(count: int, **changes: float) -> Measured:
+def at(count: int, **changes: float | str) -> Measured:
     """The good figures at another number of keys."""
     scale = count // GOOD.keys
     sizes = {"index_bytes": GOOD.index_bytes * scale, "index_bytes_upserted": GOOD.index_bytes_upserted * scale}
     return replace(GOOD, keys=count, **{**sizes, **changes})  # type: ignore[arg-type]
 
 
-def test_keys_are_all_different_and_rows_have_their_bytes() -> None:
-    found = keys(np.arange(100_000, dtype=np.int64))
-    assert len(np.unique(found)) == len(found)
-    assert 0.4 < (found < 0).mean() < 0.6
-    batch = Rows(seed=1).of(np.arange(10, dtype=np.int64))
-    assert ROW_BYTES == sum(16 if name == "name" else batch[name].type.bit_width // 8 for name in batch.schema.names)
+@pytest.mark.parametrize("kind", [NUMBER, UUID])
+def test_keys_are_all_different_and_rows_have_their_bytes(kind: str) -> None:
+    found = KINDS[kind].of(np.arange(100_000, dtype=np.int64))
+    assert len(found.unique()) == len(found)
+    batch = Rows(1, kind).of(np.arange(10, dtype=np.int64))
+    widths = {"name": 16, "id": KINDS[kind].key_bytes}
+    assert KINDS[kind].row_bytes == sum(
+        widths[name] if name in widths else batch[name].type.bit_width // 8 for name in batch.schema.names
+    )
     assert {len(text) for text in batch["name"].to_pylist()} == {16}
+
+
+def test_keys_are_spread_evenly_and_uuids_are_such() -> None:
+    numbers = np.arange(20_000, dtype=np.int64)
+    assert 0.4 < (KINDS[NUMBER].of(numbers).to_numpy() < 0).mean() < 0.6
+    found = KINDS[UUID].of(numbers[:1_000]).to_pylist()
+    assert all(str(each) == text and each.version == 4 for text in found for each in [uuid.UUID(text)])
+    assert len({text[0] for text in found}) == 16
 
 
 def test_bars_hold_from_fifty_million_keys_on_and_ratios_are_to_others() -> None:
@@ -67,6 +79,14 @@ def test_bars_hold_from_fifty_million_keys_on_and_ratios_are_to_others() -> None
     assert many["50 M keys: upserts over those at 1 M"] is True
     most = {figure.name: figure.met for figure in measured.figures(known[100_000_000], known)}
     assert most["100 M keys: upserts over those at 50 M"] is False
+
+
+def test_figures_of_other_keys_are_for_comparison_but_for_bytes_written() -> None:
+    found = {each.name: each for each in measured.figures(at(50_000_000, key=UUID, upsert_written=6.1), {})}
+    assert [name for name, each in found.items() if each.met is not None] == [
+        "50 M UUID keys: bytes written per byte of upserted row"
+    ]
+    assert found["50 M UUID keys: bytes written per byte of upserted row"].met is False
 
 
 @pytest.mark.parametrize(
@@ -108,10 +128,15 @@ def test_the_page_and_the_plot_show_what_is_stored(tmp_path: Path, monkeypatch: 
     measured.store([GOOD], {"crowd": {"7 tables": {**crowd, "commit_max_ms": 5.0, "anonymous_bytes": 1 << 20}}})
     measured.store([at(50_000_000, restart_seconds=-1)], {})
     assert measured.known() == {each.keys: each for each in (GOOD, at(50_000_000, restart_seconds=-1))}
+    assert not measured.known(UUID)
+    measured.store([replace(GOOD, key=UUID, index_bytes=66_000_000)], {})
+    assert len(measured.known()) == 2
+    assert measured.known(UUID) == {1_000_000: replace(GOOD, key=UUID, index_bytes=66_000_000)}
     page = pages.page(pages.PAGE.read_text())
+    assert page.count("1 M UUID keys") == 2
     assert page.count("50 M keys") == 2
-    assert "| index at rest, a key | 20.0 B / 17.5 B | 20.0 B / 17.5 B |" in page
-    assert "| kill -9 to first look-up | 2.0 s / 5.5 s | – / 5.5 s |" in page
+    assert "| index at rest, a key | 20.0 B / 17.5 B | 20.0 B / 17.5 B | 66.0 B / 65.5 B |" in page
+    assert "| kill -9 to first look-up | 2.0 s / 5.5 s | – / 5.5 s | 2.0 s" in page
     assert "| 7 tables | 1.0 s |" in page
     assert pages.page(page) == page
     picture.draw(measured.known(), tmp_path / "growth.svg")

@@ -6,8 +6,10 @@ import json
 import math
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -16,10 +18,17 @@ from hypothesis import strategies as st
 from lakestore.cli import sizing as command
 from lakestore.cli.main import cli
 from lakestore.errors import Invalid
+from lakestore.rows.keys import INDEX_KEY_BYTES_MAX
+from lakestore_server.host.disk import RealDisk
+from lakestore_server.index.entry import table_prefix
+from lakestore_server.index.key_hash import key_hash
+from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys
 from lakestore_server.index.levels import due
+from lakestore_server.index.run_writer import RunWriter, write
 from lakestore_server.operate.churn import Bucket, Life, Runs, simulate
 from lakestore_server.operate.sizing import Workload, sized
-from tests.bench.growth import pages
+from tests.bench.growth import measured, pages
+from tests.bench.growth.rows import KINDS
 
 DAY = 86_400
 
@@ -59,13 +68,24 @@ def test_the_live_part_of_segments_is_what_drawing_keys_gives() -> None:
         assert live == pytest.approx(drawn, abs=5 * math.sqrt(drawn + 1))
 
 
-def test_runs_stay_few_and_hold_every_key_once_or_more() -> None:
-    runs = Runs(1e6)
+@pytest.mark.parametrize(("is_wide", "most", "few"), [(False, 1.51e6, 12), (True, 2.01e6, 18)])
+def test_runs_stay_few_and_hold_every_key_once_or_more(*, is_wide: bool, most: float, few: int) -> None:
+    runs = Runs(1e6, is_wide=is_wide)
     for _ in range(200):
         runs.add(5_000)
-        assert 1e6 <= sum(runs.sizes) <= 1.51e6
-        assert len(runs.sizes) <= 12
-        assert due([round(size) for size in runs.sizes]) == 0
+        assert 1e6 <= sum(runs.sizes) <= most
+        assert len(runs.sizes) <= few
+        assert due([round(size) for size in runs.sizes], is_wide=is_wide) == 0
+
+
+def test_wide_entries_are_written_less_often() -> None:
+    lives = (
+        Life(keys=1e7, rate=1e5, stored_bytes=85, checkpoint_rows=1e6, has_wide_keys=is_wide)
+        for is_wide in (False, True)
+    )
+    narrow, wide = (simulate(life, 2_000) for life in lives)
+    assert wide.entries_written < 0.7 * narrow.entries_written
+    assert wide.entries_most <= 3.2
 
 
 @settings(max_examples=10, deadline=None)
@@ -105,6 +125,33 @@ def test_the_command_says_what_breaks_first_and_every_constant_with_its_source()
     assert index["value"] == 17.5e9
 
 
+@pytest.mark.parametrize(("key_bytes", "kind"), [(8, ""), (8, "bytes"), (16, ""), (36, ""), (2_000, "")])
+def test_an_entry_of_the_index_takes_what_a_run_of_it_takes(tmp_path: Path, key_bytes: int, kind: str) -> None:
+    workload = Workload(rows=1.0, rate=1.0, key_bytes=key_bytes, key_kind=kind)
+    count, prefix, disk = 20_000, table_prefix(1), RealDisk()
+    if workload.has_number_keys:
+        keys: IndexKeys = NumberKeys(prefix, 8, np.arange(count, dtype=np.uint64))
+    else:  # a longer key is kept by its hash
+        width = min(key_bytes, INDEX_KEY_BYTES_MAX - len(prefix))
+        keys = ByteKeys([prefix + b"%0*d" % (width, n) for n in range(count)])
+    writer = RunWriter(disk, tmp_path / "1.run", key_hash(bytes(32)), 1)
+    write(writer, keys, np.arange(count))
+    writer.finish()
+    assert workload.entry_bytes == pytest.approx(writer.size / count, rel=0.015)
+
+
+def test_what_is_calculated_is_what_the_bench_measured() -> None:
+    """Of every number of keys of both kinds that the store has."""
+    found = [each for kind in KINDS for each in measured.known(kind).values() if each.upsert > 0]
+    assert {each.key for each in found} == set(KINDS)
+    for each in found:
+        asked = pages.workload(each)
+        told = sized(asked, each.upsert_seconds)
+        assert told.value("disk", "index at rest") == pytest.approx(each.index_bytes, rel=0.05)
+        assert told.value("disk", "index at most") >= each.index_bytes_upserted
+        assert told.value("writes", "in all") == pytest.approx(each.upsert_written, rel=0.3)
+
+
 def test_the_page_has_the_tables_that_code_and_store_give() -> None:
     assert pages.PAGE.read_text() == pages.page(pages.PAGE.read_text()), "run `make bench growth ARGS=\"--keys ''\"`"
 
@@ -115,7 +162,9 @@ def test_numbers_that_are_none_are_refused(text: str) -> None:
         command.number(text, {"": 1, "m": 10**6}, "--rows")
 
 
-@pytest.mark.parametrize(("name", "value"), [("rows", 0.0), ("rate", -1.0), ("row_bytes", math.nan), ("buckets", 0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("rows", 0.0), ("rate", -1.0), ("row_bytes", math.nan), ("buckets", 0), ("key_kind", "x")]
+)
 def test_workloads_that_make_no_sense_are_refused(name: str, value: Any) -> None:
     with pytest.raises(Invalid, match=name):
         replace(Workload(rows=1.0, rate=1.0), **{name: value})
