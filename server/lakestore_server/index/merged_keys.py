@@ -217,23 +217,22 @@ class MergedKeys:
             self.flush()
 
     def flush(self) -> None:
-        """Put the staged parts into runs."""
+        """Put the staged parts into runs; checkpoints do not wait for what that merges."""
         with self._writing:
             staged, self._staged = self._staged, []
-            self._runs.stage(staged)
+        self._runs.stage(staged)
         self._disk.reach(CrashPoint.REBUILD_STAGED)
 
     @property
     def is_flushed(self) -> bool:
-        """Whether all staged parts are in runs."""
+        """Whether all staged parts are in runs; asked by the thread of the rebuild, as those are put in by it."""
         return not self._staged
 
     def staged(self, keys: IndexKeys) -> Ints:
         """The values that a rebuild has put in under some keys of one table so far."""
         if not self.is_flushed:
             self.flush()
-        with self._writing:
-            values = self._runs.staged(keys)
+        values = self._runs.staged(keys)
         values[values == MISS] = ABSENT
         return values
 
@@ -261,8 +260,12 @@ class MergedKeys:
         if self._health.has_problem:
             return False
         generation = self._health.generation
+
+        def goes_on(entries: int) -> bool:
+            return pause(entries) and generation == self._health.generation  # else nobody takes what becomes of it
+
         try:
-            return self._runs.merge_due(self._lift.is_clean, pause) or self._lift.step(widths, pause)
+            return self._runs.merge_due(self._lift.is_clean, goes_on) or self._lift.step(widths, goes_on)
         except DamagedIndex as error:
             if generation == self._health.generation:
                 self._health.found_damage(error)
