@@ -5,12 +5,14 @@ Invariants 3 to 5: records never change, one live version of a key, and base wit
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lakestore.errors import LakestoreError, PositionExpired
 from lakestore.evolution import AddColumn
 from lakestore.model.token import position_of
+from lakestore_server.duties import compaction
 from lakestore_server.duties.compaction import Base
 from tests.model.harness import IN_PLACE, SCHEMAS, Harness
 from tests.model.model import Change, Field, Model, Row
@@ -47,8 +50,15 @@ class CompactionMachine(RuleBasedStateMachine):
         self.sequence = self.value = 0
         self.tokens: list[str] = []
 
-    @initialize(budget=BUDGETS, shared=st.sampled_from([0, 0, 1 << 20]), merged=st.sampled_from([2, 2, 3]))
-    def begin(self, budget: int, shared: int, merged: int) -> None:
+    @initialize(
+        budget=BUDGETS,
+        shared=st.sampled_from([0, 0, 1 << 20]),
+        merged=st.sampled_from([2, 2, 3]),
+        beside=st.sampled_from([0, 0, 2_000, math.inf]),
+    )
+    def begin(self, budget: int, shared: int, merged: int, beside: float) -> None:
+        self.patched = patch.object(compaction, "beside_bytes", lambda limits: beside)
+        self.patched.start()
         rows = 64 if shared else 8  # so that there are segments that checkpoints leave as they are
         limits = replace(IN_PLACE, segment_rows=rows, compaction_bytes=budget, shared_segment_bytes=shared)
         self.harness = Harness(self.folder, replace(limits, merge_bytes=0, merge_segments=merged))
@@ -61,6 +71,7 @@ class CompactionMachine(RuleBasedStateMachine):
                 self.check_everything()
                 self.harness.stop()
         finally:
+            self.patched.stop()
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def change(self, name: str, numbers: list[int], *, delete: bool = False) -> Change:
@@ -118,6 +129,22 @@ class CompactionMachine(RuleBasedStateMachine):
     @rule(name=TABLES, numbers=st.lists(NUMBERS, min_size=15, max_size=40), steps=st.integers(0, 12), seed=SEEDS)
     def lose_power_in_a_merge(self, name: str, numbers: list[int], steps: int, seed: int | None) -> None:
         self.cut_some(name, numbers)
+        self.harness.disk.lose_power_after(steps)
+        with suppress(LakestoreError, OSError):
+            self.harness.server.upkeep.checkpointer.merger.run_once()
+        self.harness.crash(seed)
+
+    @rule(name=TABLES)
+    def compact_beside(self, name: str) -> None:
+        """Runs that a checkpoint leaves to be rewritten beside, with more to come meanwhile."""
+        self.harness.move_log_start(name)
+        self.checkpoint()
+        self.harness.server.upkeep.checkpointer.merger.run_once()
+
+    @rule(name=TABLES, steps=st.integers(0, 12), seed=SEEDS)
+    def lose_power_beside(self, name: str, steps: int, seed: int | None) -> None:
+        self.harness.move_log_start(name)
+        self.checkpoint()
         self.harness.disk.lose_power_after(steps)
         with suppress(LakestoreError, OSError):
             self.harness.server.upkeep.checkpointer.merger.run_once()

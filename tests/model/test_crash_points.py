@@ -5,6 +5,7 @@ LAKESTORE_CRASH_SEEDS sets how many outcomes of a power cut are tried at each pa
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +44,7 @@ class Tour:
         """Each stage, until power goes at that pass of the point."""
         if point is not None:
             self.harness.disk.lose_power_at(point, passes)
-        checkpoints = self._checkpoint, self._compaction, self._merging_segments, self._drop
+        checkpoints = self._checkpoint, self._compaction, self._compaction_beside, self._merging_segments, self._drop
         merging = self._lift, self._merge
         for stage in (self._commits, self._parts, *checkpoints, *merging, self._catalog, self._recovery, self._rebuild):
             try:
@@ -95,6 +96,19 @@ class Tour:
     def _compaction(self) -> None:
         self.harness.move_log_start("t.one")
         self.harness.compact()
+
+    def _compaction_beside(self) -> None:
+        """A segment half of whose rows are dead, which is rewritten beside checkpoints."""
+        checkpointer = self.harness.server.upkeep.checkpointer
+        checkpointer._compactor._beside_bytes = 0
+        self._write((Change("t.one", "upsert", tuple((i, 5) for i in range(4))),))
+        checkpointer.run_once()
+        self._write((Change("t.one", "upsert", tuple((i, 6) for i in range(4))),))
+        self.harness.move_log_start("t.one")
+        checkpointer.run_once()
+        checkpointer.merger.run_once()
+        checkpointer.run_once()
+        checkpointer._compactor._beside_bytes = math.inf
 
     def _merging_segments(self) -> None:
         """Segments that checkpoints leave as they are, for each has fewer rows than the one before."""

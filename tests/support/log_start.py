@@ -26,6 +26,10 @@ def compact(server: Server) -> None:
     while True:
         before = _chunks(server.engine)
         server.upkeep.checkpoint()
+        merger = server.upkeep.checkpointer.merger
+        if merger._rewrites:
+            merger.run_once()
+            server.upkeep.checkpoint()
         if _chunks(server.engine) == before:
             return
 

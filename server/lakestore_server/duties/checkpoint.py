@@ -157,6 +157,8 @@ class Checkpointer:
         finally:
             self._made += segments.made
         self._loop.install(lambda state: state.install(cut))
+        for rewritten in self.merger.rewritten():
+            self._compactor.rewritten(*rewritten)
         if self._compactor.installed():
             self.wake()
         for keys, values in self._compactor.forgotten():
@@ -165,6 +167,7 @@ class Checkpointer:
         self._trim(content)
         self._index.named(runs, served)
         self._made += self.merger.installed(self._loop.view)
+        self.merger.rewrite(self._compactor.planned(self._loop.view))
         self._free_index(served)
         return DurableCheckpoint(content, segments_of(frozen.view, cut), len(segments.made))
 

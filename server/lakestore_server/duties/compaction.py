@@ -1,38 +1,43 @@
 """Local compaction of primary-key tables: below the log start only rows that live there have to stay.
 
-A checkpoint rewrites segments that lie below the log start and are mostly superseded, and small neighbours together,
-without the superseded rows and the deletes. A record that goes leaves the offset that it superseded in its segment
-while that row is still there, so whoever folds what is stored never meets a dead row without its death.
+Segments that lie below the log start and are mostly superseded are rewritten, and small neighbours together, without
+the superseded rows and the deletes: small ones by a checkpoint, large ones beside it (`merging`), for the next one to
+name. A record that goes leaves the offset that it superseded in its segment while that row is still there, so whoever
+folds what is stored never meets a dead row without its death.
 What a bucket may lose is known from the `__prev` columns below the log start, each of which is read once.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from lakestore.errors import Corrupt
 from lakestore.limits import Limits
 from lakestore.model.table import Table
+from lakestore_server.duties.segment_run import Rewrite, SegmentRun, forgotten, left_of, within
 from lakestore_server.files.new_segment import SparseRows
 from lakestore_server.files.segment import Segment
-from lakestore_server.index.collisions import hashed
-from lakestore_server.index.entry import FLAG, table_prefix
-from lakestore_server.index.keys import IndexKeys, encoded, joined
+from lakestore_server.index.entry import FLAG
+from lakestore_server.index.keys import IndexKeys
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import CHANGE, DELETE, PREV, Chunk, Ints
-from lakestore_server.state.commit_index import CommitIndex
 from lakestore_server.state.view import TableState, View
 
 log = logging.getLogger("lakestore.compaction")
 FORGET_KEYS = 4_096
 """Looked up at once on the commit loop."""
+BESIDE_BYTES = 4 << 20
+"""Runs of segments that are larger are rewritten beside checkpoints, at a bounded rate; one takes longer to read and to
+write than all else of a checkpoint's part of a bucket."""
+URGENT_TIMES = 4
+"""A bucket of which so many checkpoints' worth is due is compacted without pauses, as rows die faster than it is."""
 _EMPTY: Ints = np.empty(0, dtype=np.int64)
 
 
@@ -84,37 +89,10 @@ class Base:
         else:
             self.dead |= BitMap64(offsets)
 
-    def within(self, start: int, end: int) -> BitMap64:
-        """The dead of [start, end)."""
-        return self.dead & BitMap64(range(start, end))
 
-
-@dataclass(slots=True)
-class SegmentRun:
-    """Neighbouring segments that become one."""
-
-    chunks: list[Chunk]
-    live: int
-    """Rows, and offsets that gone records superseded, that stay."""
-    size: int
-    """About how many bytes stay."""
-    due: bool
-    """Whether it is to be rewritten even if it stays alone."""
-
-    @property
-    def start(self) -> int:
-        """First offset."""
-        return self.chunks[0].start
-
-    @property
-    def end(self) -> int:
-        """Offset after the last."""
-        return self.chunks[-1].end
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes to read."""
-        return sum(chunk.size for chunk in self.chunks)
+def beside_bytes(limits: Limits) -> float:
+    """`BESIDE_BYTES`, or no bound where nothing is written beside checkpoints."""
+    return BESIDE_BYTES if limits.merge_bytes else math.inf
 
 
 def runs_due(
@@ -161,56 +139,6 @@ def _belong(before: SegmentRun, after: SegmentRun, limits: Limits) -> bool:
     )
 
 
-def left_of(run: SegmentRun, base: Base, gone: BitMap64) -> SparseRows | None:
-    """The rows that stay of a run when all of `gone` go, those of other runs too; None when nothing stays."""
-    dead = _array(base.within(run.start, run.end))
-    batches: list[pa.RecordBatch] = []
-    offsets: list[Ints] = []
-    kills = [chunk.kills() for chunk in run.chunks]
-    for piece in (piece for chunk in run.chunks for piece in chunk.batches()):
-        held, batch = piece.offsets(), piece.load()
-        goes = _members(held, dead)
-        prev = batch.column(PREV).to_numpy()[goes]
-        kills.append(prev[prev >= 0])
-        batches.append(batch.filter(pa.array(~goes)))
-        offsets.append(held[~goes])
-    kept = np.concatenate(offsets)
-    superseded = _array(BitMap64(np.concatenate(kills)) & (base.dead - gone))
-    if not len(kept) and not len(superseded):
-        return None
-    index = CommitIndex.joined([chunk.index for chunk in run.chunks]).of(kept)
-    rows = pa.concat_batches(batches)
-    return SparseRows(run.start, run.end, run.chunks[0].schema_id, rows, kept, superseded, index)
-
-
-def _forgotten(run: SegmentRun, base: Base, state: TableState) -> tuple[IndexKeys, Ints]:
-    """(keys, offsets) of the deletes that go from a run; keys that the index keeps by hash stay in their chains."""
-    prefix, dead = table_prefix(state.table.number), _array(base.within(run.start, run.end))
-    found: list[IndexKeys] = []
-    offsets = [_EMPTY]
-    for piece in (piece for chunk in run.chunks for piece in chunk.batches()):
-        held, batch = piece.offsets(), piece.load()
-        goes = _members(held, dead) & (batch.column(CHANGE).to_numpy() == DELETE)
-        rows = batch.filter(pa.array(goes))
-        names = state.versions.numbered(piece.schema_id).primary_key
-        found.append(encoded([rows.column(name) for name in names], prefix))
-        offsets.append(held[goes])
-    gone, all_keys = np.concatenate(offsets), joined(found)
-    whole = np.delete(np.arange(len(gone)), hashed(all_keys))
-    return all_keys.take(whole), gone[whole]
-
-
-def _array(offsets: BitMap64) -> Ints:
-    return np.frombuffer(offsets.to_array(), dtype=np.uint64).astype(np.int64)
-
-
-def _members(offsets: Ints, among: Ints) -> npt.NDArray[np.bool_]:
-    if not len(among):
-        return np.zeros(len(offsets), dtype=np.bool_)
-    at = np.minimum(np.searchsorted(among, offsets), len(among) - 1)
-    return np.asarray(among[at] == offsets)
-
-
 @dataclass(slots=True)
 class Compactions:
     """Sums since the start."""
@@ -248,6 +176,9 @@ class Compactor:
         self._room = 0
         self._forgotten: list[tuple[IndexKeys, Ints]] = []
         self._skips = self._is_full = False
+        self._beside_bytes = beside_bytes(limits)
+        self._large: list[tuple[str, int]] = []
+        """The buckets with runs that are rewritten beside this checkpoint, once it is done."""
         self.figures = Compactions()
 
     def begin(self, view: View) -> None:
@@ -255,6 +186,7 @@ class Compactor:
         kept = view.kept
         self._bases = {key: base for key, base in self._bases.items() if key[0] in kept}
         self._swaps, self._room, self._is_full = [], self._limits.compaction_bytes, False
+        self._large = []
 
     def compacted(
         self, state: TableState, bucket: int, cut: list[Chunk] | None, now_us: int, write: Callable[[SparseRows], Chunk]
@@ -289,24 +221,30 @@ class Compactor:
         chunks: list[Chunk],
         write: Callable[[SparseRows], Chunk],
     ) -> list[Chunk] | None:
-        runs = self._affordable(runs_due(chunks, base, self._limits, self._busy()))
+        due = runs_due(chunks, base, self._limits, self._busy())
+        if any(map(self._goes_beside, due)):
+            self._large.append(key)
+        runs = self._affordable([run for run in due if not self._goes_beside(run)])
         if not runs:
             return None
         gone = BitMap64()
         for run in runs:
-            gone |= base.within(run.start, run.end)
+            gone |= within(base.dead, run)
         after, replaced, added = list(chunks), 0, 0
         for run in runs:
-            left = left_of(run, base, gone)
+            left = left_of(run, base.dead, gone)
             new = [write(left)] if left else []
             first = after.index(run.chunks[0])
             after[first : first + len(run.chunks)] = new
             replaced, added = replaced + run.nbytes, added + sum(chunk.size for chunk in new)
         remembers = state.table.merge.engine == "versioned"
-        forgotten = [_forgotten(run, base, state) for run in runs] if remembers else []
+        lost = [forgotten(run, base.dead, state) for run in runs] if remembers else []
         count = sum(len(run.chunks) for run in runs)
-        self._swaps.append(_Swap(key, after, gone, count, replaced - added, forgotten))
+        self._swaps.append(_Swap(key, after, gone, count, replaced - added, lost))
         return after
+
+    def _goes_beside(self, run: SegmentRun) -> bool:
+        return run.nbytes > self._beside_bytes
 
     def _affordable(self, runs: list[SegmentRun]) -> list[SegmentRun]:
         """The first runs, as many as a checkpoint may read; one is always done."""
@@ -318,19 +256,45 @@ class Compactor:
             chosen.append(run)
         return chosen
 
+    def planned(self, view: View) -> Iterator[Rewrite]:
+        """The large runs to rewrite beside checkpoints; a view as of this one."""
+        kept = view.kept
+        for key in self._large:
+            state, base = kept.get(key[0]), self._bases.get(key)
+            if state is None or base is None:
+                continue
+            held = state.logs[key[1]]
+            if held.floor > base.floor:  # emptied since: nothing is known of it yet
+                continue
+            due = [run for run in runs_due(held.chunks, base, self._limits, self._busy()) if self._goes_beside(run)]
+            is_urgent = sum(run.nbytes for run in due) > URGENT_TIMES * self._limits.compaction_bytes
+            known = base.dead.copy()
+            yield from (Rewrite(key, state, run, known, is_urgent) for run in due)
+
+    def _count(self, key: tuple[str, int], gone: BitMap64, segments: int, nbytes: int) -> None:
+        """A bucket's segments were replaced by some that are smaller by so much."""
+        self._bases[key].dead -= gone
+        self.figures.segments += segments
+        self.figures.rows += len(gone)
+        before = self.figures.reclaimed_bytes.get(key[0], 0)
+        self.figures.reclaimed_bytes[key[0]] = before + nbytes
+
+    def rewritten(self, made: Rewrite, size: int, lost: Sequence[tuple[IndexKeys, Ints]]) -> None:
+        """The checkpoint is durable and names, in place of a run, what became of it beside: a file of some size."""
+        if made.key in self._bases:
+            self._count(made.key, made.gone, len(made.run.chunks), made.run.nbytes - size)
+        self._forgotten += lost
+
     def installed(self) -> bool:
         """The checkpoint is durable, its segments are served; whether more is due that may succeed at once."""
         for swap in self._swaps:
-            self._bases[swap.key].dead -= swap.gone
-            self.figures.segments += swap.segments
-            self.figures.rows += len(swap.gone)
-            before = self.figures.reclaimed_bytes.get(swap.key[0], 0)
-            self.figures.reclaimed_bytes[swap.key[0]] = before + swap.nbytes
+            self._count(swap.key, swap.gone, swap.segments, swap.nbytes)
         more = self._room <= 0
         for swap in self._swaps:
             base = self._bases[swap.key]
-            base.is_settled = not runs_due(swap.chunks, base, self._limits, self._busy())
-            more |= not base.is_settled
+            base.is_settled = not runs_due(swap.chunks, base, self._limits)
+            due = runs_due(swap.chunks, base, self._limits, self._busy())
+            more |= any(not self._goes_beside(run) for run in due)
         self._forgotten += [each for swap in self._swaps for each in swap.forgotten]
         skipped = self._skips
         self._swaps, self._skips = [], False

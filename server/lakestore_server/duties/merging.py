@@ -4,14 +4,15 @@ In the background, at a bounded rate, beside checkpoints: a merge writes a file 
 checkpoint names it in place of the segments that it was made of, if these are all still there; else the file goes, as
 it does after a crash. So a row that lives is found in one of few segments. Every merge makes a segment several times as
 large as the largest one in it, so a row is written again a logarithmic number of times, with the defaults mostly once.
-Nothing is dropped here: that is compaction's, which leaves segments that are being merged alone.
+Nothing is dropped by that. Compaction leaves segments that are being merged alone, and has its own large runs rewritten
+here, without their dead rows, in the same way: a checkpoint that read and wrote them would last as long.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -22,14 +23,16 @@ import pyarrow as pa
 from lakestore.errors import Corrupt
 from lakestore.limits import Limits
 from lakestore_server.commit.loop import CommitLoop
-from lakestore_server.files import merged_segment
+from lakestore_server.duties.segment_run import Rewrite
+from lakestore_server.files import merged_segment, new_segment
 from lakestore_server.files.data_folder import SEGMENTS, SUFFIX
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.worker import Worker
+from lakestore_server.index.keys import IndexKeys
 from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.chunk import Chunk
+from lakestore_server.state.chunk import Chunk, Ints
 from lakestore_server.state.view import TableState, View
 
 log = logging.getLogger("lakestore.merging")
@@ -46,12 +49,17 @@ class _Stopped(Exception):
     """The server closes in the middle of a merge."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Merged:
     """Segments that became one, which no checkpoint has named yet."""
 
-    sources: Sequence[Segment]
-    segment: Segment
+    sources: Sequence[Chunk]
+    segment: Segment | None
+    """None where nothing stayed of them."""
+    rewrite: Rewrite | None = None
+    """The reason, if rows were dropped."""
+    lost: Sequence[tuple[IndexKeys, Ints]] = ()
+    """`Rewrite.forgotten`."""
 
     def put_into(self, chunks: Sequence[Chunk]) -> list[Chunk] | None:
         """The chunks with the new segment; None where its sources are not there any more."""
@@ -60,7 +68,12 @@ class _Merged:
         found = chunks[first:behind]
         if len(found) < len(self.sources) or any(a is not b for a, b in zip(found, self.sources, strict=True)):
             return None
-        return [*chunks[:first], self.segment, *chunks[behind:]]
+        return [*chunks[:first], *self.made, *chunks[behind:]]
+
+    @property
+    def made(self) -> tuple[Segment, ...]:
+        """The new segment, unless nothing stayed."""
+        return () if self.segment is None else (self.segment,)
 
 
 @dataclass(slots=True)
@@ -82,9 +95,13 @@ class Merger:
         self._lock = Lock()
         self._ready: dict[Key, list[_Merged]] = {}
         """Merges that no durable checkpoint names; under the lock."""
+        self._placed: list[_Merged] = []
+        """The ones of them that the checkpoint under way is to name; for its thread alone."""
+        self._rewrites: list[Rewrite] = []
+        """Runs to rewrite without their dead rows; under the lock."""
         self._busy: frozenset[int] = frozenset()
         """Identities of the segments of these merges, and of the one that is being made; under the lock."""
-        self._making: Sequence[Segment] = ()
+        self._making: Sequence[Chunk] = ()
         self._broken: set[Key] = set()
         self._is_open = False
         self.figures = Merges()
@@ -107,8 +124,21 @@ class Merger:
         """A bucket's chunks with merged ones in place of theirs; None where there are none."""
         after: list[Chunk] | None = None
         for each in self._ready.get(key, ()):
-            after = each.put_into(chunks if after is None else after) or after
+            put = each.put_into(chunks if after is None else after)
+            if put is not None:
+                after = put
+                self._placed.append(each)
         return after
+
+    def begin(self) -> None:
+        """A checkpoint begins."""
+        self._placed = []
+
+    def rewritten(self) -> Iterator[tuple[Rewrite, int, Sequence[tuple[IndexKeys, Ints]]]]:
+        """(rewrite, bytes of its file, what the index may forget) of those that the durable checkpoint has named."""
+        for each in self._placed:
+            if each.rewrite is not None:
+                yield each.rewrite, sum(segment.size for segment in each.made), each.lost
 
     def installed(self, view: View) -> list[Path]:
         """A checkpoint is durable and shown, and merges may begin; the files that were made in vain."""
@@ -123,13 +153,23 @@ class Merger:
                 for each in merges:
                     if each.put_into(chunks) is not None:  # it was made while the checkpoint ran
                         waiting.setdefault(key, []).append(each)
-                    elif id(each.segment) not in held:
-                        gone.append(each.segment.path)
-            self._ready = waiting
+                    else:
+                        gone += [segment.path for segment in each.made if id(segment) not in held]
+            self._ready, self._placed = waiting, []
             self._mark()
             self._is_open = True
         self._duty.wake()
         return gone
+
+    def rewrite(self, planned: Iterator[Rewrite]) -> None:
+        """Rewrite these runs as well, as many as one checkpoint may read together with those that wait."""
+        with self._lock:
+            room = self._limits.compaction_bytes - sum(each.run.nbytes for each in self._rewrites)
+            while room > 0 and (each := next(planned, None)) is not None:
+                self._rewrites = [*self._rewrites, each]
+                room -= each.run.nbytes
+            self._mark()
+        self._duty.wake()
 
     # By the thread.
 
@@ -151,48 +191,85 @@ class Merger:
         """All merges that are due; none before the first checkpoint, which removes files that nothing names."""
         if not self._is_open:
             return
+        while self._rewrites:
+            self._rewrite_one(pause)
         for uuid, known in self._loop.view.tables.items():
             for bucket in range(len(known.logs) if known.table.keyed else 0):
                 state = self._loop.view.tables.get(uuid)
                 if state is not None and (uuid, bucket) not in self._broken:
                     self._bucket(state, bucket, pause)
 
+    def _rewrite_one(self, pause: Callable[[int], None]) -> None:
+        """Rewrite the next run, if it is still as it was planned."""
+        with self._lock:
+            if not self._rewrites:
+                return
+            rewrite, *self._rewrites = self._rewrites
+            self._mark()
+        (uuid, bucket), group = rewrite.key, rewrite.run.chunks
+        state = self._loop.view.kept.get(uuid)
+        if state is None or rewrite.key in self._broken:
+            return
+        if _Merged(group, None).put_into(state.logs[bucket].chunks) is not None:
+            paced = (lambda _: pause(0)) if rewrite.is_urgent else pause
+            self._replace(rewrite.state, bucket, group, lambda: self._rewritten(rewrite, paced))
+
+    def _rewritten(self, rewrite: Rewrite, pause: Callable[[int], None]) -> _Merged:
+        left, (_, bucket), run = rewrite.left(pause), rewrite.key, rewrite.run
+        if left is None:
+            return _Merged(run.chunks, None, rewrite, rewrite.forgotten())
+        with self._new_path(rewrite.state, f"{bucket}-{run.start}-{run.end}-compacted") as path:
+            new_segment.write_sparse(self._disk, path, left)
+        self._disk.reach(CrashPoint.SEGMENTS_COMPACTED)
+        segment = Segment(self._disk, path, rewrite.state.versions.stored, keyed=True, is_known=True)
+        return _Merged(run.chunks, segment, rewrite, rewrite.forgotten())
+
     def _bucket(self, state: TableState, bucket: int, pause: Callable[[int], None]) -> None:
-        held, key = state.logs[bucket], (state.table.uuid, bucket)
-        for group in groups_due(held, self._limits):
-            with self._lock:
-                is_free = self._busy.isdisjoint(map(id, group))
-                self._making = group if is_free else ()
-                self._mark()
-            size = sum(chunk.size for chunk in group)
-            if not is_free or self._disk.free_bytes(self._place) < self._limits.disk_free_bytes + size:
-                self._made(key, None)
-                continue
-            try:
-                self._made(key, self._merge(state, bucket, group, pause))
-            except (Corrupt, pa.ArrowException) as error:
-                self._broken.add(key)
-                log.error("bucket %d of table %s is merged no more: %s", bucket, state.table.name, error)
-            finally:
-                self._made(key, None)
+        for group in groups_due(state.logs[bucket], self._limits):
+            self._replace(state, bucket, group, lambda: self._merge(state, bucket, group, pause))  # noqa: B023
+
+    def _replace(self, state: TableState, bucket: int, group: Sequence[Chunk], make: Callable[[], _Merged]) -> None:
+        """Make one of neighbours, unless others are busy with one of them or the disk has no room."""
+        key = state.table.uuid, bucket
+        with self._lock:
+            is_free = self._busy.isdisjoint(map(id, group))
+            self._making = group if is_free else ()
+            self._mark()
+        size = sum(chunk.size for chunk in group)
+        if not is_free or self._disk.free_bytes(self._place) < self._limits.disk_free_bytes + size:
+            self._made(key, None)
+            return
+        try:
+            self._made(key, make())
+        except (Corrupt, pa.ArrowException) as error:
+            self._broken.add(key)
+            log.error("bucket %d of table %s is merged no more: %s", bucket, state.table.name, error)
+        finally:
+            self._made(key, None)
 
     def _merge(self, state: TableState, bucket: int, group: Sequence[Segment], pause: Callable[[int], None]) -> _Merged:
+        with self._new_path(state, f"{bucket}-{group[0].start}-{group[-1].end}-merged") as path:
+            size = merged_segment.write(self._disk, path, group, pause)
+        self._disk.reach(CrashPoint.SEGMENTS_MERGED)
+        self.figures.segments += len(group)
+        self.figures.bytes += size
+        return _Merged(group, Segment(self._disk, path, state.versions.stored, keyed=True, is_known=True))
+
+    @contextmanager
+    def _new_path(self, state: TableState, name: str) -> Iterator[Path]:
+        """A path that no file has, of one that is durable with its name behind the block; it goes when that fails."""
         place = self._place / state.table.uuid
-        name = f"{bucket}-{group[0].start}-{group[-1].end}-merged"
+        self._disk.make_folder(place)  # the segments so far may all lie in shared files
         paths = (place / f"{name}{f'-{n}' if n else ''}{SUFFIX}" for n in count())
         path = next(path for path in paths if self._disk.size(path) is None)
         try:
-            size = merged_segment.write(self._disk, path, group, pause)
+            yield path
             self._disk.sync_folder(place)
         except Exception:
             with suppress(OSError):
                 if self._disk.size(path) is not None:
                     self._disk.remove(path)
             raise
-        self._disk.reach(CrashPoint.SEGMENTS_MERGED)
-        self.figures.segments += len(group)
-        self.figures.bytes += size
-        return _Merged(group, Segment(self._disk, path, state.versions.stored, keyed=True, is_known=True))
 
     def _made(self, key: Key, merged: _Merged | None) -> None:
         """A merge ended, with a segment or without."""
@@ -204,7 +281,8 @@ class Merger:
 
     def _mark(self) -> None:
         ready = (each for merges in self._ready.values() for each in merges)
-        held = [*self._making, *(chunk for each in ready for chunk in each.sources)]
+        taken = (chunk for each in ready for chunk in (*each.sources, *each.made))
+        held = [*self._making, *taken, *(chunk for each in self._rewrites for chunk in each.run.chunks)]
         self._busy = frozenset(map(id, held))
 
 

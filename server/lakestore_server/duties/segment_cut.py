@@ -99,6 +99,7 @@ class SegmentCut:
     def run(self) -> Cut:
         """Segments for every bucket that has rows in memory, or below its log start such as go; all are durable."""
         self._compactor.begin(self._view)
+        self._merger.begin()
         self._extents.choose(self._view, self._journal)
         for uuid, state in self._tables.items():
             for bucket, held in enumerate(state.logs):

@@ -36,6 +36,7 @@ class CrashPoint(StrEnum):
     SHARED_SYNCED = "segment.shared-file-synced"
     BASE_REWRITTEN = "checkpoint.base-segment-rewritten"
     SEGMENTS_DURABLE = "checkpoint.segments-durable"
+    SEGMENTS_COMPACTED = "merging.segments-written-without-their-dead"
     SEGMENTS_MERGED = "merging.segments-written-as-one"
     RUN_WRITTEN = "index.run-written"
     RUN_SYNCED = "index.run-synced"
