@@ -210,6 +210,20 @@ def test_new_fields_of_json_become_columns_with_the_values_of_the_block_that_sho
     assert not mapped.rejects
 
 
+def test_new_fields_of_json_wait_where_the_policy_is_to_propose(lake: ls.Lake) -> None:
+    spec = TopicSpec("", "orders", target=TableSpec("shop.orders", ("id",), drift="propose"))
+    tables = {"shop.orders": orders(lake).definition}
+    pipeline = Pipeline(spec, tables, JsonDecoder(), drift=Watch(lake, "shop", spec, tables))
+    before = lake.table("shop.orders").definition
+    mapped = pipeline.process(records([b'{"id": 1, "n": 2, "color": "red"}', b'{"id": 2, "n": 3}']))
+    assert [row["id"] for row in rows(mapped)] == [1, 2]
+    assert lake.table("shop.orders").definition == before
+    (proposal,) = proposals.listed(lake)
+    assert (proposal["state"], proposal["change"]) == ("proposed", "field 'color' is new, of type string")
+    proposals.decide(lake, proposal["id"], approve=True)
+    assert lake.table("shop.orders").definition.column("color").type == "string"
+
+
 def test_a_key_that_changes_its_type_has_no_steps(lake: ls.Lake, registry: FaultyRegistry) -> None:
     shop = Shop(lake, registry)
     shop.sent(1, {"id": "string", "n": "int", "who": ["null", "string"]}, {"id": "x", "n": 1, "who": None})

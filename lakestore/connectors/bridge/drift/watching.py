@@ -126,7 +126,7 @@ class Watch:
             if not fresh or self._followed(name, topic, fresh):
                 break
         if not whole:  # samples of records do not tell that a field is gone
-            found = Differences(found.follow, (), {})
+            found = Differences(found.follow, tuple(change for change in found.propose if change.follows), {})
         for change in found.propose:
             if not change.waits:
                 self._proposed(name, topic, change)
