@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +17,9 @@ from typing import Any
 import click
 import pytest
 import yaml
+from compose_spec import PyCompose
 
+from jepsen.system.server import free_port
 from lakestore.cli.main import COMMANDS, command
 from lakestore.connectors.bridge.config import spec_file
 from lakestore.limits import Limits
@@ -20,6 +27,7 @@ from lakestore.model import settings
 from lakestore_server.edge import exposure_check
 from lakestore_server.operate import metrics
 from lakestore_server.settings import Settings
+from tests.support import kubernetes_models
 
 DEPLOY = Path(__file__).resolve().parent.parent / "examples" / "deploy"
 FILES = sorted(DEPLOY.iterdir())
@@ -144,6 +152,110 @@ def test_files_that_are_mounted_or_copied_are_there() -> None:
             assert place in compose["volumes"] or (DEPLOY / place).is_file(), place
     (prometheus,) = documents("prometheus.yaml")
     assert all((DEPLOY / name).is_file() for name in prometheus["rule_files"])
+
+
+def test_the_compose_file_is_one() -> None:
+    """By the parser of the specification, which refuses unknown keys and values; `<<` is joined by YAML's."""
+    (compose,) = documents("compose.yaml")
+    found = PyCompose.from_yaml(yaml.safe_dump({key: part for key, part in compose.items() if key[:2] != "x-"}))
+    assert sorted(found.service_names()) == sorted(compose["services"])
+    with pytest.raises(ValueError, match="helthcheck"):
+        PyCompose.from_yaml("services: {server: {image: lakestore, helthcheck: {test: x}}}")
+
+
+def test_the_documents_of_kubernetes_are_some_of_its_models() -> None:
+    for document in documents("kubernetes.yaml"):
+        module = {"v1": "core_v1", "apps/v1": "apps_v1"}[document["apiVersion"]]
+        kubernetes_models.check(document, document["kind"], module, document["kind"])
+        template = document["spec"].get("template")
+        if template:
+            assert document["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+            named = {volume["name"] for volume in template["spec"]["volumes"]}
+            named |= {claim["metadata"]["name"] for claim in document["spec"].get("volumeClaimTemplates", ())}
+            for container in template["spec"]["containers"]:
+                assert {mount["name"] for mount in container["volumeMounts"]} == named
+    with pytest.raises(AssertionError, match="replcas"):
+        kubernetes_models.check({"spec": {"replcas": 1}}, "Deployment", "apps_v1", "Deployment")
+
+
+INSTRUCTIONS = {
+    "FROM",
+    "ARG",
+    "RUN",
+    "COPY",
+    "USER",
+    "WORKDIR",
+    "VOLUME",
+    "EXPOSE",
+    "ENV",
+    "ENTRYPOINT",
+    "CMD",
+    "HEALTHCHECK",
+}
+
+
+def instructions() -> list[tuple[str, str]]:
+    """(instruction, the rest) of the container file, continued lines as one."""
+    text = re.sub(r"(?m)^#.*\n", "", (DEPLOY / "Containerfile").read_text()).replace("\\\n", " ")
+    lines = [line.partition(" ") for line in text.splitlines() if line.strip()]
+    return [(name, " ".join(rest.split())) for name, _, rest in lines]
+
+
+def instruction(name: str) -> str:
+    """The rest of the last one of a name."""
+    return [rest for each, rest in instructions() if each == name][-1]
+
+
+def test_the_container_file_reads_as_one() -> None:
+    found = instructions()
+    names = [name for name, _ in found]
+    assert names[0] == "FROM"
+    assert set(names) <= INSTRUCTIONS
+    assert names.index("USER") > max(number for number, name in enumerate(names) if name in {"RUN", "COPY"})
+    for name in ("ENTRYPOINT", "CMD"):
+        assert all(isinstance(word, str) for word in json.loads(instruction(name)))
+    for name, rest in found:
+        if name == "RUN":
+            shell = subprocess.run(["sh", "-n", "-c", rest], capture_output=True, text=True, check=False)
+            assert shell.returncode == 0, shell.stderr
+    assert "latest" not in instruction("FROM")
+    for place in instruction("COPY").split()[:-1]:
+        assert place.startswith("dist/") or (DEPLOY.parents[1] / place).exists(), place
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_what_the_container_file_installs_starts_and_is_healthy(tmp_path: Path) -> None:
+    """Its lines, in a fresh environment in place of an image; not the base image, nor what `apt-get` brings."""
+    root = DEPLOY.parents[1]
+    wheel = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), "."]
+    subprocess.run(wheel, cwd=root, check=True)
+    shutil.copy(root / "requirements.lock", tmp_path)
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    programs = tmp_path / "venv" / "bin"
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    environment |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    install = instruction("RUN").replace("/tmp/install", str(tmp_path)).split(" && ")[0]
+    assert install.startswith("pip install")
+    subprocess.run(["sh", "-c", install], env=environment, cwd=tmp_path, check=True)
+
+    environment |= dict([instruction("ENV").split("=")])
+    http = free_port()
+    words = [*json.loads(instruction("ENTRYPOINT"))[2:], *json.loads(instruction("CMD")), "--insecure"]
+    words = [word.replace("/data", str(tmp_path / "data")) for word in words]
+    words += ["--port", "0", "--http-port", str(http)]
+    check = json.loads(instruction("HEALTHCHECK").partition("CMD ")[2])
+    check = [programs / "python", *(word.replace("7341", str(http)) for word in check[1:])]
+    with subprocess.Popen([programs / words[0], *words[1:]], env=environment, cwd=tmp_path) as server:
+        try:
+            deadline = time.monotonic() + 60
+            while subprocess.run(check, env=environment, stderr=subprocess.DEVNULL, check=False).returncode:
+                assert server.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.5)
+        finally:
+            server.terminate()
+        assert server.wait(60) == 0
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -1,49 +1,61 @@
 """Every block of the documents does what it says when a reader types it, in the order of its page.
 
-Blocks that want Spark are run by `tests/test_pages_on_spark.py`; those of `ELSEWHERE` by the tests that it names.
+Blocks that want Spark are run by `tests/test_pages_on_spark.py`, those that want a broker by
+`tests/network/test_bridge_cli.py`; `tests/support/unrun.py` has those that nobody runs, and why.
 """
 
 from __future__ import annotations
 
 import datetime
 import gzip
+import io
+import re
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import click
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from duckdb_extensions import import_extension
 
 import lakestore as ls
+from jepsen.__main__ import main as breaking
 from lakestore.cli.main import run_command
 from lakestore.connectors.bridge.config import spec_file
 from lakestore.model import settings, table_file
 from lakestore_server.access import principals
 from lakestore_server.settings import Settings
-from tests.support.documents import Block, Reader, blocks, commands
+from tests.support.clickhouse import ClickHouseProcess
+from tests.support.documents import (
+    HERE,
+    NOWHERE,
+    Block,
+    Part,
+    Reader,
+    blocks,
+    name_of,
+    output_of,
+    pages,
+    parts,
+    runner_of,
+    words_of,
+)
 from tests.support.served import Served
+from tests.support.unrun import NOT_RUN, WRITTEN
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [page for page in (ROOT / "README.md", ROOT / "SECURITY.md", *sorted(ROOT.glob("docs/*.md"))) if blocks(page)]
-ELSEWHERE: dict[str, str] = {
-    "serve": "tests/unit/cli/test_commands.py",
-    "tier": "tests/lake/test_tier_service.py",
-    "bridge": "tests/unit/cli/test_bridge_progress.py",
-    "init-bridge": "tests/unit/connectors",
-    "dlq": "tests/unit/connectors",
-    "backup": "tests/unit/operate/test_backup.py",
-    "doctor": "tests/unit/doctor/test_bundle.py",
-    **dict.fromkeys(("login", "logout", "profiles", "--profile"), "tests/unit/cli/test_profiles.py"),
-}
-"""Command to the tests that run it: a server, a broker or a whole machine is what it wants."""
-SHOWN = ("errors.md", "architecture.md", "cli.md")
-"""Pages whose plain blocks are pictures or are written from the code."""
-ON_SPARK = ("spark.md", "from-delta.md")
-"""Pages whose Python is Spark's."""
-BROKER = {"bridge", "init-bridge", "dlq"}
+PAGES = pages()
+CATALOG = "http://localhost:7341/iceberg"
+CONFIG = "/etc/lakestore"
 NOON = int(datetime.datetime(2026, 11, 20, 9, tzinfo=datetime.UTC).timestamp() * 1e6)
 ORDERS = pa.schema(
     [
@@ -144,13 +156,27 @@ def of_loading(lake: ls.Lake) -> dict[str, Any]:
     return {}
 
 
+def check_loading(lake: ls.Lake, reader: Reader) -> None:
+    """The commands of docs/loading.md have done what it says."""
+    assert "is loaded already, 3 rows" in reader.said
+    assert "types from the first 3 rows of people.csv" in reader.said
+    assert sorted(lake.table("shop.people").scan().to_arrow()["id"].to_pylist()) == [1, 2, 3, 5, 7]
+    assert Path("some.csv").read_text().splitlines()[0] == '"id","name"'
+    assert [path.name for path in Path("people").iterdir()] == ["part-00000.parquet"]
+    assert len(Path("bad.jsonl").read_text().splitlines()) == 1
+    assert '"op":"d"' in Path("events.jsonl").read_text()
+
+
 WORLDS: dict[str, Callable[[ls.Lake], dict[str, Any]]] = {
-    "tables.md": of_tables,
-    "quickstart.md": lambda lake: {"ls": ls},
+    "docs/tables.md": of_tables,
+    "docs/quickstart.md": lambda lake: {"ls": ls},
     "README.md": of_readme,
-    "loading.md": of_loading,
+    "examples/shop/README.md": of_readme,
+    "docs/loading.md": of_loading,
 }
 """Page to what is there before its first block; `shop` for the others."""
+CHECKS = {"docs/loading.md": check_loading}
+"""Page to what is to hold behind its last block."""
 
 
 def run_yaml(block: Block, reader: Reader) -> None:
@@ -171,33 +197,128 @@ def run_yaml(block: Block, reader: Reader) -> None:
     reader.ran.append("yaml")
 
 
-def run(block: Block, page: str, reader: Reader) -> None:
-    """One block."""
+def run_sql(text: str, catalog: str, lake: ls.Lake) -> None:
+    """Run statements in the engine that the text names, DuckDB if it names none; the last one counts three orders."""
+    statements = [part for part in re.sub(r"--.*", "", text.replace(CATALOG, catalog)).split(";") if part.strip()]
+    if "ATTACH" not in text and "-- ClickHouse" not in text:
+        lake.sql(text).to_arrow()
+        return
+    if "-- ClickHouse" in text:
+        with ClickHouseProcess() as clickhouse:
+            assert [clickhouse.rows(each) for each in statements][-1] == [[3]]
+        return
+    with duckdb.connect() as connection:
+        for name in ("avro", "httpfs", "iceberg"):
+            import_extension(name, con=connection)  # from a package, where INSTALL fetches it from its makers
+            connection.execute(f"LOAD {name}")
+        wanted = [each for each in statements if "INSTALL" not in each]
+        assert [connection.execute(each).fetchall() for each in wanted][-1] == [(3,)]
+
+
+def run_settings(lines: list[str], reader: Reader) -> None:
+    """Find each line of a file of settings among those that `lakestore connect` prints for the engine."""
+    engine = "trino" if "connector.name=iceberg" in lines else "spark"
+    printed, code = output_of(lambda: run_command(["connect", engine, "--table", "shop.orders"]))
+    assert code == 0
+    told = {line.removeprefix("--conf ").strip() for line in printed.splitlines()}
+    assert {reader.here(line).removeprefix("--conf ") for line in lines} <= told
+    reader.ran.append("settings")
+
+
+def run_line(part: Part, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of a shell. Servers are there already, and a password is typed."""
+    words = words_of(part)
+    if words[0] == "serve":
+        reader.ran.append("serve")  # by `test_servers_of_the_pages_start`
+        return
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a-token\n"))
+    if CONFIG in part.text:
+        words = [word.replace(CONFIG, str(ROOT / "examples" / "deploy")) for word in words]
+        output_of(lambda: run_command(words))  # says what this machine lacks, whatever that is
+        return
+    reader.command(words)
+
+
+def run(part: Part, reader: Reader, lake: ls.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One part."""
+    block = part.block
     if block.file:
         Path(block.file).write_text(reader.here(block.text))
-    if block.language == "python":
-        if page not in ON_SPARK and "lakestore.spark" not in block.text:
-            reader.python(block.text)
+    if block.typed:
+        run_line(part, reader, monkeypatch)
+    elif block.language == "python":
+        reader.python(block.text)
     elif block.language == "yaml":
         run_yaml(block, reader)
-    elif block.language in ("", "sh") and page not in SHOWN:
-        typed = list(commands(block.text))
-        for words in typed if BROKER.isdisjoint(words[0] for words in typed) else ():
-            if words[0] not in ELSEWHERE and "kafka" not in words:
-                reader.command(words)
+    elif block.language == "sql":
+        run_sql(block.text, f"http://{reader.here('localhost:7341')}/iceberg", lake)
+    elif block.settings:
+        run_settings(block.settings, reader)
+    elif block.language == "text":
+        reader.saw(block.text)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_blocks_of_a_page_run_in_their_order(page: Path, served: Served) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_the_blocks_of_a_page_run_in_their_order(
+    page: Path, served: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LAKESTORE_PROFILES", str(tmp_path / "profiles.yaml"))
     lake = ls.connect(served.server.about["grpc"])
     with lake:
-        names = WORLDS.get(page.name, shop)(lake)
+        names = WORLDS.get(name_of(page), shop)(lake)
         served.clock.advance(7_200)
         reader = Reader(served.server.about["grpc"], served.server.about["http"], names)
-        for block in blocks(page):
-            run(block, page.name, reader)
+        for part in (each for each in parts(page) if runner_of(each) == HERE):
+            run(part, reader, lake, monkeypatch)
+        if name_of(page) in CHECKS:
+            CHECKS[name_of(page)](lake, reader)
 
 
-def test_the_tests_that_run_other_commands_are_there() -> None:
-    for place in ELSEWHERE.values():
-        assert (ROOT / place).exists(), place
+def test_every_part_of_a_page_is_run_or_says_why_not() -> None:
+    found = [part for page in PAGES for part in parts(page)]
+    unsaid = [part.key for part in found if runner_of(part) is None]
+    assert unsaid == [], "have a test run it, or give the reason in tests/support/unrun.py"
+    assert set(NOT_RUN) == {part.key for part in found if runner_of(part) == NOWHERE}
+    assert set(WRITTEN) <= {name_of(page) for page in PAGES}
+
+
+def test_the_tests_that_reasons_name_are_there() -> None:
+    for reason in [*WRITTEN.values(), *NOT_RUN.values()]:
+        for place in re.findall(r"\btests/[\w/]+(?:\.py)?", reason):
+            assert (ROOT / place).exists(), place
+
+
+def test_every_target_of_make_and_every_option_that_a_page_names_is_there() -> None:
+    typed = {line for page in PAGES for block in blocks(page) for line in block.typed}
+    targets = set(re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text()))
+    assert {line.split()[1] for line in typed if line.startswith("make ")} <= targets
+    for line in typed:
+        words = shlex.split(line)
+        if words[:3] == ["python", "-m", "jepsen"]:
+            found = breaking.commands[words[3]]
+            with click.Context(found, info_name=words[3], resilient_parsing=True) as context:
+                found.make_parser(context).parse_args(words[4:])
+        elif words[:2] == ["python", "-m"]:
+            assert find_spec(words[2]), line
+
+
+def test_servers_of_the_pages_start(tmp_path: Path) -> None:
+    """Each distinct one, with a folder and ports of its own."""
+    found = {part.text for page in PAGES for part in parts(page) if part.text.startswith("lakestore serve ")}
+    running = []
+    for number, text in enumerate(sorted(found)):
+        words = shlex.split(text)[1:]
+        words[words.index("--data") + 1] = str(tmp_path / str(number))
+        command = [str(Path(sys.executable).parent / "lakestore"), *words, "--port", "0", "--http-port", "0"]
+        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    for process in running:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if "gRPC" in line or "serving" in line:
+                break
+        assert process.poll() is None, "".join(said)
+        process.terminate()
+        process.communicate(timeout=30)
+        assert process.returncode == 0

@@ -1,12 +1,15 @@
-"""The bridge's commands against a real broker: first files, plans, checks, logins and rights, dead letters."""
+"""The bridge's commands against a real broker: first files, plans, checks, logins and rights, dead letters; and the
+blocks of the documents that want one."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -17,6 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 import lakestore as ls
+from jepsen.system.kafka import Topics
 from lakestore.cli import bridge as bridge_command
 from lakestore.cli import dlq
 from lakestore.cli.main import run_command
@@ -25,9 +29,13 @@ from lakestore.connectors.bridge.spec import SourceSpec
 from lakestore.connectors.bridge.survey.cluster import Cluster, Clusters
 from lakestore.errors import Denied, NotFound, Unavailable
 from lakestore.model import table_file
+from tests.support.documents import KAFKA, ROOT, Reader, blocks, pages, parts, runner_of, words_of
 from tests.support.secure_kafka import USERS, SecureKafka
+from tests.support.served import Served
 
 Said = Callable[..., tuple[str, str]]
+ON_KAFKA = [part for page in pages() for part in parts(page) if runner_of(part) == KAFKA]
+"""What readers of the documents do with a broker."""
 
 
 @pytest.fixture(scope="module")
@@ -246,3 +254,72 @@ def test_values_that_were_cut_are_fetched_again_while_the_topic_is_the_same(kafk
         assert found == {place: records.values[0].as_py()}
         assert clusters.whole(spec.topics[0], "shop.orders", "another", wanted) == {}
         assert clusters.whole(spec.topics[0], "no.such.topic", facts.id, wanted) == {}
+
+
+DRIFTING = """name: drifting
+source: {bootstrap: "localhost:9092"}
+topics: [{topic: drifting, table: shop.drifting, format: json, drift: propose}]
+"""
+
+
+@pytest.fixture
+def on_kafka(
+    kafka: SecureKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Reader]:
+    """A reader of a page, with a server, the topics that pages speak of, and the files of the checkout's examples."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "examples", "examples")
+    monkeypatch.setenv("SHOP_KAFKA", kafka.address)
+    with Served(tmp_path / "server", ports=True) as served:
+        about = served.server.about
+        monkeypatch.setenv("LAKESTORE_SERVER", about["grpc"])
+        if request.param != "docs/bridge.md":  # where a bridge makes the table
+            schema = pa.schema([("order_id", pa.int64()), ("amount", pa.float64())])
+            orders = served.lake.create_table("shop.orders", schema, primary_key=["order_id"])
+            orders.upsert([{"order_id": number, "amount": number / 2} for number in range(20)])
+        yield Reader(about["grpc"], about["http"], {}, kafka.address)
+
+
+@pytest.fixture(scope="module")
+def topics(kafka: SecureKafka) -> None:
+    """Those that pages name."""
+    named = Topics(kafka.address)
+    at = {"meta": {"ts": "2026-11-20T10:00:00Z"}}
+    orders = [{"order_id": number, "amount": number / 2, **at} for number in range(20)]
+    payments = [{"payment_id": number, "order_id": 1, "status": "paid", "amount": "1.50"} for number in range(5)]
+    changing = [{"id": 1, "n": 1}]
+    for topic, records in (("orders", orders), ("shop.payments", payments), ("drifting", changing)):
+        named.make(topic, 1)
+        values = [json.dumps(record).encode() for record in records]
+        named.send(topic, [(None, value) for value in [*values, *([] if topic == "drifting" else [b"{"])]])
+
+
+@pytest.mark.parametrize("on_kafka", [*dict.fromkeys(part.page for part in ON_KAFKA)], indirect=True)
+def test_the_blocks_of_a_page_that_want_a_broker_run(
+    topics: None, kafka: SecureKafka, on_kafka: Reader, request: pytest.FixtureRequest
+) -> None:
+    page = request.node.callspec.params["on_kafka"]
+    for part in (each for each in ON_KAFKA if each.page == page):
+        words = words_of(part)
+        if words[:2] == ["bridge", "proposals"] and "list" in words:
+            _a_proposal(on_kafka, kafka)
+        if words[0] == "dlq" and "list" in words and page == "docs/bridge.md":
+            on_kafka.command(["bridge", "-f", "bridge.yaml", "--once"])
+        if "--topic" in words:  # the topic is that of other pages' servers, too
+            words += ["--name", page.replace("/", ".")]
+        on_kafka.command(words, codes=(0, 1) if words[:2] == ["dlq", "replay"] else (0,))  # what is no JSON stays
+    assert on_kafka.ran
+
+
+def _a_proposal(reader: Reader, kafka: SecureKafka) -> None:
+    """Bring a field that is new, and write the file that the page shows."""
+    Path("drifting.yaml").write_text(reader.here(DRIFTING))
+    reader.command(["bridge", "-f", "drifting.yaml", "--once"])
+    Topics(kafka.address).send("drifting", [(None, b'{"id": 1, "n": 1, "m": 2}')])
+    reader.command(["bridge", "-f", "drifting.yaml", "--once"])
+    found = [block.text for block in blocks(ROOT / "docs/bridge.md") if block.language == "yaml"]
+    Path("bridge.yaml").write_text(reader.here(found[0]))
+    reader.said = ""
+    reader.command(["bridge", "-f", "bridge.yaml", "--once"])
+    reader.command(["bridge", "proposals", "list", "--json"])
+    reader.places["3f1c2b9a7d60"] = json.loads(reader.said[reader.said.index("[") :])[0]["id"]

@@ -1,0 +1,83 @@
+"""The parts of documents that no test runs, each with the reason; `tests/test_pages_run.py` holds the list true."""
+
+from __future__ import annotations
+
+WRITTEN = {
+    "docs/cli.md": "tests/test_docs.py holds its blocks against the commands' own help",
+    "docs/architecture.md": "its blocks are pictures; tests/test_tidy.py holds the rooms in them against the imports",
+}
+"""Page to the reason why none of its blocks is run."""
+
+_MACHINE = "changes the machine as root; tests/test_deploy.py holds the files and commands that it is about"
+_SYSTEMD = "wants systemd as the machine's first process; tests/test_deploy.py reads the units"
+_CONTAINER = (
+    "wants a container runtime; tests/test_deploy.py checks the file against its schema, and in its long form installs "
+    "and starts what the Containerfile does"
+)
+_SUITE = "runs for minutes or hours; tests/jepsen and tests/simulation run the same in short"
+_WHOLE = "installs all that is pinned from an index; the long form of tests/test_deploy.py does the same for the image"
+_MAKE = "runs for minutes; tests/test_pages_run.py sees that the target is there"
+_DEPLOY, _JEPSEN = "docs/deployment.md", "docs/jepsen.md"
+NOT_RUN = {
+    (
+        "README.md",
+        "producers ──gRPC──► server: commit loop ─ journal ─ index ─ segments ──► look-ups, change streams",
+    ): ("a picture"),
+    ("README.md", "make demo"): "tests/network/test_demo_kafka.py and tests/unit/cli run the demo in short",
+    ("README.md", "make test"): _MAKE,
+    ("README.md", "make lint"): _MAKE,
+    ("README.md", "make jepsen"): _MAKE,
+    ("README.md", "make bench"): _MAKE,
+    ("README.md", "make site"): "tests/test_site.py builds the site",
+    ("README.md", "make help"): _MAKE,
+    (_DEPLOY, "make wheel"): "tests/test_wheel.py builds the wheel",
+    (_DEPLOY, "python3 -m venv /opt/lakestore/.venv"): _MACHINE,
+    (
+        _DEPLOY,
+        "/opt/lakestore/.venv/bin/pip install -c requirements.lock "
+        '"dist/lakestore-0.3.0.dev0-py3-none-any.whl[spark,kafka,duckdb]"',
+    ): _WHOLE,
+    (_DEPLOY, "useradd --system --home-dir /var/lib/lakestore lakestore"): _MACHINE,
+    (_DEPLOY, "install -d -o root -g lakestore -m 0750 /etc/lakestore"): _MACHINE,
+    (_DEPLOY, "cp examples/deploy/server.yaml /etc/lakestore/"): _MACHINE,
+    (
+        _DEPLOY,
+        "cp examples/deploy/lakestore.service examples/deploy/lakestore-tier.service /etc/systemd/system/",
+    ): _MACHINE,
+    (_DEPLOY, "systemctl daemon-reload"): _SYSTEMD,
+    (_DEPLOY, "systemctl enable --now lakestore lakestore-tier"): _SYSTEMD,
+    (_DEPLOY, "docker build -t lakestore -f examples/deploy/Containerfile ."): _CONTAINER,
+    (
+        _DEPLOY,
+        "docker run -p 127.0.0.1:7340:7340 -p 127.0.0.1:7341:7341 -v lakestore:/data --stop-timeout 30 lakestore serve "
+        "--data /data --host 0.0.0.0 --insecure",
+    ): _CONTAINER,
+    (_DEPLOY, "S3_PASSWORD=… PG_PASSWORD=… docker compose -f examples/deploy/compose.yaml up --build"): _CONTAINER,
+    ("docs/errors.md", "LakestoreError"): "the tree of errors; tests/test_docs.py holds it against the classes",
+    (_JEPSEN, "make jepsen"): _SUITE,
+    (_JEPSEN, "make jepsen HOURS=8"): _SUITE,
+    (_JEPSEN, "make jepsen SEED=1234.7"): _SUITE,
+    (_JEPSEN, "make jepsen MUTANTS=1"): _SUITE,
+    (_JEPSEN, "python -m jepsen run -w bank -n power -n pause --seconds 30"): _SUITE,
+    (_JEPSEN, "python -m jepsen check bank.jsonl"): "wants the history of a run; tests/jepsen/test_run.py judges one",
+    (
+        _JEPSEN,
+        "python -m jepsen run --server lake.example:7340 --seconds 300 --begin 'kubectl delete pod lakestore-0 "
+        "--grace-period=0' --end 'kubectl wait --for=condition=Ready pod/lakestore-0'",
+    ): "wants a Kubernetes cluster; tests/jepsen runs against a server that is there",
+    (_JEPSEN, "python -m tests.simulation --seeds 0:500 --jobs 2"): _SUITE,
+    (_JEPSEN, "python -m tests.simulation --seed 7 --workload bank --trace --shrink"): _SUITE,
+    ("docs/loading.md", "^C"): "an output over a long load; tests/unit/cli/test_write.py has the same sentence",
+    ("docs/loading.md", "committed: 119,999 rows, to line 120,000 of big.csv; the same command goes on from there"): (
+        "an output over a long load; tests/everyday has the same sentence of a short one"
+    ),
+    ("docs/reads.md", "shop.orders at 1a2b…: 1,204 of 9,310,000 rows"): (
+        "an output over a table of nine million rows; tests/unit/union has the same lines of small ones"
+    ),
+    ("examples/shop/README.md", "export SHOP_KAFKA=localhost:9092"): "a variable; the test of the broker sets it",
+    ("tests/repro/README.md", "python -m tests.repro"): "runs for an hour",
+    ("tests/repro/README.md", "python -m tests.repro server t_where"): "runs a program of an issue by hand",
+    ("tests/repro/README.md", "python -m tests.repro --list"): "lists programs that are run by hand",
+    ("tests/golden/README.md", "python -m tests.support.golden"): "would write the files of a release over",
+}
+"""Page and first line to the reason."""
