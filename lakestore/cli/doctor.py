@@ -18,7 +18,8 @@ import click
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import emit_json
 from lakestore.cli.settings import config_of
-from lakestore.errors import LakestoreError
+from lakestore.errors import Invalid, LakestoreError
+from lakestore.loading.disk import naming
 from lakestore.model.settings import Given
 from lakestore.release import RELEASE
 
@@ -177,6 +178,7 @@ def _catalog(status: dict[str, Any]) -> Finding:
               help="A log file of the server; its last megabyte is taken. May be repeated.")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The .tar.gz to write.")
 @server_option
+@json_option
 @click.pass_context
 def support_bundle(
     context: click.Context,
@@ -186,6 +188,7 @@ def support_bundle(
     logs: tuple[Path, ...],
     output: Path | None,
     server: str,
+    as_json: bool,
 ) -> None:
     """Put all that somebody needs who is to help into one file: no rows, no tokens, no keys, no passwords.
 
@@ -195,6 +198,8 @@ def support_bundle(
     """
     from lakestore_server.doctor import bundle
 
+    target = output or Path(f"lakestore-support-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
+    _check_new(target)
     given = _given(config, data, warehouse)
     status, silence = _status(server)
     parts = {
@@ -205,10 +210,21 @@ def support_bundle(
         "files.json": bundle.as_json(bundle.files(given.settings().data) if given else []),
         **{f"logs/{number}-{path.name}": bundle.end_of(path) for number, path in enumerate(logs)},
     }
-    target = output or Path(f"lakestore-support-{time.strftime('%Y%m%dT%H%M%S')}.tar.gz")
-    bundle.write(target, parts)
-    click.echo(f"{target}: {', '.join(parts)}; look through it before you give it away")
+    with naming(target):
+        bundle.write(target, parts)
+    if as_json:
+        emit_json({"file": str(target), "parts": list(parts)})
+    else:
+        click.echo(f"{target}: {', '.join(parts)}; look through it before you give it away")
     context.exit(0)
+
+
+def _check_new(target: Path) -> None:
+    """Refuse a bundle's name before the work that it would be for; what is there is never written over."""
+    if target.is_dir():
+        raise Invalid(f"{target} is a folder: name a file in it, such as {target / 'bundle.tar.gz'}")
+    if target.exists():
+        raise Invalid(f"{target} is there already: name another file, or remove it")
 
 
 def _metrics(status: dict[str, Any] | None) -> str:

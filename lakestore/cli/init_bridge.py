@@ -6,8 +6,12 @@ from pathlib import Path
 
 import click
 
+from lakestore.cli.connection import json_option
 from lakestore.cli.kafka_sink import kafka_library
+from lakestore.cli.output import emit_json
 from lakestore.errors import Invalid, NotFound
+from lakestore.loading.disk import naming
+from lakestore.model import yaml_text
 
 SAMPLES = 1_000
 
@@ -19,8 +23,15 @@ SAMPLES = 1_000
 @click.option("--table", help="The table's name; by default made from the topic's.")
 @click.option("--kafka-option", "options", multiple=True, metavar="K=V", help="A setting of librdkafka; repeatable.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file; by default stdout.")
+@json_option
 def init_bridge(
-    topic: str, bootstrap: str, registry: str | None, table: str | None, options: tuple[str, ...], output: Path | None
+    topic: str,
+    bootstrap: str,
+    registry: str | None,
+    table: str | None,
+    options: tuple[str, ...],
+    output: Path | None,
+    as_json: bool,
 ) -> None:
     """Write a first bridge.yaml for TOPIC from its newest records, or from a registry."""
     with kafka_library():
@@ -39,13 +50,16 @@ def init_bridge(
             raise NotFound(f"there is no topic {topic!r} at {bootstrap}: there are {there or 'none'}") from error
         require_topic(facts, bootstrap)
         text = first_file(source, cluster.sampled(facts, SAMPLES), table=table or "")
-    if output is None:
+    if output is None and not as_json:
         click.echo(text, nl=False)
-    else:
-        output.write_text(text)
+    if output is not None:
+        with naming(output), output.open("x") as made:
+            made.write(text)
         click.echo(
             f"{output} written: look at the key and the columns, then: lakestore bridge -f {output} --check", err=True
         )
+    if as_json:
+        emit_json({"file": None if output is None else str(output), "bridge": yaml_text.values(text)})
 
 
 COMMANDS = (init_bridge,)

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from lakestore.cli.profile_option import profile_option
+from lakestore.cli.system_errors import sentence
 from lakestore.errors import LakestoreError
 from lakestore.wire import tracing
 
@@ -206,8 +207,7 @@ def _about(error: Exception) -> dict[str, Any]:
     if isinstance(error, click.ClickException):
         return about | {"kind": "Usage", "message": error.format_message()}
     if isinstance(error, OSError):
-        file = f": {error.filename}" if error.filename else ""
-        return about | {"kind": "System", "message": f"{error.strerror or error}{file}"}
+        return about | {"kind": "System", "message": sentence(error)}
     return about | {
         "message": f"a defect of Lakestore ({type(error).__name__}: {error}); LAKESTORE_DEBUG=1 shows where",
     }

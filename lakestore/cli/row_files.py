@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from lakestore.cli import json_lines
 from lakestore.errors import Invalid
+from lakestore.loading.disk import naming
 from lakestore.loading.files import format_of as kind_of
 from lakestore.model.types import optional
 from lakestore.rows import json_texts
@@ -49,13 +50,19 @@ class Output(AbstractContextManager["Output"]):
         if rows_per_file is not None and path is None:
             raise Invalid("--rows-per-file is for files: say -o FOLDER as well")
         if path is not None and self._is_folder:
-            _prepare(path)
+            with naming(path):
+                _prepare(path)
+        self._is_stream = path is not None and path.exists() and not path.is_dir() and not path.is_file()
         self._parts: list[tuple[Path, Path]] = []
         """(the hidden name, the name) of each file that was begun."""
         self._open: _Open | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows; ones of other columns begin a new part."""
+        with naming(self._path):
+            self._write(batch)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
         while batch.num_rows:
             if self._open is not None and self._open.schema != batch.schema and self._kind not in ("jsonl", LINES):
                 self._change(batch.schema)
@@ -78,12 +85,20 @@ class Output(AbstractContextManager["Output"]):
 
     def _begin(self, schema: pa.Schema) -> None:
         if self._path is None:
-            self._open = _Open(sys.stdout.buffer, self._kind, schema, is_file=False)
+            self._open = _Open(sys.stdout.buffer, self._kind, schema)
             return
-        path = self._path / f"{_PART}{len(self._parts):05}{_SUFFIXES[self._kind]}" if self._is_folder else self._path
+        if self._is_stream:  # a pipe or a device, which a file must not replace
+            self._open = _Open(self._path.open("wb"), self._kind, schema, is_own=True)
+            return
+        path = (
+            self._path / f"{_PART}{len(self._parts):05}{_SUFFIXES[self._kind]}"
+            if self._is_folder
+            else self._path.resolve()
+        )
         hidden = path.with_name(f"{_HIDDEN}{path.name}.part")
+        sink = hidden.open("wb")
         self._parts.append((hidden, path))
-        self._open = _Open(hidden.open("wb"), self._kind, schema, is_file=True)
+        self._open = _Open(sink, self._kind, schema, is_own=True, is_file=True)
 
     def _end(self) -> None:
         opened, self._open = self._open, None
@@ -97,17 +112,19 @@ class Output(AbstractContextManager["Output"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is None and self._open is None and not self._parts and self._schema is not None:
-                self._begin(self._schema)
-            self._end()
+            with naming(self._path):
+                if error is None and self._open is None and not self._parts and self._schema is not None:
+                    self._begin(self._schema)
+                self._end()
         except BaseException:
             self._discard()
             raise
         if error is not None:
             self._discard()
             return
-        for hidden, path in self._parts:
-            hidden.replace(path)
+        with naming(self._path):
+            for hidden, path in self._parts:
+                hidden.replace(path)
 
     def _discard(self) -> None:
         for hidden, _ in self._parts:
@@ -126,9 +143,10 @@ def _prepare(folder: Path) -> None:
 class _Open:
     """One file that is being written."""
 
-    def __init__(self, sink: Any, kind: str, schema: pa.Schema, *, is_file: bool) -> None:
+    def __init__(self, sink: Any, kind: str, schema: pa.Schema, *, is_own: bool = False, is_file: bool = False) -> None:
+        """`is_own` says that the sink is closed at the end, `is_file` that it has places and a disk."""
         self.schema, self.rows = schema, 0
-        self._stack, self._sink, self._is_file = ExitStack(), sink, is_file
+        self._stack, self._sink, self._is_own, self._is_file = ExitStack(), sink, is_own, is_file
         self._write = self._writer(kind)
 
     def _writer(self, kind: str) -> _Write:
@@ -177,7 +195,7 @@ class _Open:
             if self._is_file:
                 os.fsync(self._sink.fileno())
         finally:
-            if self._is_file:
+            if self._is_own:
                 self._sink.close()
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 import signal
 import threading
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import emit
+from lakestore.cli.output import emit, emit_json
 from lakestore.cli.settings import config_of, setting_flags
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, TIERER_SECONDS_DEFAULT
@@ -36,19 +39,24 @@ DEMO_SECONDS = 60
 )
 @click.option("--print-config", is_flag=True, help="Print every setting with its origin, and end.")
 @setting_flags
-def serve(config: Path | None, print_config: bool, **flags: Any) -> None:
+@json_option
+def serve(config: Path | None, print_config: bool, as_json: bool, **flags: Any) -> None:
     """Run the server until it is told to stop.
 
     Every setting, docs/settings.md names them, may stand in the file or in a variable LAKESTORE_NAME.
     """
     given = config_of(config, flags)
     if print_config:
-        click.echo("\n".join(given.lines()))
+        emit_json(given.as_data()) if as_json else click.echo("\n".join(given.lines()))
         return
     settings = given.settings()
     from lakestore_server import main as server
 
-    server.serve(settings, click.echo)
+    def announce(about: Mapping[str, str]) -> None:
+        sentence = "lakestore serves gRPC on {grpc}, catalog and metrics on {scheme}://{http}"
+        click.echo(json.dumps(dict(about)) if as_json else sentence.format_map(about))
+
+    server.serve(settings, announce)
 
 
 @click.command()
@@ -132,12 +140,17 @@ def stopped_by_signals() -> threading.Event:
 @click.command()
 @click.option("--seconds", default=DEMO_SECONDS, show_default=True, help="How long everything runs together.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="Keep logs and data here.")
+@json_option
 @click.pass_context
-def demo(context: click.Context, seconds: int, folder: Path | None) -> None:
+def demo(context: click.Context, seconds: int, folder: Path | None, as_json: bool) -> None:
     """Run the whole story once, and check it: exit code 1 if anything differs."""
     from lakestore.demo import run
 
-    context.exit(0 if run(click.echo, seconds=seconds, folder=folder) else 1)
+    answers = run(partial(click.echo, err=as_json), seconds=seconds, folder=folder)
+    same = all(answers.values())
+    if as_json:
+        emit_json({"same": same, "answers": [{"about": about, "same": each} for about, each in answers.items()]})
+    context.exit(0 if same else 1)
 
 
 COMMANDS = (serve, tier, demo)

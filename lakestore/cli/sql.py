@@ -10,6 +10,7 @@ import click
 from lakestore.cli import row_files
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import emit, emit_json
+from lakestore.cli.row_options import chosen_kind
 from lakestore.cli.shell import Shell, statements
 from lakestore.errors import Invalid
 from lakestore.union.sql import SqlResult
@@ -67,7 +68,7 @@ def sql(
 
 def _show(result: SqlResult, output: Path | None, kind: str | None) -> None:
     found = result.to_arrow()
-    chosen = row_files.kind_of(output) if output else kind
+    chosen = chosen_kind(output, kind)
     if chosen is None:
         emit(found.slice(0, SHOWN_ROWS).to_pylist(), as_json=False, empty="no rows")
         if found.num_rows > SHOWN_ROWS:

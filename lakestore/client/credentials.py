@@ -61,8 +61,11 @@ class Credentials:
 
     @property
     def bearer(self) -> str:
-        """The token of this moment; empty if there is none."""
-        return (self.token() if callable(self.token) else self.token or "").strip()
+        """The token of this moment; empty if there is none, `Invalid` for a text that is none."""
+        token = (self.token() if callable(self.token) else self.token or "").strip()
+        if not (token.isascii() and token.isprintable()) or " " in token:
+            raise Invalid("the token is no token, which is one word of ASCII: look at its file, or at LAKESTORE_TOKEN")
+        return token
 
     def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         """The metadata of a gRPC call."""
@@ -137,14 +140,17 @@ def _tls_of_environment() -> TLS | bool | None:
 def _read(tls: TLS) -> Pem:
     if (tls.cert is None) != (tls.key is None):
         raise Invalid("a client certificate and its key go together: give TLS both")
-    return Pem(*(_bytes(file) for file in (tls.ca, tls.cert, tls.key)))
+    return Pem(_pem(tls.ca, "CERTIFICATE"), _pem(tls.cert, "CERTIFICATE"), _pem(tls.key, "PRIVATE KEY"))
 
 
-def _bytes(file: str | Path | None) -> bytes | None:
+def _pem(file: str | Path | None, holds: str) -> bytes | None:
     try:
-        return Path(file).read_bytes() if file is not None else None
+        data = Path(file).read_bytes() if file is not None else None
     except OSError as error:
-        raise Invalid(f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from error
+        raise Invalid(f"{file} cannot be read: {error.strerror or error}") from error
+    if data is not None and f"{holds}-----".encode() not in data:
+        raise Invalid(f"{file} holds no {holds.lower()} in PEM: give the file that begins with -----BEGIN")
+    return data
 
 
 def _is_this_machine(address: str) -> bool:

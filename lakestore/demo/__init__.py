@@ -62,8 +62,8 @@ class Demo:
         self._kafka: Kafka | None = None
         self._tables = [ORDERS, EVENTS]
 
-    def run(self) -> bool:
-        """The story; whether everything agreed at its end."""
+    def run(self) -> dict[str, bool]:
+        """The story; its comparisons at the end, and whether each holds."""
         with self._stack:
             self._lake = self._serve()
             self._producer, self._subscriber = Producer(self._lake), Subscriber(self._client())
@@ -95,7 +95,7 @@ class Demo:
                 self._jobs[name].result()
             answers = self._compare()
             self._report(answers)
-            return all(answers.values())
+            return answers
 
     def _release(self) -> None:
         """Let every thread come to its end, also after a failure: a last commit wakes the subscriber."""
@@ -299,19 +299,19 @@ def kafka_if_possible(folder: Path, metrics_port: int, say: Echo) -> Kafka | Non
     return kafka
 
 
-def run(echo: Echo, *, seconds: float, folder: Path | None = None) -> bool:
-    """Run the demo in a folder, by default one below build/ that is removed again; whether everything agreed."""
+def run(echo: Echo, *, seconds: float, folder: Path | None = None) -> dict[str, bool]:
+    """Run the demo in a folder, by default one below build/ that is removed again; comparison to whether it holds."""
     place = folder or BUILD / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
     place.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("SPARK_LOCAL_DIRS", str(place / "spark"))
-    same = False
+    answers: dict[str, bool] = {}
     try:
-        same = Demo(place, echo, seconds=seconds).run()
+        answers = Demo(place, echo, seconds=seconds).run()
     finally:
-        if same and folder is None:
+        if answers and all(answers.values()) and folder is None:
             shutil.rmtree(place, ignore_errors=True)
         else:
             echo(f"  logs and data are in {place}")
     echo("  next         lakestore serve --data ./lake, then lakestore connect spark | duckdb | trino | pyiceberg")
     echo("               examples/shop/README.md has queries to try, docs/architecture.md says how it works")
-    return same
+    return answers

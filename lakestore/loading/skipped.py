@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from lakestore.errors import Conflict
+from lakestore.errors import Conflict, Invalid
 from lakestore.loading.chunks import Bad
+from lakestore.loading.disk import naming
 
 _NAMES = {"file", "line", "reason", "text"}
 
@@ -25,7 +26,10 @@ class SkippedFile:
     def __init__(self, path: Path, said: tuple[str, int], files: Collection[str]) -> None:
         """`said` is the name and the length that the last commit noted; `files` are those of the source."""
         self.name = str(path.resolve())
-        self._path, self._file = path, path.open("ab+")
+        if path.exists() and not path.is_file():
+            raise Invalid(f"{path} is no file in which bad rows can be kept: name another one by --skip-bad")
+        with naming(path):
+            self._path, self._file = path, path.open("ab+")
         self.length = self._file.seek(0, os.SEEK_END)
         if said[0] == self.name:
             self._cut(said[1])
@@ -70,9 +74,10 @@ class SkippedFile:
             for each in refused
         ]
         if lines:
-            self._file.write(b"\n".join(lines) + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            with naming(self._path):
+                self._file.write(b"\n".join(lines) + b"\n")
+                self._file.flush()
+                os.fsync(self._file.fileno())
             self.length = self._file.seek(0, os.SEEK_END)
         return self.length
 

@@ -215,6 +215,16 @@ class Given(Generic[Settings]):
             values[field.name] = self._built(kind, f"{name}.") if nested else self.values[name]
         return of(**values)
 
+    def as_data(self) -> list[dict[str, Any]]:
+        """Every setting with its value and origin; secrets masked, and null for one that must be given and is not."""
+        found = []
+        for each in options(self.of):
+            value = self.values[each.name]
+            held = None if value is dataclasses.MISSING else value
+            held = MASK if each.secret and held else str(held) if isinstance(held, Path) else held
+            found.append({"setting": each.name, "value": held, "origin": self.origins[each.name]})
+        return found
+
     def lines(self) -> Iterator[str]:
         """A file with every value, its origin behind it, secrets masked."""
         said = ""

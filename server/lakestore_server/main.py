@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -290,8 +290,8 @@ class _Signals:
                 hung_up()
 
 
-def serve(settings: Settings, announce: Callable[[str], None]) -> None:
-    """Serve until a signal; `announce` is told the ports."""
+def serve(settings: Settings, announce: Callable[[Mapping[str, str]], None]) -> None:
+    """Serve until a signal; `announce` is told the ports, as `Server.about` has them."""
     event_log.configure(settings)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what it asks for is done anyway while the server begins
     with collector.paused():
@@ -301,11 +301,8 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     signals = _Signals()
     try:
         server.start()
-        about = server.about
         _log_start(server)
-        announce(
-            f"lakestore serves gRPC on {about['grpc']}, catalog and metrics on {about['scheme']}://{about['http']}"
-        )
+        announce(server.about)
         signals.wait(lambda: server.engine.supervisor.once("auth-refresh", server.access.refresh))
     finally:
         _end(server, settings.drain_seconds)

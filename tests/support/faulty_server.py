@@ -124,7 +124,9 @@ def serve(data: Path, port: int, http_port: int, planted: dict[str, Any]) -> Non
     """Serve until a signal or a fault."""
     disk = FaultyDisk(data, Faults(planted))
     with mock.patch.object(main, "RealDisk", return_value=disk):
-        main.serve(Settings(data=data, port=port, http_port=http_port, limits=SMALL), click.echo)
+        main.serve(
+            Settings(data=data, port=port, http_port=http_port, limits=SMALL), lambda about: click.echo(about["grpc"])
+        )
 
 
 if __name__ == "__main__":

@@ -121,11 +121,15 @@ def files(folder: Path) -> list[dict[str, Any]]:
 
 
 def write(target: Path, parts: Mapping[str, str]) -> None:
-    """Write the archive, which only its owner may read; `FileExistsError` if there is one."""
+    """Write the archive, which only its owner may read, whole or not at all; `FileExistsError` if there is one."""
     number = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
-    with os.fdopen(number, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-        for name, text in parts.items():
-            data = masked(text).encode()
-            entry = tarfile.TarInfo(f"lakestore-support/{name}")
-            entry.size, entry.mtime, entry.mode = len(data), int(time.time()), _MODE
-            archive.addfile(entry, io.BytesIO(data))
+    try:
+        with os.fdopen(number, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+            for name, text in parts.items():
+                data = masked(text).encode()
+                entry = tarfile.TarInfo(f"lakestore-support/{name}")
+                entry.size, entry.mtime, entry.mode = len(data), int(time.time()), _MODE
+                archive.addfile(entry, io.BytesIO(data))
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise

@@ -129,10 +129,15 @@ def _checked(text: str, engine: Engine) -> Path:
     folder = Path(text)
     if not text or not folder.is_absolute():
         raise Invalid(f"{text!r} is no absolute path of a folder on the server's machine")
-    folder, data = folder.resolve(), engine.folder.resolve()
+    try:
+        folder, data = folder.resolve(), engine.folder.resolve()
+        is_used = bool(engine.disk.list(folder)) or (folder.exists() and not folder.is_dir())
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise Invalid(f"{text!r} cannot be a backup's folder ({why}): name another one") from error
     if folder == data or data in folder.parents or folder in data.parents:
         raise Invalid(f"the backup's folder {folder} and the data folder {data} must not lie in one another")
-    if engine.disk.list(folder) or (folder.exists() and not folder.is_dir()):
+    if is_used:
         raise Invalid(f"{folder} is not an empty folder: name a new one for each backup")
     return folder
 
