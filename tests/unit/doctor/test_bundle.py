@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestore.cli.main import cli
+from lakestore.errors import Invalid
 from lakestore_server.doctor import bundle
 from tests.support.served import Served
 
@@ -131,7 +132,8 @@ def test_the_bundle_of_a_running_server(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(parts["logs/0-server.log"]) <= bundle.LOG_BYTES_MAX
     assert parts["logs/0-server.log"].startswith(b"line ")
     again = CliRunner().invoke(cli, [*said, "-o", str(target)])
-    assert isinstance(again.exception, FileExistsError)
+    assert isinstance(again.exception, Invalid)
+    assert again.exception.message == f"{target} is there already: name another file, or remove it"
 
 
 def test_doctor_tells_of_a_server_and_of_one_that_is_not_there(tmp_path: Path) -> None:
