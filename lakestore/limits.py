@@ -72,7 +72,7 @@ class Limits:
     buckets: int = option(4_096, low=1, high=65_536)
     """Buckets of a table; a definition with more is refused."""
     tables: int = option(100_000, low=1, high=10_000_000)
-    """Tables of a server; one more is refused."""
+    """Tables of a server, dropped ones that are still kept among them; one more is `Exhausted`."""
     schema_versions: int = option(10_000, low=1, high=1_000_000)
     """Schema versions that a table may have, all of which are kept; one more is refused."""
 

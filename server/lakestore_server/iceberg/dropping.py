@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from lakestore.errors import Conflict, Invalid, NotFound
+from lakestore.errors import Conflict, NotFound
 from lakestore.model import times
 from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
@@ -72,8 +72,6 @@ class Droppings:
                     f" `lakestore undrop {held.name} --as NAME`"
                 )
             renaming.check_free(view, made, limits)
-            if len(view.tables) >= limits.tables:
-                raise Invalid(f"the server has {limits.tables} tables, its limit")
             record.undrop.append(Undrop(made.uuid, made.name))
             moved(view, record, (DROPPED, made.uuid), (made.namespace, made.short_name))
             return made

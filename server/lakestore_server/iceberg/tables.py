@@ -6,7 +6,7 @@ import uuid
 from dataclasses import replace
 
 from lakestore import evolution
-from lakestore.errors import Conflict, Invalid
+from lakestore.errors import Conflict, Exhausted, Invalid
 from lakestore.model import altered
 from lakestore.model import table as schema
 from lakestore.model.table import Table
@@ -41,8 +41,7 @@ class TableVerbs:
         def plan(state: State, record: CommitRecord) -> Table:
             if table.name in state.view.names:
                 raise Conflict(f"table {table.name} exists already")
-            if len(state.view.tables) >= self._engine.limits.tables:
-                raise Invalid(f"the server has {self._engine.limits.tables} tables, its limit")
+            _check_room(state, self._engine.limits.tables)
             made = replace(table, number=state.next_number)
             record.create.append(made)
             steps: list[CatalogStep] = [step]
@@ -100,3 +99,12 @@ class TableVerbs:
         view = self._engine.view
         infos = [pb.TableInfo(definition=view.named(name).table.to_json()) for name in sorted(view.names)]
         return pb.ListTablesAnswer(tables=infos)
+
+
+def _check_room(state: State, most: int) -> None:
+    """Room for one more table; dropped ones count, or who creates and drops again and again fills the disk."""
+    dropped = len(state.view.dropped)
+    if len(state.view.tables) + dropped < most:
+        return
+    kept = f", {dropped} of them dropped ones: `lakestore drop NAME --now` removes such a one" if dropped else ""
+    raise Exhausted(f"the server has {most} tables, its limit{kept}")

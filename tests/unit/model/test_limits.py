@@ -25,6 +25,7 @@ from lakestore_server.operate.status import StatusVerbs
 from lakestore_server.settings import Settings
 from tests.support.one_try import one_try
 from tests.support.served import Served
+from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 KEYED = pa.schema([("id", pa.string()), ("v", pa.int64())])
@@ -115,9 +116,14 @@ def test_a_server_that_takes_more_than_the_default_is_not_second_guessed_by_the_
 def test_one_table_more_is_refused(tmp_path: Path) -> None:
     with lake_with(tmp_path, Limits(tables=1)) as lake:
         lake.create_table("a.b", SCHEMA)
-        with pytest.raises(Invalid, match="1 tables"):
+        with pytest.raises(Exhausted, match=r"1 tables, its limit$"):
             lake.create_table("a.c", SCHEMA)
         lake.drop_table("a.b")
+        with pytest.raises(Exhausted, match="1 of them dropped ones: `lakestore drop NAME --now`"):
+            lake.create_table("a.c", SCHEMA)
+        lake.undrop("a.b")
+        lake.drop_table("a.b", purge=True)
+        until(lambda: not lake.dropped_tables(), "the removal")
         lake.create_table("a.c", SCHEMA)
 
 
