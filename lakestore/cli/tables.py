@@ -156,6 +156,8 @@ def _report(report: dict[str, Any]) -> str:
 
 
 _FIRST = ("release", "health", "grpc", "http", "warehouse")
+_ENTRIES = (("entries", "keys"), ("bytes_per_entry", "bytes_per_key"))
+"""Names of the index's figures, and those that an older release has for them."""
 
 
 def _server(found: dict[str, Any]) -> dict[str, Any]:
@@ -165,9 +167,8 @@ def _server(found: dict[str, Any]) -> dict[str, Any]:
         plain["http"] = f"{scheme}://{plain['http']}"
     shown = {name: plain.pop(name) for name in _FIRST if name in plain} | plain
     if index := found.get("index_size"):
-        shown["index_size"] = (
-            f"{index['keys']:,} keys, {index['bytes_per_key']} B each; files {size(index['file_bytes'])}"
-        )
+        entries, each = (index.get(new, index.get(old, 0)) for new, old in _ENTRIES)
+        shown["index_size"] = f"{entries:,} entries, {each} B each; files {size(index['file_bytes'])}"
     if "uptime_seconds" in found:
         shown["uptime"] = duration(found["uptime_seconds"])
         failed = f", {found['checkpoints_failed']} failed" if found["checkpoints_failed"] else ""

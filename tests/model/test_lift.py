@@ -140,7 +140,7 @@ def test_a_table_dropped_while_it_is_lifted_leaves_nothing(old: Old) -> None:
     old.harness.server.dropped.run_once()
     old.work()
     assert not in_lmdb(index, 1)
-    assert not index.size.keys
+    assert not index.size.entries
 
 
 def test_a_rebuild_while_a_table_is_lifted_begins_anew(old: Old, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,7 @@ def test_a_table_dropped_during_a_merge_leaves_nothing(runs: Runs) -> None:
     for _ in range(2):
         runs.harness.server.upkeep.merge_index()
         runs.harness.server.upkeep.checkpoint()
-    assert not runs.harness.server.engine.index.size.keys
+    assert not runs.harness.server.engine.index.size.entries
     assert not runs.files()
 
 

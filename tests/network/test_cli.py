@@ -184,7 +184,7 @@ def test_sql(shell: Shell, orders: str) -> None:
 
 def test_status_files_and_verify(shell: Shell, orders: str) -> None:
     assert "never tiered" in shell("status", orders)[0]
-    assert re.search(r"index_size +[\d,]+ keys, ", shell("status", orders)[0])
+    assert re.search(r"index_size +[\d,]+ entries, ", shell("status", orders)[0])
     assert re.search(r"duties +all \d+ ok\n", shell("status", orders)[0])
     assert json.loads(shell("status", orders, "--json")[0])["tables"][0]["rows"] == 1000
     assert "1,000 changes not tiered yet" in shell("files", orders)[0]

@@ -102,21 +102,22 @@ class Answer:
 class Size:
     """The size of what an index holds."""
 
-    keys: int = 0
+    entries: int = 0
+    """Keys at least: of one there may be several."""
     nbytes: int = 0
     """The pages in use; the file also has free ones, and does not shrink."""
 
     @property
-    def key_bytes(self) -> float:
-        """Bytes per key; 0 without keys."""
-        return self.nbytes / self.keys if self.keys else 0.0
+    def entry_bytes(self) -> float:
+        """Bytes per entry; 0 without entries."""
+        return self.nbytes / self.entries if self.entries else 0.0
 
     def __add__(self, other: Size) -> Size:
-        return Size(self.keys + other.keys, self.nbytes + other.nbytes)
+        return Size(self.entries + other.entries, self.nbytes + other.nbytes)
 
     def encode(self) -> bytes:
         """The bytes of an answer."""
-        return _SIZE.pack(self.keys, self.nbytes)
+        return _SIZE.pack(self.entries, self.nbytes)
 
     @staticmethod
     def decode(data: bytes) -> Size:

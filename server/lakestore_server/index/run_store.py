@@ -252,7 +252,7 @@ class RunStore:
 
     def _mostly_dropped(self, runs: Sequence[Run]) -> Sequence[Run]:
         """All runs, if most of their entries are of tables that are not served."""
-        return runs if 2 * self.size.keys < sum(run.entries for run in runs) else ()
+        return runs if 2 * self.size.entries < sum(run.entries for run in runs) else ()
 
     def add_oldest(self, parts: Parts, whole: frozenset[bytes]) -> None:
         """Put a run below all others; with that, all entries of the tables `whole` are lifted."""

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakestore.limits import Limits
+from lakestore.model.table import Table
+from lakestore.rows.keys import number_width
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.machine import MAPS_DEFAULT, maps_max, memory_bytes
 from lakestore_server.iceberg.metadata_store import CACHE_BYTES_MAX
+from lakestore_server.index.levels import BASE_SHARE, WIDE_TIMES
 from lakestore_server.read.piece_ranges import RANGES_KEPT
-from lakestore_server.state.view import View
+from lakestore_server.state.view import TableState, View
 
 FILES_SHARE = 0.8
 """Part of the mapped files that a process may have from which on the server warns."""
@@ -40,6 +43,10 @@ STREAM_BYTES = 64 << 10
 TABLE_BYTES, BUCKET_BYTES, SEGMENT_BYTES = 15_000, 1_500, 4_000
 """Objects of a table, a bucket and a segment: 21 KB measured for each of 2,000 tables with one of both, 4.8 KB for each
 of 24,576 segments with its bucket."""
+MERGE_PROCESS_BYTES = 125 << 20
+"""The process that merges runs of the index, with its slices: 105 MB measured with numbers, 125 with UUID texts."""
+MERGE_ENTRY_BYTES, MERGE_LONG_ENTRY_BYTES = 1.5, 5.5
+"""An entry of the runs that it merges, for filter, samples and, of a key of bytes, its new rank."""
 NAMED_BYTES = 4_000
 """A segment while a checkpoint names it: 100,000 take 0.9 GB at most with their buckets, measured."""
 
@@ -66,6 +73,10 @@ class Held:
     """Rows that primary-key tables keep below their log starts, dead ones included."""
     files: int = 0
     """Files that segments lie in, each of which is mapped."""
+    keys: int = 0
+    """Live keys that are numbers."""
+    long_keys: int = 0
+    """Live keys that are bytes."""
 
     @staticmethod
     def of(view: View) -> Held:
@@ -80,7 +91,18 @@ class Held:
             segments=len(segments),
             rows_below=sum(chunk.rows for chunk in below),
             files=len(files),
+            keys=sum(_live(state) for state in view.tables.values() if _has_number_keys(state.table)),
+            long_keys=sum(_live(state) for state in view.tables.values() if not _has_number_keys(state.table)),
         )
+
+
+def _live(state: TableState) -> int:
+    """The live rows of a table with a primary key, which the index has."""
+    return sum(log.at_head.live_rows for log in state.logs) if state.table.keyed else 0
+
+
+def _has_number_keys(table: Table) -> bool:
+    return not table.keyed or number_width(table.key_schema.types) is not None
 
 
 def by_settings(limits: Limits) -> tuple[Bound, ...]:
@@ -114,6 +136,7 @@ def by_settings(limits: Limits) -> tuple[Bound, ...]:
             Bound("producers", (limits.producers + limits.unnamed_producers) * each_producer, "producers"),
             Bound("compacting segments", 2 * max(limits.compaction_bytes, limits.segment_bytes), "segment_bytes"),
             Bound("merging segments", limits.merged_segment_bytes, "merged_segment_bytes"),
+            Bound("the process that merges the index", MERGE_PROCESS_BYTES, "a constant"),
         ]
     )
 
@@ -126,9 +149,16 @@ def by_tables(held: Held) -> tuple[Bound, ...]:
             Bound("buckets", held.buckets * BUCKET_BYTES, f"{held.buckets:,} buckets"),
             Bound("segments", held.segments * SEGMENT_BYTES, f"{held.segments:,} segments"),
             Bound("names at a checkpoint", held.segments * NAMED_BYTES, f"{held.segments:,} segments"),
+            Bound("merging the index", _merging_bytes(held), f"{held.keys + held.long_keys:,} keys"),
             Bound("superseded offsets below log starts", held.rows_below // 8, f"{held.rows_below:,} rows there"),
         ]
     )
+
+
+def _merging_bytes(held: Held) -> int:
+    """The part that follows the entries, when all runs are merged."""
+    numbers = held.keys * (1 + 1 / BASE_SHARE) * MERGE_ENTRY_BYTES
+    return round(numbers + held.long_keys * (1 + WIDE_TIMES / BASE_SHARE) * MERGE_LONG_ENTRY_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,20 +134,20 @@ FAMILIES = (
     Family(
         "lakestore_index_runs",
         "gauge",
-        "Sorted files of number keys; a look-up may have to search each.",
+        "Sorted files of the index; a look-up may have to search each.",
         lambda m: m.status.index_size.runs,
     ),
     Family(
         "lakestore_index_merge_entries",
         "gauge",
         "Entries of the runs that are due to be merged.",
-        lambda m: m.status.index_size.merge_keys,
+        lambda m: m.status.index_size.merge_entries,
     ),
     Family(
         "lakestore_index_entries",
         "gauge",
         "Entries in those files as of the last checkpoint; tombstones and what newer runs replace are among them.",
-        lambda m: m.status.index_size.keys,
+        lambda m: m.status.index_size.entries,
     ),
     Family(
         "lakestore_index_used_bytes",
@@ -159,7 +159,7 @@ FAMILIES = (
         "lakestore_index_entry_bytes",
         "gauge",
         "The same per entry.",
-        lambda m: m.engine.index.size.key_bytes,
+        lambda m: m.engine.index.size.entry_bytes,
     ),
     Family(
         "lakestore_index_grown_bytes",

@@ -59,6 +59,19 @@ FAMILIES = (
         ("answer",),
     ),
     Family(
+        "lakestore_lake_offsets_read",
+        "counter",
+        "Offset indexes of the lake's data files that were read from these; later ones are mapped or in memory.",
+        lambda m: m.sources.presented.figures.offsets_read,
+    ),
+    Family(
+        "lakestore_lake_offsets_evicted",
+        "counter",
+        "Offset indexes that went for lack of room; if many do, raise `limits.lake_offsets_bytes` or"
+        " `limits.lake_offsets_disk_bytes`.",
+        lambda m: m.sources.presented.figures.offsets_evicted,
+    ),
+    Family(
         "lakestore_scan_reports",
         "counter",
         "Reports that engines sent of their scans of presented tables.",

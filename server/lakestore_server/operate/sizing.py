@@ -258,12 +258,15 @@ class _Parts:
     def memory(self) -> tuple[Figure, ...]:
         """Bytes of memory."""
         below = 2 * self._of.rows if self._of.key_bytes and math.isfinite(self._of.retention_seconds) else 0
-        held = Held(tables=1, buckets=self._of.buckets, segments=round(self._segments), rows_below=round(below))
+        keys = {"keys" if self._is_number else "long_keys": round(self._of.rows)} if self._of.key_bytes else {}
+        numbers = {"tables": 1, "buckets": self._of.buckets, "segments": round(self._segments), **keys}
+        held = Held(**numbers, rows_below=round(below))
         key = memory.KEY_BYTES if self._is_number else memory.long_key_bytes(self._of.key_bytes)
         overlay = 2 * self._of.checkpoint_rows * key if self._of.key_bytes else 0
         cached = self._limits.index_cache_keys * key if self._of.key_bytes else 0
         rows, index = self._limits.journal_checkpoint_bytes * 2, self._index_bytes
-        used = memory.PROCESS_BYTES + overlay + cached + rows + memory.total(memory.by_tables(held))
+        processes = memory.PROCESS_BYTES + (memory.MERGE_PROCESS_BYTES if self._of.key_bytes else 0)
+        used = processes + overlay + cached + rows + memory.total(memory.by_tables(held))
         return (
             Figure("memory", "overlays", overlay, "bytes", "keys of two checkpoints"),
             Figure("memory", "cache of keys", cached, "bytes", "index_cache_keys"),

@@ -43,17 +43,19 @@ _CLOCK_HOLDS = ("row TTL", "retention by age", "idle subscriptions", "tombstones
 class IndexSize:
     """The key index as of the last checkpoint or rebuild; LMDB's file has free pages besides."""
 
-    keys: int
+    entries: int
+    """At least as many as there are keys: a key has one in each run that knows of it, and deleted ones have some until
+    they are merged with the oldest run. The live rows of tables tell the number of keys."""
     bytes: int
-    bytes_per_key: float
-    grown_keys: int
-    """Keys more than at the start of the server; `grown_bytes` likewise."""
+    bytes_per_entry: float
+    grown_entries: int
+    """Entries more than at the start of the server; `grown_bytes` likewise."""
     grown_bytes: int
     file_bytes: int
     runs: int
-    """Sorted files of number keys."""
-    merge_keys: int
-    """Entries of those that are due to be merged."""
+    """Sorted files of entries."""
+    merge_entries: int
+    """Entries of the runs that are due to be merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,14 +233,14 @@ class StatusReader:
     def _index_size(self) -> IndexSize:
         index = self._engine.index
         return IndexSize(
-            keys=index.size.keys,
+            entries=index.size.entries,
             bytes=index.size.nbytes,
-            bytes_per_key=round(index.size.key_bytes, 1),
-            grown_keys=index.size.keys - index.size_at_start.keys,
+            bytes_per_entry=round(index.size.entry_bytes, 1),
+            grown_entries=index.size.entries - index.size_at_start.entries,
             grown_bytes=index.size.nbytes - index.size_at_start.nbytes,
             file_bytes=index_bytes(self._engine),
             runs=len(index.runs),
-            merge_keys=index.merge_backlog,
+            merge_entries=index.merge_backlog,
         )
 
     def _tables(self, view: View, names: Sequence[str]) -> tuple[ServedTable, ...]:

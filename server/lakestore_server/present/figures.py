@@ -7,6 +7,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 from lakestore_server.host.histogram import Histogram
+from lakestore_server.present.messages import Presented
 
 TIMES_KEPT = 1_000
 """Presentings whose times are remembered for the 95th percentile."""
@@ -35,6 +36,10 @@ class PresentStatus:
     loads_not_modified: int
     reports: int
     """Reports of scans that engines sent."""
+    offsets_read: int
+    """Offset indexes that were read from the lake's data files since the start; of many, some again and again."""
+    offsets_evicted: int
+    """Offset indexes that went for lack of room (`limits.lake_offsets_bytes`, `limits.lake_offsets_disk_bytes`)."""
 
 
 class Figures:
@@ -49,6 +54,8 @@ class Figures:
         self.reports = 0
         """Reports of engines on their scans."""
         self.written_bytes = 0
+        self.offsets_read = self.offsets_evicted = 0
+        """Offset indexes of the lake's data files that were read from these, and that went for lack of room."""
         self._times: deque[float] = deque(maxlen=TIMES_KEPT)
 
     def loaded(self, kind: str) -> None:
@@ -61,11 +68,13 @@ class Figures:
         with self._lock:
             self.reports += 1
 
-    def presented(self, seconds: float, written_bytes: int) -> None:
+    def presented(self, seconds: float, files: Presented) -> None:
         """Note one presenting."""
         with self._lock:
             self.seconds.add(seconds)
-            self.written_bytes += written_bytes
+            self.written_bytes += files.written_bytes
+            self.offsets_read += files.offsets_read
+            self.offsets_evicted += files.offsets_evicted
             self._times.append(seconds)
 
     def times(self) -> tuple[float, float]:

@@ -166,6 +166,10 @@ class Presented:
     """The document's `next-row-id`."""
     flat: bool = False
     """Whether any file is under the unpartitioned spec, which the document has to show then."""
+    offsets_read: int = 0
+    """Offset indexes that were read from data files since the answer before."""
+    offsets_evicted: int = 0
+    """Offset indexes that went for lack of room since then."""
     took: Mapping[str, float] = field(default_factory=dict)
     """Milliseconds of fetch, hot, dead, deletes, manifests and merge."""
 

@@ -267,7 +267,7 @@ class PresentedTables:
             finally:
                 self._leases.release(plan.lease)
             self._upkeep.written(files.written_bytes)
-            self.figures.presented(self._clock.monotonic() - began, files.written_bytes)
+            self.figures.presented(self._clock.monotonic() - began, files)
         return cut
 
     def _as_planned(self, cut: _Cut, plan: pb.TablePlan) -> _Cut:
@@ -332,6 +332,8 @@ class PresentedTables:
             loads_kept=loads[KEPT],
             loads_not_modified=loads[SAME],
             reports=self.figures.reports,
+            offsets_read=self.figures.offsets_read,
+            offsets_evicted=self.figures.offsets_evicted,
         )
 
 

@@ -131,11 +131,18 @@ class Presenter:
         kept = OffsetCache(
             folder, memory_bytes=room.offsets_memory, disk_bytes=room.offsets_disk, pool=pool, working=working
         )
+        self._kept, self._told = kept, kept.figures
         self._tools = Tools(Bases(Manifests(room.manifests_memory), kept), kept, pool)
         self._merger = Merger(self._tools.indexes, self._numbers)
 
     def present(self, request: Present, fetch: Fetch) -> Presented:
         """The files of a table at a cut; the same ones if the cut was presented before."""
+        answer = self._presented(request, fetch)
+        before, self._told = self._told, self._kept.figures
+        read, evicted = self._told.read - before.read, self._told.evicted - before.evicted
+        return replace(answer, offsets_read=read, offsets_evicted=evicted) if read or evicted else answer
+
+    def _presented(self, request: Present, fetch: Fetch) -> Presented:
         self._merge_done()
         scan = plan.decode(pb.PlanAnswer.FromString(request.plan)).tables[0]
         with _named(scan.table.name, request.folder):

@@ -29,7 +29,7 @@ for r in range(6):
         "live tables",
         len(server.engine.view.tables),
         "index keys",
-        server.engine.index.size.keys,
+        server.engine.index.size.entries,
         "index bytes",
         server.engine.index.size.nbytes >> 10,
         "KB, cached overlay keys",

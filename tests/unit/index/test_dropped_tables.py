@@ -36,15 +36,15 @@ def test_keys_of_dropped_tables_leave_lmdb_and_memory(tmp_path: Path) -> None:
             fill(served, name, schema, 50)
         served.checkpoint()
         fill(served, "a.never_merged", TEXTS, 50)
-        assert (served.engine.index.size.keys, cached(served)) == (150, 100), "of numbers nothing is kept in memory"
+        assert (served.engine.index.size.entries, cached(served)) == (150, 100), "of numbers nothing is kept in memory"
         for name in ("a.n", "a.t", "a.never_merged"):
             served.purge(name)
         served.checkpoint()
-        assert (served.engine.index.size.keys, cached(served)) == (50, 50)
+        assert (served.engine.index.size.entries, cached(served)) == (50, 50)
         assert served.lake.table("a.kept").lookup([{"id": "7"}]).num_rows == 1
         fill(served, "a.n", NUMBERS, 20)
         served.checkpoint()
-        assert served.engine.index.size.keys == 70
+        assert served.engine.index.size.entries == 70
         assert served.lake.table("a.n").lookup([{"id": 30}]).num_rows == 0
 
 
@@ -59,9 +59,9 @@ def test_a_large_table_goes_by_parts(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with monkeypatch.context() as patch:
             patch.setattr(Checkpointer, "wake", lambda self: None)
             served.checkpoint()
-            assert served.engine.index.size.keys == 79
+            assert served.engine.index.size.entries == 79
         served.checkpoint()
-        until(lambda: not served.engine.index.size.keys, "the checkpoints that follow by themselves")
+        until(lambda: not served.engine.index.size.entries, "the checkpoints that follow by themselves")
 
 
 def test_what_earlier_releases_left_goes_at_the_first_checkpoint(
@@ -77,10 +77,10 @@ def test_what_earlier_releases_left_goes_at_the_first_checkpoint(
         served.kill()
         served.start()
         served.checkpoint()
-        assert served.engine.index.size.keys == 100
+        assert served.engine.index.size.entries == 100
     with Served(tmp_path) as served:
         served.checkpoint()
-        assert served.engine.index.size.keys == 0
+        assert served.engine.index.size.entries == 0
 
 
 def test_the_index_has_the_keys_of_the_tables_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_the_index_has_the_keys_of_the_tables_that_are_there(tmp_path: Path, mon
             served.engine.index.found_problem("a test says so", damaged=False)
             served.until_indexed()
     served.checkpoint()
-    assert served.engine.index.size.keys == sum(right.values())
+    assert served.engine.index.size.entries == sum(right.values())
     for name, rows in right.items():
         ids = [
             {"id": i if served.state(name).table.schema.field("id").type == pa.int64() else str(i)} for i in range(60)

@@ -26,25 +26,25 @@ def said(lake: ls.Lake) -> dict[str, Any]:
 def test_status_tells_the_size_of_the_index_and_its_growth_since_the_start(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         lake = served.lake
-        assert said(lake)["keys"] == said(lake)["bytes_per_key"] == 0
+        assert said(lake)["entries"] == said(lake)["bytes_per_entry"] == 0
         table = lake.create_table("a.b", SCHEMA, primary_key=["id"])
         table.upsert(pa.table({"id": range(KEYS)}))
-        assert said(lake)["keys"] == 0, "as of the last checkpoint"
+        assert said(lake)["entries"] == 0, "as of the last checkpoint"
         served.checkpoint()
         size = said(lake)
-        assert size["keys"] == size["grown_keys"] == KEYS
+        assert size["entries"] == size["grown_entries"] == KEYS
         assert size["file_bytes"] >= size["bytes"] == size["grown_bytes"] >= KEYS * 16
-        assert size["bytes_per_key"] == round(size["bytes"] / KEYS, 1)
-        assert size["bytes_per_key"] < 20, "an entry, its part of samples and filter"
+        assert size["bytes_per_entry"] == round(size["bytes"] / KEYS, 1)
+        assert size["bytes_per_entry"] < 20, "an entry, its part of samples and filter"
     with Served(tmp_path) as served:
         lake = served.lake
-        assert said(lake)["keys"] == KEYS
+        assert said(lake)["entries"] == KEYS
         lake.table("a.b").delete(pa.table({"id": range(100)}))
         served.checkpoint()
-        assert (said(lake)["runs"], said(lake)["merge_keys"]) == (2, 0)
-        assert said(lake)["grown_keys"] == 100, "in two runs until they are merged"
+        assert (said(lake)["runs"], said(lake)["merge_entries"]) == (2, 0)
+        assert said(lake)["grown_entries"] == 100, "in two runs until they are merged"
     lose(tmp_path)
     with Served(tmp_path) as served:
         lake = served.lake
         served.until_indexed()
-        assert said(lake)["keys"] == KEYS - 100
+        assert said(lake)["entries"] == KEYS - 100

@@ -68,7 +68,7 @@ def test_a_stopped_merge_fails_one_checkpoint(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(Unavailable, match="gave no answer for 2 s"):
             served.checkpoint()
         served.checkpoint()
-        assert served.engine.index.size.keys == 2
+        assert served.engine.index.size.entries == 2
 
 
 @pytest.mark.usefixtures("_stopped_from_birth")

@@ -59,11 +59,25 @@ def test_tables_count_by_what_they_have(tmp_path: Path) -> None:
         assert (after.tables - before.tables, after.buckets - before.buckets, after.segments) == (1, 3, 3)
         assert (after.rows_below, after.files) == (0, 1)  # small segments share a file
         told = json.loads(served.lake.transport.status(StatusRequest()).status)["memory"]
+    assert (after.keys, after.long_keys) == (30, 0)
     parts = {part["name"]: part for part in told["parts"]}
+    assert parts["merging the index"] == {"name": "merging the index", "nbytes": 68, "by": "30 keys"}
+    assert parts["the process that merges the index"]["nbytes"] == memory.MERGE_PROCESS_BYTES
     assert told["settings_bytes"] == memory.total(memory.by_settings(served.engine.limits))
     assert told["tables_bytes"] == memory.total(memory.by_tables(after)) > 0
     assert parts["segments"]["by"] == "3 segments"
     assert [part["nbytes"] for part in told["parts"]] == sorted((p["nbytes"] for p in told["parts"]), reverse=True)
+
+
+def test_keys_of_bytes_count_for_more_in_a_merge(tmp_path: Path) -> None:
+    with Served(tmp_path / "data") as served:
+        table = served.lake.create_table("d.t", pa.schema([("id", pa.string())]), primary_key=["id"])
+        table.upsert([{"id": f"{n}"} for n in range(20)])
+        served.lake.create_table("d.log", SCHEMA).append([{"id": 1, "v": 1}])
+        held = Held.of(served.engine.view)
+    assert (held.keys, held.long_keys) == (0, 20)
+    of = {bound.name: bound.nbytes for bound in memory.by_tables(held)}
+    assert of["merging the index"] == 20 * 2 * memory.MERGE_LONG_ENTRY_BYTES
 
 
 def test_a_log_line_names_the_largest_and_whether_the_machine_has_less() -> None:

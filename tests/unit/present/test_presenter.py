@@ -20,6 +20,7 @@ from lakestore.lake.manifests import Entry, File, described, write_manifest
 from lakestore.lake.offset_cache import remove_groups
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.present import steps
+from lakestore_server.present.figures import Figures
 from lakestore_server.present.messages import Room
 from lakestore_server.present.presenter import Presenter
 from tests.support.manifests import read_manifest
@@ -296,6 +297,28 @@ def test_indexes_of_base_files_are_kept_read_again_and_swept(
     assert not list(folder.iterdir())
     table.upsert(rows([1], "d"))
     assert held(presenting.rows("a.t")) == wanted | {0: "c", 1: "d"}
+
+
+def test_answers_and_status_say_which_indexes_were_read_and_went_for_lack_of_room(
+    presenting: Presenting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_cache, "KEPT_ROWS_MIN", 1)
+    room = Room(str(presenting.folder / "offsets"), offsets_disk=1, offsets_memory=1)
+    presenting.presenter = Presenter("run-0", room=room)
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=2)
+    table.upsert(rows(range(30), "a"))
+    presenting.tier("a.t", rewrite=True)
+    figures = Figures()
+    for number in range(3):
+        table.upsert(rows(range(number, number + 9), "b"))
+        answer, _ = presenting.present("a.t")
+        figures.presented(0.1, answer)
+        again, _ = presenting.present("a.t")
+        figures.presented(0.1, again)
+        assert (again.offsets_read, again.offsets_evicted) == (0, 0), "it is told once"
+    kept = presenting.presenter._kept.figures
+    assert (figures.offsets_read, figures.offsets_evicted) == (kept.read, kept.evicted)
+    assert kept.evicted > 0
 
 
 def test_an_answer_says_what_was_written_for_it(presenting: Presenting) -> None:
