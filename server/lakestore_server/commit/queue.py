@@ -188,12 +188,17 @@ class CommitQueue:
         return room is not Room.NONE and bool(self._small or (self._large and room is Room.ANY))
 
     def _group(self, *, takes_large: bool) -> Sequence[Request]:
-        """Small requests up to the next operation, then large ones while the group has room."""
+        """Small requests up to the next operation, then large ones while the group has room.
+
+        Small ones go alone, as it takes them longer to be made together with a large one than apart; unless the large
+        one has just let others pass.
+        """
         group: list[Request] = []
         named: set[tuple[str, int] | str] = set()
         inserts: list[Change] = []
         weight = 0
         large_max = max(self._limits.group_bytes // (BESIDE_PART if self._beside else 1), 1)
+        takes_large = takes_large and (not self._small or self._passed > 0)
         self._beside = BESIDE_TURNS if self._small else max(self._beside - 1, 0)
         while weight < (self._limits.group_bytes if self._small else large_max):
             large = self._large[0] if self._large and takes_large else None

@@ -48,8 +48,18 @@ def test_small_work_goes_before_a_bulk_load_of_others() -> None:
     for sequence in (1, 2, 3):
         queue.put(request("bulk", sequence, SMALL_BYTES_MAX))
     queue.put(request("small", 1))
-    assert names(queue.take()) == [("small", 1), ("bulk", 1)]
-    assert names(queue.take()) == [("bulk", 2)]
+    assert [names(queue.take()) for _ in range(3)] == [[("small", 1)], [("bulk", 1)], [("bulk", 2)]]
+
+
+def test_small_requests_without_end_go_apart_and_beside_a_large_one_by_turns() -> None:
+    queue = queue_of(group_bytes=2 * LARGE)
+    for sequence in (1, 2, 3):
+        queue.put(request("bulk", sequence, LARGE))
+    taken = []
+    for sequence in range(1, 7):
+        queue.put(request("small", sequence))
+        taken.append([producer for producer, _ in names(queue.take())])
+    assert taken == [["small"], ["small", "bulk"]] * 3
 
 
 def test_a_small_request_that_comes_next_waits_for_few_large_ones() -> None:
