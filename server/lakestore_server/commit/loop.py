@@ -28,6 +28,7 @@ from lakestore_server.commit.recovery import Opened
 from lakestore_server.commit.request import Request, renewed
 from lakestore_server.commit.sequences import Sequences
 from lakestore_server.files.journal import encode
+from lakestore_server.host import priority
 from lakestore_server.host.clock import Clock, Timekeeper
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
@@ -188,6 +189,7 @@ class CommitLoop:
     # The rest runs on the loop's thread, `_show` also on the flight's.
 
     def _run(self) -> None:
+        priority.take_short_turns()
         try:
             while self._turn():
                 pass

@@ -20,6 +20,7 @@ from typing import Any
 from lakestore.wire.grpc import grpc
 from lakestore_server.edge import grpc_core
 from lakestore_server.edge.arrivals import Arrivals
+from lakestore_server.host import priority
 
 log = logging.getLogger("lakestore.grpc")
 core = grpc_core.loaded()
@@ -258,6 +259,7 @@ class RpcPort:
         self._is_shut = True
 
     def _serve(self) -> None:
+        priority.take_short_turns()
         due = 0.0
         while not (self._is_shut and not self._expects and not self._calls):
             # gRPC's core takes a time of the wall clock here; one that jumps shortens or lengthens one tick.

@@ -1,5 +1,7 @@
 """A thread for work that is asked for, or due now and then, and tried again after a pause when it failed.
 
+Its work gives way to that of callers.
+
 Whatever is raised is told to the supervisor, and the thread goes on: an error that nobody thought of, with its
 traceback in the log and after longer and longer pauses.
 """
@@ -13,6 +15,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from lakestore.errors import LakestoreError
+from lakestore_server.host import priority
 from lakestore_server.host.supervisor import Supervisor
 
 log = logging.getLogger("lakestore.duties")
@@ -79,6 +82,7 @@ class Worker:
             self._thread.join()
 
     def _run(self) -> None:
+        priority.give_way()
         while True:
             self._wanted.wait(self._pause)
             self._wanted.clear()

@@ -18,6 +18,7 @@ import orjson
 
 from lakestore.errors import Unavailable
 from lakestore_server.host.disk import RealDisk
+from lakestore_server.host.priority import NICE
 from lakestore_server.index.key_hash import key_hash
 from lakestore_server.index.pipe import DAMAGED_FILES, FAILED, Answer, Op, Request
 from lakestore_server.index.run import Run
@@ -28,8 +29,6 @@ APART_MIN = 1_000_000
 """Entries of a merge from which on it is worth a process."""
 MERGED = -2
 """In place of the number of entries in a slice: the merge has come to its end."""
-NICE = 5
-"""The process's niceness: it gets a third of what a thread of the server gets that is as busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ def serve(request: Request, requests: IO[bytes], answers: IO[bytes]) -> Answer:
         answers.write(Answer(entries, b"").encode())
         return Request.read(requests).op == Op.GO_ON
 
-    os.nice(NICE - os.nice(0))
+    os.nice(max(NICE - os.nice(0), 0))  # begun by a duty, it has that already
     disk = RealDisk()
     try:
         inputs = [Run(path, disk.map(path)) for path in wanted.inputs]
