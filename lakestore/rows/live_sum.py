@@ -14,10 +14,14 @@ _MASK = (1 << 64) - 1
 
 def mixed(offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     """splitmix64 of each offset."""
-    x = offsets.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x = offsets.astype(np.uint64)
+    x += np.uint64(0x9E3779B97F4A7C15)
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
 
 
 def _mixed_one(offset: int) -> int:

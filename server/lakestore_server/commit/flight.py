@@ -18,6 +18,7 @@ from typing import Any
 from lakestore_server.commit.published import Totals
 from lakestore_server.commit.queue import IndexEntries, Room
 from lakestore_server.files.journal import HEADER_BYTES, nbytes_of
+from lakestore_server.host import priority
 from lakestore_server.host.clock import Clock
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.journal import Buffer, Journal, NotWritten
@@ -68,7 +69,9 @@ class Flight:
         self._journal, self._clock, self._totals = journal, clock, totals
         self._show, self._made_room, self._wake = show, made_room, wake
         self._durable, self._bytes_max = durable, bytes_max
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed, self._asked = threading.Condition(lock), threading.Condition(lock)
+        """One for the loop, one for the thread: a commit that the loop settles itself need not wake that."""
         self._commits: deque[Underway] = deque()
         self._nbytes = 0
         self._is_handed_over = self._closing = False
@@ -120,9 +123,9 @@ class Flight:
         if in_place and not self._is_handed_over and self._journal.settles_in_place:
             self._settle()
             return
-        with self._changed:
+        with self._asked:
             self._is_handed_over = bool(self._commits)
-            self._changed.notify_all()
+            self._asked.notify_all()
 
     def answer(self, future: Future[Any], outcome: Any) -> None:
         """Answer, an error included, from the loop's next state: once the newest commit in it is durable."""
@@ -142,9 +145,9 @@ class Flight:
 
     def stop(self) -> list[Underway]:
         """End the thread; the commits that nobody will ever know of."""
-        with self._changed:
+        with self._asked:
             self._closing = True
-            self._changed.notify_all()
+            self._asked.notify_all()
         self._thread.join()
         return list(self._commits)
 
@@ -170,6 +173,7 @@ class Flight:
     # On the thread.
 
     def _run(self) -> None:
+        priority.take_short_turns()
         try:
             while self._await_hand_over():
                 self._settle_handed_over()
@@ -180,9 +184,9 @@ class Flight:
             self._wake()
 
     def _await_hand_over(self) -> bool:
-        with self._changed:
+        with self._asked:
             self._is_handed_over = self._is_handed_over and bool(self._commits)
-            self._changed.wait_for(lambda: self._is_handed_over or self._closing)
+            self._asked.wait_for(lambda: self._is_handed_over or self._closing)
             return self._is_handed_over
 
     def _settle_handed_over(self) -> None:

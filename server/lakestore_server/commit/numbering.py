@@ -56,7 +56,7 @@ def assign(
 
 def _offsets(buckets: npt.NDArray[np.int32], kept: npt.NDArray[np.bool_], heads: Sequence[int]) -> Ints:
     offset = np.full(len(buckets), ABSENT, dtype=np.int64)
-    for bucket in np.unique(buckets):
+    for bucket in np.flatnonzero(np.bincount(buckets)).tolist():
         rows = np.flatnonzero((buckets == bucket) & kept)
-        offset[rows] = heads[int(bucket)] + np.arange(len(rows))
+        offset[rows] = np.arange(heads[bucket], heads[bucket] + len(rows))
     return offset

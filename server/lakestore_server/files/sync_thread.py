@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+from lakestore_server.host import priority
 from lakestore_server.host.disk import AppendFile
 
 
@@ -13,6 +14,8 @@ class SyncThread:
     def __init__(self, changed: threading.Condition) -> None:
         """`changed` is notified when a sync is over."""
         self._changed = changed
+        self._wanted = threading.Condition()
+        """The thread's own condition: records that come in need not wake it."""
         self._file: AppendFile | None = None
         self._failure: BaseException | None = None
         self._is_closed = False
@@ -25,10 +28,10 @@ class SyncThread:
 
     def begin(self, file: AppendFile) -> None:
         """Begin to sync what the file has now."""
-        with self._changed:
+        with self._wanted:
             assert self._file is None, "one sync at a time"
             self._file, self._failure = file, None
-            self._changed.notify_all()
+            self._wanted.notify_all()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="journal-disk", daemon=True)
             self._thread.start()
@@ -43,16 +46,17 @@ class SyncThread:
 
     def close(self) -> None:
         """End the thread behind the sync that runs."""
-        with self._changed:
+        with self._wanted:
             self._is_closed = True
-            self._changed.notify_all()
+            self._wanted.notify_all()
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
+        priority.take_short_turns()
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._file is not None or self._is_closed)
+            with self._wanted:
+                self._wanted.wait_for(lambda: self._file is not None or self._is_closed)
                 file = self._file
             if file is None:
                 return

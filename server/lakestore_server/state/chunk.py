@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -156,16 +156,16 @@ class MemoryChunk:
     schema_id: int = 0
     flat: Callable[[], FlatBatch] | None = None
     """The `flat` of the one batch."""
+    size: int = field(init=False)
+    """Bytes of the batch, which Arrow counts anew whenever it is asked."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", int(self.batch.nbytes))
 
     @property
     def end(self) -> int:
         """Offset after the last."""
         return self.start + int(self.batch.num_rows)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the batch."""
-        return int(self.batch.nbytes)
 
     @property
     def rows(self) -> int:

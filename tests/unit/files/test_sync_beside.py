@@ -15,6 +15,7 @@ from lakestore_server.files.journal_file import FileJournal, names
 from lakestore_server.host.disk import AppendFile
 from lakestore_server.state.commit_record import CommitRecord, RowsPart
 from lakestore_server.state.journal import NotWritten, Unknown
+from tests.support.served import Served
 from tests.support.simdisk import SimDisk
 from tests.support.waiting import until
 
@@ -142,3 +143,27 @@ def test_a_small_record_alone_is_synced_by_its_own_thread(tmp_path: Path) -> Non
     assert made.settle(0) == 1
     assert not any(thread.name == "journal-disk" for thread in threading.enumerate())
     made.close()
+
+
+def test_small_commits_wake_no_thread_that_has_nothing_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them would ask for the interpreter's lock, and have the commit loop hand it over for nothing."""
+    woken: list[str] = []
+    wait = threading.Condition.wait
+
+    def counted(condition: threading.Condition, timeout: float | None = None) -> bool:
+        woken.append(threading.current_thread().name)
+        return wait(condition, timeout)
+
+    schema = pa.schema([("id", pa.int64()), ("v", pa.string())])
+    with Served(tmp_path) as served:
+        table = served.lake.create_table("a.b", schema, primary_key=["id"])
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_file, "AHEAD_BYTES", 1)
+            table.upsert([{"id": 0, "v": "begins the thread that syncs"}])
+        assert {"journal-sync", "journal-disk"} <= {thread.name for thread in threading.enumerate()}
+        monkeypatch.setattr(threading.Condition, "wait", counted)
+        for number in range(20):
+            table.upsert([{"id": number, "v": "x"}])
+        monkeypatch.undo()
+    assert "commit-loop" in woken
+    assert not {"journal-sync", "journal-disk"} & set(woken)
