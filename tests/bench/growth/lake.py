@@ -2,13 +2,16 @@
 
 Planning and presenting run in this process upon manifests without data files, but for those in which rows die; times
 are seconds of its processor. Rounds are those of a tierer with Spark, by stage: rows staged, dead rows found and their
-deletes written, the commit, and what comes behind it.
+deletes written, the commit, and what comes behind it. The table below them is made as a bulk load makes one: new rows
+are written while those before are tiered.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from lakestore.union.figures import Figures
 from lakestore.union.plan import TableScan
 from lakestore_server.present.messages import Base
 from tests.bench.growth import measured
-from tests.bench.growth.accounts import resident_bytes
+from tests.bench.growth.accounts import disk_bytes, resident_bytes
 from tests.bench.report import Figure
 from tests.support.many_files import LAKE, SCHEMA, ManyFiles
 from tests.support.presenting import Presenting
@@ -34,6 +37,8 @@ FILES = 1_000, 10_000, 100_000
 PARTITIONS, FILES_PER_MANIFEST, FILE_ROWS = 10_000, 1_000, 2
 DEAD = 100
 CHANGED, ROUNDS, BULK = 100_000, 3, 5_000_000
+ROW_DISK_BYTES, DISK_LEFT = 150, 2 << 30
+"""Disk that a row takes for a time, journal, segment, spool and data file; and what stays free."""
 _WIDE = pa.schema([("id", pa.int64()), ("value", pa.int64())])
 
 
@@ -177,25 +182,50 @@ def rounds(folder: Path, sizes: Sequence[int], seconds: float) -> Iterator[Figur
     from tests.support.process import ServerProcess
 
     stamps: list[tuple[str, float]] = []
-    began, held = time.monotonic(), 0
+    end, held = time.monotonic() + seconds, 0
     with ServerProcess(folder) as server, lakestore.connect(server.address) as lake:
         spark: SparkSession = session(server.address, conf=_CONF)
         table = lake.create_table("bench.grown", _WIDE, primary_key=["id"])
         noted = lambda point: stamps.append((point, time.monotonic()))  # noqa: E731
         with Tierer(lake, spark, crash=noted) as tierer:
             for size in sizes:
-                if time.monotonic() - began > seconds:
+                began, before = time.monotonic(), held
+                held = _grown(table, tierer, range(held, size), end, folder)
+                if held < size:
+                    name = f"round of {CHANGED:,} changed keys upon {measured.count_of(size)}"
+                    yield Figure(GROUP, name, f"left out: time or disk ended at {measured.count_of(held)}", "", None)
                     break
-                while held < size:
-                    count = min(BULK, size - held)
-                    _upsert(table, np.arange(held, held + count))
-                    tierer.run_once("bench.grown", compaction=False)
-                    held += count
-                yield _round_of(table, tierer, stamps, size)
+                took = time.monotonic() - began
+                yield _round_of(table, tierer, stamps, size, _loaded(folder, held - before, took))
         spark.stop()
 
 
-def _round_of(table: lakestore.Table, tierer: Any, stamps: list[tuple[str, float]], size: int) -> Figure:
+def _grown(table: lakestore.Table, tierer: Any, ids: range, end: float, folder: Path) -> int:
+    """Rows of the table after those of these ids are written and tiered, as far as time and disk allow."""
+    at, bulk = ids.start, 0
+    with ThreadPoolExecutor(1) as writing:
+        while at < ids.stop or bulk:
+            has_room = shutil.disk_usage(folder).free > DISK_LEFT + ROW_DISK_BYTES * BULK
+            more = min(BULK, ids.stop - at) if has_room and time.monotonic() < end else 0
+            written = writing.submit(_upsert, table, np.arange(at, at + more)) if more else None
+            if bulk:
+                tierer.run_once("bench.grown", compaction=False)
+            if written is not None:
+                written.result()
+            at, bulk = at + more, more
+            if not more and not bulk:
+                break
+    tierer.run_once("bench.grown", compaction=False)
+    return at
+
+
+def _loaded(folder: Path, rows: int, seconds: float) -> str:
+    """The pace of the load, and what all of it takes on disk."""
+    pace = f"loaded and tiered at {rows / seconds:,.0f} rows/s, " if rows else ""
+    return f"; {pace}{disk_bytes(folder) / 1e9:.1f} GB on disk"
+
+
+def _round_of(table: lakestore.Table, tierer: Any, stamps: list[tuple[str, float]], size: int, load: str) -> Figure:
     rng, took = np.random.default_rng(2), []
     for _ in range(ROUNDS):
         _upsert(table, rng.choice(size, min(CHANGED, size), replace=False))
@@ -207,7 +237,9 @@ def _round_of(table: lakestore.Table, tierer: Any, stamps: list[tuple[str, float
     read = tierer.tools.indexes.figures
     shown = f"{whole:.1f} s: {', '.join(f'{name} {spent:.1f}' for name, spent in stages.items())}"
     said = f"; offset indexes {read.disk_bytes / 1e6:,.0f} MB mapped, {read.memory_bytes / 1e6:,.0f} MB in memory"
-    return Figure(GROUP, f"round of {CHANGED:,} changed keys upon {measured.count_of(size)}", shown + said, "", None)
+    return Figure(
+        GROUP, f"round of {CHANGED:,} changed keys upon {measured.count_of(size)}", shown + said + load, "", None
+    )
 
 
 def _stages(began: float, stamps: Sequence[tuple[str, float]]) -> dict[str, float]:
