@@ -111,6 +111,8 @@ class NotFound(LakestoreError):
     """A named thing does not exist."""
 
     kind = "NotFound"
+    renamed_to: str = ""
+    """The present name of a renamed table, beside the server alone: the message tells it to callers who see it."""
 
 
 class PlanExpired(NotFound):

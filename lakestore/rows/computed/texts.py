@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable
 from contextvars import ContextVar
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.errors import Invalid
+from lakestore.errors import Exhausted, Invalid
 from lakestore.rows.computed import kinds
 from lakestore.rows.computed.value import Datum, Value, made
 
@@ -19,9 +22,16 @@ _SPACES = " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u
 """The characters that trim() takes off: Unicode's space separators."""
 TEXT_BYTES_MAX = 64 << 20
 """Bytes of the texts that all functions of a condition make of some rows, between which they are all in memory."""
-SLICE_ROWS = 16_384
-"""Rows of a batch that a condition is computed of at a time."""
+SLICE_ROWS, SLICE_BYTES = 16_384, 1 << 20
+"""Rows of a batch that a condition is computed of at a time, and about their bytes where a row has fewer."""
+CONDITION_SECONDS = 20.0
+"""Processor time that a condition may take of one batch of rows; between two slices it is looked at."""
+WILDCARDS_MAX = 32
+"""Places of any one character behind the first `%` of a pattern: with more, each byte of a text may take long."""
+_WILDCARDS_COST = 8
+"""Wildcards that make a byte of a text as dear as a byte that is made."""
 _LEFT: ContextVar[list[int] | None] = ContextVar("text bytes left", default=None)
+_ESCAPED = re.compile(r"\\.")
 _SPECIAL = set("\\.+*?()|[]{}^$")
 _ENDS = {"both": pc.utf8_trim, "leading": pc.utf8_ltrim, "trailing": pc.utf8_rtrim}
 
@@ -120,14 +130,20 @@ def _bytes(data: Datum) -> int:
 
 
 def in_slices(test: Callable[[pa.RecordBatch], Mask]) -> Callable[[pa.RecordBatch], Mask]:
-    """A test of rows, made of so many at a time, each time within the bytes that texts may take."""
+    """A test of rows, made of so many at a time, each time within the bytes that texts may take; in bounded time."""
 
     def held(batch: pa.RecordBatch) -> Mask:
-        masks = []
-        for at in range(0, max(batch.num_rows, 1), SLICE_ROWS):
+        masks, begin = [], time.thread_time()
+        step = max(min(SLICE_ROWS, SLICE_BYTES * batch.num_rows // max(batch.nbytes, 1)), 1)
+        for at in range(0, max(batch.num_rows, 1), step):
+            if time.thread_time() - begin > CONDITION_SECONDS:
+                raise Exhausted(
+                    f"the condition takes more than {CONDITION_SECONDS:g} s of {batch.num_rows:,} rows: simplify it,"
+                    " above all the patterns of its LIKE"
+                )
             token = _LEFT.set([TEXT_BYTES_MAX])
             try:
-                masks.append(test(batch.slice(at, SLICE_ROWS)))
+                masks.append(test(batch.slice(at, step)))
             finally:
                 _LEFT.reset(token)
         return np.concatenate(masks)
@@ -153,10 +169,29 @@ def like(part: Value, pattern: str, escape: str, text: str, *, fold: bool) -> Va
     if fold:
         lowered = pc.utf8_lower(pa.scalar(pattern)).as_py()
         part, pattern = changed(part, pc.utf8_lower, text), lowered
-    if not escape and "\\" not in pattern:
-        return tested(part, lambda data: pc.match_like(data, pattern=pattern), text)
     expression = like_expression(pattern, escape, text)
-    return tested(part, lambda data: pc.match_substring_regex(data, pattern=expression), text)
+    wildcards = _wildcards(expression)
+    if wildcards > WILDCARDS_MAX:
+        raise Invalid(
+            f"{text}: a pattern of LIKE has at most {WILDCARDS_MAX} `_` behind its first `%`, not {wildcards}: such a"
+            " pattern takes too long"
+        )
+    is_plain = not escape and "\\" not in pattern
+
+    def step(data: Datum) -> Datum:
+        if wildcards:
+            _bounded(_bytes(data) * wildcards // _WILDCARDS_COST)
+        if is_plain:
+            return pc.match_like(data, pattern=pattern)
+        return pc.match_substring_regex(data, pattern=expression)
+
+    return tested(part, step, text)
+
+
+def _wildcards(expression: str) -> int:
+    """Places of any one character behind the first run of any characters: only there their matches overlap."""
+    _, _, behind = _ESCAPED.sub("", expression).partition(".*")
+    return behind.replace(".*", "").count(".")
 
 
 def like_expression(pattern: str, escape: str, text: str) -> str:
@@ -173,7 +208,7 @@ def like_expression(pattern: str, escape: str, text: str) -> str:
         taken = False
     if taken:
         raise Invalid(f"{text}: the pattern ends with its ESCAPE character")
-    return f"(?s)\\A{''.join(said)}\\z"
+    return f"(?s)\\A{''.join(said[:1] + [each for last, each in pairwise(said) if not last == each == '.*'])}\\z"
 
 
 def _literally(character: str) -> str:

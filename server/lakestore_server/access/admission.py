@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from lakestore.errors import Denied, NotAuthenticated
+from lakestore.errors import Denied, LakestoreError, NotAuthenticated, NotFound
 from lakestore_server.access import ownership, policy, principals
 from lakestore_server.access.callers import Access, Caller
 from lakestore_server.access.policy import HttpRequestFacts, Row
@@ -123,6 +123,13 @@ class RpcCall:
         if self._caller is not None and self._row is not None:
             ownership.shown(self._caller, self._row, answer)
         return answer
+
+    def told(self, error: LakestoreError) -> LakestoreError:
+        """The error as the caller may know it: where a renamed table is now is told to callers who see it there."""
+        now = error.renamed_to if isinstance(error, NotFound) else ""
+        if not now or (self._caller is not None and not self._caller.principal.sees(now)):
+            return error
+        return NotFound(f"the table was renamed to {now!r}: open it by that name", applied=error.applied)
 
     def tick(self, now: float) -> None:
         """Check again if it is time to; `now` is of the monotonic clock."""

@@ -49,8 +49,8 @@ class Dispatch:
             with self._running.taken(1, call.owner):
                 answered: Message = call.answer(verb(request))
             return answered.SerializeToString()
-        except LakestoreError:
-            raise
+        except LakestoreError as error:
+            raise call.told(error) from error
         except Exception as error:  # the edge: a defect becomes a typed error, never a traceback at the client
             raise self.defect(method.name, error) from error
 

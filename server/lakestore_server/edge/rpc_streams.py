@@ -110,7 +110,7 @@ class AnswerStream:
                 self._rpc.finish(grpc.StatusCode.OK)
             except Exception as error:  # the edge: `failed` tells a defect from a refusal
                 self._end()
-                self._failed(self._rpc, error)
+                self._failed(self._rpc, self._call.told(error) if isinstance(error, LakestoreError) else error)
 
     def _is_pausing(self) -> bool:
         pause = self._pause

@@ -154,7 +154,9 @@ class View:
         """The table of that name, or `NotFound`, also if it is not the one of that uuid; an empty uuid means any."""
         held = self.tables.get(uuid) if uuid else None
         if held is not None and held.table.name != name:
-            raise NotFound(f"table {name!r} was renamed to {held.table.name!r}: open it by that name")
+            error = NotFound(f"table {name!r} was renamed: open it by its present name, as `lakestore tables` lists it")
+            error.renamed_to = held.table.name
+            raise error
         return self.named(name).meant(uuid)
 
     def by_uuid(self, uuid: str) -> TableState:

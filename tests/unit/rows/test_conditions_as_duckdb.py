@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
@@ -10,9 +11,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from lakestore.errors import Invalid
+from lakestore.errors import Exhausted, Invalid
 from lakestore.model.table import define
 from lakestore.rows import clock_words, condition_text
+from lakestore.rows.computed import texts
 from lakestore.rows.condition import UNKNOWN, Comparison
 from lakestore.rows.ranges import Range, all_meet, may_meet
 from tests.support import sql_cases
@@ -137,6 +139,36 @@ def test_texts_do_not_grow_without_bound() -> None:
             assert "||" in text
     with pytest.raises(Invalid, match="has no value"):
         condition_text.parse("s = " + grown.replace("(s,", "('a',").replace(" = 'x'", ""), TABLE)
+
+
+def test_a_pattern_of_many_wildcards_is_refused_before_it_takes_long() -> None:
+    """A `_` behind a `%` doubles what a matcher has to remember; elsewhere, or in moderation, it costs nothing."""
+    table = define("a.b", pa.schema([("s", pa.string())]))
+    for pattern in ("%a" + "_" * 33 + "c%", "%a_" * 33, "_%a" + "_" * 900 + "%"):
+        for text in (f"s LIKE '{pattern}'", f"s NOT ILIKE '{pattern}'", f"s LIKE '{pattern}' ESCAPE '!'"):
+            with pytest.raises(Invalid, match="at most 32 `_` behind its first `%`"):
+                condition_text.parse(text, table)
+    rows = pa.record_batch({"s": ["ab" * 50, None, "b" + "a" * 99]})
+    for pattern in ("_" * 100, "a" + "_" * 99 + "%", "%" * 900 + "b", "%a" + "_" * 32 + "b%", "!_%" * 100):
+        held = condition_text.parse(f"s LIKE '{pattern}' ESCAPE '!'", table).mask(rows)
+        assert list(held) == [pattern != "!_%" * 100, False, pattern in ("_" * 100,)]
+
+
+def test_a_condition_on_wide_rows_is_computed_in_slices_and_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = Random(1)
+    wide = ["".join(chance.choices("ab", k=16_384)) for _ in range(80)]
+    batch = pa.record_batch({"s": wide})
+    test = condition_text.parse("s LIKE '%a" + "_" * 32 + "c%'", define("a.b", batch.schema))
+    monkeypatch.setattr(texts, "CONDITION_SECONDS", 0.02)
+    monkeypatch.setattr(texts, "SLICE_BYTES", 100_000)
+    begin = time.thread_time()
+    with pytest.raises(Exhausted, match=r"takes more than 0\.02 s of 80 rows"):
+        test.mask(batch)
+    assert time.thread_time() - begin < 1, "one slice is a part of the batch"
+    grown = "replace(replace(s, 'a', 'aaaaaaaa'), 'b', 'bbbbbbbb')"
+    dear = condition_text.parse(f"{grown} LIKE '%a{'_' * 32}c%'", define("a.b", batch.schema))
+    with pytest.raises(Invalid, match="more than 67,108,864"):
+        dear.mask(pa.record_batch({"s": ["ab" * (1 << 20)]}))
 
 
 def test_all_texts_of_a_condition_share_one_bound() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import Any
 
-from lakestore.errors import Denied
+from lakestore.errors import Denied, LakestoreError
 from lakestore.wire import rpc
 from lakestore_server.access.admission import Admission, RpcCall
 from lakestore_server.access.callers import Caller
@@ -34,14 +34,20 @@ class Rpcs:
     def call(self, caller: Caller, name: str, request: Any) -> Any:
         """The answer of an RPC with one."""
         call = self.begun(caller, name)
-        return call.answer(self._verbs[name](call.request(request)))
+        try:
+            return call.answer(self._verbs[name](call.request(request)))
+        except LakestoreError as error:
+            raise call.told(error) from error
 
     def stream(self, call: RpcCall, name: str, request: Any, *listener: Any) -> Generator[Any]:
         """The answers of an RPC with many, each asked for while the viewer has the right to it."""
-        with closing(self._verbs[name](call.request(request), *listener)) as items:
-            for item in items:
-                call.recheck()
-                yield item
+        try:
+            with closing(self._verbs[name](call.request(request), *listener)) as items:
+                for item in items:
+                    call.recheck()
+                    yield item
+        except LakestoreError as error:
+            raise call.told(error) from error
 
     def read(self, caller: Caller, name: str, data: bytes) -> bytes:
         """The bytes of an answer to the bytes of a request that a query made."""
