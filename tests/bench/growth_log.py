@@ -84,7 +84,7 @@ def random_columns(seed: int = 15) -> pa.RecordBatch:
     return rows(np.random.default_rng(seed).integers(0, 1 << 62, COLUMNS_BATCH_ROWS))
 
 
-def _pids(server: ServerProcess) -> list[int]:
+def pids(server: ServerProcess) -> list[int]:
     """The server and its children."""
     below = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
     return [server.pid, *map(int, below)]
@@ -105,13 +105,13 @@ def beside_kafka(folder: Path) -> Iterator[Figure]:
         topics = Topics(kafka.address)
         topics.make("rows")
         table = lake.create_table("bench.rows", pa.schema([("value", pa.binary())]), buckets=1)
-        before = Spent.of(*_pids(server))
+        before = Spent.of(*pids(server))
         for turn in range(turns):
             theirs.append(sent(kafka, "rows", blobs))
             ours.append(appended(table, batches, TURN_BATCHES))
             _say(f"turn {turn + 1} of {turns}: {ours[-1] / 1e3:,.0f} MB/s, Kafka {theirs[-1] / 1e3:,.0f} MB/s")
         _settled(lake)
-        spent = Spent.of(*_pids(server)).since(before)
+        spent = Spent.of(*pids(server)).since(before)
         if table.scan().count() != turns * TURN_BATCHES * BATCH_ROWS:
             raise AssertionError("rows are missing")
         topics.make("same")
@@ -140,10 +140,10 @@ def columns(folder: Path) -> Iterator[Figure]:
     batches = [random_columns(seed) for seed in range(POOL // 4)]
     with ServerProcess(folder) as server, lakestore.connect(server.address) as lake:
         table = lake.create_table("bench.columns", SCHEMA, buckets=1)
-        before = Spent.of(*_pids(server))
+        before = Spent.of(*pids(server))
         rate = appended(table, batches, COLUMNS_BATCHES)
         _settled(lake)
-        spent = Spent.of(*_pids(server)).since(before)
+        spent = Spent.of(*pids(server)).since(before)
         if table.scan(columns=["count"]).count() != COLUMNS_BATCHES * COLUMNS_BATCH_ROWS:
             raise AssertionError("rows are missing")
     count = COLUMNS_BATCHES * COLUMNS_BATCH_ROWS

@@ -9,13 +9,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import click
 
 from tests.bench import report
-from tests.bench.growth import crowd, lake, measured, pages, picture
+from tests.bench.growth import crowd, fluss, lake, measured, pages, picture
 from tests.bench.growth.keyed import FAILURES, PARTS, Keyed, Limits
 from tests.bench.growth.measured import Measured
 from tests.bench.growth.rows import KINDS, NUMBER
@@ -52,6 +53,8 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> t
 @click.option("--crowd", "crowds", is_flag=True, help="Many tables, buckets, segments, subscribers, once each.")
 @click.option("--lake", "is_lake", is_flag=True, help="Plans and presented cuts of many data files.")
 @click.option("--rounds", default="", callback=_numbers, help="Sizes of tables that rounds with Spark are made upon.")
+@click.option("--fluss", "beside", default="", callback=_numbers, help="Numbers of keys of runs beside Fluss.")
+@click.option("--fluss-buckets", default=4, show_default=True, help="Buckets of both tables.")
 @click.option("--crowd-scale", default=1.0, show_default=True, help="Part of the crowds' sizes.")
 @click.option("--limit", default=900.0, show_default=True, help="Seconds after which no further number of keys begins.")
 @click.option("--dry", is_flag=True, help="Write nothing to docs.")
@@ -67,6 +70,8 @@ def main(
     crowds: bool,
     is_lake: bool,
     rounds: tuple[int, ...],
+    beside: tuple[int, ...],
+    fluss_buckets: int,
     crowd_scale: float,
     limit: float,
     dry: bool,
@@ -98,6 +103,7 @@ def main(
         _logs(logs, is_dry=dry)
     if is_lake or rounds:
         _lake(is_lake, rounds, limit, is_dry=dry)
+    _beside(beside, fluss_buckets, is_dry=dry)
     if crowds:
         _crowd(crowd_scale, is_dry=dry)
     if not dry:
@@ -126,6 +132,15 @@ def _lake(has_files: bool, rounds: Sequence[int], limit: float, *, is_dry: bool)
     for figure in report.measured(parts, parts, _WIDTHS):
         if not is_dry:
             report.write([figure])
+
+
+def _beside(keys: Sequence[int], buckets: int, *, is_dry: bool) -> None:
+    """Runs beside Fluss, one for each number of keys."""
+    for count in keys:
+        part = partial(fluss.beside, count=count, buckets=buckets)
+        for figure in report.measured({"fluss": part}, ["fluss"], _WIDTHS):
+            if not is_dry:
+                report.write([figure])
 
 
 def _crowd(scale: float, *, is_dry: bool) -> None:
