@@ -15,7 +15,6 @@ import numpy as np
 
 import lakestore
 from tests.bench.growth.keyed import TABLE, producer
-from tests.bench.growth.measured import told
 from tests.bench.growth.rows import BATCH_ROWS, Rows
 from tests.bench.growth_log import Spent, pids
 from tests.bench.report import Figure
@@ -90,8 +89,8 @@ def beside(folder: Path, count: int, buckets: int) -> Iterator[Figure]:
         for first in range(0, count, part):
             other.took(*theirs.insert(first, min(part, count - first)))
             mine.took(*ours.insert(first, min(part, count - first)))
-            _say(f"{told(min(first + part, count))} of {told(count)} keys are in both")
-        what = f"{told(count)} keys, {buckets} buckets, beside Fluss (RocksDB, no fsync)"
+            _say(f"{min(first + part, count):,} of {count:,} keys are in both")
+        what = f"{count / 1e6:g} M keys, {buckets} buckets, beside Fluss (RocksDB, no fsync)"
         yield _figure(f"inserts of {what}", mine.ended(), other.ended())
         for turn in range(TURNS):
             other.took(*theirs.update(count, UPDATE_SECONDS / TURNS))
