@@ -13,8 +13,10 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
@@ -38,6 +40,9 @@ BESIDE_BYTES = 4 << 20
 write than all else of a checkpoint's part of a bucket."""
 URGENT_TIMES = 4
 """A bucket of which so many checkpoints' worth is due is compacted without pauses, as rows die faster than it is."""
+Amount = float | npt.NDArray[np.float64]
+Truth = bool | npt.NDArray[np.bool_]
+R = TypeVar("R")
 _EMPTY: Ints = np.empty(0, dtype=np.int64)
 
 
@@ -112,11 +117,7 @@ def runs_due(
         if id(chunk) in busy:
             done, runs = done + runs, []
             continue
-        runs.append(_alone(chunk, base))
-        while len(runs) > 1 and _belong(runs[-2], runs[-1], limits):
-            last = runs.pop()
-            before = runs[-1]
-            runs[-1] = SegmentRun(before.chunks + last.chunks, before.live + last.live, before.size + last.size, True)
+        join_last(runs, _alone(chunk, base), lambda before, after: _belong(before, after, limits), _joined)
     return [run for run in done + runs if run.due]
 
 
@@ -126,17 +127,52 @@ def _alone(chunk: Chunk, base: Base) -> SegmentRun:
     stale = len(kills) - len(BitMap64(kills) & base.dead) if len(kills) else 0
     held, gone = chunk.rows + len(kills), dead + stale
     size = chunk.size * (held - gone) // max(held, 1)
-    return SegmentRun([chunk], held - gone, size, gone > 0 and 2 * gone >= held)
+    return SegmentRun([chunk], held - gone, size, bool(is_mostly_gone(held, gone)))
 
 
 def _belong(before: SegmentRun, after: SegmentRun, limits: Limits) -> bool:
-    return (
-        before.live + 1 < 2 * (after.live + 1)
-        and before.chunks[0].schema_id == after.chunks[0].schema_id
-        and before.live + after.live <= limits.segment_rows
-        and before.size + after.size <= limits.segment_bytes
-        and before.nbytes + after.nbytes <= max(limits.compaction_bytes, limits.segment_bytes)
+    is_alike = before.chunks[0].schema_id == after.chunks[0].schema_id
+    first, last = (Amounts(each.live, each.size, each.nbytes) for each in (before, after))
+    return is_alike and bool(are_joined(first, last, limits))
+
+
+def _joined(before: SegmentRun, after: SegmentRun) -> SegmentRun:
+    return SegmentRun(before.chunks + after.chunks, before.live + after.live, before.size + after.size, True)
+
+
+class Amounts(NamedTuple):
+    """The amounts of a run of segments by which it is joined with its neighbour; or of several, side by side."""
+
+    live: Amount
+    """Rows that stay."""
+    size: Amount
+    """Bytes that stay."""
+    nbytes: Amount
+    """Bytes to read."""
+
+
+def are_joined(before: Amounts, after: Amounts, limits: Limits) -> Truth:
+    """Whether a run becomes one with the next one, which is not half as small, if both fit into a segment."""
+    is_level = before.live + 1 < 2 * (after.live + 1)
+    fits = (before.live + after.live <= limits.segment_rows) & (before.size + after.size <= limits.segment_bytes)
+    found: Truth = (
+        is_level & fits & (before.nbytes + after.nbytes <= max(limits.compaction_bytes, limits.segment_bytes))
     )
+    return found
+
+
+def is_mostly_gone(held: Amount, gone: Amount) -> Truth:
+    """Whether so much of what a segment holds is gone that it is rewritten even if it stays alone."""
+    found: Truth = (gone > 0) & (2 * gone >= held)
+    return found
+
+
+def join_last(runs: list[R], new: R, belong: Callable[[R, R], bool], joined: Callable[[R, R], R]) -> None:
+    """Put a run behind others, and make the last two one as long as they belong together."""
+    runs.append(new)
+    while len(runs) > 1 and belong(runs[-2], runs[-1]):
+        last = runs.pop()
+        runs[-1] = joined(runs[-1], last)
 
 
 @dataclass(slots=True)

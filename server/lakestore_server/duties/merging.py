@@ -296,7 +296,8 @@ def groups_due(held: BucketLog, limits: Limits) -> Iterator[list[Segment]]:
     for chunk in [*held.chunks, None]:
         fits = isinstance(chunk, Segment) and _is_eligible(chunk, held.base.end, limits)
         if run and not (fits and chunk is not None and _belong(run[-1], chunk, held.base.end)):
-            yield from _groups(run, limits)
+            for first, end in groups([each.size for each in run], limits):
+                yield run[first:end]
             run = []
         if fits and isinstance(chunk, Segment):
             run.append(chunk)
@@ -306,7 +307,12 @@ def _is_eligible(chunk: Segment, base_end: int, limits: Limits) -> bool:
     """Whether a segment is neither large, nor one that checkpoints put together."""
     is_small = chunk.part.at is not None or chunk.own_size < limits.shared_segment_bytes
     is_compacted = chunk.start < base_end and 2 * chunk.rows < limits.segment_rows
-    return not (is_small or is_compacted or chunk.size * _growth(limits) > limits.merged_segment_bytes)
+    return not is_small and not is_compacted and is_mergeable(chunk.size, limits)
+
+
+def is_mergeable(size: float, limits: Limits) -> bool:
+    """Whether a segment of so many bytes is small enough to become part of a larger one."""
+    return size * _growth(limits) <= limits.merged_segment_bytes
 
 
 def _belong(before: Segment, after: Chunk, base_end: int) -> bool:
@@ -319,24 +325,25 @@ def _growth(limits: Limits) -> int:
     return max(limits.merge_segments // 2, 1)
 
 
-def _groups(run: Sequence[Segment], limits: Limits) -> Iterator[list[Segment]]:
+def groups(sizes: Sequence[float], limits: Limits) -> Iterator[tuple[int, int]]:
+    """[first, end) of the neighbours that become one, by the bytes of segments that belong together, in order."""
     first = 0
-    while first + 1 < len(run):
-        count = _group_at(run[first : first + SPREAD * limits.merge_segments], limits)
+    while first + 1 < len(sizes):
+        count = _group_at(sizes[first : first + SPREAD * limits.merge_segments], limits)
         if count:
-            yield list(run[first : first + count])
+            yield first, first + count
         first += count or 1
 
 
-def _group_at(run: Sequence[Segment], limits: Limits) -> int:
+def _group_at(sizes: Sequence[float], limits: Limits) -> int:
     """The number of first segments that become one; 0 for none."""
-    size = largest = 0
+    total, largest = 0.0, 0.0
     growth = _growth(limits)
-    for number, each in enumerate(run):
-        if size + each.size > limits.merged_segment_bytes:
-            return number if number >= max(growth, 2) and largest * growth <= size else 0
-        size, largest = size + each.size, max(largest, each.size)
-        if number + 1 >= limits.merge_segments and largest * growth <= size:
+    for number, size in enumerate(sizes):
+        if total + size > limits.merged_segment_bytes:
+            return number if number >= max(growth, 2) and largest * growth <= total else 0
+        total, largest = total + size, max(largest, size)
+        if number + 1 >= limits.merge_segments and largest * growth <= total:
             return number + 1
     return 0
 

@@ -334,15 +334,14 @@ def segment_runs(
     at = next((i for i, chunk in enumerate(chunks) if not isinstance(chunk, Segment)), len(chunks))
     rows = chunks[-1].end - chunks[at].start
     size = sum(chunk.size for chunk in chunks[at:])
-    while at and chunks[at - 1].end - chunks[at - 1].start <= rows and chunks[at - 1].schema_id == chunks[at].schema_id:
-        if chunks[at - 1].end <= base_end:
+    most = segment_bytes if bytes_max is None else bytes_max
+    while at and chunks[at - 1].schema_id == chunks[at].schema_id and chunks[at - 1].end > base_end:
+        before = chunks[at - 1]
+        if not is_taken_along(before.end - before.start, before.size, rows, size, limits.segment_rows, most):
             break
-        merged = rows + chunks[at - 1].end - chunks[at - 1].start
-        size += chunks[at - 1].size
-        fits = merged <= limits.segment_rows and size <= (segment_bytes if bytes_max is None else bytes_max)
-        if not (fits and _within(chunks[at - 1], chunks[at], span_us, marks)):
+        if not _within(before, chunks[at], span_us, marks):
             break
-        at, rows = at - 1, merged
+        at, rows, size = at - 1, rows + before.end - before.start, size + before.size
     runs: list[list[Chunk]] = []
     size = 0
     for chunk in chunks[at:]:
@@ -355,6 +354,13 @@ def segment_runs(
             runs.append([chunk])
             size = chunk.size
     return list(chunks[:at]), runs
+
+
+def is_taken_along(
+    before_rows: float, before_bytes: float, rows: float, nbytes: float, rows_max: float, bytes_max: float
+) -> bool:
+    """Whether a small segment becomes one with new rows behind it, which are as many at least."""
+    return before_rows <= rows and rows + before_rows <= rows_max and nbytes + before_bytes <= bytes_max
 
 
 def _part_of(retention: Retention | None, limits: Limits) -> tuple[int, int]:

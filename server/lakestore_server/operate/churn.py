@@ -1,19 +1,23 @@
 """A table's life under even updates, simulated: checkpoints, merges of the index's runs, compaction of segments.
 
-Numbers of entries and rows alone, by the rules of the code: each update meets any key with the same chance, so that
-the live part of old rows and the union of runs are known without drawing a key. Time goes by checkpoints.
+Numbers of entries and rows alone, by the rules that the duties have: each update meets any key with the same
+chance, so that the live part of old rows and the union of runs are known without drawing a key. Time goes by
+checkpoints.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lakestore.limits import DEFAULT, Limits
-from lakestore_server.duties.segment_cut import SMALL_TOGETHER
+from lakestore_server.duties.compaction import Amounts, are_joined, is_mostly_gone, join_last
+from lakestore_server.duties.merging import groups, is_mergeable
+from lakestore_server.duties.segment_cut import SMALL_TOGETHER, is_taken_along
 from lakestore_server.index.levels import due
 
 Floats = npt.NDArray[np.float64]
@@ -85,6 +89,20 @@ class Runs:
         self.most = max(self.most, sum(self.sizes))
 
 
+class _Run(NamedTuple):
+    """Neighbouring segments that become one."""
+
+    first: int
+    end: int
+    amounts: Amounts
+    is_due: bool
+
+    def joined(self, after: _Run) -> _Run:
+        """This one with the next."""
+        amounts = Amounts(*(a + b for a, b in zip(self.amounts, after.amounts, strict=True)))
+        return _Run(self.first, after.end, amounts, True)
+
+
 @dataclass(slots=True)
 class Bucket:
     """The segments of a bucket: [start, end) of each, and the rows that are stored."""
@@ -126,34 +144,31 @@ class Bucket:
 
     def cut(self, rows: float) -> None:
         """A segment of new rows, with small ones before it."""
+        limits, stored = self.life.limits, self.life.stored_bytes
         start, size, base = self.head, rows, self.log_start
-        first = len(self.starts)
-        while first and self.held[first - 1] <= size and size + self.held[first - 1] <= self._together:
-            if self.ends[first - 1] <= base:
+        first, most = len(self.starts), SMALL_TOGETHER * limits.shared_segment_bytes
+        while first and self.ends[first - 1] > base:
+            before = float(self.held[first - 1])
+            if not is_taken_along(before, before * stored, size, size * stored, limits.segment_rows, most):
                 break
             first -= 1
-            start, size = float(self.starts[first]), size + float(self.held[first])
+            start, size = float(self.starts[first]), size + before
         self.head += rows
         self._replace(first, len(self.starts), [(start, self.head, size)])
 
-    @property
-    def _together(self) -> float:
-        """Rows that checkpoints put into one segment; larger ones are merged beside them."""
-        limits = self.life.limits
-        return min(self._rows_max, SMALL_TOGETHER * limits.shared_segment_bytes / self.life.stored_bytes)
-
     def merge(self) -> None:
-        """Make the newest segments one, as merging beside serving does, once they are enough."""
+        """Make neighbours in the log one, as merging beside serving does, once they are enough."""
         limits, stored = self.life.limits, self.life.stored_bytes
-        growth = max(limits.merge_segments // 2, 1)
-        most = limits.merged_segment_bytes / stored
         first = end = len(self.starts)
-        while first and self.held[first - 1] * growth <= most and self.starts[first - 1] >= self.log_start:
+        while first and is_mergeable(float(self.held[first - 1]) * stored, limits):
+            if self.starts[first - 1] < self.log_start:
+                break
             first -= 1
-        held = self.held[first:end]
-        is_full = len(held) >= max(growth, 2) and float(held.sum() + held[-1]) > most
-        if (len(held) >= limits.merge_segments or is_full) and float(held.max()) * growth <= float(held.sum()):
-            self._replace(first, end, [(float(self.starts[first]), float(self.ends[-1]), float(held.sum()))])
+        sizes = (self.held[first:end] * stored).tolist()
+        for low, high in reversed(list(groups(sizes, limits))):  # from behind, so that places stay
+            rows = float(self.held[first + low : first + high].sum())
+            span = float(self.starts[first + low]), float(self.ends[first + high - 1])
+            self._replace(first + low, first + high, [(*span, rows)])
 
     @property
     def log_start(self) -> float:
@@ -165,24 +180,27 @@ class Bucket:
         below = int(np.searchsorted(self.ends, self.log_start, side="right"))
         if not below:
             return
-        live = self.live()[:below]
-        is_dead = 2 * live <= self.held[:below]
-        joins = (live[:-1] < 2 * live[1:]) & (live[:-1] + live[1:] <= self._rows_max)
-        if is_dead.any() or joins.any():
+        live, held, stored = self.live()[:below], self.held[:below], self.life.stored_bytes
+        is_dead = np.asarray(is_mostly_gone(held, held - live))
+        before, after = (
+            Amounts(live[part], live[part] * stored, held[part] * stored) for part in (slice(None, -1), slice(1, None))
+        )
+        joins = are_joined(before, after, self.life.limits)
+        if is_dead.any() or np.asarray(joins).any():
             self._rewrite(live, is_dead)
 
     def _rewrite(self, live: Floats, is_dead: npt.NDArray[np.bool_]) -> None:
-        runs: list[tuple[int, int, float, bool]] = []
+        stored, limits = self.life.stored_bytes, self.life.limits
+        runs: list[_Run] = []
         for at, rows in enumerate(live.tolist()):
-            runs.append((at, at + 1, rows, bool(is_dead[at])))
-            while len(runs) > 1 and runs[-2][2] < 2 * runs[-1][2] and runs[-2][2] + runs[-1][2] <= self._rows_max:
-                last, before = runs.pop(), runs.pop()
-                runs.append((before[0], last[1], before[2] + last[2], True))
-        room = self.life.limits.compaction_bytes / self.life.buckets / self.life.stored_bytes
-        for first, end, rows, is_due in reversed(runs):  # from behind, so that places stay
+            held = float(self.held[at])
+            run = _Run(at, at + 1, Amounts(rows, rows * stored, held * stored), bool(is_dead[at]))
+            join_last(runs, run, lambda a, b: bool(are_joined(a.amounts, b.amounts, limits)), _Run.joined)
+        room = limits.compaction_bytes / self.life.buckets
+        for first, end, amounts, is_due in reversed(runs):  # from behind, so that places stay
             if is_due and room > 0:
-                room -= float(self.held[first:end].sum())
-                self._replace(first, end, [(float(self.starts[first]), float(self.ends[end - 1]), rows)])
+                room -= float(amounts.nbytes)
+                self._replace(first, end, [(float(self.starts[first]), float(self.ends[end - 1]), float(amounts.live))])
 
     def _replace(self, first: int, end: int, new: list[tuple[float, float, float]]) -> None:
         self.written += sum(rows for *_, rows in new)
