@@ -170,16 +170,19 @@ class Shell:
             click.echo("\n".join(str(row["explanation"]) for row in shown))
         else:
             _page(lambda width: table(shown, width) if shown else "no rows", len(shown))
-        more = f", {self.rows:,} shown (.rows)" if found.num_rows > self.rows else ""
+        count = found.num_rows + result.rows_behind
+        more = f", {self.rows:,} shown (.rows)" if count > self.rows else ""
         if self.timing:
-            click.echo(f"{found.num_rows:,} rows{more}, {seconds:.3f} s", err=True)
+            click.echo(f"{count:,} rows{more}, {seconds:.3f} s", err=True)
         elif more:
-            click.echo(f"{found.num_rows:,} rows{more}", err=True)
+            click.echo(f"{count:,} rows{more}", err=True)
 
     def _answered(self, text: str) -> union_sql.SqlResult:
         """The answer of a query that runs beside; Ctrl-C interrupts it."""
         interrupts: list[Callable[[], None]] = []
-        query = union_sql.Query(text, at=self.at, external_access=self.external_access, started=interrupts.append)
+        query = union_sql.Query(
+            text, at=self.at, external_access=self.external_access, kept_rows=self.rows, started=interrupts.append
+        )
         worker = ThreadPoolExecutor(1, "query")
         answer = worker.submit(union_sql.run, self.lake.transport, query, self.known)
         worker.shutdown(wait=False)

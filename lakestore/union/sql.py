@@ -52,6 +52,7 @@ _CLOSED = _REPLACES_NOTHING | {
     "autoload_known_extensions": "false",
 }
 """No file and no address is read, and nothing is installed; the text cannot change that, as the settings are locked."""
+_BATCH_ROWS = 100_000
 _DOTTED = re.compile(r"\w+\.\w+")
 _WORD = re.compile(r"\w+")
 _NAN = re.compile(r"\bnan\b", re.IGNORECASE)
@@ -63,11 +64,13 @@ class SqlResult:
     """The rows of a query."""
 
     table: pa.Table
-    """All of them."""
+    """All of them, or the first as many as are kept."""
     token: str
     """The cut they were read at; empty when the query names no table."""
     reads: tuple[Explanation, ...] = ()
     """The reads of tables that the query made, each with the condition that reached it and its figures."""
+    rows_behind: int = 0
+    """Rows that the query made and did not keep, as `Query.kept_rows` asked."""
 
     def explain(self) -> str:
         """A few lines for each table: what was read of it, what was spared, and what it took."""
@@ -141,6 +144,8 @@ class Query:
     """Whether it may read files and addresses."""
     bounds: Bounds | None = None
     """None: as much as there is."""
+    kept_rows: int | None = None
+    """Rows that are kept, in bounded memory; those behind are made and counted. None: all."""
     started: Callable[[Callable[[], None]], None] | None = None
     """Told, before the query runs, the function by which another thread interrupts it."""
 
@@ -175,7 +180,8 @@ def _run(source: Source, query: Query, asked: Statement, tables: Callable[[], Se
     named |= {table.name: table.name for table in known if table.name in quoted}
     request = _Request(engine, asked, query, known if asked.of_catalog else (), frozenset(quoted & set(named)), tables)
     if not named and not asked.past:
-        return SqlResult(_answer(request, {}, []), "")
+        found, behind = _answer(request, {}, [])
+        return SqlResult(found, "", rows_behind=behind)
     with ExitStack() as held:
         cut = held.enter_context(opened(source, list(named), query.at, query.require)) if named else None
         system = {word for word in _WORD.findall(query.text.lower()) if word in SYSTEM_TYPES}
@@ -188,9 +194,9 @@ def _run(source: Source, query: Query, asked: Statement, tables: Callable[[], Se
             counted = _counted(asked, cut, next(iter(views)))
             if counted is not None:
                 return counted
-        found = _answer(request, views, failures)
+        found, behind = _answer(request, views, failures)
         reads = tuple(read for rows in views.values() for read in rows.reads)
-        return SqlResult(found, cut.token if cut else then.token, reads)
+        return SqlResult(found, cut.token if cut else then.token, reads, behind)
 
 
 def _position(engine: Any, text: str) -> str:
@@ -258,7 +264,8 @@ class _Request:
     tables: Callable[[], Sequence[Table]] = tuple
 
 
-def _answer(request: _Request, tables: Mapping[str, Rows], failures: list[LakestoreError]) -> pa.Table:
+def _answer(request: _Request, tables: Mapping[str, Rows], failures: list[LakestoreError]) -> tuple[pa.Table, int]:
+    """The rows that are kept, and the number of those behind them."""
     engine, query, text = request.engine, request.query, request.asked.text
     connection = engine.connect(config=query.settings)
     try:
@@ -275,8 +282,11 @@ def _answer(request: _Request, tables: Mapping[str, Rows], failures: list[Lakest
         if query.started is not None:
             query.started(connection.interrupt)
         found = _executed(connection, text, query.params)
-        return _utc(found.to_arrow_table() if query.bounds is None else _first(found, query.bounds.rows))
-    except engine.Error as error:
+        if query.kept_rows is not None:
+            kept, behind = _kept(found, query.kept_rows)
+            return _utc(kept), behind
+        return _utc(found.to_arrow_table() if query.bounds is None else _first(found, query.bounds.rows)), 0
+    except (engine.Error, pa.ArrowException, OSError) as error:  # of a stream they are Arrow's
         if failures:
             raise failures[0] from error
         raise Invalid(f"the query failed: {sql_text.plain(error)}{_hint(request, error)}") from error
@@ -299,6 +309,20 @@ def _first(found: duckdb.DuckDBPyConnection, rows: int) -> pa.Table:
         except StopIteration:
             break
     return pa.Table.from_batches(batches, reader.schema).slice(0, rows)
+
+
+def _kept(found: duckdb.DuckDBPyConnection, rows: int) -> tuple[pa.Table, int]:
+    """The first rows of an answer, and the number of the others, one batch of which is held at a time."""
+    reader = found.to_arrow_reader(_BATCH_ROWS)
+    batches: list[pa.RecordBatch] = []
+    kept = behind = 0
+    for batch in reader:
+        mine = batch.slice(0, rows - kept)
+        if mine.num_rows:
+            batches.append(mine)
+        kept += mine.num_rows
+        behind += batch.num_rows - mine.num_rows
+    return pa.Table.from_batches(batches, reader.schema), behind
 
 
 def _has_nan(params: Params) -> bool:

@@ -1,0 +1,38 @@
+"""Answers of which the first rows are kept: the others are counted, and failures on the way are the query's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lakestore as ls
+from lakestore.errors import Invalid
+from lakestore.union.sql import Bounds, Query, run
+from tests.support.served import Served
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[ls.Lake]:
+    """A lake of a server in this process."""
+    with Served(tmp_path) as served:
+        yield served.lake
+
+
+def test_rows_behind_the_first_are_counted_in_bounded_memory(lake: ls.Lake) -> None:
+    before = pa.total_allocated_bytes()
+    text = "SELECT range AS r, repeat('x', 50) || range AS t FROM range(1000000)"
+    found = run(lake.transport, Query(text, kept_rows=1_000))
+    assert (len(found), found.rows_behind) == (1_000, 999_000)
+    assert found.table.column("r").to_pylist() == list(range(1_000))
+    assert pa.total_allocated_bytes() - before < 30 << 20
+    assert run(lake.transport, Query("SELECT 1 AS n WHERE false", kept_rows=5)).table.column_names == ["n"]
+
+
+@pytest.mark.parametrize("more", [{"kept_rows": 10}, {"bounds": Bounds(1 << 30, 600_000)}, {}])
+def test_a_failure_behind_the_first_rows_is_the_query_s(lake: ls.Lake, more: dict[str, object]) -> None:
+    text = "SELECT CASE WHEN range = 500000 THEN CAST('x' || range AS INT) ELSE range END AS z FROM range(1000000)"
+    with pytest.raises(Invalid, match=r"^the query failed: .*Could not convert string 'x500000'"):
+        run(lake.transport, Query(text, **more))  # type: ignore[arg-type]
