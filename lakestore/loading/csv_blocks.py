@@ -308,9 +308,14 @@ def header_of(file: File, head: bytes, delimiter: str) -> list[str]:
             pa.BufferReader(line.rstrip(b"\r\n") + b"\n"),
             parse_options=pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         )
-    except (pa.ArrowException, UnicodeDecodeError) as error:
+        names = list(read.schema.names)
+    except UnicodeDecodeError as error:
+        raise Invalid(f"{file.shown}: the header is no UTF-8: save the file as UTF-8") from error
+    except pa.ArrowException as error:
         raise Invalid(f"{file.shown}: the header cannot be read: {str(error).splitlines()[0]}") from error
-    return list(read.schema.names)
+    if read.num_rows:
+        raise Invalid(f"{file.shown}: its lines end in a carriage return alone: save it with line feeds")
+    return names
 
 
 def text_columns(file: File, text: Text, options: Options, rows: int) -> tuple[list[str], list[pa.Array], int]:

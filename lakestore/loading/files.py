@@ -44,9 +44,11 @@ _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 
 
 class Stdin(io.BufferedIOBase):
-    """The standard input, of which the beginning can be read once more."""
+    """The standard input, or a pipe with a name, of which the beginning can be read once more."""
 
-    def __init__(self, source: IO[bytes]) -> None:
+    def __init__(self, source: IO[bytes], *, is_own: bool = False) -> None:
+        """`is_own` says that the source is closed at its end."""
+        self._is_own = is_own
         self._source, self._noted, self._waiting = source, bytearray(), b""
         self._copy: IO[bytes] | None = None
         self._is_noting = False
@@ -60,9 +62,17 @@ class Stdin(io.BufferedIOBase):
         if size is None or size < 0:
             raise io.UnsupportedOperation("the standard input is read in pieces")
         taken, self._waiting = self._waiting[:size], self._waiting[size:]
-        data = taken + self._source.read(size - len(taken)) if len(taken) < size else taken
+        data = taken + self._more(size - len(taken)) if len(taken) < size else taken
         if self._is_noting:
             self._noted += data
+        return data
+
+    def _more(self, size: int) -> bytes:
+        if self._source.closed:
+            return b""
+        data = self._source.read(size)
+        if self._is_own and not data:
+            self._source.close()
         return data
 
     @contextmanager
@@ -198,7 +208,19 @@ def source_of(text: str, *, name: str = "", kind: str | None = None) -> Source:
         return Source(name or os.path.abspath(text), text, tuple(_local(each, kind) for each in paths))
     if not path.exists():
         raise Invalid(f"{text} does not exist")
+    if not path.is_file():
+        return _piped(path, name, kind)
     return Source(name or str(path.resolve()), text, (_local(path, kind),))
+
+
+def _piped(path: Path, name: str, kind: str | None) -> Source:
+    """A pipe or device, which is read once as stdin is, and has no identity but the name that is given."""
+    found, compression = _format(str(path), kind)
+    try:
+        stream = open(path, "rb", buffering=0)
+    except OSError as error:
+        raise Invalid(f"{path} cannot be opened: {error.strerror}") from error
+    return Source(name, str(path), (File(name, str(path), found, compression, stdin=Stdin(stream, is_own=True)),))
 
 
 def _stdin() -> IO[bytes]:

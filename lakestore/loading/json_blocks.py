@@ -219,6 +219,8 @@ def _decimal_names(field: pa.Field, names: set[str]) -> bool:
     if t.is_struct(kind):
         return all(_decimal_names(part, names) for part in kind)
     inside: set[str] = set()
+    if t.is_map(kind):
+        return _decimal_names(pa.field("", kind.item_type), inside) and not inside
     if t.is_list(kind) and t.is_struct(kind.value_type):
         return _decimal_names(pa.field("", kind.value_type), names)
     return not t.is_list(kind) or (_decimal_names(pa.field("", kind.value_type), inside) and not inside)

@@ -24,6 +24,7 @@ import pyarrow.json as pajson
 
 from lakestore.connectors.bridge.casting import casts
 from lakestore.connectors.bridge.formats.json import inference, json_one
+from lakestore.connectors.bridge.formats.json.json_maps import as_maps, entries_as_lists, entry_lists, has_keys_once
 from lakestore.connectors.bridge.formats.json.json_one import DEPTH_MAX, Number, Refused, Twice
 from lakestore.connectors.bridge.formats.json.json_types import Shape
 from lakestore.connectors.bridge.framing.spans import spans
@@ -225,8 +226,14 @@ def parsed_at_once(data: pa.Buffer, count: int, shape: Shape, unexpected: str) -
 
     The caller sees to it that the data is UTF-8 without zero bytes and far decimals, and nests not too deep.
     """
+    if shape.maps:
+        text = entries_as_lists(data, shape.maps)
+        if text is None:
+            return None
+        data = pa.py_buffer(text)
     reading = pajson.ReadOptions(use_threads=False, block_size=data.size + 1)
-    parsing = pajson.ParseOptions(explicit_schema=shape.parse, unexpected_field_behavior=unexpected)
+    told = [part.with_type(entry_lists(part.type)) for part in shape.parse] if shape.maps else list(shape.parse)
+    parsing = pajson.ParseOptions(explicit_schema=pa.schema(told), unexpected_field_behavior=unexpected)
     try:
         table = pajson.read_json(pa.BufferReader(data), read_options=reading, parse_options=parsing)
     except (pa.ArrowInvalid, UnicodeDecodeError):
@@ -235,7 +242,7 @@ def parsed_at_once(data: pa.Buffer, count: int, shape: Shape, unexpected: str) -
         return None
     if not shape.parse.names:
         return pa.array([{}] * count, pa.struct([]))
-    columns = [table.column(part.name).combine_chunks() for part in shape.parse]
+    columns = [as_maps(table.column(part.name).combine_chunks(), part.type) for part in shape.parse]
     if not all(_sound(column) for column in columns):
         return None
     return shape.told(pa.StructArray.from_arrays(columns, fields=list(shape.parse)))
@@ -249,13 +256,15 @@ def _too_deep(values: pa.BinaryArray) -> bool:
 
 
 def _sound(array: pa.Array) -> bool:
-    """Whether Arrow's reader took no more than is right: NaN and infinity are no JSON, and it lets decimals through
-    that are longer than their type."""
+    """Whether Arrow's reader took no more than is right: NaN and infinity are no JSON, it lets decimals through that
+    are longer than their type, and a key of a map may be in it twice."""
     kind, t = array.type, pa.types
     if t.is_struct(kind):
         return all(_sound(array.field(at)) for at in range(kind.num_fields))
     if t.is_list(kind):
         return _sound(array.values)
+    if t.is_map(kind):
+        return has_keys_once(array) and _sound(array.items)
     if t.is_decimal(kind):
         return casts.whole_decimals(array)
     return not t.is_floating(kind) or pc.all(pc.is_finite(array)).as_py() is not False

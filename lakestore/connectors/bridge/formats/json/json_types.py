@@ -6,6 +6,7 @@ a field comes, it is read as that, and cast where nothing is lost.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -14,8 +15,10 @@ import pyarrow as pa
 from lakestore.connectors.bridge.casting import casts
 from lakestore.connectors.bridge.casting.cast_rules import Rule
 from lakestore.connectors.bridge.formats.json import json_one
+from lakestore.connectors.bridge.formats.json.json_maps import Path, map_paths
 from lakestore.connectors.bridge.formats.json.json_one import Number
 from lakestore.connectors.bridge.framing.wire import Part
+from lakestore.model.types import parts
 
 _FRACTION = pa.decimal128(38, 9)
 _ELEMENTS_SEEN = 4
@@ -33,6 +36,8 @@ class Shape:
     """Whether a type is wanted that Arrow's reader does not know."""
     reader: json_one.Reader
     """The reading of one record."""
+    maps: tuple[Path, ...] = ()
+    """The paths of maps, which Arrow's reader takes as lists of entries."""
     learned: dict[str, pa.DataType] = field(default_factory=dict)
     """Path of a field to the type in which records send it, where that is not the usual one."""
     has_extra: bool = False
@@ -44,7 +49,9 @@ class Shape:
     def of(wanted: pa.Schema, part: Part) -> Shape:
         """Nothing is learned yet."""
         reader = json_one.Reader(pa.struct(list(wanted)), part)
-        return Shape(wanted, _loose(wanted), any(_by_hand(each.type) for each in wanted), reader)
+        maps = map_paths(wanted)
+        by_hand = maps is None or any(_by_hand(each.type) for each in wanted)
+        return Shape(wanted, _loose(wanted), by_hand, reader, tuple(maps or ()))
 
     @property
     def parse(self) -> pa.Schema:
@@ -87,6 +94,8 @@ class Shape:
             return pa.struct([self._part(part, path, times_only=times_only) for part in kind])
         if pa.types.is_list(kind):
             return pa.list_(self._kind(kind.value_type, f"{path}[]", times_only=times_only))
+        if pa.types.is_map(kind):
+            return pa.map_(kind.key_type, self._kind(kind.item_type, f"{path}{{}}", times_only=times_only))
         usual = _texts(kind)
         return usual if times_only and not pa.types.is_temporal(kind) else self.learned.get(path, usual)
 
@@ -112,6 +121,9 @@ def _see(
     elif pa.types.is_list(kind):
         for element in value[:_ELEMENTS_SEEN] if isinstance(value, list) else ():
             _see(element, kind.value_type, f"{path}[]", seen, kinds)
+    elif pa.types.is_map(kind):
+        for element in itertools.islice(value.values(), _ELEMENTS_SEEN) if isinstance(value, dict) else ():
+            _see(element, kind.item_type, f"{path}{{}}", seen, kinds)
     elif value is not None:
         kinds[path] = kind
         seen.setdefault(path, []).append(value)
@@ -150,7 +162,7 @@ def _texts(kind: pa.DataType) -> pa.DataType:
 
 
 def _has_decimals(kind: pa.DataType) -> bool:
-    inside = list(kind) if pa.types.is_struct(kind) else [kind.value_field] if pa.types.is_list(kind) else []
+    inside = parts(kind)
     return bool(pa.types.is_decimal(kind)) or any(_has_decimals(part.type) for part in inside)
 
 
@@ -161,4 +173,6 @@ def _by_hand(kind: pa.DataType) -> bool:
         return any(_by_hand(part.type) for part in kind)
     if t.is_list(kind):
         return _by_hand(kind.value_type)
-    return bool(t.is_map(kind) or t.is_binary(kind) or (t.is_fixed_size_binary(kind) and not t.is_decimal(kind)))
+    if t.is_map(kind):
+        return _by_hand(kind.item_type)
+    return bool(t.is_binary(kind) or (t.is_fixed_size_binary(kind) and not t.is_decimal(kind)))
