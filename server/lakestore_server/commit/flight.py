@@ -26,6 +26,10 @@ from lakestore_server.state.view import View
 
 COMMITS_MAX = 16
 """Commits under way at most: beyond it, work waits in the queue, where it becomes one group."""
+LOG_BYTES_MIN, LOG_COMMITS_MAX = 512 << 10, 2
+"""Large commits of logs under way: one that is synced and one that is written meanwhile. More would be durable no
+sooner, and each one costs the same whether it has one request or several; those that wait become one group.
+"""
 
 
 @dataclass(slots=True)
@@ -41,6 +45,11 @@ class Underway:
     answers: list[tuple[Future[Any], Any]] = field(default_factory=list)
     """Futures, and their results or errors, given once the commit is durable."""
     nbytes: int = 0
+
+    @property
+    def is_large_log(self) -> bool:
+        """Whether it is many bytes that no index is to know of, so that to make it costs little beside writing it."""
+        return self.nbytes >= LOG_BYTES_MIN and not self.entries
 
 
 def give(future: Future[Any], outcome: Any) -> None:
@@ -73,7 +82,7 @@ class Flight:
         self._changed, self._asked = threading.Condition(lock), threading.Condition(lock)
         """One for the loop, one for the thread: a commit that the loop settles itself need not wake that."""
         self._commits: deque[Underway] = deque()
-        self._nbytes = 0
+        self._nbytes = self._large_logs = 0
         self._is_handed_over = self._closing = False
         self._refusal: NotWritten | None = None
         self._failure: BaseException | None = None
@@ -86,7 +95,8 @@ class Flight:
         """The work for which there is room now; `made_room` is called when there is more."""
         if len(self._commits) >= COMMITS_MAX:
             return Room.NONE
-        return Room.SMALL if self._nbytes >= self._bytes_max else Room.ANY
+        is_full = self._nbytes >= self._bytes_max or self._large_logs >= LOG_COMMITS_MAX
+        return Room.SMALL if is_full else Room.ANY
 
     def drain(self) -> None:
         """Wait until nothing is under way; raises as `check`."""
@@ -117,6 +127,7 @@ class Flight:
         with self._changed:
             self._commits.append(commit)
             self._nbytes += commit.nbytes
+            self._large_logs += commit.is_large_log
 
     def go_on(self, *, in_place: bool) -> None:
         """Have the commits that were added settled: `in_place` if the loop loses nothing by that; raises as `check`."""
@@ -140,7 +151,7 @@ class Flight:
         with self._changed:
             lost, self._refusal = list(self._commits), None
             self._commits.clear()
-            self._nbytes = 0
+            self._nbytes = self._large_logs = 0
             return lost
 
     def stop(self) -> list[Underway]:
@@ -165,6 +176,7 @@ class Flight:
             with self._changed:
                 self._commits.popleft()
                 self._nbytes -= commit.nbytes
+                self._large_logs -= commit.is_large_log
                 self._changed.notify_all()
             self._made_room()
             for future, outcome in commit.answers:

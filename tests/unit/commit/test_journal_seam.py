@@ -19,6 +19,7 @@ from lakestore.client.writer import change
 from lakestore.errors import Conflict, Exhausted, Fenced, NotFound, Unavailable
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.flight import LOG_BYTES_MIN
 from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.disk import Disk
 from lakestore_server.main import Server
@@ -101,6 +102,33 @@ def message(
 def none_is_done(answers: Sequence[Future[Any]]) -> bool:
     time.sleep(SOON)
     return not any(answer.done() for answer in answers)
+
+
+def test_large_commits_of_a_log_become_one_group_behind_two_that_are_on_their_way(world: World) -> None:
+    """Each frame costs the same; small commits go on beside them."""
+    rows = pa.RecordBatch.from_pydict({"id": range(40_000), "v": range(40_000)}, SCHEMA)
+    assert rows.nbytes > LOG_BYTES_MIN
+    engine = world.server.engine
+    for turn in range(2):  # the commits of the first turn are no longer counted in the second
+        lsn = engine.view.lsn
+        world.slow.hold()
+        requests = [pb.CommitRequest(changes=[change("t.log", pb.APPEND, [rows], 0)]) for _ in range(5)]
+        answers = list[Future[Any]]()
+        for number, request in enumerate(requests):
+            answers.append(world.pool.submit(world.lake.transport.commit, request))
+            until(lambda: world.slow.on_way + len(engine.loop.queue) > number, "the request")  # noqa: B023
+        assert none_is_done(answers)
+        assert (world.slow.on_way, len(engine.loop.queue)) == (2, 3)
+        if turn:
+            small = message("t.keyed", pb.UPSERT, turn)
+            answers.append(world.pool.submit(world.lake.transport.commit, small))
+            until(lambda: world.slow.on_way == 3, "the small commit")
+            assert len(engine.loop.queue) == 3
+        world.slow.let_go()
+        for answer in answers:
+            answer.result(10)
+        assert turn or engine.view.lsn == lsn + 3, "two large commits, and a group of three"
+    assert world.lake.table("t.log").scan().count() == 2 * 5 * 40_000
 
 
 def test_commits_are_made_upon_one_another_while_all_are_on_their_way(world: World) -> None:
