@@ -10,12 +10,15 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 import lakestore
 from jepsen.system.kafka import KafkaProcess, Topics
@@ -32,6 +35,9 @@ TURN_BATCHES = 500
 POOL = 64
 """Different batches, sent one after the other again and again: no window of a compressor reaches from one to the next.
 """
+READ_TURNS = 3
+GATHERED = {"LAKESTORE_LIMITS_EXTENT_BYTES": str((1 << 31) - 1)}
+"""The environment of a server that writes every row of a log a second time, into a segment."""
 COLUMNS_BATCH_ROWS, COLUMNS_BATCHES = 100_000, 600
 
 
@@ -156,24 +162,67 @@ def columns(folder: Path) -> Iterator[Figure]:
 
 
 def reads(folder: Path) -> Iterator[Figure]:
-    """Half a gigabyte of random rows: a scan and a stream from the beginning, twice."""
-    batches = [batch_of(each) for each in random_blobs()]
-    with ServerProcess(folder) as server, lakestore.connect(server.address) as lake:
-        table = lake.create_table("bench.rows", pa.schema([("value", pa.binary())]), buckets=1)
-        appended(table, batches, TURN_BATCHES)
-        _settled(lake)
-        count = TURN_BATCHES * BATCH_ROWS
+    """Half a gigabyte of random rows back: where they lie as the journal wrote them, where they were gathered in
+    segments, and from Kafka. All take turns; the first read of each is of what was just written."""
+    blobs = random_blobs()
+    with ExitStack() as held:
+        kafka = held.enter_context(KafkaProcess(folder / "kafka", sync_every_message=True))
+        Topics(kafka.address).make("rows")
+        sent(kafka, "rows", blobs)
+        ways: dict[str, Callable[[], int]] = {}
+        for name, environment in (("kept where the journal wrote them", {}), ("gathered in segments", GATHERED)):
+            server = held.enter_context(ServerProcess(folder / str(len(ways)), environment=environment))
+            table = _filled(held.enter_context(lakestore.connect(server.address)), blobs)
+            ways[f"scan of random 1 KB rows of a log, {name}"] = partial(_scanned, table)
+            ways[f"stream of them, {name}"] = partial(_streamed, table)
+        ways["Kafka's consumer reads them, message by message"] = partial(_consumed, kafka)
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(READ_TURNS):
+            for name, read in ways.items():
+                times[name].append(_timed(read, TURN_BATCHES * BATCH_ROWS))
+    nbytes = TURN_BATCHES * BATCH_ROWS * ROW_BYTES
+    for name, seconds in times.items():
+        shown = ", ".join(f"{nbytes / 1e6 / each:,.0f}" for each in seconds)
+        yield Figure(GROUP, name, f"{shown} MB/s, turn by turn", "", None)
+    kept, gathered = (list(times.values())[at : at + 2] for at in (0, 2))
+    for name, ours, before in zip(("scan", "stream"), kept, gathered, strict=True):
+        ratio = median(before) / median(ours)
+        said = f"{name} of rows that stay in the journal's files, against gathered ones"
+        yield Figure(GROUP, said, f"{ratio:.2f}x", "≥ 0.9x", ratio >= 0.9)
 
-        def scanned() -> int:
-            return sum(batch.num_rows for batch in table.scan().to_batches())
 
-        def streamed() -> int:
-            return sum(batch.to_arrow().num_rows for batch in table.changes("earliest", until="now"))
+def _filled(lake: lakestore.Lake, blobs: Sequence[Sequence[bytes]]) -> lakestore.Table:
+    """A log with the rows of a turn, of which a checkpoint holds nearly all."""
+    table = lake.create_table("bench.rows", pa.schema([("value", pa.binary())]), buckets=1)
+    appended(table, [batch_of(each) for each in blobs], TURN_BATCHES)
+    _settled(lake)
+    return table
 
-        for name, read in (("scan", scanned), ("stream", streamed)):
-            times = [_timed(read, count) for _ in range(3)]
-            shown = ", ".join(f"{count * ROW_BYTES / 1e6 / seconds:,.0f}" for seconds in times)
-            yield Figure(GROUP, f"{name} of random 1 KB rows of a log", f"{shown} MB/s, run by run", "", None)
+
+def _scanned(table: lakestore.Table) -> int:
+    return sum(batch.num_rows for batch in table.scan().to_batches())
+
+
+def _streamed(table: lakestore.Table) -> int:
+    return sum(batch.to_arrow().num_rows for batch in table.changes("earliest", until="now"))
+
+
+def _consumed(kafka: KafkaProcess) -> int:
+    """The rows that Kafka's consumer brings from the beginning."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.address,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "fetch.message.max.bytes": 8 << 20,
+        }
+    )
+    consumer.assign([TopicPartition("rows", 0, OFFSET_BEGINNING)])
+    count, wanted = 0, TURN_BATCHES * BATCH_ROWS
+    while count < wanted and (messages := consumer.consume(min(10_000, wanted - count), 10.0)):
+        count += sum(message.error() is None and len(message.value() or b"") == ROW_BYTES for message in messages)
+    consumer.close()
+    return count
 
 
 def _timed(read: Callable[[], int], count: int) -> float:
