@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +15,7 @@ import lakestore as ls
 from lakestore.cli.main import run_command
 from tests.support.documents import FILE_NAMED, Reader, output_of
 from tests.support.served import Served
+from tests.support.typed_here import Shell
 
 TASKS = Path(__file__).parent / "tasks"
 COUNT_MIN = 60
@@ -99,7 +98,7 @@ def _narrow(line: str) -> str:
     return " ".join(line.split())
 
 
-def typed(step: Step, reader: Reader) -> list[str]:
+def typed(step: Step, reader: Reader, shell: Shell) -> list[str]:
     """What a step says, standard error among it."""
     line = reader.here(step.typed)
     if step.is_python:
@@ -108,12 +107,7 @@ def typed(step: Step, reader: Reader) -> list[str]:
     if words[:1] == ["lakestore"]:
         said, code = output_of(lambda: run_command(words[1:]))
     else:
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", line], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "PATH": path}, timeout=SHELL_SECONDS, check=False,
-        )  # fmt: skip
-        said, code = done.stdout, done.returncode
+        said, code = shell.run(line, SHELL_SECONDS)
     return [*(line.rstrip() for line in said.splitlines()), *([f"(exit code {code})"] if code else [])]
 
 
@@ -131,12 +125,18 @@ def test_the_tasks_of_a_morning(page: Path, tmp_path: Path, monkeypatch: pytest.
         about = served.server.about
         monkeypatch.setenv("LAKESTORE_SERVER", about["grpc"])
         reader = Reader(about["grpc"], about["http"], {"ls": ls})
-        for task in tasks_of(page):
-            for name, text in task.files.items():
-                Path(name).write_text(reader.here(text))
-            for step in task.steps:
-                said = typed(step, reader)
-                assert matches(step.accepted, said), f"{task.title}\n$ {step.typed}\n" + "\n".join(said)
+        with contextlib.closing(Shell()) as shell:
+            do(page, reader, shell)
+
+
+def do(page: Path, reader: Reader, shell: Shell) -> None:
+    """Each task of a page, step by step."""
+    for task in tasks_of(page):
+        for name, text in task.files.items():
+            Path(name).write_text(reader.here(text))
+        for step in task.steps:
+            said = typed(step, reader, shell)
+            assert matches(step.accepted, said), f"{task.title}\n$ {step.typed}\n" + "\n".join(said)
 
 
 def test_there_are_sixty_tasks_and_each_does_something() -> None:
