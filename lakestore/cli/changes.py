@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,7 +96,7 @@ def changes(
             until=end,
             before_images=before_images,
             where=where,
-            columns=names_in(columns),
+            columns=_with_keys(lake, tables, names_in(columns)),
             subscription=subscription,
             shared=shared,
             member=member,
@@ -118,6 +118,15 @@ def changes(
     # The tokens of a shared subscription acknowledge batches only: no stream can start at them.
     if stream.token and not shared:
         click.echo(f"token: {stream.token}", err=True)
+
+
+def _with_keys(lake: Lake, tables: Sequence[str], columns: list[str] | None) -> list[str] | None:
+    """The columns that were asked for, behind those of the tables' keys that every one of the tables has."""
+    if columns is None:
+        return None
+    found = [lake.table(table).definition for table in tables]
+    keys = dict.fromkeys(name for each in found for name in each.primary_key if name not in columns)
+    return [*(name for name in keys if all(name in each.schema.names for each in found)), *columns]
 
 
 def _check(output: Path | None, subscription: str | None, member: str | None, *, follow: bool, shared: bool) -> None:

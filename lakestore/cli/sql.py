@@ -9,7 +9,7 @@ import click
 
 from lakestore.cli import row_files
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import emit, emit_json
+from lakestore.cli.output import Progress, emit, emit_json
 from lakestore.cli.row_options import chosen_kind
 from lakestore.cli.shell import Shell, statements
 from lakestore.errors import Invalid
@@ -74,9 +74,13 @@ def _show(result: SqlResult, output: Path | None, kind: str | None) -> None:
         if found.num_rows > SHOWN_ROWS:
             click.echo(f"… more rows: --json, --format, or -o FILE (shown {SHOWN_ROWS})", err=True)
         return
+    progress = Progress(f"query → {output.name if output else 'stdout'}")
     with row_files.Output(output, chosen, found.schema) as sink:
         for batch in found.to_batches():
             sink.write(batch)
+            progress.add(batch.num_rows)
+    if output:
+        progress.done()
 
 
 COMMANDS = (sql,)

@@ -10,6 +10,7 @@ import click
 
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import duration, emit, emit_json, screen_width, size
+from lakestore.loading.progress import summary
 from lakestore.model.table import Table
 from lakestore.model.times import text_of
 from lakestore.model.ttl import span
@@ -304,7 +305,7 @@ def producers(drop: str | None, registers: str | None, drop_registers: str | Non
             "owner": held.owner,
             "used": held.used.isoformat(timespec="seconds"),
             "commits": held.last_sequence,
-            "progress": held.progress,
+            "progress": summary(held.progress),
         }
         for held in found
     ]

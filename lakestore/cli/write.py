@@ -180,7 +180,7 @@ def _loaded(lake: Lake, table: Table, source: Source, asked: _Asked) -> dict[str
         "producer": load.producer,
         "rows": load.rows,
         "refused": load.refused,
-        "went_on_from": _place(load.started) if load.started.rows else None,
+        "went_on_from": load.started.place_text if load.started.rows else None,
         "result": {name: result.get(name, 0) for name in COUNTS},
         "token": load.token,
     }
@@ -191,7 +191,7 @@ def _done(load: Load) -> str:
     parts = [f"{load.counts[name]:,} {name.replace('_', ' ')}" for name in COUNTS if load.counts[name]]
     text = ", ".join(parts) or "nothing changed"
     if load.started.rows:
-        text += f"; went on from {_place(load.started)}, with {load.started.rows:,} rows loaded before"
+        text += f"; went on from {load.started.place_text}, with {load.started.rows:,} rows loaded before"
     if load.refused:
         text += f"; {load.refused:,} bad rows left out"
     if not load.producer:
@@ -203,7 +203,7 @@ def _committed(load: Load) -> str:
     """The part that is committed of a load that did not come to its end."""
     text = f"committed: {load.rows:,} rows"
     if load.progress.file and load.rows:
-        text += f", to {_place(load.progress)}"
+        text += f", to {load.progress.place_text}"
     if load.started.rows:
         text += f", and {load.started.rows:,} rows before"
     if load.doubtful:
@@ -215,12 +215,6 @@ def _committed(load: Load) -> str:
 
 def _total(load: Load) -> str:
     return f"{load.progress.rows:,} rows"
-
-
-def _place(progress: Any) -> str:
-    place = progress.place
-    unit = "line" if place.crc else "row"
-    return f"{unit} {place.line:,} of {Path(progress.file).name or 'stdin'}"
 
 
 @contextmanager

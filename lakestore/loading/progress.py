@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 from lakestore.errors import Invalid
 
@@ -89,6 +91,12 @@ class Progress:
         except (ValueError, KeyError, TypeError) as error:
             raise Invalid("the producer of this name is not that of a load: say --name NAME") from error
 
+    @property
+    def place_text(self) -> str:
+        """The place as a person says it: `line 4 of orders.csv`."""
+        unit = "line" if self.place.crc else "row"
+        return f"{unit} {self.place.line:,} of {PurePath(self.file).name or 'stdin'}"
+
     def knows(self, name: str) -> bool:
         """Whether a file before the current one had this name."""
         return _digest(name, 16) in self.done
@@ -103,6 +111,22 @@ class Progress:
         if self.file:
             done[_digest(self.file, 16)] = _digest(self.fingerprint, 12)
         return replace(self, file=file, place=Place(), fingerprint=fingerprint, done=done)
+
+
+_BEGIN = re.compile(
+    r'\{"file":"((?:[^"\\]|\\.)+)","line":(\d+),"rows":(\d+),"ended":(true|false)(?:,"at":\[\d+,(\d+),)?(?:.*?"refused":(\d+))?'
+)
+
+
+def summary(text: str) -> str:
+    """The beginning of a load's progress in a few words: a list of producers has no more; other texts as they are."""
+    found = _BEGIN.match(text)
+    if found is None:
+        return text
+    file, line, rows, ended, crc, refused = found.groups()
+    place = Progress(file=json.loads(f'"{file}"'), place=Place(line=int(line), crc=int(crc or 0))).place_text
+    told = f"{int(rows):,} rows, to {place}{', its end' if ended == 'true' else ''}"
+    return f"{told}; {int(refused):,} bad rows left out" if int(refused or 0) else told
 
 
 def _digest(text: str, chars: int) -> str:

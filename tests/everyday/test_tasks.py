@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 import lakestore as ls
 from lakestore.cli.main import run_command
 from tests.support.documents import FILE_NAMED, Reader, output_of
+from tests.support.rights import token_of, write_auth
 from tests.support.served import Served
 from tests.support.typed_here import Shell
 
@@ -21,6 +22,9 @@ TASKS = Path(__file__).parent / "tasks"
 COUNT_MIN = 60
 ANYTHING = "…"
 SHELL_SECONDS = 60
+STEP_SECONDS = 2
+GUARDED = "8-rights"
+"""The page whose server asks for tokens."""
 _OPERATORS = re.compile(r"[|<>;&$`*?]|\b[A-Z_]+=")
 """Marks of a line that only a shell understands."""
 
@@ -121,20 +125,27 @@ def test_the_tasks_of_a_morning(page: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "120")
-    with Served(tmp_path / "server", ports=True) as served:
+    asks = page.stem == GUARDED
+    if asks:
+        write_auth(Path("auth.yaml"), {"admin": {"*": ["admin", "read", "write"]}})
+        Path("admin.token").write_text(token_of("admin"))
+        Path("admin.token").chmod(0o600)
+    with Served(tmp_path / "server", ports=True, auth=str(folder / "auth.yaml") if asks else "") as served:
         about = served.server.about
         monkeypatch.setenv("LAKESTORE_SERVER", about["grpc"])
         reader = Reader(about["grpc"], about["http"], {"ls": ls})
         with contextlib.closing(Shell()) as shell:
-            do(page, reader, shell)
+            do(page, reader, shell, served.clock.advance)
 
 
-def do(page: Path, reader: Reader, shell: Shell) -> None:
-    """Each task of a page, step by step."""
+def do(page: Path, reader: Reader, shell: Shell, pass_time: Callable[[float], None]) -> None:
+    """Each task of a page, step by step. A server that asks for tokens reads its file again before each."""
     for task in tasks_of(page):
         for name, text in task.files.items():
             Path(name).write_text(reader.here(text))
         for step in task.steps:
+            if page.stem == GUARDED:
+                pass_time(STEP_SECONDS)
             said = typed(step, reader, shell)
             assert matches(step.accepted, said), f"{task.title}\n$ {step.typed}\n" + "\n".join(said)
 

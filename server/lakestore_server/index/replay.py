@@ -45,7 +45,11 @@ def load(index: Index, rows: Iterable[KeyedRows], *, checkpoint_lsn: int, lsn: i
     if index.ready and index.lsn < 0 and lsn == 0:
         index.finish_rebuild(0, {})
     elif index.ready and not checkpoint_lsn <= index.lsn <= lsn:
-        what = "it is lost" if index.lsn < 0 else f"it stands at {index.lsn}, the checkpoint at {checkpoint_lsn}"
+        what = (
+            "there is none, as after a restore"
+            if index.lsn < 0
+            else f"it stands at {index.lsn}, the checkpoint at {checkpoint_lsn}"
+        )
         index.found_problem(what, damaged=False)
     if not index.ready:
         return
