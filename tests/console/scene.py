@@ -102,7 +102,7 @@ def draw_curves(served: Served, history: History) -> None:
             for uuid, state in view.tables.items()
             if state.table.name == "shop.orders"
         }
-        lags = {"billing": 300 * wave * (saw / 60), "warehouse": 40.0 if i < 500 else 8 * (i - 500)}
+        lags = {"billing": max(300 * wave * (saw / 60), 0.0), "warehouse": 40.0 if i < 500 else 8 * (i - 500)}
         streams = {Series(Kind.SUBSCRIPTION, name): lag for name, lag in lags.items() if i > 90}
         history.add(at, server, tables, {**streams, Series(Kind.BRIDGE, "bridge/shop"): 900 * wave})
 

@@ -201,6 +201,10 @@ def test_lags_are_drawn_over_time_filtered_and_read_as_numbers_by_keys(page: Bro
     assert (
         page.js("[...document.querySelectorAll('.curve .line')].map((node) => node.points.length > 50)") == [True] * 3
     )
+    page.js("(() => { const now = Date.now; Date.now = () => now() + 5 * 3600e3; })()")
+    page.js("new Promise((done) => setTimeout(done, 1100))")  # it is drawn anew each second
+    assert " s ago" in page.text()  # ages are the server's, though the browser's clock was set
+    assert "5 h ago" not in page.text()
     page.js("document.querySelector('summary').focus()")
     page.press("Enter")
     page.until("document.querySelector('details').open")
@@ -227,8 +231,12 @@ def test_values_names_and_progress_are_texts_and_never_markup(page: Browser, sho
     with lake.producer("evil") as producer, producer.commit(progress=EVIL) as commit:
         commit.upsert("evil.values", pa.table({"id": [1], "v": [EVIL]}))
     list(table.changes("earliest", until="now", subscription=EVIL))
+    list(table.changes("earliest", until="now", subscription="\u202eevil\u200b"))
     shop.clock.advance(1)
     shown(page, shop, "streams")
+    page.until("document.body.innerText.includes('⟨202e⟩evil⟨200b⟩')")
+    columns = "[...document.querySelectorAll('[aria-labelledby=subscriptions] tbody td:nth-child(2)')]"
+    assert page.js(f"{columns}.every((cell) => cell.clientHeight < 40)")  # no word is broken while there is room
     page.until(f"document.body.innerText.split({json.dumps(EVIL)}).length >= 3")
     page.js("location.hash = '#/t/evil.values'")
     page.click("#follow")
@@ -343,6 +351,7 @@ def test_nothing_of_one_viewer_is_there_for_the_next_nor_once_a_right_is_gone(
         page.until("!document.body.innerText.includes('Loading …')")
         assert "secrets" not in page.text()
         assert "root" not in page.js("[...document.querySelectorAll('td')].map((cell) => cell.textContent)")
+    page.js("(() => { const now = Date.now; Date.now = () => now() + 5 * 3600e3; })()")  # the browser's clock was wrong
     page.js("location.hash = '#/t/shop.orders'")
     page.until("document.getElementById('ranges-title') !== null")
     file = guarded.server.access._file

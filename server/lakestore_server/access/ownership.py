@@ -193,7 +193,7 @@ def cut_status(caller: Caller, said: dict[str, Any]) -> dict[str, Any]:
 def _without_sentences(said: dict[str, Any]) -> dict[str, Any]:
     """Damage and errors of a server's part without their words, which may name any table or file."""
     damage, duties, index = said["damage"], said["duties"], said["index"]
-    told = f"{len(damage)} damaged places are known: an administrator sees which"
+    told = f"damaged places: {len(damage)}; an administrator sees which"
     return {
         "index": index if index == "ready" else f"not ready: {UNTOLD}",
         "damage": [told] if isinstance(damage, list) and damage else damage,

@@ -15,7 +15,7 @@ const session = {
   read() {
     try {
       const found = JSON.parse(sessionStorage.getItem(KEY) || "null");
-      return found && found.until > Date.now() ? found : null;
+      return found && found.token ? found : null; // whether it is still valid is judged by the server's clock alone
     } catch {
       return null;
     }
@@ -86,7 +86,8 @@ export function signOut() {
 
 export async function renew() {
   const held = session.read();
-  if (held && Date.now() > (held.since + held.until) / 2) session.keep(await post("/renew", {}));
+  const now = Date.now(); // a clock that was set back tells nothing of the age
+  if (held && (now > (held.since + held.until) / 2 || now < held.since)) session.keep(await post("/renew", {}));
 }
 
 // Server-sent events over fetch, which unlike EventSource shows the token in a header.

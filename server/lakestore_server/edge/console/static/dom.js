@@ -1,6 +1,9 @@
 // Views are values: h() describes a node, patch() makes the page agree with it and keeps every node that can stay.
 // Texts become text nodes and nothing else: no markup is ever made out of a value.
 
+// Characters that turn the order of those around them, or show nothing, would make a name look like another one.
+const HIDDEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200b\u2028-\u202e\u2060-\u2069\ufeff]/g;
+const plain = (text) => text.replace(HIDDEN, (one) => `⟨${one.charCodeAt(0).toString(16).padStart(4, "0")}⟩`);
 const SVG = "http://www.w3.org/2000/svg";
 
 export function h(tag, props, ...children) {
@@ -47,7 +50,7 @@ function made(child, parent) {
 
 function update(node, child) {
   if (typeof child !== "object") {
-    const text = String(child);
+    const text = plain(String(child));
     if (node.nodeValue !== text) node.nodeValue = text;
     return;
   }
@@ -65,5 +68,5 @@ function set(node, name, value) {
     if (node.value !== value && document.activeElement !== node) node.value = value ?? "";
   } else if (name === "style") for (const [part, to] of Object.entries(value || {})) node.style[part] = to;
   else if (value === null || value === undefined || value === false) node.removeAttribute(name);
-  else node.setAttribute(name, value === true ? "" : value);
+  else node.setAttribute(name, value === true ? "" : typeof value === "string" && name !== "href" ? plain(value) : value);
 }

@@ -89,6 +89,6 @@ export function numbers(title, times, columns) {
   const cell = (values, i) => { const found = values[values.length - 1 - (last - i)]; return found === undefined || found === null ? null : found; };
   return h("details", { key: `numbers ${title}` }, h("summary", null, title),
     h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, h("table", { class: "numbers" },
-      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Time"), columns.map(([name]) => h("th", { scope: "col", class: "right" }, name)))),
+      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Time"), columns.map(([name]) => h("th", { scope: "col", class: "right", title: name }, name)))),
       h("tbody", null, at.map((i) => h("tr", null, h("th", { scope: "row" }, clock(times[i])), columns.map(([, values, show]) => h("td", { class: "right" }, cell(values, i) === null ? "–" : show(cell(values, i))))))))));
 }

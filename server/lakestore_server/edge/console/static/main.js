@@ -9,14 +9,14 @@ import * as tables from "./tables.js";
 import { duration } from "./format.js";
 import { h, patch } from "./dom.js";
 
-const POLL_MS = 2000, HISTORY_MS = 10000, AGAIN_MS = [1000, 2000, 5000, 10000];
+const POLL_MS = 2000, HISTORY_MS = 10000, DRIFT_MS = 5000, AGAIN_MS = [1000, 2000, 5000, 10000];
 const THEMES = ["auto", "light", "dark"];
 const NAV = [["tables", "#/", "Tables"], ["streams", "#/streams", "Streams"], ["clients", "#/clients", "Clients"], ["health", "#/health", "Health"], ["sql", "#/sql", "SQL"]];
 
 const app = {
   me: null, server: {}, tables: new Map(), history: null, loaded: false, page: "tables", name: "",
-  revision: "", skew: 0, heard: 0, failures: 0, problem: "", isAway: false, needsToken: false, signError: "",
-  now: () => Date.now() * 1000 + app.skew,
+  revision: "", told: { us: 0, at: 0, drift: 0 }, heard: 0, failures: 0, problem: "", isAway: false, needsToken: false, signError: "",
+  now: () => app.told.us + (performance.now() - app.told.at) * 1000, // the server's time, whatever the browser's is set to
   open: (name) => { location.hash = `#/t/${encodeURIComponent(name)}`; },
   render, draw, failed,
 };
@@ -137,13 +137,16 @@ function take(page) {
     app.tables.set(made.name, made);
   }
   if (Object.keys(page.server).length) app.server = page.server;
-  app.skew = page.now_us - Date.now() * 1000;
+  app.told = { us: page.now_us, at: performance.now(), drift: drift() };
   app.loaded = true;
 }
 
+const drift = () => Date.now() - performance.now();
+
 async function ask() {
   await api.renew();
-  const page = await api.get(`/status?since=${encodeURIComponent(app.revision)}`);
+  const isAstray = Math.abs(drift() - app.told.drift) > DRIFT_MS; // the machine slept, or its clock was set
+  const page = await api.get(`/status?since=${isAstray ? "" : encodeURIComponent(app.revision)}`);
   if (page) {
     if (page.whole && app.loaded) app.me = await api.get("/me"); // rights may have changed
     take(page);

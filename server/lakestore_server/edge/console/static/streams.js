@@ -39,7 +39,7 @@ function lags(id, title, found, unit) {
   const more = found.count > found.curves.length ? `the ${found.curves.length} furthest behind of ${count(found.count)}` : "";
   return h("section", { key: id, "aria-labelledby": id },
     h("h3", { id }, title, " ", h("small", null, more)),
-    h("div", { class: "curves" }, found.curves.map((each) => curve(each.name, begun(each), each.values, { show: (value) => plural(value, unit, brief) }))),
+    h("div", { class: "curves few" }, found.curves.map((each) => curve(each.name, begun(each), each.values, { show: (value) => plural(value, unit, brief) }))),
     numbers(`${title}, as numbers`, found.times_us, found.curves.map((each) => [each.name, each.values, brief])));
 }
 
