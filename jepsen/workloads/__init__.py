@@ -1,10 +1,10 @@
 """The workloads, one module each: a generator, a client and a checker of one promise.
 
 A module's class is named after it and takes the run's chance, from which it draws its shape (tables, buckets, keys);
-`WORKLOADS` names all of them for the command line: `bank`, `bridge`, `changelog`, `copying`, `counters`, `evolution`,
-`expiry`, `list_append`, `log`, `register`, `retention`, `subscription`, `tier`. Parts of several clients: `one_table`,
-`tokens`, `named` (producers), `following` (change streams), `by_spark`; the log's client is big and has `log_client` to
-itself.
+`WORKLOADS` names all of them for the command line: `administration`, `bank`, `bridge`, `changelog`, `copying`,
+`counters`, `evolution`, `expiry`, `list_append`, `log`, `register`, `retention`, `subscription`, `tier`. Parts of
+several clients: `one_table`, `tokens`, `named` (producers), `following` (change streams), `by_spark`; the log's
+client is big and has `log_client` to itself.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable
 
 from jepsen.workload import Workload
+from jepsen.workloads.administration import Administered
 from jepsen.workloads.bank import Bank, BankOfEngines, BankOfSpark
 from jepsen.workloads.bridge import Bridged
 from jepsen.workloads.changelog import Changelog
@@ -30,6 +31,7 @@ from jepsen.workloads.tier import Tier
 WORKLOADS: dict[str, Callable[[random.Random], Workload]] = {
     each.name: each
     for each in (
+        Administered,
         Bank,
         BankOfEngines,
         BankOfSpark,
