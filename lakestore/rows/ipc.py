@@ -93,7 +93,7 @@ def decoded(data: bytes | pa.Buffer, *, crc: int | None = None, limits: Limits =
     try:
         known = _decoded_as_before(data, limits)
         if known is not None:
-            return Decoded(known)
+            return Decoded(known, _message_of(data, known))
         ipc_metadata.check_stream(data, limits)
         with pa.ipc.open_stream(data) as reader:
             schema = reader.schema
@@ -161,11 +161,13 @@ def _keep(known: dict[bytes, pa.Schema], head: bytes, schema: pa.Schema) -> None
 
 
 def _decoded_as_before(data: bytes | pa.Buffer, limits: Limits) -> pa.RecordBatch | None:
-    """The one validated batch of a small stream whose schema is known; None for all others."""
-    if len(data) > SMALL_BYTES_MAX or not isinstance(data, bytes):
-        return None
+    """The one validated batch of a stream whose schema is known; None for all others.
+
+    A reader of streams gives up the interpreter's lock nine times for a batch, and waits for it as often; this does so
+    three times. A server that takes 1 MB messages was held up by that most of all.
+    """
     at = _schema_end(data)
-    schema = _KNOWN.get(data[:at]) if at else None
+    schema = _KNOWN.get(bytes(data[:at])) if at else None
     if schema is None:
         return None
     mark, size = FRAME.unpack_from(data, at)
@@ -173,7 +175,7 @@ def _decoded_as_before(data: bytes | pa.Buffer, limits: Limits) -> pa.RecordBatc
         return None
     message = pa.ipc.read_message(pa.py_buffer(data)[at:])
     end = at + FRAME.size + size + (message.body.size if message.body else 0)
-    if message.type != "record batch" or data[end:] != STREAM_END:
+    if message.type != "record batch" or bytes(data[end : end + len(STREAM_END) + 1]) != STREAM_END:
         return None
     ipc_metadata.check_message(bytes(message.metadata), message.body.size if message.body else 0, limits)
     batch = pa.ipc.read_record_batch(message, schema)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pytest
 
 from lakestore.rows import ipc, ipc_metadata
 
@@ -71,3 +72,15 @@ def test_values_of_another_machine_are_not_kept_as_they_came() -> None:
         table = struct.pack("<IHHHHHHiIHHHHiHH", 16, 10, 8, 0, 0, 4, 0, 12, 12, 6, 8, 4, 0, 8, other, 0)
         assert ipc_metadata.is_native(table) == (other != order)
     assert ipc_metadata.is_native(pa.schema([("id", pa.int64())]).serialize().to_pybytes()[8:])
+
+
+@pytest.mark.parametrize("rows", [3, 90_000])
+def test_a_stream_of_a_known_schema_opens_no_reader(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader gives the interpreter's lock up nine times, and others of a busy server take it each time."""
+    data = pa.py_buffer(stream([pa.record_batch([list(range(rows))], names=["known"])]))
+    first = ipc.decoded(data)
+    monkeypatch.delattr(pa.ipc, "open_stream")
+    monkeypatch.delattr(pa.ipc, "MessageReader")
+    again = ipc.decoded(data)
+    assert again.batch.equals(first.batch)
+    assert (again.message is None) == (first.message is None)
