@@ -62,6 +62,8 @@ class Base:
     """Whether the last look at its segments found nothing to do, and nothing has changed since."""
     floor: int = 0
     """The head at which the log was emptied last."""
+    turn: int = 0
+    """The checkpoint beside which large runs of it were planned to be rewritten last, counted since the start."""
 
     def advance(self, held: BucketLog, now_us: int, keep_us: int) -> None:
         """Take in the changes up to the start of the log; deletes stay until they are older than `keep_us`."""
@@ -215,6 +217,7 @@ class Compactor:
         self._beside_bytes = beside_bytes(limits)
         self._large: list[tuple[str, int]] = []
         """The buckets with runs that are rewritten beside this checkpoint, once it is done."""
+        self._turn = 0
         self.figures = Compactions()
 
     def begin(self, view: View) -> None:
@@ -293,18 +296,21 @@ class Compactor:
         return chosen
 
     def planned(self, view: View) -> Iterator[Rewrite]:
-        """The large runs to rewrite beside checkpoints; a view as of this one."""
+        """The large runs to rewrite beside checkpoints, of those buckets first that had no turn for longest; a view as
+        of this one."""
         kept = view.kept
-        for key in self._large:
-            state, base = kept.get(key[0]), self._bases.get(key)
-            if state is None or base is None:
+        self._turn += 1
+        known_ones = [key for key in self._large if key in self._bases]
+        for key in sorted(known_ones, key=lambda key: self._bases[key].turn):  # else the first ones leave no room
+            state, base = kept.get(key[0]), self._bases[key]
+            if state is None:
                 continue
             held = state.logs[key[1]]
             if held.floor > base.floor:  # emptied since: nothing is known of it yet
                 continue
             due = [run for run in runs_due(held.chunks, base, self._limits, self._busy()) if self._goes_beside(run)]
             is_urgent = sum(run.nbytes for run in due) > URGENT_TIMES * self._limits.compaction_bytes
-            known = base.dead.copy()
+            known, base.turn = base.dead.copy(), self._turn if due else base.turn
             yield from (Rewrite(key, state, run, known, is_urgent) for run in due)
 
     def _count(self, key: tuple[str, int], gone: BitMap64, segments: int, nbytes: int) -> None:

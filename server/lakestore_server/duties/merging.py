@@ -166,8 +166,9 @@ class Merger:
         with self._lock:
             room = self._limits.compaction_bytes - sum(each.run.nbytes for each in self._rewrites)
             while room > 0 and (each := next(planned, None)) is not None:
-                self._rewrites = [*self._rewrites, each]
-                room -= each.run.nbytes
+                if each.key not in self._broken:  # they would take the room of those that can be rewritten
+                    self._rewrites = [*self._rewrites, each]
+                    room -= each.run.nbytes
             self._mark()
         self._duty.wake()
 
@@ -191,13 +192,17 @@ class Merger:
         """All merges that are due; none before the first checkpoint, which removes files that nothing names."""
         if not self._is_open:
             return
-        while self._rewrites:
-            self._rewrite_one(pause)
+        self._rewrite_all(pause)
         for uuid, known in self._loop.view.tables.items():
             for bucket in range(len(known.logs) if known.table.keyed else 0):
                 state = self._loop.view.tables.get(uuid)
                 if state is not None and (uuid, bucket) not in self._broken:
                     self._bucket(state, bucket, pause)
+                    self._rewrite_all(pause)  # what checkpoints asked for meanwhile does not wait for all buckets
+
+    def _rewrite_all(self, pause: Callable[[int], None]) -> None:
+        while self._rewrites:
+            self._rewrite_one(pause)
 
     def _rewrite_one(self, pause: Callable[[int], None]) -> None:
         """Rewrite the next run, if it is still as it was planned."""
@@ -212,7 +217,7 @@ class Merger:
             return
         if _Merged(group, None).put_into(state.logs[bucket].chunks) is not None:
             paced = (lambda _: pause(0)) if rewrite.is_urgent else pause
-            self._replace(rewrite.state, bucket, group, lambda: self._rewritten(rewrite, paced))
+            self._replace(rewrite.state, bucket, group, lambda: self._rewritten(rewrite, paced), rewrite)
 
     def _rewritten(self, rewrite: Rewrite, pause: Callable[[int], None]) -> _Merged:
         left, (_, bucket), run = rewrite.left(pause), rewrite.key, rewrite.run
@@ -228,15 +233,28 @@ class Merger:
         for group in groups_due(state.logs[bucket], self._limits):
             self._replace(state, bucket, group, lambda: self._merge(state, bucket, group, pause))  # noqa: B023
 
-    def _replace(self, state: TableState, bucket: int, group: Sequence[Chunk], make: Callable[[], _Merged]) -> None:
-        """Make one of neighbours, unless others are busy with one of them or the disk has no room."""
+    def _replace(
+        self,
+        state: TableState,
+        bucket: int,
+        group: Sequence[Chunk],
+        make: Callable[[], _Merged],
+        rewrite: Rewrite | None = None,
+    ) -> None:
+        """Make one of neighbours, unless others are busy with one of them or the disk has no room.
+
+        A rewrite by which the disk gets more room than it takes may use what is left free of rows.
+        """
         key = state.table.uuid, bucket
         with self._lock:
             is_free = self._busy.isdisjoint(map(id, group))
             self._making = group if is_free else ()
             self._mark()
-        size = sum(chunk.size for chunk in group)
-        if not is_free or self._disk.free_bytes(self._place) < self._limits.disk_free_bytes + size:
+        if rewrite is not None and rewrite.frees:
+            needed = 2 * rewrite.run.size
+        else:
+            needed = self._limits.disk_free_bytes + sum(chunk.size for chunk in group)
+        if not is_free or self._disk.free_bytes(self._place) < needed:
             self._made(key, None)
             return
         try:

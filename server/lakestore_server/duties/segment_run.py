@@ -128,6 +128,11 @@ class Rewrite:
     """Whether so much is due that it is done without pauses."""
 
     @property
+    def frees(self) -> bool:
+        """Whether a quarter of the run goes at least."""
+        return 4 * self.run.size <= 3 * self.run.nbytes
+
+    @property
     def gone(self) -> BitMap64:
         """The rows that go."""
         return within(self.known, self.run)

@@ -235,3 +235,103 @@ def test_a_run_out_of_shared_files_goes_into_a_folder_of_the_table(
         served.server.close(checkpoint=False)
         served.start()
         assert rows(served) == expected((range(40), 0), (range(30), 1))
+
+
+def test_a_disk_with_little_left_gets_room_by_the_rows_that_go(
+    served: Served, disk: FailingDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a full disk would stay full: nobody but compaction removes rows that are dead."""
+    due(served)
+    monkeypatch.setattr(disk, "free_bytes", lambda _: LIMITS.disk_free_bytes - 1)
+    merger(served).run_once()
+    served.checkpoint()
+    assert stored(served) == 40
+    assert rows(served) == expected((range(40), 0), (range(30), 1))
+
+
+def test_a_run_that_has_no_room_even_so_stays(
+    served: Served, disk: FailingDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due(served)
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "free_bytes", lambda _: 10)
+        merger(served).run_once()
+        served.checkpoint()
+        assert stored(served) == 70
+    merger(served).run_once()
+    served.checkpoint()
+    assert stored(served) == 40
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """Two tables, each with a run that is due; beside one checkpoint there is room for one of them."""
+    monkeypatch.setattr(compaction, "beside_bytes", lambda limits: 0)
+    with Served(tmp_path / "data", limits=replace(LIMITS, compaction_bytes=1)) as served:
+        for name in ("t.a", "t.b"):
+            served.lake.create_table(name, SCHEMA, primary_key=["id"], buckets=1)
+            make_due(served, name, 0)
+        yield served
+
+
+def make_due(served: Served, name: str, value: int) -> None:
+    """A segment of 40 rows, 30 of them dead."""
+    for ids in (range(40), range(30)):
+        served.lake.table(name).upsert([{"id": i, "v": value} for i in ids])
+        served.checkpoint()
+    move_log_start(served.server.engine, name)
+
+
+def dead(served: Served, name: str) -> int:
+    (held,) = served.state(name).logs
+    return sum(chunk.rows for chunk in held.chunks) - 40
+
+
+def test_a_bucket_that_is_always_due_leaves_others_a_turn(two: Served) -> None:
+    order = [state.table.name for state in two.server.engine.view.kept.values()]
+    for value in range(1, 5):
+        make_due(two, order[0], value)
+        two.checkpoint()
+        merger(two).run_once()
+        two.checkpoint()
+    assert dead(two, order[1]) == 0
+
+
+def test_a_bucket_that_cannot_be_read_takes_no_room_of_others(two: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = list(two.server.engine.view.kept)
+    left = segment_run.Rewrite.left
+
+    def corrupt(rewrite: segment_run.Rewrite, *about: Any) -> object:
+        if rewrite.key[0] == order[0]:
+            raise Corrupt("planted")
+        return left(rewrite, *about)
+
+    monkeypatch.setattr(segment_run.Rewrite, "left", corrupt)
+    for _ in range(4):
+        two.checkpoint()
+        merger(two).run_once()
+    two.checkpoint()
+    names = [two.server.engine.view.tables[uuid].table.name for uuid in order]
+    assert (dead(two, names[0]), dead(two, names[1])) == (30, 0)
+
+
+def test_a_rewrite_does_not_wait_for_the_merges_of_all_buckets(two: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for while segments are being merged."""
+    order: list[str] = []
+    bucket = Merger._bucket
+
+    def begun(merger: Merger, state: Any, *about: Any) -> None:
+        if not order:
+            two.checkpoint()
+        order.append("merge")
+        bucket(merger, state, *about)
+
+    def rewritten(*_: object) -> None:
+        order.append("rewrite")
+        raise Corrupt("planted")
+
+    merger(two)._rewrites = []
+    monkeypatch.setattr(Merger, "_bucket", begun)
+    monkeypatch.setattr(segment_run.Rewrite, "left", rewritten)
+    merger(two).run_once()
+    assert order[:2] == ["merge", "rewrite"]
