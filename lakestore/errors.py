@@ -113,6 +113,8 @@ class NotFound(LakestoreError):
     kind = "NotFound"
     renamed_to: str = ""
     """The present name of a renamed table, beside the server alone: the message tells it to callers who see it."""
+    dropped_as: str = ""
+    """The name of a dropped table that can be undropped, beside the server alone as well."""
 
 
 class PlanExpired(NotFound):

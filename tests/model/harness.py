@@ -211,9 +211,9 @@ class Harness:
         return rows_of(self.lake.table(name).scan(at=at).to_arrow())
 
     def cut(self) -> Cut:
-        """Every table at one cut."""
-        snapshot = self.lake.snapshot()
-        return {table.name: rows_of(snapshot.scan(table.name).to_arrow()) for table in self.lake.tables()}
+        """Every table at one cut, which is let go of: one that stays held keeps what is older than a truncate."""
+        with self.lake.snapshot() as snapshot:
+            return {table.name: rows_of(snapshot.scan(table.name).to_arrow()) for table in self.lake.tables()}
 
     def changes(self, name: str, start: str, *, before_images: bool = False) -> list[tuple[Any, ...]]:
         """(__change, __bucket, __offset, row, its version) up to now."""

@@ -405,6 +405,23 @@ def test_a_renamed_table_tells_its_new_name_to_those_who_see_it(world: World) ->
             assert sum("was renamed" in str(each) for each in answers) == (4 if sees else 3), "all it has a right to"
 
 
+def test_a_dropped_table_tells_the_way_back_to_those_who_see_it(world: World) -> None:
+    """One whose files are being removed is not told of, for nobody can have it back."""
+    with world.lake("root") as root, world.lake("report") as report:
+        root.create_table("web.gone", SCHEMA, primary_key=["id"], buckets=1)
+        table = root.table("web.gone")
+        root.drop_table("web.gone")
+        for ask in (lambda: table.upsert([{"id": 1, "v": "x"}]), lambda: root.table("web.gone")):
+            with pytest.raises(ls.NotFound, match=r"'web\.gone' was dropped: `lakestore undrop web\.gone`"):
+                ask()
+        with pytest.raises(ls.LakestoreError) as refused:
+            report.table("web.gone")
+        assert "dropped" not in str(refused.value)
+        root.drop_table("web.gone", purge=True)
+        with pytest.raises(ls.NotFound, match=r"there is no table 'web\.gone'"):
+            root.table("web.gone")
+
+
 def test_an_idempotency_key_belongs_to_its_sender(world: World) -> None:
     key, path = {"Idempotency-Key": "same"}, "/iceberg/v1/namespaces/web/properties"
     with world.http("root") as root, world.http("web-admin") as other:

@@ -125,11 +125,16 @@ class RpcCall:
         return answer
 
     def told(self, error: LakestoreError) -> LakestoreError:
-        """The error as the caller may know it: where a renamed table is now is told to callers who see it there."""
-        now = error.renamed_to if isinstance(error, NotFound) else ""
-        if not now or (self._caller is not None and not self._caller.principal.sees(now)):
+        """The error as the caller may know it: where a table is now, or that it was dropped, is told to who sees it."""
+        if not isinstance(error, NotFound):
             return error
-        return NotFound(f"the table was renamed to {now!r}: open it by that name", applied=error.applied)
+        name = error.renamed_to or error.dropped_as
+        if not name or (self._caller is not None and not self._caller.principal.sees(name)):
+            return error
+        said = f"the table was renamed to {name!r}: open it by that name"
+        if not error.renamed_to:
+            said = f"table {name!r} was dropped: `lakestore undrop {name}` has it back while it is kept"
+        return NotFound(said, applied=error.applied)
 
     def tick(self, now: float) -> None:
         """Check again if it is time to; `now` is of the monotonic clock."""

@@ -147,7 +147,10 @@ class View:
         """The table of that name, or `NotFound`."""
         uuid = self.names.get(name)
         if uuid is None:
-            raise NotFound(f"there is no table {name!r}")
+            error = NotFound(f"there is no table {name!r}")
+            if any(each.name == name and each.until_us for each in self.dropped.values()):
+                error.dropped_as = name
+            raise error
         return self.tables[uuid]
 
     def meant(self, name: str, uuid: str) -> TableState:
