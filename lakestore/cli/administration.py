@@ -12,6 +12,7 @@ from lakestore.cli.asked import confirm, yes_option
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import Progress, emit, emit_json
 from lakestore.errors import Invalid, NotFound
+from lakestore.model.names import rows_text
 
 if TYPE_CHECKING:
     from lakestore.client.dropped import DeleteProgress
@@ -129,12 +130,16 @@ def drop(table: str, now: bool, uuid: str, yes: bool, server: str, as_json: bool
         rows, is_there = _rows(lake, table, uuid, dropped=now)
         lost = "for good, with its files in the lake" if now else "until it is undropped, or its time is over"
         which = "table" if is_there else "the dropped table"
-        confirm(f"{which} {table} and its {rows:,} rows go {lost}", yes=yes)
+        confirm(f"{which} {table} and its {rows_text(rows)} go {lost}", yes=yes)
         token = lake.drop_table(table, purge=now, uuid=uuid)
         kept = [each for each in lake.dropped_tables() if each.name == table and each.until is not None]
     until = None if now or not kept else kept[0].until
     way = f"; `lakestore undrop {table}` has it back until {until:%Y-%m-%d %H:%M} UTC" if until else ""
     _said({"table": table, "token": token, "until": until}, f"table {table} is dropped{way}", as_json=as_json)
+
+
+def _be(rows: int) -> str:
+    return "is" if rows == 1 else "are"
 
 
 def _rows(lake: Lake, table: str, uuid: str, *, dropped: bool) -> tuple[int, bool]:
@@ -193,11 +198,11 @@ def truncate(table: str, dry_run: bool, yes: bool, server: str, as_json: bool) -
         names = ", ".join(cost.subscriptions)
         told = f"; subscriptions are told, and are to be reset: {names}" if names else ""
         if not dry_run:
-            confirm(f"all {cost.rows:,} rows of table {table} go for good{told}", yes=yes)
+            confirm(f"all {rows_text(cost.rows)} of table {table} go for good{told}", yes=yes)
             cost = held.truncate()
     done = {"table": table, "rows": cost.rows, "subscriptions": list(cost.subscriptions), "token": cost.token or None}
-    verb = "would go" if dry_run else "are gone"
-    _said(done, f"{cost.rows:,} rows of table {table} {verb}{told}", as_json=as_json)
+    verb = "would go" if dry_run else f"{_be(cost.rows)} gone"
+    _said(done, f"{rows_text(cost.rows)} of table {table} {verb}{told}", as_json=as_json)
 
 
 @click.command()
@@ -223,13 +228,15 @@ def delete(table: str, where: str, dry_run: bool, yes: bool, server: str, as_jso
             token = held.delete(where=where, dry_run=True, on_progress=shown)
         if not dry_run:
             if not yes:
-                confirm(f"{token.result.deleted:,} rows of table {table} are deleted", yes=yes)
+                confirm(
+                    f"{rows_text(token.result.deleted)} of table {table} {_be(token.result.deleted)} deleted", yes=yes
+                )
             progress.rows = 0
             token = held.delete(where=where, on_progress=shown)
     count = token.result.deleted
     done = {"table": table, "deleted": 0 if dry_run else count, "matched": count, "token": str(token)}
-    verb = "would be deleted" if dry_run else "are deleted"
-    _said(done, f"{count:,} rows of table {table} {verb}", as_json=as_json)
+    verb = "would be deleted" if dry_run else f"{_be(count)} deleted"
+    _said(done, f"{rows_text(count)} of table {table} {verb}", as_json=as_json)
 
 
 @click.command()

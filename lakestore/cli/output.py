@@ -13,6 +13,7 @@ import click
 import pyarrow as pa
 
 from lakestore.cli.json_lines import lines, plain
+from lakestore.model.names import rows_text
 
 CELL_CHARS_MIN = 8
 """Characters that a value keeps on a screen, before whole columns are left out."""
@@ -153,4 +154,4 @@ class Progress:
 
     def _line(self) -> str:
         seconds = max(time.monotonic() - self._started, 1e-3)
-        return f"{self._what}: {self.rows:,} rows in {seconds:.1f} s ({self.rows / seconds:,.0f} rows/s)"
+        return f"{self._what}: {rows_text(self.rows)} in {seconds:.1f} s ({self.rows / seconds:,.0f} rows/s)"

@@ -22,6 +22,7 @@ from sqlglot.errors import SqlglotError
 
 from lakestore.cli.output import table
 from lakestore.errors import Invalid, LakestoreError
+from lakestore.model.names import rows_text
 from lakestore.model.times import position_text
 from lakestore.union import sql as union_sql
 
@@ -103,6 +104,7 @@ class Shell:
     def known(self, *, fresh: bool = False) -> list[Table]:
         """The definitions of the tables, as they were when they were last asked for."""
         if fresh or not self._known:
+            self.lake.transport.probe()  # a server that is away is told at once, where a call would wait for it
             self._known = [each.definition for each in self.lake.tables()]
         return self._known
 
@@ -161,6 +163,7 @@ class Shell:
         click.echo(_HELP)
 
     def _query(self, text: str) -> None:
+        self.lake.transport.probe()
         began = time.monotonic()
         result = self._answered(text)
         seconds = time.monotonic() - began
@@ -173,9 +176,9 @@ class Shell:
         count = found.num_rows + result.rows_behind
         more = f", {self.rows:,} shown (.rows)" if count > self.rows else ""
         if self.timing:
-            click.echo(f"{count:,} rows{more}, {seconds:.3f} s", err=True)
+            click.echo(f"{rows_text(count)}{more}, {seconds:.3f} s", err=True)
         elif more:
-            click.echo(f"{count:,} rows{more}", err=True)
+            click.echo(f"{rows_text(count)}{more}", err=True)
 
     def _answered(self, text: str) -> union_sql.SqlResult:
         """The answer of a query that runs beside; Ctrl-C interrupts it."""

@@ -19,6 +19,7 @@ from lakestore.errors import Invalid, NotFound
 from lakestore.loading.files import FORMATS, TEXTS, Source, source_of
 from lakestore.loading.load import MAX_BAD, Load, Stopped
 from lakestore.loading.reading import Options, Wanted
+from lakestore.model.names import rows_text
 from lakestore.model.types import type_name
 from lakestore.wire.counts import COUNTS
 
@@ -136,7 +137,7 @@ def _created(lake: Lake, name: str, source: Source, asked: _Asked) -> Table:
         bad = chunk.bad[0]
         raise Invalid(f"{file.shown}, {unit} {bad.line}: {bad.reason}; table {name} was not made")
     kind = f"primary-key table ({', '.join(keys)})" if keys else "log table"
-    origin = f"types from the first {sample.rows:,} rows" if sample.rows else "types as the file has them"
+    origin = f"types from the first {rows_text(sample.rows)}" if sample.rows else "types as the file has them"
     click.echo(f"{name}: {kind}, {asked.buckets} buckets; {origin} of {file.shown}", err=True)
     for field in sample.schema:
         click.echo(f"  {field.name}  {type_name(field.type, field.name)}", err=True)
@@ -191,9 +192,9 @@ def _done(load: Load) -> str:
     parts = [f"{load.counts[name]:,} {name.replace('_', ' ')}" for name in COUNTS if load.counts[name]]
     text = ", ".join(parts) or "nothing changed"
     if load.started.rows:
-        text += f"; went on from {load.started.place_text}, with {load.started.rows:,} rows loaded before"
+        text += f"; went on from {load.started.place_text}, with {rows_text(load.started.rows)} loaded before"
     if load.refused:
-        text += f"; {load.refused:,} bad rows left out"
+        text += f"; {rows_text(load.refused, 'bad row')} left out"
     if not load.producer:
         text += "; stdin without --name: giving the same again would load it again"
     return text
@@ -201,11 +202,11 @@ def _done(load: Load) -> str:
 
 def _committed(load: Load) -> str:
     """The part that is committed of a load that did not come to its end."""
-    text = f"committed: {load.rows:,} rows"
+    text = f"committed: {rows_text(load.rows)}"
     if load.progress.file and load.rows:
         text += f", to {load.progress.place_text}"
     if load.started.rows:
-        text += f", and {load.started.rows:,} rows before"
+        text += f", and {rows_text(load.started.rows)} before"
     if load.doubtful:
         text += f"; {load.doubtful}, may be committed too"
     if not load.producer:
@@ -214,7 +215,7 @@ def _committed(load: Load) -> str:
 
 
 def _total(load: Load) -> str:
-    return f"{load.progress.rows:,} rows"
+    return rows_text(load.progress.rows)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -17,13 +18,16 @@ import pyarrow as pa
 from lakestore.client.retry import Backoff, has_deadline, is_passing, seconds_left, within
 from lakestore.client.scope import SCOPE
 from lakestore.client.transport import Transport, Wire
-from lakestore.errors import LakestoreError, Unavailable
+from lakestore.errors import LakestoreError, Unavailable, UnknownCall
+from lakestore.release import RELEASE
 from lakestore.rows import ipc, ipc_metadata
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc, tracing
 
 CALL_SECONDS = 120.0
 """The longest call, its tries included, unless told otherwise."""
+PROBE_SECONDS = 2.0
+"""The longest that a probe tries again: a server that restarts may be back by then."""
 BACKUP_SECONDS = 86_400.0
 """A backup is one call, however much there is to copy."""
 
@@ -87,6 +91,8 @@ TRIES: dict[str, Tries] = {
 """The rule of every RPC. A second `OpenProducer` or `OpenRegisters` fences only the epoch that nobody was given;
 a second `UploadPart` leaves a part that nobody names, which goes by its age."""
 
+_HELLO = next(method for method in rpc.methods() if method.name == "Hello")
+
 
 class Calls:
     """A wire's RPCs under one policy. Thread-safe as far as the wire is. Attributes are those of `Transport`."""
@@ -107,6 +113,23 @@ class Calls:
     def greet(self) -> None:
         """Make sure, in one try, that a server answers: for those who would rather hear at once that none does."""
         self.wire.greet(seconds_left(self._call_seconds))
+
+    def probe(self) -> None:
+        """Make sure, within seconds, that a server answers now, also one that has answered before."""
+        backoff = Backoff(PROBE_SECONDS)
+        while True:
+            try:
+                with suppress(UnknownCall):  # of a server that is older than `Hello`
+                    self.wire.call(
+                        _HELLO,
+                        pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL),
+                        seconds_left(self._call_seconds),
+                    )
+            except LakestoreError as error:
+                if not backoff.wait(error):
+                    raise
+            else:
+                return
 
     def close(self) -> None:
         """End every call; later ones are `Stopped`."""
@@ -130,7 +153,7 @@ class Calls:
             began = time.monotonic()
             seconds = seconds_left(longest)
             if seconds <= 0.0:
-                raise _late(method)
+                raise _late()
             try:
                 return wire.call(method, request, seconds)
             except LakestoreError as error:
@@ -166,7 +189,7 @@ class Calls:
 
     def _opened(self, method: rpc.Method, request: Any) -> Iterator[Any]:
         if seconds_left(1.0) <= 0.0:
-            raise _late(method)
+            raise _late()
         return self.wire.stream(method, request, None)
 
     def _fetched(self, method: rpc.Method, request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
@@ -174,7 +197,7 @@ class Calls:
         backoff, given = Backoff(), 0
         while True:
             if seconds_left(1.0) <= 0.0:
-                raise _late(method)
+                raise _late()
             again = given
             try:
                 for message in self.wire.stream(method, request, _whole_deadline()):
@@ -211,8 +234,8 @@ def _told(error: LakestoreError, *, is_lost: bool) -> LakestoreError:
     return error
 
 
-def _late(method: rpc.Method) -> Unavailable:
-    return Unavailable(f"the time that the caller gave was over before {method.name} was sent: nothing was done")
+def _late() -> Unavailable:
+    return Unavailable("the time that the caller gave was over before the call was sent: nothing was done")
 
 
 def _whole_deadline() -> float | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from lakestore.errors import Invalid
+from lakestore.model.names import rows_text
 
 _VERSION = 1
 _NAME_CHARS_MAX = 200
@@ -125,8 +126,8 @@ def summary(text: str) -> str:
         return text
     file, line, rows, ended, crc, refused = found.groups()
     place = Progress(file=json.loads(f'"{file}"'), place=Place(line=int(line), crc=int(crc or 0))).place_text
-    told = f"{int(rows):,} rows, to {place}{', its end' if ended == 'true' else ''}"
-    return f"{told}; {int(refused):,} bad rows left out" if int(refused or 0) else told
+    told = f"{rows_text(int(rows))}, to {place}{', its end' if ended == 'true' else ''}"
+    return f"{told}; {rows_text(int(refused), 'bad row')} left out" if int(refused or 0) else told
 
 
 def _digest(text: str, chars: int) -> str:

@@ -41,3 +41,8 @@ def meant(name: str, known: Iterable[str]) -> str:
     """`: did you mean …?` with the name that is most like an unknown one, else nothing."""
     close = nearest(name, known)
     return f": did you mean {close}?" if close else ""
+
+
+def rows_text(count: int, noun: str = "row") -> str:
+    """A number of rows in words: 1 row, 2,000 rows."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

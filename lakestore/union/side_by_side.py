@@ -1,17 +1,22 @@
 """Several sources of items read side by side by a few threads, in whatever order they come.
 
-What is read ahead is bounded, so a slow taker stops the threads; they end soon when it goes.
+What is read ahead is bounded, so a slow taker stops the threads; they end soon when it goes. An interpreter that ends
+gives them a moment to leave Arrow's code: a thread that comes back from there to no interpreter aborts the process.
 """
 
 from __future__ import annotations
 
+import atexit
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 T = TypeVar("T")
 TICK_SECONDS = 1.0
+LEAVE_SECONDS = 2.0
+"""The longest that the end of the interpreter waits for the threads: one may wait for a pipe that nobody writes to."""
 Source = Callable[[], Iterable[T]]
 
 
@@ -33,6 +38,9 @@ def merged(sources: Iterable[Source[T]], *, threads: int, ahead: int, tick: Call
 class _Channel(Generic[T]):
     """Items between the threads that read and the one that takes."""
 
+    running: ClassVar[dict[threading.Thread, _Channel[Any]]] = {}
+    """The threads of all channels that have not ended."""
+
     def __init__(self, sources: Iterator[Source[T]], ahead: int) -> None:
         self._sources, self._ahead = sources, ahead
         # The garbage collector may close a channel within any thread, one that holds this very lock included.
@@ -45,7 +53,9 @@ class _Channel(Generic[T]):
     def begin(self, name: str) -> None:
         """Start one more thread."""
         self._running += 1
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.running[thread] = self
+        thread.start()
 
     def take(self, tick: Callable[[], None]) -> T | None:
         """The next item; None behind the last one."""
@@ -82,6 +92,7 @@ class _Channel(Generic[T]):
             with self._changed:
                 self._running -= 1
                 self._changed.notify_all()
+            self.running.pop(threading.current_thread(), None)
 
     def _next(self) -> Source[T] | None:
         with self._changed:
@@ -97,3 +108,14 @@ class _Channel(Generic[T]):
             self._items.append(item)
             self._changed.notify_all()
             return True
+
+
+@atexit.register
+def _leave() -> None:
+    """Have the threads end while there is an interpreter."""
+    end = time.monotonic() + LEAVE_SECONDS
+    left = [(thread, channel) for thread, channel in list(_Channel.running.items()) if thread.is_alive()]
+    for _, channel in left:
+        channel.close()
+    for thread, _ in left:
+        thread.join(max(end - time.monotonic(), 0.0))

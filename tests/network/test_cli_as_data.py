@@ -304,7 +304,7 @@ def test_a_shell_of_sql(server: str, tmp_path: Path) -> None:
     terminal.type("41 + 1 AS m FROM shop.ord\t")
     terminal.until("shop.orders")
     terminal.type(" WHERE id < 7;\r")
-    shown = terminal.until("1 rows")
+    shown = terminal.until("1 row")
     assert re.search(r"n +m\n *7 +42", shown)
     terminal.until("lake>")
     terminal.type("SELECT whoo FROM shop.orders;\r")

@@ -110,7 +110,7 @@ class Row:
 
 
 def check(row: Row | None, principal: Principal, asked: Any, known: TableFacts, what: str) -> None:
-    """`Denied` unless the principal may; `what` names the call in the message."""
+    """`Denied` unless the principal may; `what` names a call without a rule."""
     row = _ruled(row, what)
     if row.right in ("open", "known"):
         return
@@ -119,16 +119,16 @@ def check(row: Row | None, principal: Principal, asked: Any, known: TableFacts, 
         _check_one(row, principal, target, known, what)
     for target in row.reads(asked, known) if row.reads is not None else ():
         if not principal.may("read", target):
-            raise Denied(_sentence(principal, "read", target, what))
+            raise Denied(_sentence(principal, "read", target))
     if not targets and row.right != "see" and not principal.may_somewhere(row.right):
-        raise Denied(_sentence(principal, row.right, "any table", what))
+        raise Denied(_sentence(principal, row.right, "any table"))
 
 
 def check_possible(row: Row | None, principal: Principal, what: str) -> None:
     """`Denied` if no request whatever of this kind is allowed: asked before a request is received."""
     row = _ruled(row, what)
     if row.right in RIGHTS and not principal.may_somewhere(row.right):
-        raise Denied(_sentence(principal, row.right, "any table", what))
+        raise Denied(_sentence(principal, row.right, "any table"))
 
 
 def _ruled(row: Row | None, what: str) -> Row:
@@ -140,19 +140,19 @@ def _ruled(row: Row | None, what: str) -> Row:
 def _check_one(row: Row, principal: Principal, target: str, known: TableFacts, what: str) -> None:
     if row.right == "see":
         if not principal.sees(target):
-            raise Denied(_sentence(principal, "read", target, what))
+            raise Denied(_sentence(principal, "read", target))
         return
     needed = _COMMIT[known.kind_of(target)] if row.right == "commit" else row.right
     if principal.may(needed, target):
         return
     # The right that is missing tells whether there is such a table, and of which kind.
     told = needed if row.right != "commit" or principal.sees(target) else "write"
-    raise Denied(_sentence(principal, told, "that table" if row.by_uuid else target, what))
+    raise Denied(_sentence(principal, told, "that table" if row.by_uuid else target))
 
 
-def _sentence(principal: Principal, right: str, target: str, what: str) -> str:
+def _sentence(principal: Principal, right: str, target: str) -> str:
     shown = "every table" if target == EVERYTHING else target
-    return f"{what}: {principal.name} has no right {right!r} on {shown}: ask who runs the server for it"
+    return f"{principal.name} has no right {right!r} on {shown}: ask who runs the server for it"
 
 
 def catalog_target(namespace: Any, table: Any) -> str:

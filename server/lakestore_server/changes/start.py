@@ -141,7 +141,7 @@ def _end(engine: Engine, view: View, request: pb.ChangesRequest) -> int | None:
     """The LSN at which a stream ends; None for a stream that goes on."""
     if not request.until:
         return None
-    return view.lsn if request.until == "now" else lsn_at(engine, request.until, request.tables)
+    return view.lsn if request.until == "now" else lsn_at(engine, request.until, request.tables, is_end=True)
 
 
 def _token(engine: Engine, view: View, start: str, states: list[TableState]) -> Token:

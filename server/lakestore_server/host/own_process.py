@@ -13,8 +13,12 @@ from collections.abc import Mapping, Sequence
 
 _COMMON = {"PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TZDIR", "TMPDIR", "SYSTEMROOT"}
 _COMMON_PREFIXES = ("LC_", "LD_", "DYLD_", "MALLOC_", "PYTHON", "OMP_", "OPENBLAS_", "ARROW_")
-_STORES = {"SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "JAVA_HOME", "CLASSPATH"}
-_STORES_PREFIXES = ("AWS_", "GOOGLE_", "AZURE_", "HADOOP_")
+_STORES = {"SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "JAVA_HOME", "CLASSPATH", "IMDS_ENDPOINT"}
+_STORES_PREFIXES = (
+    "AWS_", "GOOGLE_", "CLOUD_STORAGE_", "GCE_METADATA_", "AZURE_", "IDENTITY_", "MSI_", "HADOOP_", "LIBHDFS_", "KRB5",
+    "OPENSSL_",
+)  # fmt: skip
+"""Variables of the libraries in Arrow that read S3, GCS, Azure and HDFS, managed identities and emulators too."""
 _PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
 
 

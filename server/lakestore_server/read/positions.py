@@ -51,8 +51,11 @@ def reached(engine: Engine, lsn: int) -> View:
     return view
 
 
-def lsn_at(engine: Engine, text: str, names: Sequence[str]) -> int:
-    """The LSN of the cut that a token or a time names; a time means the last commit to these tables until then."""
+def lsn_at(engine: Engine, text: str, names: Sequence[str], *, is_end: bool = False) -> int:
+    """The LSN of the cut that a token or a time names; a time means the last commit to these tables until then.
+
+    `is_end` is for the end of changes, of which a table had none before it was created: a cut of it would be no table.
+    """
     time_us = times.micros_of(text)
     if time_us is None:
         return parse_token(text, engine).lsn
@@ -60,7 +63,8 @@ def lsn_at(engine: Engine, text: str, names: Sequence[str]) -> int:
         raise Invalid(f"the time {text} lies ahead of the server's clock: a read goes back, never forward")
     view = engine.settled() if engine.view.clock_us <= time_us else engine.view
     states = [view.named(name) for name in names]
-    return max([lsn_by_time(view, states, time_us), *(_created(state, time_us, len(states)) for state in states)])
+    created = [_created(each, time_us, len(states)) for each in states if each.created_us <= time_us or not is_end]
+    return max([lsn_by_time(view, states, time_us), *created])
 
 
 def lsn_by_time(view: View, states: Sequence[TableState], time_us: int, *, before: bool = False) -> int:

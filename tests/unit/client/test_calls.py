@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.client import grpc
+from lakestore.cli.shell import Shell
+from lakestore.client import calls, grpc
 from lakestore.client.calls import TRIES, Calls, Tries, transport_of
 from lakestore.client.retry import within
 from lakestore.client.writer import change
@@ -42,18 +43,35 @@ def test_a_call_that_begins_after_its_deadline_is_not_sent(served: Served) -> No
     table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
     transport: Any = over(served.lake, lambda _: None)
     late = ls.Table(ls.Lake(transport, "late")._connection, table.definition)
-    calls: list[Callable[[], object]] = [
+    asked: list[Callable[[], object]] = [
         lambda: late.upsert([{"id": 1, "v": "a"}]),
         lambda: late.lookup([{"id": 1}]),
         lambda: late.scan().to_arrow(),
         lambda: next(late.changes()),
         lambda: late.insert_if_absent([{"id": 1, "v": "a"}]),
     ]
-    for call in calls:
+    for call in asked:
         with within(0.0), pytest.raises(Unavailable, match=r"was over before .* was (sent|asked)") as refused:
             call()
         assert refused.value.applied == "no"
     assert transport.wire.seen == []
+
+
+def test_a_probe_of_a_server_that_is_away_ends_soon(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = True
+    transport: Any = over(served.lake, lambda _: "unsent" if away else None)
+    monkeypatch.setattr(calls, "PROBE_SECONDS", 0.1)
+    began = time.monotonic()
+    with pytest.raises(Unavailable):
+        transport.probe()
+    shell = Shell(ls.Lake(transport, "away"))
+    for typed in ("SELECT 1;", ".tables"):
+        with pytest.raises(Unavailable):
+            shell.handle(typed)
+    assert time.monotonic() - began < 10
+    away = False
+    transport.probe()
+    assert transport.wire.seen == ["Hello"]
 
 
 def test_a_try_that_may_have_counted_is_told_of_by_the_last_error(served: Served) -> None:

@@ -11,6 +11,11 @@ from lakestore_server.host import own_process
 
 SECRETS = {"LAKESTORE_TOKEN": "t", "DATABASE_URL": "postgres://me:secret@db", "PGPASSWORD": "p", "OTEL_X_HEADERS": "h"}
 STORE = {"AWS_SECRET_ACCESS_KEY": "k", "https_proxy": "http://proxy", "SSL_CERT_FILE": "ca.pem"}
+STORES = (
+    "AWS_PROFILE AWS_CONFIG_FILE AWS_WEB_IDENTITY_TOKEN_FILE GOOGLE_APPLICATION_CREDENTIALS GCE_METADATA_ROOT"
+    " CLOUD_STORAGE_EMULATOR_ENDPOINT AZURE_CLIENT_SECRET IDENTITY_ENDPOINT IDENTITY_HEADER MSI_ENDPOINT MSI_SECRET"
+    " IMDS_ENDPOINT HADOOP_HOME LIBHDFS_OPTS KRB5CCNAME KRB5_CONFIG OPENSSL_CONF no_proxy NO_PROXY ALL_PROXY"
+).split()
 PLAIN = {"PATH": "/bin", "LC_ALL": "C.UTF-8", "TMPDIR": "scratch"}
 
 
@@ -18,6 +23,12 @@ PLAIN = {"PATH": "/bin", "LC_ALL": "C.UTF-8", "TMPDIR": "scratch"}
 def test_only_what_it_needs_is_given(reads_stores: bool) -> None:
     given = own_process.environment({**SECRETS, **STORE, **PLAIN}, reads_stores=reads_stores)
     assert given == {**PLAIN, **(STORE if reads_stores else {})}
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_what_a_library_of_a_store_reads_is_given_to_those_that_read_the_lake(name: str) -> None:
+    assert own_process.environment({name: "x"}, reads_stores=True) == {name: "x"}
+    assert own_process.environment({name: "x"}) == {}
 
 
 def test_a_process_that_runs_has_none_of_the_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

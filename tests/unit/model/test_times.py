@@ -99,6 +99,24 @@ def test_a_time_before_the_table_is_refused(served: Served) -> None:
         values(served, datetime(2020, 1, 1, tzinfo=UTC))
 
 
+def test_changes_until_a_time_before_a_table_are_none_of_it(served: Served) -> None:
+    served.append(NAME, 1)
+    served.clock.advance(60)
+    before, young = now(served), "t.young"
+    served.clock.advance(60)
+    served.lake.create_table(young, SCHEMA, buckets=2)
+    served.append(NAME, 2)
+    served.append(young, 3)
+
+    def told(names: list[str], start: str) -> list[int]:
+        stream = served.lake.changes(names, start, until=before.isoformat())
+        return [value for batch in stream for value in batch.to_arrow().column("v").to_pylist()]
+
+    for start in ("earliest", (before - timedelta(seconds=30)).isoformat()):
+        assert told([young], start) == []
+    assert told([NAME, young], "earliest") == [1]
+
+
 def test_a_time_before_the_log_start_is_refused_and_never_less_than_asked(served: Served) -> None:
     served.append(NAME, 0)
     first = now(served)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Generator, Iterator
 from functools import partial
@@ -25,6 +27,22 @@ from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.log_tierer import LogTierer
 from tests.support.served import Served
 from tests.support.waiting import until
+
+
+def test_the_end_of_the_interpreter_waits_for_threads_that_read() -> None:
+    code = (
+        "import time\n"
+        "from lakestore.union.side_by_side import merged\n"
+        "def source():\n"
+        "    yield 1\n"
+        "    time.sleep(0.3)\n"  # within Arrow's code, to which a thread must not come back without an interpreter
+        "    print('left')\n"
+        "found = merged([source], threads=1, ahead=1, tick=lambda: None)\n"
+        "next(found)\n"
+        "found.close()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "left\n", "")
 
 
 def _threads() -> list[threading.Thread]:
