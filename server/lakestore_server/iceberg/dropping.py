@@ -58,11 +58,12 @@ class Droppings:
     def undrop_table(self, request: pb.UndropTableRequest) -> pb.TableInfo:
         """Have a dropped table back as it was; one whose lake is gone by now is read from the log, as after a start."""
         limits = self._engine.limits
-        self._note_lake(_found(self._engine.view, request.table, request.table_uuid, "undrop"))
+        asked = _found(self._engine.view, request.table, request.table_uuid, "undrop").state
+        uuid, problem = asked.table.uuid, self._catalog.problem_of_dropped(asked)
 
         def plan(state: State, record: CommitRecord) -> Table:
             view = state.view
-            held = _found(view, request.table, request.table_uuid, "undrop")
+            held = _found(view, request.table, uuid, "undrop")
             if not held.until_us:
                 raise Conflict(f"table {held.name} cannot be undropped: its files are being removed")
             made = replace(held.state.table, name=request.new_name or held.name)
@@ -74,13 +75,16 @@ class Droppings:
             renaming.check_free(view, made, limits)
             record.undrop.append(Undrop(made.uuid, made.name))
             moved(view, record, (DROPPED, made.uuid), (made.namespace, made.short_name))
+            self._note_lake(uuid, problem)
             return made
 
         return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())
 
-    def _note_lake(self, held: Dropped) -> None:
-        """Note a lake that is gone, or went on under another history, before anybody reads or tiers the table."""
-        problem, uuid = self._catalog.problem_of_dropped(held.state), held.state.table.uuid
+    def _note_lake(self, uuid: str, problem: str) -> None:
+        """Note a lake that is gone, or went on under another history, before anybody reads or tiers the table.
+
+        On the commit loop, where two undrops cannot lose one another's.
+        """
         others = {each: said for each, said in self._engine.lake_ahead.items() if each != uuid}
         self._engine.lake_ahead = self._catalog.ahead = others | ({uuid: problem} if problem else {})
         if problem:
