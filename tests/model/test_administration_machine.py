@@ -199,7 +199,7 @@ class AdministrationMachine(RuleBasedStateMachine):
 
     @rule(power=POWER)
     def let_time_pass(self, power: tuple[int, int | None] | None) -> None:
-        """Whatever was dropped goes; a power cut in it leaves some of them for the next round."""
+        """Whatever was dropped goes, also what readers of an earlier life might hold; power cuts leave some of it."""
         self.harness.clock.jump(DAYS_2)
         if power is not None:
             self.harness.disk.lose_power_after(power[0])
@@ -208,6 +208,7 @@ class AdministrationMachine(RuleBasedStateMachine):
             except (LakestoreError, OSError):
                 pass
             self.harness.crash(power[1])
+        self.harness.clock.wait(DAYS_2)
         self.harness.server.dropped.run_once()
         self.world.shelf = {}
         assert self.seen() == self.world.seen()
