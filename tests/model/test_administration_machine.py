@@ -1,4 +1,6 @@
-"""Rename, truncate, drop, undrop and purge among writes, checkpoints and power cuts, held against plain values.
+"""Rename, truncate, drop, undrop, purge and deletes by a condition, held against plain values.
+
+Among them come writes, checkpoints, retries, earlier positions, readers that hold a cut, and power cuts.
 
 Whatever happens, each of them is there whole or not at all, over names, rows, changelog, index and sums; a table that
 is had back is as it was, at the same offsets; and what is kept of dropped tables costs no other table anything.
@@ -10,6 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +22,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from lakestore.errors import Conflict, LakestoreError, NotFound, PositionExpired
+import lakestore as ls
+from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, PositionExpired
+from lakestore.v1 import lakestore_pb2 as pb
 from tests.model.harness import IN_PLACE, SCHEMAS, Harness
 from tests.model.model import Change, Row, TableModel
 
@@ -37,7 +42,8 @@ class Held:
     origin: str
     uuid: str
     rows: TableModel
-    truncated: bool = False
+    begins: int = 0
+    """LSN of the create or of the last truncate: no position below is served."""
 
 
 @dataclass
@@ -62,6 +68,9 @@ class AdministrationMachine(RuleBasedStateMachine):
         self.harness = Harness(self.folder, replace(IN_PLACE, segment_rows=8))
         self.world = World()
         self.sequence = self.value = 0
+        self.last: tuple[pb.CommitRequest, pb.CommitAnswer] | None = None
+        self.marks: list[tuple[str, int, dict[str, list[Row]]]] = []
+        """Tokens of cuts, their LSNs, and the rows of each table then by uuid."""
 
     def teardown(self) -> None:
         try:
@@ -79,7 +88,13 @@ class AdministrationMachine(RuleBasedStateMachine):
     def create(self, name: str) -> None:
         if name not in self.world.tables:
             rows = self.harness.create(name)
-            self.world.tables[name] = Held(name, self.harness.lake.table(name).definition.uuid, rows)
+            uuid = self.harness.lake.table(name).definition.uuid
+            self.world.tables[name] = Held(name, uuid, rows, begins=self.lsn)
+
+    @property
+    def lsn(self) -> int:
+        """The newest commit."""
+        return self.harness.server.engine.view.lsn
 
     def models(self) -> dict[str, TableModel]:
         return {name: held.rows for name, held in self.world.tables.items()}
@@ -98,7 +113,8 @@ class AdministrationMachine(RuleBasedStateMachine):
             rows.append(row[:keys] if delete and keys else row)
         kind = "append" if not keys else "delete" if delete else "upsert"
         change = Change(name, kind, tuple(rows))  # type: ignore[arg-type]  # one of the three
-        self.harness.commit(self.harness.request([change], self.sequence + 1, self.models()))
+        request = self.harness.request([change], self.sequence + 1, self.models())
+        self.last = request, self.harness.commit(request)
         self.sequence += 1
         for row in rows:
             held.rows.apply(change.kind, row)
@@ -156,8 +172,7 @@ class AdministrationMachine(RuleBasedStateMachine):
         is_read = self.harness.lake.table(name)
 
         def emptied(world: World) -> None:
-            rows = world.tables[name].rows
-            rows.live, rows.appended, rows.changes = {}, [], []
+            empty(world.tables[name], self.lsn + 1)
 
         with token:
             self.act(is_read.truncate, emptied, power)
@@ -240,9 +255,72 @@ class AdministrationMachine(RuleBasedStateMachine):
             upkeep.checkpoint()
         finally:
             del upkeep.checkpointer._loop.install
-        rows = self.world.tables[name].rows
-        rows.live, rows.appended, rows.changes = {}, [], []
+        empty(self.world.tables[name], self.harness.server.engine.view.named(name).truncated_lsn)
         self.check_everything()
+
+    @rule()
+    def retry_the_last_commit(self) -> None:
+        """It gets its first answer, whatever became of its table meanwhile, and changes nothing."""
+        if self.last is not None:
+            request, first = self.last
+            assert self.harness.commit(request) == first
+
+    @rule(name=NAME, most=st.integers(0, 12), power=POWER)
+    def delete_where(self, name: str, most: int, power: tuple[int, int | None] | None) -> None:
+        """It takes the rows that matched, each by a change that carries the row; a log table has none of it."""
+        if name not in self.world.tables:
+            return
+        held, table = self.world.tables[name], self.harness.lake.table(name)
+        column = {"t.one": "id", "t.two": "n", "t.log": "a"}[held.origin]
+        where = f"{column} <= {most}"
+        if not held.rows.key_columns:
+            with pytest.raises(Invalid, match="is a log table"):
+                table.delete(where=where)
+            return
+        place = held.rows.key_columns - 1
+        gone = sorted(key for key in held.rows.live if int(str(key[place])) <= most)
+        assert table.delete(where=where, dry_run=True).result.deleted == len(gone)
+        if power is None:
+            assert table.delete(where=where).result.deleted == len(gone)
+        else:
+            self.harness.disk.lose_power_after(power[0])
+            with suppress(LakestoreError, OSError):
+                table.delete(where=where)
+            self.harness.crash(power[1])
+            left = {row[: held.rows.key_columns] for row in self.harness.scan(name)}
+            assert left >= set(held.rows.live) - set(gone), "a row that did not match is gone"
+            gone = [key for key in gone if key not in left]
+        for key in gone:
+            held.rows.apply("delete", key)
+        self.check_everything()
+
+    @rule()
+    def mark(self) -> None:
+        """A position to be read at and from later on."""
+        with self.harness.lake.snapshot() as snapshot:
+            token = snapshot.token
+        rows = {held.uuid: held.rows.rows() for held in self.world.tables.values()}
+        self.marks.append((str(token), self.lsn, rows))
+
+    @rule()
+    def read_the_marks(self) -> None:
+        """Below its truncate or its creation a table is `PositionExpired`, or not there; else it is as it was."""
+        for token, lsn, then in self.marks:
+            for name, held in self.world.tables.items():
+                table = self.harness.lake.table(name)
+                if lsn < held.begins and then.get(held.uuid) == []:
+                    continue  # a truncate of nothing may be lost with power, and nobody sees whether it was
+                if lsn < held.begins or held.uuid not in then:
+                    for read in (
+                        lambda t=table, at=token: t.scan(at=at).count(),
+                        lambda t=table, at=token: changed(t, at),
+                    ):
+                        with pytest.raises((PositionExpired, NotFound)):
+                            read()
+                    continue
+                if lsn >= self.harness.server.engine.view.named(name).log_start_lsn:
+                    assert self.harness.scan(name, at=token) == then[held.uuid]
+                    changed(table, token)
 
     @rule(seed=SEEDS, lost=st.sampled_from([[], ["index"]]))
     def crash(self, seed: int | None, lost: list[str]) -> None:
@@ -262,6 +340,18 @@ class AdministrationMachine(RuleBasedStateMachine):
         assert self.seen() == self.world.seen()
         self.harness.check(self.models())
         assert not self.harness.server.upkeep.scrubber.run_once()
+
+
+def empty(held: Held, lsn: int) -> None:
+    """A truncate."""
+    held.rows.live, held.rows.appended, held.rows.changes = {}, [], []
+    held.begins = lsn
+
+
+def changed(table: ls.Table, start: str) -> int:
+    """The changes from a position up to now, counted."""
+    with table.changes(start, until="now") as stream:
+        return sum(len(batch.to_pylist()) for batch in stream)
 
 
 AdministrationMachine.TestCase.settings = settings(
