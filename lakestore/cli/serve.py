@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from lakestore_tiering.service import Outcome, Tierer
 
 DEMO_SECONDS = 60
+ANNOUNCED = "lakestore serves gRPC on {grpc}, catalog and metrics on {scheme}://{http}"
+"""The line of a server whose ports are open."""
 
 
 @click.command()
@@ -53,8 +55,7 @@ def serve(config: Path | None, print_config: bool, as_json: bool, **flags: Any) 
     from lakestore_server import main as server
 
     def announce(about: Mapping[str, str]) -> None:
-        sentence = "lakestore serves gRPC on {grpc}, catalog and metrics on {scheme}://{http}"
-        click.echo(json.dumps(dict(about)) if as_json else sentence.format_map(about))
+        click.echo(json.dumps(dict(about)) if as_json else ANNOUNCED.format_map(about))
 
     server.serve(settings, announce)
 

@@ -19,6 +19,7 @@ from unittest import mock
 
 import click
 
+from lakestore.cli.serve import ANNOUNCED
 from lakestore.limits import Limits
 from lakestore_server import main
 from lakestore_server.host.crash_points import CrashPoint
@@ -125,7 +126,8 @@ def serve(data: Path, port: int, http_port: int, planted: dict[str, Any]) -> Non
     disk = FaultyDisk(data, Faults(planted))
     with mock.patch.object(main, "RealDisk", return_value=disk):
         main.serve(
-            Settings(data=data, port=port, http_port=http_port, limits=SMALL), lambda about: click.echo(about["grpc"])
+            Settings(data=data, port=port, http_port=http_port, limits=SMALL),
+            lambda about: click.echo(ANNOUNCED.format_map(about)),
         )
 
 
