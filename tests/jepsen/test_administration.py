@@ -30,6 +30,8 @@ def test_what_is_promised_is_no_anomaly() -> None:
     assert _names(_read(_told().call(0, "delete", {"part": 1}), 0, 2)) == set()
     unknown = _told().unknown(0, "delete", {"part": 1})
     assert _names(_read(_read(unknown, 0, 1, 2), 0, 2)) == set()
+    broken_off = _told().failed(0, "delete", {"part": 1})
+    assert _names(_read(_read(broken_off, 0, 1, 2), 0, 2)) == set(), "the commits that it made stay"
     begun = _told().begin(1, "truncate", {})
     assert _names(_read(_read(begun, 0, 1, 2)).end(1, "truncate", {})) == set()
     back = _told().call(0, "drop", {}).call(1, "undrop", {})
