@@ -87,19 +87,19 @@ def encoded(sent: Sent) -> bytes:
     return beside(sent).encoded()
 
 
-def taken_apart(data: bytes) -> tuple[bytes, dict[int, Rows]]:
+def taken_apart(data: bytes | pa.Buffer) -> tuple[bytes, dict[int, Rows]]:
     """The bytes of a commit's message without the rows that are most of it, and these by the number of their change.
 
     All of it, and none, for a message without such rows, and for bytes that protobuf is to judge.
     """
-    number = -1
-    for each in _fields(data, 0, len(data)) if len(data) >= ROWS_MIN else ():
+    number, view = -1, memoryview(data).cast("B")
+    for each in _fields(view, 0, len(view)) if len(view) >= ROWS_MIN else ():
         if (each.number, each.kind) == (_CHANGES, _BYTES):
             number += 1
-            rows = _large_rows(data, each)
+            rows = _large_rows(view, each)
             if rows is not None:
-                return _without(data, each, rows), {number: (_aligned(data, rows),)}
-    return data, {}
+                return _without(view, each, rows), {number: (_aligned(data, rows),)}
+    return bytes(data), {}
 
 
 class _Field(NamedTuple):
@@ -114,7 +114,7 @@ class _Field(NamedTuple):
     end: int
 
 
-def _large_rows(data: bytes, change: _Field) -> _Field | None:
+def _large_rows(data: memoryview, change: _Field) -> _Field | None:
     """The rows of a change if they are most of the message, and the change has none besides."""
     least = max(ROWS_MIN, len(data) // 2)
     if change.end - change.start < least:
@@ -123,18 +123,18 @@ def _large_rows(data: bytes, change: _Field) -> _Field | None:
     return rows[0] if len(rows) == 1 and rows[0].kind == _BYTES and rows[0].end - rows[0].start >= least else None
 
 
-def _without(data: bytes, change: _Field, rows: _Field) -> bytes:
+def _without(data: memoryview, change: _Field, rows: _Field) -> bytes:
     """A message without the rows of one of its changes."""
-    left = data[change.start : rows.at] + data[rows.end : change.end]
+    left = b"".join((data[change.start : rows.at], data[rows.end : change.end]))
     return b"".join((data[: change.at], _tag(_CHANGES), _varint(len(left)), left, data[change.end :]))
 
 
-def _aligned(data: bytes, rows: _Field) -> pa.Buffer:
+def _aligned(data: bytes | pa.Buffer, rows: _Field) -> pa.Buffer:
     found = pa.py_buffer(data).slice(rows.start, rows.end - rows.start)
     return found if found.address % ALIGNED == 0 else pa.py_buffer(bytes(found))
 
 
-def _fields(data: bytes, at: int, end: int) -> Sequence[_Field]:
+def _fields(data: memoryview, at: int, end: int) -> Sequence[_Field]:
     """The fields of the message between two places; none where protobuf is to judge."""
     found: list[_Field] = []
     try:
@@ -157,7 +157,7 @@ def _fields(data: bytes, at: int, end: int) -> Sequence[_Field]:
     return found
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
     """A number, and the place behind it; `IndexError` where there is none of ten bytes or fewer."""
     value = 0
     for shift in range(0, 70, 7):

@@ -32,7 +32,7 @@ from lakestore_server.edge.grpc import GrpcServer
 from lakestore_server.edge.http import HttpServer, app
 from lakestore_server.files import checkpoint, data_folder, journal, segment, shared_file
 from lakestore_server.files.journal_file import FileJournal
-from lakestore_server.host import collector, event_log
+from lakestore_server.host import allocator, collector, event_log
 from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.disk import Disk, RealDisk
 from lakestore_server.iceberg import foreign_history
@@ -293,6 +293,7 @@ class _Signals:
 def serve(settings: Settings, announce: Callable[[Mapping[str, str]], None]) -> None:
     """Serve until a signal; `announce` is told the ports, as `Server.about` has them."""
     event_log.configure(settings)
+    allocator.keep_memory()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what it asks for is done anyway while the server begins
     with collector.paused():
         server = Server(settings, on_fatal=_end_process)

@@ -40,9 +40,9 @@ class LifeDisk:
             raise Killed
         return work()
 
-    def create(self, path: Path) -> _LifeFile:
+    def create(self, path: Path, *, is_cached: bool = True) -> _LifeFile:
         """A new file."""
-        file = self._do(self._speed.step, lambda: self.below.create(path))
+        file = self._do(self._speed.step, lambda: self.below.create(path, is_cached=is_cached))
         return _LifeFile(self, file)
 
     def rename(self, source: Path, target: Path) -> None:

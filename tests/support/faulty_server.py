@@ -23,7 +23,7 @@ from lakestore.cli.serve import ANNOUNCED
 from lakestore.limits import Limits
 from lakestore_server import main
 from lakestore_server.host.crash_points import CrashPoint
-from lakestore_server.host.disk import RealDisk, RealFile
+from lakestore_server.host.disk import AppendFile, RealDisk
 from lakestore_server.settings import Settings
 
 SMALL = Limits(
@@ -58,27 +58,27 @@ class Faults:
         return max(int(Path(self._quota).read_text()) - used, 0)
 
 
-class FaultyFile(RealFile):
+class FaultyFile:
     """A file whose writes and syncs may fail."""
 
-    def __init__(self, path: Path, faults: Faults, root: Path) -> None:
-        super().__init__(path)
-        self.name, self._faults, self._root = path.name, faults, root
+    def __init__(self, name: str, file: AppendFile, faults: Faults, root: Path) -> None:
+        self.name, self._file, self._faults, self._root = name, file, faults, root
+        self.truncate, self.close = file.truncate, file.close
 
     def write(self, parts: Sequence[Any]) -> int:
         """As far as the quota goes."""
         data = b"".join(memoryview(part).cast("B") for part in parts)
         free = self._faults.free_bytes(self._root)
         if self._faults.due("write", self.name) or (free is not None and free < len(data)):
-            super().write([data[: min(len(data) // 2, len(data) if free is None else free)]])
+            self._file.write([data[: min(len(data) // 2, len(data) if free is None else free)]])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return super().write([data])
+        return self._file.write([data])
 
     def sync(self) -> None:
         """Or EIO, once."""
         if self._faults.due("sync", self.name):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        super().sync()
+        self._file.sync()
 
 
 class FaultyDisk(RealDisk):
@@ -89,9 +89,10 @@ class FaultyDisk(RealDisk):
         self._files: dict[Path, FaultyFile] = {}
         """The newest file of each path."""
 
-    def create(self, path: Path) -> FaultyFile:
+    def create(self, path: Path, *, is_cached: bool = True) -> FaultyFile:
         """A file of this disk."""
-        made = self._files[path] = FaultyFile(path, self._faults, self._root)
+        file = super().create(path, is_cached=is_cached)
+        made = self._files[path] = FaultyFile(path.name, file, self._faults, self._root)
         return made
 
     def rename(self, source: Path, target: Path) -> None:

@@ -242,6 +242,12 @@ class SimDisk:
         with self.lock:
             self._failing[what] = after
 
+    @property
+    def will_fail(self) -> bool:
+        """Whether a failure is planted that has not happened yet."""
+        with self.lock:
+            return bool(self._failing)
+
     def fill_up(self, after: int | None) -> None:
         """Let so many more files and writes find space, then none until this is called with None."""
         with self.lock:
@@ -328,8 +334,8 @@ class SimDisk:
             folder.current[path.name] = folder.durable[path.name] = content
         return folder.current[path.name]
 
-    def create(self, path: Path) -> SimFile:
-        """A new file whose name is not durable yet."""
+    def create(self, path: Path, *, is_cached: bool = True) -> SimFile:
+        """A new file whose name is not durable yet; a crash may leave any of what was not synced, cached or not."""
         with self.step(f"create {path.name}"):
             content = _Content()
             file = SimFile(self, path, content)

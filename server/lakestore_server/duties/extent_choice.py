@@ -38,24 +38,25 @@ Key = tuple[str, int]
 class ExtentChoice:
     """The extents of one checkpoint's new segments."""
 
-    def __init__(self, disk: Disk, limits: Limits, path_of: Callable[[str], Path]) -> None:
-        """`path_of` gives a journal file the path under which it is kept, in a folder that is there."""
-        self._disk, self._limits, self._path_of = disk, limits, path_of
+    def __init__(self, disk: Disk, limits: Limits) -> None:
+        self._disk, self._limits = disk, limits
         self._extents: dict[Key, list[tuple[int, Extent]]] = defaultdict(list)
         """The extents of rows in memory, by first offset."""
 
-    def choose(self, view: View, journal: LocalJournal) -> None:
-        """Keep the journal files of a frozen view's rows in memory, as far as that is worth it."""
+    def choose(self, view: View, journal: LocalJournal, path_of: Callable[[str], Path]) -> None:
+        """Keep the journal files of a frozen view's rows in memory, as far as that is worth it.
+
+        `path_of` gives a journal file the path under which it is kept, in a folder that is there.
+        """
         wanted = dict(_in_memory(view))
         if sum(size for _, _, size in wanted.values()) < self._limits.extent_bytes:
             return
         for file in journal.files(journal.place_after(view.lsn), self._limits.extent_bytes):
             staying = list(_staying(file, wanted, self._limits.compressed_percent))
             if _is_of_use(sum(part.size for part in staying), int(file.data.size), self._limits):
-                self._keep(file, staying)
+                self._keep(file, path_of(file.path.name), staying)
 
-    def _keep(self, file: JournalFile, staying: Sequence[PartPlace]) -> None:
-        path = self._path_of(file.path.name)
+    def _keep(self, file: JournalFile, path: Path, staying: Sequence[PartPlace]) -> None:
         if not self._disk.link(file.path, path):
             return
         self._disk.reach(CrashPoint.EXTENTS_LINKED)

@@ -92,7 +92,7 @@ class SegmentCut:
         self._chunks: dict[Key, list[Chunk]] = {}
         self._small: list[_Small] = []
         self._folders: dict[Path, None] = {}
-        self._journal, self._extents = journal, ExtentChoice(disk, limits, self._kept_path)
+        self._journal, self._extents = journal, ExtentChoice(disk, limits)
         self.made: list[Path] = []
         """Files that were made so far."""
 
@@ -100,7 +100,7 @@ class SegmentCut:
         """Segments for every bucket that has rows in memory, or below its log start such as go; all are durable."""
         self._compactor.begin(self._view)
         self._merger.begin()
-        self._extents.choose(self._view, self._journal)
+        self._extents.choose(self._view, self._journal, self._kept_path)
         for uuid, state in self._tables.items():
             for bucket, held in enumerate(state.logs):
                 if not is_cut(held):

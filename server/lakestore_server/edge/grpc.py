@@ -36,6 +36,7 @@ from lakestore_server.edge.rpc_talk import Talk
 from lakestore_server.edge.tls import TlsKeys
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.permits import Permits, share_of
+from lakestore_server.host.slabs import Slabs
 from lakestore_server.host.workers import Workers
 from lakestore_server.operate.clients import Clients
 from lakestore_server.service import Service
@@ -91,6 +92,7 @@ class GrpcServer:
         refusal = "connections have a stream of small calls, the limit"
         self._talkers = Permits(limits.streams, 0.0, f"{limits.streams} {refusal}", share_of(limits.streams, limits))
         # Messages of streams of commits that may come while another one of their stream is taken, beside the budget.
+        self._slabs = Slabs(limits.journal_bytes)
         self._ahead = threading.Semaphore(max(1, limits.receiving_bytes // limits.message_bytes))
         self._is_stopping = False
         self._streams: set[AnswerStream] = set()
@@ -220,7 +222,7 @@ class GrpcServer:
         """A stream of commits, which may be silent for as long as its client may write."""
         stream, verb = self._service.write_stream(), self._service.watched(method)
         judged = partial(commit_parsed, judged=admitted.request)
-        intake = Intake(call, stream, judged, self._workers, self._ahead)
+        intake = Intake(call, stream, judged, self._workers, self._ahead, self._slabs)
 
         def items() -> Generator[Any]:
             with self._permits.taken(1, admitted.owner):

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
 from lakestore.errors import Internal, Invalid, LakestoreError
@@ -61,7 +62,7 @@ class Dispatch:
         return errors.defect(error)
 
 
-def commit_parsed(data: bytes, judged: Callable[[Any], Any]) -> CommitMessage:
+def commit_parsed(data: bytes | pa.Buffer, judged: Callable[[Any], Any]) -> CommitMessage:
     """The commit that bytes are, its large rows left where they lie, once `judged` has let it pass; or `Invalid`."""
     left, rows = taken_apart(data)
     return CommitMessage(judged(parsed(pb.CommitRequest, left)), rows)

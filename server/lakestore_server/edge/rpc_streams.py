@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
+import pyarrow as pa
+
 from lakestore.errors import LakestoreError
 from lakestore.wire import errors
 from lakestore.wire.grpc import grpc
@@ -19,6 +21,7 @@ from lakestore_server.access.admission import RpcCall
 from lakestore_server.commit.wakeups import Pause
 from lakestore_server.commit.write_stream import WriteStream
 from lakestore_server.edge.rpc_port import Rpc
+from lakestore_server.host.slabs import SLAB_BYTES_MIN, Slabs
 from lakestore_server.host.workers import Workers
 
 STAY_SECONDS, STAY_BYTES = 0.05, 256 << 10
@@ -157,16 +160,17 @@ class Intake:
         self,
         rpc: Rpc,
         stream: WriteStream,
-        request: Callable[[bytes], Any],
+        request: Callable[[bytes | pa.Buffer], Any],
         workers: Workers,
         ahead: threading.Semaphore,
+        slabs: Slabs,
     ) -> None:
         """`ahead` is the port's room for messages that come while another one of their stream is being taken."""
         self._rpc, self._stream, self._request, self._workers = rpc, stream, request, workers
-        self._ahead = ahead
+        self._ahead, self._slabs = ahead, slabs
         self._lock = threading.Lock()
         self._is_asking = self._is_taking = self._is_ahead = False
-        self._came: deque[bytes] = deque()
+        self._came: deque[bytes | pa.Buffer] = deque()
         """Messages that nobody has begun to take."""
         self._has_ended = False
         """Whether there will be no more."""
@@ -186,12 +190,13 @@ class Intake:
         self._rpc.receive(self.came)
 
     def came(self, data: bytes | None) -> None:
-        """A message, or the end of them; in the port's thread."""
+        """A message, or the end of them; in the port's thread, which so gets the same memory for the next one."""
+        large = self._slabs.held(data) if data is not None and len(data) >= SLAB_BYTES_MIN else None
         with self._lock:
             self._is_asking = False
             self._has_ended = data is None
             if data is not None:
-                self._came.append(data)
+                self._came.append(data if large is None else large)
             if self._is_taking:
                 return
             self._is_taking = data is not None
@@ -220,7 +225,7 @@ class Intake:
             self._stream.end()
         return None
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes | pa.Buffer) -> None:
         try:
             self._stream.take(self._request(data))
         except LakestoreError as error:

@@ -8,7 +8,7 @@ Keys of the meta: t (time in µs), rows [[table, bucket, start, rows, part offse
 schema version]], producers, create, alter, drop, catalog, tierer, starts, subscriptions,
 slots [[part, row, slot, link]], registers [[names, [epoch, owner]] | [names, values, mark] | [names]],
 parts (their ids), rename [[table, name]], truncate [[table, number]],
-shelve [[table, until in µs]], undrop [[table, name]]. Version 4 has the last four.
+shelve [[table, until in µs]], undrop [[table, name]]. Version 4 has the last four. Zeros may fill the last block up.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from lakestore.model.table import Table
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files import catalog_records, json_forms
 from lakestore_server.host import versions
+from lakestore_server.host.uncached_file import BLOCK
 from lakestore_server.state.commit_record import (
     CommitRecord,
     KeySlot,
@@ -310,11 +311,16 @@ def frames(data: bytes, name: str, *, last: bool) -> Iterator[RawFrame]:
     while at < len(data):
         frame = frame_at(buffer, data, at)
         if frame is None or frame.salt != head.salt or frame.version != head.version:
-            if last and not _frame_follows(data, at, head, lsn + 1):
+            if is_filling(data[at : at + BLOCK], len(data)) or (last and not _frame_follows(data, at, head, lsn + 1)):
                 return
             raise damaged(name, at)
         yield frame
         at, lsn = frame.end, frame.lsn
+
+
+def is_filling(rest: bytes, size: int) -> bool:
+    """Whether the bytes behind a frame of a file of that size, of which at most a block is given, only fill it up."""
+    return len(rest) < BLOCK and size % BLOCK == 0 and not any(rest)
 
 
 def damaged(name: str, at: int) -> Corrupt:

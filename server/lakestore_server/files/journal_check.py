@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files import journal
+from lakestore_server.host.uncached_file import BLOCK
 
 
 class _Bytes:
@@ -39,7 +40,7 @@ class _Bytes:
 
 
 def check(pieces: Iterator[bytes], name: str) -> None:
-    """`Corrupt` unless these are whole frames of a journal file behind its header, and nothing else."""
+    """`Corrupt` unless these are whole frames of a journal file behind its header, and zeros that fill up a block."""
     file = _Bytes(pieces)
     first = file.take(journal.FILE_HEADER_BYTES)
     head = journal.head_of(first, name)
@@ -52,6 +53,9 @@ def check(pieces: Iterator[bytes], name: str) -> None:
         start = file.at - len(opening)
         frame = journal.frame_head(opening, 0)
         if frame is None or (frame.salt, frame.version) != (head.salt, head.version):
+            rest = opening + file.take(BLOCK)
+            if journal.is_filling(rest, start + len(rest)):
+                return
             raise journal.damaged(name, start)
         crc = file.crc(frame.meta_bytes, frame.crc)
         is_cut = len(file.take(frame.padding)) < frame.padding

@@ -155,7 +155,7 @@ class FileJournal:
         with _full():
             if aside.name in self._disk.list(self._folder):
                 self._disk.remove(aside)
-            file = self._disk.create(aside)
+            file = self._disk.create(aside, is_cached=False)
             try:
                 file.write([journal.file_header(salt)])
                 self._disk.reach(CrashPoint.ROLL_WRITTEN)

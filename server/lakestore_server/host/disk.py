@@ -7,6 +7,7 @@ A file is durable after `sync`, its name after `sync_folder`. A failed sync is n
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import shutil
 import stat
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.uncached_file import UncachedFile
 
 FILE_MODE, FOLDER_MODE = 0o640, 0o750
 """Modes of what the server makes, whatever the umask: its group may read, others may not."""
@@ -45,8 +47,9 @@ class AppendFile(Protocol):
 class Disk(Protocol):
     """A file system as the server needs one. Paths are real: other processes may open them."""
 
-    def create(self, path: Path) -> AppendFile:
-        """A new empty file; `FileExistsError` if there is one."""
+    def create(self, path: Path, *, is_cached: bool = True) -> AppendFile:
+        """A new empty file; `FileExistsError` if there is one. One that is not cached may have zeros behind its end
+        after a crash, less than a block of them."""
 
     def rename(self, source: Path, target: Path) -> None:
         """Replace `target` by `source`, a file or a folder; not durable before `sync_folder`."""
@@ -126,9 +129,9 @@ class RealFile:
 class RealDisk:
     """`Disk` on the operating system."""
 
-    def create(self, path: Path) -> RealFile:
-        """A new file."""
-        return RealFile(path)
+    def create(self, path: Path, *, is_cached: bool = True) -> AppendFile:
+        """A new file, written through the page cache or past it."""
+        return RealFile(path) if is_cached else UncachedFile(path, FILE_MODE)
 
     def rename(self, source: Path, target: Path) -> None:
         """os.replace."""
@@ -186,9 +189,10 @@ class RealDisk:
                 yield piece
 
     def map(self, path: Path) -> pa.Buffer:
-        """mmap."""
-        with pa.memory_map(str(path)) as file:
-            return file.read_buffer()
+        """mmap; Arrow's own map would have the kernel read all of the file at once, whoever needs how much of it."""
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            return pa.py_buffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b"")
 
     def size(self, path: Path) -> int | None:
         """stat; a folder is no file."""

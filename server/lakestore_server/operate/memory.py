@@ -118,6 +118,7 @@ def by_settings(limits: Limits) -> tuple[Bound, ...]:
             Bound("keys kept of the index", limits.index_cache_keys * LONG_KEY_BYTES, "index_cache_keys"),
             Bound("commits that wait", limits.queue_bytes, "queue_bytes"),
             Bound("requests being decoded", limits.in_flight_bytes, "in_flight_bytes"),
+            Bound("memory for messages, kept for the next ones", limits.journal_bytes, "journal_bytes"),
             Bound("the commit being made", limits.commit_bytes + limits.batch_memory_bytes, "commit_bytes"),
             Bound("messages not yet whole", limits.receiving_bytes, "receiving_bytes"),
             Bound("bodies over HTTP", limits.http_bodies_bytes, "http_bodies_bytes"),

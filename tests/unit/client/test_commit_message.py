@@ -32,6 +32,7 @@ def parsed(data: bytes) -> pb.CommitRequest | None:
 def whole(data: bytes) -> pb.CommitRequest | None:
     """A message as a server reads it, its rows put back."""
     left, rows = taken_apart(data)
+    assert taken_apart(pa.py_buffer(data)) == (left, rows), "it may lie in any memory"
     request = parsed(left)
     if request is not None:
         for number, parts in rows.items():

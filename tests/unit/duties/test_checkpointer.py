@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 import lakestore as ls
 from lakestore.errors import Exhausted
 from lakestore.limits import Limits
-from lakestore_server.duties.segment_cut import segment_runs
+from lakestore_server.duties.segment_cut import SegmentCut, segment_runs
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.state.chunk import MemoryChunk
 from lakestore_server.state.commit_index import CommitIndex
@@ -81,3 +82,20 @@ def test_segments_end_at_a_size() -> None:
     chunks = [MemoryChunk(i * 10, batch, CommitIndex.one(i + 1, 0, i * 10 + 10, 0, 0)) for i in range(8)]
     _, runs = segment_runs(chunks, Limits(segment_bytes=3000))
     assert [len(run) for run in runs] == [2, 2, 2, 2]
+
+
+def test_a_checkpoint_lets_go_of_the_rows_it_wrote_without_the_collector(tmp_path: Path) -> None:
+    """A cycle among its parts held up to a gigabyte of them until a full collection."""
+    with Served(tmp_path / "data") as served:
+        table = served.lake.create_table("a.log", SCHEMA, buckets=1)
+        served.checkpoint()
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                table.append([{"id": 1, "v": "x" * 100_000}])
+                served.checkpoint()
+            left = [each for each in gc.get_objects() if isinstance(each, SegmentCut | MemoryChunk)]
+        finally:
+            gc.enable()
+    assert not left

@@ -15,7 +15,7 @@ from lakestore_server.duties import segment_cut
 from lakestore_server.duties.checkpoint import Checkpointer
 from lakestore_server.files.data_folder import SHARED
 from lakestore_server.files.segment import Segment
-from lakestore_server.host.disk import RealDisk, RealFile
+from lakestore_server.host.disk import AppendFile, RealDisk
 from lakestore_server.operate.restore import restore
 from tests.support import seeds
 from tests.support.log_start import move_log_start
@@ -30,10 +30,10 @@ class CountingDisk(RealDisk):
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
 
-    def create(self, path: Path) -> RealFile:
+    def create(self, path: Path, *, is_cached: bool = True) -> AppendFile:
         """As a real disk."""
         self.asked["create"] += 1
-        return super().create(path)
+        return super().create(path, is_cached=is_cached)
 
     def list(self, path: Path) -> list[str]:
         """As a real disk."""

@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from lakestore.errors import Invalid, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import Sent, beside
@@ -17,6 +19,7 @@ from lakestore_server.commit.write_stream import WriteStream
 from lakestore_server.edge.first_messages import FirstMessages
 from lakestore_server.edge.rpc_streams import Intake
 from lakestore_server.host.seldom import CAUSES_MAX, Seldom
+from lakestore_server.host.slabs import Slabs
 from lakestore_server.host.workers import Workers
 from tests.support.seeds import seeded
 from tests.support.waiting import until
@@ -233,13 +236,13 @@ class Gated:
         self.stream = stream_of(self.written, most)
         self.ahead = threading.Semaphore(ahead)
         rpc: Any = self
-        self.intake = Intake(rpc, self.stream, self._request, self.workers, self.ahead)
+        self.intake = Intake(rpc, self.stream, self._request, self.workers, self.ahead, Slabs(1 << 20))
         self.intake.ask()
 
     def receive(self, then: Callable[[bytes | None], None]) -> None:
         self.asked.append(then)
 
-    def _request(self, data: bytes) -> pb.CommitRequest:
+    def _request(self, data: bytes | pa.Buffer) -> pb.CommitRequest:
         assert self.goes_on.acquire(timeout=10)
         self.taken.append(data[0])
         return pb.CommitRequest(sequence=data[0])

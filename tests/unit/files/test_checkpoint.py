@@ -12,10 +12,10 @@ import pytest
 import lakestore as ls
 from lakestore.errors import Corrupt
 from lakestore_server.duties.segment_cut import segment_runs
-from lakestore_server.files import journal
 from lakestore_server.files.data_folder import SEGMENTS
 from lakestore_server.host.clock import RealClock
-from lakestore_server.host.disk import RealDisk, RealFile
+from lakestore_server.host.disk import AppendFile, RealDisk
+from lakestore_server.host.uncached_file import BLOCK
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from tests.support.served import Served
@@ -29,11 +29,11 @@ class FailingDisk(RealDisk):
 
     broken = False
 
-    def create(self, path: Path) -> RealFile:
+    def create(self, path: Path, *, is_cached: bool = True) -> AppendFile:
         """As a real disk, or OSError."""
         if self.broken and path.suffix == ".seg":
             raise OSError(28, "No space left on device")
-        return super().create(path)
+        return super().create(path, is_cached=is_cached)
 
 
 def names(table: ls.Table) -> dict[int, str]:
@@ -100,7 +100,7 @@ def test_many_quiet_tables_keep_no_journal_and_few_files(tmp_path: Path) -> None
                 table.append([{"id": 1, "name": "x"}])
             served.checkpoint()
         journals = list((tmp_path / "data").glob("journal-*"))
-        assert sum(path.stat().st_size for path in journals) == journal.FILE_HEADER_BYTES, "one file without frames"
+        assert sum(path.stat().st_size for path in journals) == BLOCK, "one file without frames"
         files = list((tmp_path / "data" / SEGMENTS).glob("*/*.seg"))
         assert len(files) <= 40 * 3, "small segments are merged"
         assert all(table.scan().count() == 6 for table in tables)

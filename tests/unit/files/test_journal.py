@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from lakestore.errors import Corrupt
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files import journal, json_forms, new_frame
+from lakestore_server.files import journal, journal_check, json_forms, new_frame
+from lakestore_server.host.uncached_file import BLOCK
 from lakestore_server.state.commit_record import ChangeResult, CommitRecord, ProducerCommit, RowsPart
 
 SALT = 0x1122334455667788
@@ -51,6 +52,25 @@ def test_a_torn_tail_ends_the_last_file(cut: int) -> None:
 def test_a_torn_tail_in_an_earlier_file_is_damage() -> None:
     with pytest.raises(Corrupt, match="damaged at byte"):
         list(journal.frames(HEAD + frame(1, 3) + b"torn", "journal-1", last=False))
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_zeros_that_fill_the_last_block_up_end_any_file(last: bool) -> None:
+    data = HEAD + frame(1, 3)
+    filled = data + bytes(-len(data) % BLOCK)
+    assert [raw.lsn for raw in journal.frames(filled, "journal-1", last=last)] == [1]
+    journal_check.check(iter([filled]), "journal-1")
+
+
+@pytest.mark.parametrize("zeros", [64, BLOCK, 3 * BLOCK])
+def test_other_zeros_behind_a_file_are_damage(zeros: int) -> None:
+    """They may be all that is left of a frame."""
+    whole = HEAD + frame(1, 3)
+    data = whole + bytes(-len(whole) % BLOCK + zeros)
+    with pytest.raises(Corrupt, match="damaged at byte"):
+        list(journal.frames(data, "journal-1", last=False))
+    with pytest.raises(Corrupt, match="damaged at byte"):
+        journal_check.check(iter([data]), "journal-1")
 
 
 @given(st.integers(0, 10_000), st.integers(0, 7))

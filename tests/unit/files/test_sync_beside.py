@@ -106,6 +106,7 @@ def test_a_write_that_fails_beside_a_sync_takes_nothing_from_it(held: Held) -> N
     held.until_written(2)
     held.disk.fail("write")
     held.append(3, 4)
+    until(lambda: not held.disk.will_fail, "the write that fails")
     held.syncs[0].set_result(None)
     assert first.result(10) == 2, "those in front of the failed one stand, by the sync of the cut"
     with pytest.raises(NotWritten) as refused:

@@ -200,10 +200,10 @@ def test_a_disk_that_fails_leaves_no_backup_that_restores(served: Served, lake: 
     disk = served.engine.disk
     real = type(disk).create
 
-    def broken(self: Any, path: Path) -> Any:
+    def broken(self: Any, path: Path, **how: Any) -> Any:
         if path.name.startswith("checkpoint-") and "backup" in path.parts:
             raise OSError(28, "No space left on device")
-        return real(self, path)
+        return real(self, path, **how)
 
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patched:
