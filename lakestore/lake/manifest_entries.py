@@ -170,7 +170,7 @@ class Entries(Sequence[Entry]):
             yield self._data[begin:end]
 
     def spans(self, field: int, places: Places) -> tuple[Places, Places, npt.NDArray[np.bool_]] | None:
-        """Where a map of bounds lies in the records of files: its begin, its end, and whether there is one.
+        """The spans of a map of bounds in the records of files: begin, end, and whether there is a map.
 
         None where the manifest has no such field, or another form of it than Iceberg writes.
         """

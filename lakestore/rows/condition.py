@@ -54,6 +54,15 @@ UNKNOWN, ALWAYS, NEVER = Unknown(), AllOf(()), AnyOf(())
 Skip = Comparison | AllOf | AnyOf | Unknown
 
 
+def comparisons(skip: Skip) -> Iterator[Comparison]:
+    """The comparisons in a condition."""
+    if isinstance(skip, AllOf | AnyOf):
+        for part in skip.parts:
+            yield from comparisons(part)
+    elif isinstance(skip, Comparison):
+        yield skip
+
+
 @dataclass(frozen=True, slots=True)
 class RowTest:
     """A condition of which parts are computed, and not by one expression of Arrow."""

@@ -14,7 +14,7 @@ from lakestore.lake.transforms import transformed
 from lakestore.lake.values import source_of
 from lakestore.model.table import Table
 from lakestore.model.types import iceberg_type
-from lakestore.rows.condition import AllOf, AnyOf, Comparison, Skip
+from lakestore.rows.condition import Comparison, Skip, comparisons
 
 _EQUAL = ("=", "in")
 _VOID = "void"
@@ -30,7 +30,7 @@ class Partitions:
     @staticmethod
     def of(specs: Mapping[int, Mapping[str, Any]], table: Table, skip: Skip) -> Partitions:
         """The partitions under each of a lake table's specs."""
-        tests = [test for test in _tests(skip) if test.sign in _EQUAL and test.column in table.selected(None)]
+        tests = [test for test in comparisons(skip) if test.sign in _EQUAL and test.column in table.selected(None)]
         found = {(number, test): tuple(_fields(spec, table, test)) for number, spec in specs.items() for test in tests}
         return Partitions({key: fields for key, fields in found.items() if fields})
 
@@ -44,14 +44,6 @@ class Partitions:
             return True
         fields = self.wanted(file.spec_id, test)
         return all(file.partition.get(name) in values for name, values in fields)
-
-
-def _tests(skip: Skip) -> Iterator[Comparison]:
-    if isinstance(skip, AllOf | AnyOf):
-        for part in skip.parts:
-            yield from _tests(part)
-    elif isinstance(skip, Comparison):
-        yield skip
 
 
 def _fields(spec: Mapping[str, Any], table: Table, test: Comparison) -> Iterator[tuple[str, frozenset[object]]]:

@@ -16,13 +16,13 @@ import numpy as np
 from lakestore.lake.manifest_entries import Entries, Longs
 from lakestore.lake.manifest_lists import Manifest, Summary
 from lakestore.lake.values import partition_types
-from lakestore.rows.condition import Comparison, RowFilter, Skip
+from lakestore.rows.condition import Comparison, RowFilter, Skip, comparisons
 from lakestore.rows.ranges import Range, may_meet
 from lakestore.union import lake_snapshot
 from lakestore.union.file_list import FileList
 from lakestore.union.lake_partitions import Partitions
 from lakestore.union.lake_ranges import Fields
-from lakestore.union.lake_tests import FileTests, Mask, tests_of
+from lakestore.union.lake_tests import FileTests, Mask
 from lakestore.union.plan import TableScan
 
 _WHOLE = frozenset(("int", "long", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"))
@@ -86,7 +86,7 @@ class _Pruning:
     def of(scan: TableScan, skip: Skip) -> _Pruning:
         table = lake_snapshot.metadata(scan.metadata_location)
         partitions = Partitions.of(table.specs, scan.table, skip)
-        fields = Fields.of(scan.table, [test.column for test in tests_of(skip)])
+        fields = Fields.of(scan.table, [test.column for test in comparisons(skip)])
         tests = FileTests(fields, partial(_parted, partitions, table.specs))
         return _Pruning(skip, tests, partitions, table.specs, table.schema)
 

@@ -6,7 +6,7 @@ are compared as arrays; other bounds are read one by one, of the files that are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -37,28 +37,15 @@ class FileTests:
 
     def may(self, skip: Skip, entries: Entries, among: Mask) -> Mask:
         """The files among these of which a row may meet the condition."""
-        if isinstance(skip, AllOf):
-            for part in skip.parts:
-                among = self.may(part, entries, among)
-            return among
-        if isinstance(skip, AnyOf):
-            return _any_of([self.may(part, entries, among) for part in skip.parts], len(entries))
-        if not isinstance(skip, Comparison):
-            return among
-        known = self.also(skip, entries)
-        return self._may(skip, entries, among if known is None else among & known)
+        return _connected(skip, among, lambda test, left: self._may(test, entries, left), lambda left: left)
 
     def must(self, skip: Skip, entries: Entries, among: Mask) -> Mask:
         """The files among these of which every row certainly meets the condition."""
-        if isinstance(skip, AllOf):
-            for part in skip.parts:
-                among = self.must(part, entries, among)
-            return among
-        if isinstance(skip, AnyOf):
-            return _any_of([self.must(part, entries, among) for part in skip.parts], len(entries))
-        return self._must(skip, entries, among) if isinstance(skip, Comparison) else np.zeros_like(among)
+        return _connected(skip, among, lambda test, left: self._must(test, entries, left), np.zeros_like)
 
     def _may(self, test: Comparison, entries: Entries, among: Mask) -> Mask:
+        known = self.also(test, entries)
+        among = among if known is None else among & known
         nulls, rows = self._counts(test, entries)
         if test.sign == "is null":
             return _both(among, nulls != 0)
@@ -139,25 +126,25 @@ class _Ends:
         return odd
 
 
-def tests_of(skip: Skip) -> Iterator[Comparison]:
-    """The comparisons in a condition."""
-    if isinstance(skip, AllOf | AnyOf):
+def _connected(
+    skip: Skip, among: Mask, compared: Callable[[Comparison, Mask], Mask], unknown: Callable[[Mask], Mask]
+) -> Mask:
+    """The files among some that the comparisons of a condition leave, connected as the condition connects them."""
+    if isinstance(skip, AllOf):
         for part in skip.parts:
-            yield from tests_of(part)
-    elif isinstance(skip, Comparison):
-        yield skip
+            among = _connected(part, among, compared, unknown)
+        return among
+    if isinstance(skip, AnyOf):
+        found = np.zeros_like(among)
+        for part in skip.parts:
+            found |= _connected(part, among, compared, unknown)
+        return found
+    return compared(skip, among) if isinstance(skip, Comparison) else unknown(among)
 
 
 def _both(one: Mask, other: Mask) -> Mask:
     both: Mask = one & other
     return both
-
-
-def _any_of(masks: Sequence[Mask], count: int) -> Mask:
-    found = np.zeros(count, np.bool_)
-    for mask in masks:
-        found |= mask
-    return found
 
 
 def _range(low: bytes | None, high: bytes | None, nulls: int, rows: int, kind: pa.DataType) -> Range:

@@ -35,7 +35,7 @@ from tests.support.served import Served
 
 Said = Callable[..., tuple[str, str]]
 ON_KAFKA = [part for page in pages() for part in parts(page) if runner_of(part) == KAFKA]
-"""What readers of the documents do with a broker."""
+"""The parts of documents that want a broker."""
 
 
 @pytest.fixture(scope="module")
@@ -282,7 +282,7 @@ def on_kafka(
 
 @pytest.fixture(scope="module")
 def topics(kafka: SecureKafka) -> None:
-    """Those that pages name."""
+    """The topics that pages name, filled."""
     named = Topics(kafka.address)
     at = {"meta": {"ts": "2026-11-20T10:00:00Z"}}
     orders = [{"order_id": number, "amount": number / 2, **at} for number in range(20)]

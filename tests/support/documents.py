@@ -29,7 +29,7 @@ FOLLOW_SECONDS = 0.7
 """Time after which somebody who reads along ends what follows for ever."""
 ROOT = Path(__file__).resolve().parents[2]
 HERE, SPARK, KAFKA, NOWHERE = "here", "spark", "kafka", "nowhere"
-"""Who runs a part: test_pages_run.py, test_pages_on_spark.py, network/test_bridge_cli.py of tests, or nobody."""
+"""Runners of a part: test_pages_run.py, test_pages_on_spark.py, network/test_bridge_cli.py of tests, or nobody."""
 ON_SPARK = ("docs/spark.md", "docs/from-delta.md")
 """Pages whose Python is Spark's."""
 BROKER = {"bridge", "init-bridge", "dlq"}
@@ -65,7 +65,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a reader does at once: a line of a shell, or a whole block."""
+    """A line of a shell, or a whole block: the step that a reader takes at once."""
 
     page: str
     """The page's path in the checkout."""
@@ -91,7 +91,7 @@ def name_of(page: Path) -> str:
 
 
 def parts(page: Path) -> list[Part]:
-    """What a reader of the page does, in order."""
+    """The parts of a page, in order."""
     name = name_of(page)
     if name in WRITTEN:
         return []
@@ -99,7 +99,7 @@ def parts(page: Path) -> list[Part]:
 
 
 def runner_of(part: Part) -> str | None:
-    """Who runs it; None if nobody has said so, nor why not."""
+    """The runner of a part; None if the part has none and no reason is listed."""
     block, words = part.block, part.text.split()
     if part.key in NOT_RUN:
         return NOWHERE
@@ -141,13 +141,13 @@ def blocks(page: Path) -> list[Block]:
 
 
 class Reader:
-    """Somebody who types a page's blocks, one after the other, against one server."""
+    """A person who types a page's blocks, one after the other, against one server."""
 
     def __init__(self, grpc: str, http: str, names: Mapping[str, Any], broker: str = "localhost:9092") -> None:
         self.places = dict(zip(_PLACES, (grpc, http, grpc, broker), strict=True))
-        """What the pages say to what is here."""
+        """Addresses in pages to the addresses of this server."""
         self.names = dict(names)
-        """What Python's blocks share."""
+        """Names that Python's blocks share."""
         self.ran: list[str] = []
         self.said = ""
         """Everything that commands have said so far."""

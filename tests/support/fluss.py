@@ -6,9 +6,7 @@ makes no write durable by fsync before the answer. All settings but ports, folde
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -18,9 +16,10 @@ from typing import Self
 
 from lakestore.demo.broker import java
 from lakestore.demo.processes import free_ports
+from tests.support.maven import fetched
 
 SERVER_VERSION, CLIENT_VERSION = "0.9.1-incubating", "1.0.0"
-FETCH_SECONDS, START_SECONDS = 240.0, 60.0
+START_SECONDS = 60.0
 _LOGGING = ("org.slf4j:slf4j-api:1.7.36", "org.slf4j:slf4j-simple:1.7.36")
 _SERVER = (f"org.apache.fluss:fluss-server:{SERVER_VERSION}", *_LOGGING)
 _CLIENT = (f"org.apache.fluss:fluss-client:{CLIENT_VERSION}", *_LOGGING)
@@ -32,26 +31,12 @@ _OPTIONS = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "--add-opens=java.b
 
 
 class FlussError(RuntimeError):
-    """Fluss cannot be fetched, does not start, or refuses rows."""
+    """Fluss does not start, or refuses rows."""
 
 
 def jars(artifacts: Sequence[str]) -> Path:
-    """The folder with the jars of some artifacts, fetched once for this environment."""
-    folder = Path(sys.prefix) / "fluss" / "-".join(artifacts[0].split(":")[1:])
-    if (folder / ".ready").exists():
-        return folder
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise FlussError("Maven is needed to fetch Fluss: install it (mvn)")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for artifact in artifacts:
-        copy = [maven, "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"]
-        done = subprocess.run(copy, capture_output=True, text=True, timeout=FETCH_SECONDS, cwd=folder, check=False)
-        if done.returncode:
-            raise FlussError(f"{artifact} cannot be fetched: {done.stdout[-1000:]}")
-    (folder / ".ready").touch()
-    return folder
+    """The folder with the jars of some artifacts."""
+    return fetched("fluss", "-".join(artifacts[0].split(":")[1:]), artifacts)
 
 
 class FlussProcess:

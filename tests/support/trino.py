@@ -5,9 +5,7 @@ Trino 476 is the newest server that Maven Central has, and wants Java 24 or newe
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import sys
 import tarfile
 import time
 import urllib.error
@@ -24,9 +22,10 @@ from trino.dbapi import connect
 
 from jepsen.system.jvm import SHORT_LIVED
 from jepsen.system.server import free_port
+from tests.support.maven import fetched
 
 VERSION = "476"
-FETCH_SECONDS, START_SECONDS = 600.0, 120.0
+START_SECONDS = 120.0
 _SERVER, _ICEBERG = f"io.trino:trino-server-core:{VERSION}:tar.gz", f"io.trino:trino-iceberg:{VERSION}:zip"
 _JVM = (
     "-Xmx2g",
@@ -39,17 +38,10 @@ _JVM = (
 
 def home() -> Path:
     """The folder of the server with its Iceberg plugin, fetched once for this environment."""
-    folder = Path(sys.prefix) / "trino" / VERSION
-    if (folder / ".ready").exists():
-        return folder
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise RuntimeError("Maven is needed to fetch Trino: install it (mvn)")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for artifact in (_SERVER, _ICEBERG):
-        copy = [maven, "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={folder}"]
-        subprocess.run(copy, check=True, timeout=FETCH_SECONDS, cwd=folder)
+    return fetched("trino", VERSION, (_SERVER, _ICEBERG), _unpack)
+
+
+def _unpack(folder: Path) -> None:
     packed, plugin = next(folder.glob("*.tar.gz")), next(folder.glob("*.zip"))
     with tarfile.open(packed) as archive:
         archive.extractall(folder, filter="data")
@@ -58,8 +50,6 @@ def home() -> Path:
     (folder / f"trino-iceberg-{VERSION}").rename(folder / f"trino-server-core-{VERSION}" / "plugin" / "iceberg")
     packed.unlink()
     plugin.unlink()
-    (folder / ".ready").touch()
-    return folder
 
 
 class TrinoProcess:

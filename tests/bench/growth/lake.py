@@ -98,15 +98,7 @@ def _presented(folder: Path, count: int) -> Iterator[Figure]:
         presenting = Presenting(served, folder / "lake")
         table = served.lake.create_table("bench.big", SCHEMA, primary_key=["id"], buckets=1, lake=LAKE)
         table.upsert(_rows(np.arange(count * FILE_ROWS)))
-        definition, place = served.state("bench.big").table, f"file://{folder}/lake"
-        many = ManyFiles.of(
-            definition,
-            place,
-            count,
-            min(PARTITIONS, count // 10),
-            rows=FILE_ROWS,
-            files_per_manifest=FILES_PER_MANIFEST,
-        )
+        many = _small_files(served, folder, count)
         listed = many.snapshot(7)
         number = served.tier("bench.big")
         presenting.bases[number] = Base(listed, number, 2, 1)
@@ -139,15 +131,7 @@ def _vectors(folder: Path, count: int) -> Figure:
         table.upsert(_rows(np.arange(count * FILE_ROWS)))
         table.delete(pa.table({"id": np.arange(count) * FILE_ROWS + FILE_ROWS - 1}))
         number = served.tier("bench.big")
-        many = ManyFiles.of(
-            served.state("bench.big").table,
-            f"file://{folder}/lake",
-            count,
-            min(PARTITIONS, count // 10),
-            rows=FILE_ROWS,
-            files_per_manifest=FILES_PER_MANIFEST,
-            format=3,
-        )
+        many = _small_files(served, folder, count, format=3)
         data = many.manifests(map(many.file, range(count)), 7, 1)
         runs = [range(begin, min(begin + FILES_PER_MANIFEST, count)) for begin in range(0, count, FILES_PER_MANIFEST)]
         gone = many.manifests((each for run in runs for each in many.vectors(run, f"gone-{run.start}")), 7, 1)
@@ -165,6 +149,12 @@ def _vectors(folder: Path, count: int) -> Figure:
     return Figure(
         GROUP, f"{DEAD} rows that died in {count:,} files with a vector each, processor time", shown, "", None
     )
+
+
+def _small_files(served: Served, folder: Path, count: int, **said: Any) -> ManyFiles:
+    sizes = {"rows": FILE_ROWS, "files_per_manifest": FILES_PER_MANIFEST}
+    definition = served.state("bench.big").table
+    return ManyFiles.of(definition, f"file://{folder}/lake", count, min(PARTITIONS, count // 10), **sizes, **said)
 
 
 def _rows(ids: np.ndarray) -> pa.Table:
