@@ -8,6 +8,7 @@ are gathered too, so that it goes: no more is kept in vain than for a reason.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -49,7 +50,7 @@ class ExtentChoice:
         `path_of` gives a journal file the path under which it is kept, in a folder that is there.
         """
         wanted = dict(_in_memory(view))
-        if sum(size for _, _, size in wanted.values()) < self._limits.extent_bytes:
+        if sum(chunk.size for chunks in wanted.values() for chunk in chunks) < self._limits.extent_bytes:
             return
         for file in journal.files(journal.place_after(view.lsn), self._limits.extent_bytes):
             staying = list(_staying(file, wanted, self._limits.compressed_percent))
@@ -116,29 +117,50 @@ def files_to_empty(segments: Iterable[Segment], limits: Limits) -> frozenset[str
     return frozenset(chosen)
 
 
-def _in_memory(view: View) -> Iterator[tuple[Key, tuple[int, int, int]]]:
-    """(first offset, offset after the last, bytes) of what each bucket of a log has in memory."""
+def _in_memory(view: View) -> Iterator[tuple[Key, Sequence[MemoryChunk]]]:
+    """What each bucket of a log has in memory."""
     for uuid, state in view.kept.items():
         for bucket, log in enumerate(state.logs):
             chunks = [chunk for chunk in log.chunks if isinstance(chunk, MemoryChunk)]
             if chunks and not log.keyed:
-                yield (uuid, bucket), (chunks[0].start, chunks[-1].end, sum(chunk.size for chunk in chunks))
+                yield (uuid, bucket), chunks
 
 
-def _staying(file: JournalFile, wanted: Mapping[Key, tuple[int, int, int]], percent: int) -> Iterator[PartPlace]:
+def _staying(file: JournalFile, wanted: Mapping[Key, Sequence[MemoryChunk]], percent: int) -> Iterator[PartPlace]:
     """The parts of wanted rows that would not become smaller, bucket by bucket."""
     parts: dict[Key, list[PartPlace]] = defaultdict(list)
     for part in file.parts:
-        first, end, _ = wanted.get((part.table, part.bucket), (0, 0, 0))
-        if first <= part.start and part.start + part.rows <= end:
-            parts[part.table, part.bucket].append(part)
-    for of_bucket in parts.values():
-        yield from (part for part in of_bucket if not _compresses(file.data.slice(part.at, part.size), percent))
+        parts[part.table, part.bucket].append(part)
+    for key, of_bucket in parts.items():
+        chunks = wanted.get(key, ())
+        for part in of_bucket:
+            found = bisect.bisect_right(chunks, part.start, key=lambda chunk: chunk.start) - 1
+            if 0 <= found and part.start + part.rows <= chunks[-1].end:
+                if not _compresses(_buffers(chunks[found], part) or [file.data.slice(part.at, part.size)], percent):
+                    yield part
 
 
-def _compresses(part: pa.Buffer, percent: int) -> bool:
+def _buffers(chunk: MemoryChunk, part: PartPlace) -> Sequence[pa.Buffer]:
+    """A part's values in memory, where they are those of a chunk: its file may not be in memory any more."""
+    if (chunk.start, chunk.rows) != (part.start, part.rows):
+        return ()
+    return [buffer for column in chunk.batch.columns for buffer in column.buffers() if buffer is not None]
+
+
+def _compresses(part: Sequence[pa.Buffer], percent: int) -> bool:
     """Whether of a sample of a part, spread over it, at most so much is left; of a small one, all is the sample."""
-    places = (int(part.size * ((number + 0.5) * GOLDEN % 1)) for number in range(SAMPLES))
-    pieces = [part.slice(at, min(SAMPLE_BYTES, part.size - at)) for at in places]
-    sample = bytes(part) if part.size < 4 * SAMPLES * SAMPLE_BYTES else b"".join(map(memoryview, pieces))
+    size = sum(buffer.size for buffer in part)
+    if size < 4 * SAMPLES * SAMPLE_BYTES:
+        sample = b"".join(map(memoryview, part))
+    else:
+        ends = list(itertools.accumulate(buffer.size for buffer in part))
+        places = (int(size * ((number + 0.5) * GOLDEN % 1)) for number in range(SAMPLES))
+        sample = b"".join(_piece(part, ends, at) for at in places)
     return bool(100 * pa.Codec("lz4").compress(sample).size <= percent * len(sample))
+
+
+def _piece(part: Sequence[pa.Buffer], ends: Sequence[int], at: int) -> bytes:
+    """Bytes of the buffer that has a place of them all."""
+    number = bisect.bisect_right(ends, at)
+    buffer, inside = part[number], at - (ends[number] - part[number].size)
+    return bytes(buffer[inside : inside + SAMPLE_BYTES])

@@ -14,7 +14,7 @@ shelve [[table, until in µs]], undrop [[table, name]]. Version 4 has the last f
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -168,6 +168,12 @@ class RowsHead:
 
 _HEAD_ENTRIES = len(fields(RowsHead))
 
+
+def rows_of(meta: Mapping[str, Any]) -> list[RowsHead]:
+    """The heads of a frame's batches, without entries that a later release adds."""
+    return [RowsHead(*entry[:_HEAD_ENTRIES]) for entry in meta.get("rows", ())]
+
+
 Schemas = Callable[[str, int], pa.Schema]
 """(table uuid, schema version) to the schema of stored batches."""
 
@@ -188,8 +194,7 @@ class RawFrame:
     @cached_property
     def meta(self) -> dict[str, Any]:
         """The sections beside the batches."""
-        found: dict[str, Any] = orjson.loads(memoryview(self.head))
-        return found
+        return dict(orjson.loads(memoryview(self.head)))
 
     @property
     def time_us(self) -> int:
@@ -202,8 +207,8 @@ class RawFrame:
         return sorted(set(self.meta) - {"t", "rows"})
 
     def rows(self) -> list[RowsHead]:
-        """The heads of the stored batches, without entries that a later release adds."""
-        return [RowsHead(*entry[:_HEAD_ENTRIES]) for entry in self.meta.get("rows", [])]
+        """The heads of the stored batches."""
+        return rows_of(self.meta)
 
     def batch(self, rows: RowsHead, schema: pa.Schema) -> pa.RecordBatch:
         """One of the stored batches."""
@@ -325,10 +330,8 @@ def is_filling(rest: bytes, size: int) -> bool:
 
 def damaged(name: str, at: int) -> Corrupt:
     """The error of a file that is not whole at a byte."""
-    return Corrupt(
-        f"journal file {name} is damaged at byte {at}: restore it from a copy or a backup, "
-        f"`lakestore inspect` shows what is whole; nothing was changed"
-    )
+    remedy = "restore it from a copy or a backup, `lakestore inspect` shows what is whole; nothing was changed"
+    return Corrupt(f"journal file {name} is damaged at byte {at}: {remedy}")
 
 
 def frame_at(buffer: pa.Buffer, data: bytes | memoryview, at: int) -> RawFrame | None:

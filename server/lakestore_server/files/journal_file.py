@@ -248,7 +248,8 @@ class FileJournal:
             self._disk.reach(CrashPoint.JOURNAL_WRITTEN)
             self._wrote += 1
             if frame.crcs:
-                self._known.setdefault(self.written[0], {})[at] = KnownFrame(frame.opening_crc, frame.crcs)
+                known = KnownFrame(at + frame.body_at, self._size, bytes(frame.parts[1]), frame.crcs)
+                self._known.setdefault(self.written[0], {})[at] = known
 
     def _begin_sync(self) -> None:
         assert self._file is not None

@@ -20,8 +20,8 @@ class Frame(NamedTuple):
 
     parts: list[Plain]
     """One after the other."""
-    opening_crc: int
-    """The checksum of header and meta alone."""
+    body_at: int
+    """Place of the body, from the frame's first byte."""
     crcs: dict[int, npt.NDArray[np.uint32]]
     """Checksums of the blocks of large batches, by the place of their first byte in the body."""
 
@@ -30,7 +30,7 @@ def framed(lsn: int, record: Sequence[Buffer], salt: int) -> Frame:
     """A record's frame, to write into a file with that salt."""
     meta, *parts = record
     header = journal.HEADER.pack(journal.MAGIC, journal.VERSION, 0, lsn, len(meta), journal.nbytes_of(parts), salt)
-    opening_crc = crc = crc32c(meta, crc32c(header))
+    crc = crc32c(meta, crc32c(header))
     crcs: dict[int, npt.NDArray[np.uint32]] = {}
     body: list[Plain] = []
     at = 0
@@ -44,4 +44,5 @@ def framed(lsn: int, record: Sequence[Buffer], salt: int) -> Frame:
         body.append(data)
         at += journal.nbytes_of((data,))
     head = (header + journal.CRC.pack(crc)).ljust(journal.HEADER_BYTES, b"\0")
-    return Frame([head, plain(meta), journal.PADDING[: -len(meta) % 64], *body], opening_crc, crcs)
+    padding = journal.PADDING[: -len(meta) % 64]
+    return Frame([head, plain(meta), padding, *body], len(head) + len(meta) + len(padding), crcs)

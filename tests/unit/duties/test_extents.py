@@ -301,13 +301,14 @@ def test_a_frame_that_is_damaged_before_its_checkpoint_is_found_by_its_own_check
         read(served)
 
 
-def test_a_frame_whose_meta_is_damaged_names_no_extent(served: Served, tmp_path: Path) -> None:
+def test_a_frame_that_was_written_here_is_not_read_to_find_its_extents(served: Served, tmp_path: Path) -> None:
+    """Its file went past the page cache; what it says of its rows is still in memory."""
     rows = append(served, random_rows(400))
     (journal,) = names(RealDisk(), tmp_path / "data")
     path = tmp_path / "data" / journal
     damaged(path, path.read_bytes().index(b'"rows":') + 60)
     served.checkpoint()
-    assert kept(tmp_path / "data") == []
+    assert len(kept(tmp_path / "data")) == 1
     assert read(served) == rows
 
 
