@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import google_crc32c
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -39,6 +40,12 @@ _TRUSTED: dict[bytes, pa.Schema] = {}
 def crc32c(data: Any, crc: int = 0) -> int:
     """CRC32C of read-only bytes or an Arrow buffer."""
     return int(google_crc32c.extend(crc, data))
+
+
+def crc32c_of_mapped(data: pa.Buffer) -> int:
+    """CRC32C of a piece of a mapped file. It is copied first: numpy lets other threads run while the pages are read
+    for that, and a checksum over them would stop all until the disk has given them."""
+    return crc32c(np.frombuffer(data, np.uint8).copy())
 
 
 def crc32c_of(parts: Iterable[Any]) -> int:

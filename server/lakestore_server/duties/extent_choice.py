@@ -118,7 +118,7 @@ def files_to_empty(segments: Iterable[Segment], limits: Limits) -> frozenset[str
 
 
 def _in_memory(view: View) -> Iterator[tuple[Key, Sequence[MemoryChunk]]]:
-    """What each bucket of a log has in memory."""
+    """The chunks that each bucket of a log has in memory, by its table and number."""
     for uuid, state in view.kept.items():
         for bucket, log in enumerate(state.logs):
             chunks = [chunk for chunk in log.chunks if isinstance(chunk, MemoryChunk)]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Corrupt
-from lakestore.rows.ipc import crc32c
+from lakestore.rows.ipc import crc32c_of_mapped
 from lakestore_server.files.block_crcs import BLOCK
 
 Ints = npt.NDArray[np.int64]
@@ -107,4 +107,4 @@ class BlockChecks:
         return "" if is_whole else self._damaged(block).message
 
     def _is_whole(self, block: int) -> bool:
-        return bool(crc32c(self._data.slice(block * BLOCK, self.block_bytes(block))) == self._crcs[block])
+        return bool(crc32c_of_mapped(self._data.slice(block * BLOCK, self.block_bytes(block))) == self._crcs[block])

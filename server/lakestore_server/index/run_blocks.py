@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore.rows.ipc import crc32c
+from lakestore.rows.ipc import crc32c_of_mapped
 from lakestore_server.index.entry import Ints
 from lakestore_server.index.run_filter import Numbers
 from lakestore_server.index.worker_client import DamagedIndex
@@ -107,7 +107,7 @@ class Blocks:
 
     def is_whole(self, block: int) -> bool:
         """Whether a block has its checksum now."""
-        return crc32c(self._data.slice(block * BLOCK_BYTES, self._size(block))) == int(self._crcs[block])
+        return crc32c_of_mapped(self._data.slice(block * BLOCK_BYTES, self._size(block))) == int(self._crcs[block])
 
     def _size(self, block: int) -> int:
         return min(BLOCK_BYTES, int(self._data.size) - block * BLOCK_BYTES)

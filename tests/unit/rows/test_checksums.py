@@ -1,0 +1,44 @@
+"""Checksums of mapped files: the same as of memory, and other threads run while their pages are read."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from lakestore.rows.ipc import crc32c, crc32c_of_mapped
+
+
+@pytest.fixture
+def nobody_is_stopped() -> Iterator[None]:
+    """A thread keeps the interpreter until it gives it up by itself."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(60.0)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("size", [0, 1, 499, 64 << 10])
+def test_it_is_that_of_the_bytes(size: int) -> None:
+    data = os.urandom(size)
+    assert crc32c_of_mapped(pa.py_buffer(data)) == crc32c(data)
+
+
+def test_others_run_meanwhile(nobody_is_stopped: None) -> None:
+    data, begins, ran = pa.py_buffer(bytes(64 << 20)), threading.Event(), []
+
+    def other() -> None:
+        begins.wait()
+        ran.append(True)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    begins.set()
+    crc32c_of_mapped(data)
+    ran_meanwhile = bool(ran)
+    thread.join()
+    assert ran_meanwhile
