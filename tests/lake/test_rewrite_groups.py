@@ -11,7 +11,7 @@ TARGET = 1_000
 
 
 def file(size: int, partition: str = "", deleted: int = 0, *, alone: bool = True, form: str = "PARQUET") -> LakeFile:
-    made = LakeFile("p", 100, size, None, None, form, partition)
+    made = LakeFile("p", 100, size, None, None, form, (partition,))
     if deleted:
         made.deletes["d", -1] = LakeDelete(deleted, alone, None)
     return made

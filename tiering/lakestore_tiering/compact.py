@@ -22,12 +22,13 @@ from lakestore.rows.offsets import Offsets, OffsetSet
 from lakestore.union.plan import TableScan
 from lakestore.v1.lakestore_pb2 import FetchRequest
 from lakestore_spark.session import LAKE
-from lakestore_tiering import rewrite_groups
-from lakestore_tiering.iceberg_java import JAVA_FAILURES, Changes, Iceberg, LakeFile, java_errors
+from lakestore_tiering import rewrite_groups, snapshot_files
+from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors
 from lakestore_tiering.live_files import covered
 from lakestore_tiering.position_deletes import Deletes, write_deletes
 from lakestore_tiering.record import Record
 from lakestore_tiering.round import COMPACT, Round
+from lakestore_tiering.snapshot_files import Changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +163,10 @@ def _land(tools: Round, started: Fork) -> Compacted | None:
         return None
     known, base = tools.of(started.scan), lake.current_id()
     assert base is not None
-    changes = lake.changes(snapshot)
+    changes = snapshot_files.changes(lake, snapshot)
     live = known.files.at_main(lake)
     old = _replaced(lake, started, changes, live)
-    new = [lake.lake_file(java) for java in changes.added]
+    new = changes.added
     found = tools.indexes.find(new, _died_since(tools, started, record), started.scan.table.uuid)
     deletes = write_deletes(lake, found)
     tools.crash("compact-before-landing")
@@ -184,9 +185,8 @@ def _land(tools: Round, started: Fork) -> Compacted | None:
 
 def _replaced(lake: Iceberg, started: Fork, changes: Changes, live: Mapping[str, LakeFile]) -> list[LakeFile]:
     """The files of main that the rewrite replaces; if another engine took one of them, there is nothing to land."""
-    paths = [str(java.location()) for java in changes.removed]
-    if all(path in live for path in paths):
-        return [live[path] for path in paths]
+    if all(path in live for path in changes.removed):
+        return [live[path] for path in changes.removed]
     lake.drop_branch(started.branch)
     raise Conflict(f"table {started.scan.table.name}: another engine rewrote files while they were compacted")
 

@@ -22,6 +22,7 @@ from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
 from lakestore.rows.offsets import Offsets
 from lakestore.union.plan import ReadPlan, TableScan
+from lakestore_tiering import snapshot_files
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors, java_list, record_of
 from lakestore_tiering.position_deletes import Deletes, write_deletes
 from lakestore_tiering.record import Record
@@ -128,7 +129,7 @@ def _stage(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: i
     snapshot = lake.branch_snapshot(branch)
     if int(snapshot.snapshotId()) == before:
         return Staged(branch, None)
-    files = [lake.lake_file(java) for java in lake.changes(snapshot).added]
+    files = snapshot_files.changes(lake, snapshot).added
     return Staged(branch, int(snapshot.snapshotId()), files, lake.own_manifests(snapshot))
 
 

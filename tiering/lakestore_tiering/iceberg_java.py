@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, Unavailable
 from lakestore.lake.row_search import Bounds
-from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
+from lakestore.lake.values import Value
 from lakestore_tiering.record import KEYS, Record
 
 COMMIT_ATTEMPTS = 4
@@ -88,25 +88,15 @@ class LakeFile:
     source: Any
     """The Java file, or a `Lazy` one."""
     format: str = "PARQUET"
-    partition: str = ""
-    """The partition's values under the table's partitioning; empty of an unpartitioned table, or under an older one."""
+    partition: tuple[Value, ...] | None = ()
+    """The partition's values under the table's partitioning; None under an older one."""
     deletes: dict[tuple[str, int], LakeDelete] = field(default_factory=dict)
-    """By `delete_key`."""
+    """By path, and place in a Puffin file; -1 for a whole file."""
 
     @property
     def java(self) -> Any:
         """The Java file."""
         return self.source.get() if isinstance(self.source, Lazy) else self.source
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """The files that one snapshot added and removed, as Java files."""
-
-    added: list[Any]
-    removed: list[Any]
-    added_deletes: list[Any]
-    removed_deletes: list[Any]
 
 
 class Iceberg:
@@ -124,7 +114,7 @@ class Iceberg:
         self.table: Any = _loaded(self.api, spark, name)
         """The Java Table."""
         spec = self.table.spec()
-        self._partitioned_by: int | None = None if spec.isUnpartitioned() else int(spec.specId())
+        self._partitioned_by = int(spec.specId())
 
     def refresh(self) -> None:
         """Take the catalog's newest state."""
@@ -209,46 +199,9 @@ class Iceberg:
             raise NotFound(f"lake table {self.name} has no branch {branch}")
         return snapshot
 
-    def changes(self, snapshot: Any) -> Changes:
-        """The files that a snapshot added and removed."""
-        made = self.api.SnapshotChanges.builderFor(self.table).snapshot(snapshot).build()
-        return Changes(
-            self._listed(made.addedDataFiles()),
-            self._listed(made.removedDataFiles()),
-            self._listed(made.addedDeleteFiles()),
-            self._listed(made.removedDeleteFiles()),
-        )
-
     def is_partitioned_by(self, spec_id: int) -> bool:
         """Whether a spec is the table's partitioning."""
         return self._partitioned_by == spec_id
-
-    def lake_file(self, java: Any) -> LakeFile:
-        """A Java DataFile as a value."""
-        bucket, offset = self._bounds(java, LAKE_BUCKET), self._bounds(java, LAKE_OFFSET)
-        bounds = Bounds(bucket, offset) if bucket and offset else None
-        here = self.is_partitioned_by(int(java.specId()))
-        return LakeFile(
-            path=str(java.location()),
-            rows=int(java.recordCount()),
-            bytes=int(java.fileSizeInBytes()),
-            bounds=bounds,
-            source=java,
-            format=str(java.format()),
-            partition=str(java.partition()) if here else "",
-        )
-
-    def lake_delete(self, java: Any) -> LakeDelete:
-        """A Java DeleteFile as a value."""
-        alone = self.api.util.ContentFileUtil.isFileScoped(java)
-        return LakeDelete(int(java.recordCount()), bool(alone), java)
-
-    def _bounds(self, java: Any, column: str) -> tuple[int, int] | None:
-        lower, upper = java.lowerBounds(), java.upperBounds()
-        key = LAKE_FIELD_IDS[column]
-        if lower is None or upper is None or lower.get(key) is None or upper.get(key) is None:
-            return None
-        return _number(lower.get(key)), _number(upper.get(key))
 
     def transaction(self) -> Any:
         """Several updates that become one commit."""
@@ -309,17 +262,6 @@ def record_of(snapshot: Any) -> Record | None:
     summary = snapshot.summary()
     found = {key: summary.get(key) for key in KEYS}
     return Record.parse({key: value for key, value in found.items() if value is not None})
-
-
-def delete_key(java: Any) -> tuple[str, int]:
-    """The identity of a delete file, or of a vector inside a Puffin file: path and place in it, -1 for a whole file."""
-    offset = java.contentOffset()
-    return str(java.location()), -1 if offset is None else int(offset)
-
-
-def _number(buffer: Any) -> int:
-    """A bound of an int or long column: little-endian bytes."""
-    return int.from_bytes(bytes(buffer.array()), "little", signed=True)
 
 
 def java_map(jvm: Any, values: Mapping[str, Any]) -> Any:

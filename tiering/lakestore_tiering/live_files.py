@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import takewhile
-from typing import Any
 
-from lakestore_tiering import first_look
-from lakestore_tiering.iceberg_java import Changes, Iceberg, LakeFile, delete_key
+from lakestore_tiering import snapshot_files
+from lakestore_tiering.iceberg_java import Iceberg, LakeDelete, LakeFile
+from lakestore_tiering.snapshot_files import Changes
 
 
 class LiveFiles:
@@ -20,6 +20,8 @@ class LiveFiles:
     def __init__(self) -> None:
         self._files: dict[str, LakeFile] = {}
         self._snapshot: int | None = None
+        self._manifests: set[str] = set()
+        """The manifests by which Java is asked for files: those of the snapshot."""
         self._left: list[str] = []
 
     def left(self) -> list[str]:
@@ -34,32 +36,32 @@ class LiveFiles:
             return self._files
         between = list(takewhile(lambda s: int(s.snapshotId()) != self._snapshot, lake.ancestry()))
         known = self._snapshot is not None and between and between[-1].parentId() == self._snapshot
-        if not known or not all(self._apply(lake, lake.changes(snapshot)) for snapshot in reversed(between)):
-            self._files = {file.path: file for file in first_look.files(lake)}
+        if not known or not all(self._apply(snapshot_files.changes(lake, snapshot)) for snapshot in reversed(between)):
+            self._files = {file.path: file for file in snapshot_files.files(lake)}
+            self._manifests = snapshot_files.manifests(lake) if current else set()
+        else:
+            self._manifests = snapshot_files.renewed(lake, self._files, self._manifests)
         self._snapshot = current
         return self._files
 
-    def _apply(self, lake: Iceberg, changes: Changes) -> bool:
+    def _apply(self, changes: Changes) -> bool:
         """Whether the changes could be applied; a delete file for a whole partition names no data file and cannot."""
-        for java in changes.removed:
-            self._left.append(str(java.location()))
-            self._files.pop(self._left[-1], None)
-        for java in changes.added:
-            file = lake.lake_file(java)
+        for path in changes.removed:
+            self._left.append(path)
+            self._files.pop(path, None)
+        for file in changes.added:
             self._files[file.path] = file
-        gone = {delete_key(java) for java in changes.removed_deletes}
-        if gone:
+        if changes.removed_deletes:
             for file in self._files.values():
-                for key in gone & file.deletes.keys():
+                for key in changes.removed_deletes & file.deletes.keys():
                     del file.deletes[key]
         # Of a list, not a generator: every delete file is to be applied, also behind one that cannot be.
-        return all([self._cover(lake, java) for java in changes.added_deletes])
+        return all([self._cover(*each) for each in changes.added_deletes])
 
-    def _cover(self, lake: Iceberg, java: Any) -> bool:
-        path = java.referencedDataFile()
-        if path is None or str(path) not in self._files:
+    def _cover(self, path: str | None, key: tuple[str, int], delete: LakeDelete) -> bool:
+        if path is None or path not in self._files:
             return False
-        self._files[str(path)].deletes[delete_key(java)] = lake.lake_delete(java)
+        self._files[path].deletes[key] = delete
         return True
 
 

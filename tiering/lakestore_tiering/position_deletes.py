@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import orjson
 
 from lakestore.errors import Corrupt
 from lakestore.lake import places, position_deletes
+from lakestore.lake.manifest_lists import DELETES, write_list
+from lakestore.lake.manifests import ADDED, POSITION_DELETES, Entry, File, described, write_manifest
+from lakestore.lake.metrics import Metrics
 from lakestore.lake.offset_index import DeadRows, read_columns
+from lakestore.lake.position_deletes import PATH_ID, POSITION_ID
 from lakestore.lake.puffin import Positions, vector
 from lakestore_tiering.iceberg_java import Iceberg, LakeFile, java_map
 
 FILES_PER_DATA_FILE_MAX = 4
 """Number of delete files of one data file from which the next write merges them."""
+WRITES_AT_ONCE = 8
+_MANIFEST, _LIST, _SNAPSHOT, _FORMAT = "memory:deletes.avro", "memory:list.avro", 1, 2
+"""Names and numbers that no file outside of this process's memory has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +48,43 @@ def write_deletes(lake: Iceberg, found: Sequence[DeadRows[LakeFile]]) -> Deletes
 
 
 def _parquet_files(lake: Iceberg, found: Sequence[DeadRows[LakeFile]]) -> Deletes:
-    deletes = Deletes()
+    deletes, made = Deletes(), []
     for part in found:
         positions, old = part.positions, part.file.deletes
         if len(old) >= FILES_PER_DATA_FILE_MAX and all(delete.alone for delete in old.values()):
             read = (_read(delete.java, part.file) for delete in old.values())
             positions = np.unique(np.concatenate([positions, *read]))
             deletes.removed.extend(delete.java for delete in old.values())
-        deletes.added.append(_parquet_file(lake, part.file, positions))
+        made.append((part.file, positions))
+    provider = lake.table.locationProvider()
+    locations = [str(provider.newDataLocation(f"{uuid.uuid4()}-deletes.parquet")) for _ in made]
+    with ThreadPoolExecutor(WRITES_AT_ONCE) as pool:
+        files = list(pool.map(_written, locations, *zip(*made, strict=True)))
+    # The files of the table's own partitioning as one manifest, for each call of a builder crosses into the JVM.
+    pairs = [(file, data) for file, (data, _) in zip(files, made, strict=True)]
+    deletes.added.extend(_from_manifest(lake, [each for each in pairs if each[1].partition is not None]))
+    deletes.added.extend(_built(lake, *each) for each in pairs if each[1].partition is None)
     return deletes
+
+
+def _written(location: str, data: LakeFile, positions: Positions) -> File:
+    """Write a file of deletes; its entry in a manifest."""
+    encoded = position_deletes.encode(data.path, positions)
+    places.write(location, encoded)
+    path, ends = data.path.encode(), (int(positions[0]), int(positions[-1]))
+    low, high = ({PATH_ID: path, POSITION_ID: end.to_bytes(8, "little")} for end in ends)
+    counts = dict.fromkeys((PATH_ID, POSITION_ID), len(positions))
+    return File(
+        content=POSITION_DELETES,
+        path=location,
+        format="PARQUET",
+        spec_id=0,
+        partition={},
+        rows=len(positions),
+        bytes=len(encoded),
+        metrics=Metrics(low, high, dict.fromkeys(counts, 0), counts),
+        referenced_data_file=data.path,
+    )
 
 
 def _read(java: Any, file: LakeFile) -> Positions:
@@ -58,14 +95,46 @@ def _read(java: Any, file: LakeFile) -> Positions:
     return found[file.path]
 
 
-def _parquet_file(lake: Iceberg, file: LakeFile, positions: Positions) -> Any:
-    location = str(lake.table.locationProvider().newDataLocation(f"{uuid.uuid4()}-deletes.parquet"))
-    places.write(location, position_deletes.encode(file.path, positions))
-    source = lake.table.io().newInputFile(location)
+def _from_manifest(lake: Iceberg, pairs: Sequence[tuple[File, LakeFile]]) -> list[Any]:
+    """Files of deletes under the table's own partitioning as Java has them, which reads them all at once."""
+    if not pairs:
+        return []
+    spec = lake.table.spec()
+    said: dict[str, Any] = {
+        "content": DELETES,
+        "schema": orjson.loads(str(lake.api.SchemaParser.toJson(lake.table.schema()))),
+        "spec": orjson.loads(str(lake.api.PartitionSpecParser.toJson(spec))),
+    }
+    names = [part["name"] for part in said["spec"]["fields"]]
+    number = int(spec.specId())
+    files = (
+        replace(file, spec_id=number, partition=dict(zip(names, data.partition or (), strict=True)))
+        for file, data in pairs
+    )
+    entries = [Entry(ADDED, _SNAPSHOT, 0, 0, file) for file in files]
+    data = write_manifest(entries, **said, format_version=_FORMAT)
+    row = described(_MANIFEST, len(data), entries, **said, snapshot_id=_SNAPSHOT, sequence=0)
+    listed = write_list([row], format_version=_FORMAT, snapshot_id=_SNAPSHOT, parent_id=None, sequence=0)
+    memory = lake.api.inmemory.InMemoryFileIO()
+    memory.addFile(_MANIFEST, data)
+    memory.addFile(_LIST, listed)
+    snapshot = {"snapshot-id": _SNAPSHOT, "timestamp-ms": 0, "manifest-list": _LIST, "sequence-number": 0}
+    made = lake.api.SnapshotParser.fromJson(orjson.dumps({**snapshot, "summary": {"operation": "delete"}}).decode())
+    manifest = made.deleteManifests(memory)[0]
+    reader = lake.api.ManifestFiles.readDeleteManifest(manifest, memory, lake.table.specs())
+    try:
+        return list(lake.java_listed(reader))
+    finally:
+        reader.close()
+
+
+def _built(lake: Iceberg, file: File, data: LakeFile) -> Any:
+    """A file of deletes under an older partitioning."""
+    source = lake.table.io().newInputFile(file.path)
     metrics = lake.api.parquet.ParquetUtil.fileMetrics(source, lake.api.MetricsConfig.forPositionDelete())
-    builder = lake.api.FileMetadata.deleteFileBuilder(lake.spec_of(file.java)).ofPositionDeletes()
-    builder = builder.withInputFile(source).withFormat("PARQUET").withPartition(file.java.partition())
-    return builder.withMetrics(metrics).withReferencedDataFile(file.path).build()
+    builder = lake.api.FileMetadata.deleteFileBuilder(lake.spec_of(data.java)).ofPositionDeletes()
+    builder = builder.withInputFile(source).withFormat(file.format).withPartition(data.java.partition())
+    return builder.withMetrics(metrics).withReferencedDataFile(data.path).build()
 
 
 def _vectors(lake: Iceberg, found: Sequence[DeadRows[LakeFile]]) -> Deletes:

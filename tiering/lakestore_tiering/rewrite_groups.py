@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
+from lakestore.lake.values import Value
 from lakestore_tiering.iceberg_java import LakeFile
 
 SMALL_FILES_MIN = 8
@@ -43,11 +44,11 @@ def foreign(files: Iterable[LakeFile]) -> bool:
 
 def _groups(files: Iterable[LakeFile], target_bytes: int) -> Iterator[list[LakeFile]]:
     """Files that are too small, too large or deleted from, by partition, in groups of bounded size."""
-    by_partition: dict[str, list[LakeFile]] = defaultdict(list)
+    by_partition: dict[tuple[Value, ...] | None, list[LakeFile]] = defaultdict(list)
     for file in files:
         wrong = not int(target_bytes * _SMALL) <= file.bytes <= int(target_bytes * _LARGE)
         if wrong or _dirty(file):
-            by_partition[file.partition].append(file)
+            by_partition[file.partition or None].append(file)
     for wanted in by_partition.values():
         yield from _packed(wanted)
 

@@ -1,0 +1,155 @@
+"""The first look of a tierer at a lake that is there: the files as Java would list them, and Java asked for few."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import lakestore as ls
+from lakestore.lake.row_search import Bounds
+from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
+from lakestore_tiering import Tierer, snapshot_files
+from lakestore_tiering.expire import expire
+from lakestore_tiering.iceberg_java import Iceberg, LakeDelete, LakeFile
+from tests.lake.tiering_tables import NAME, SCHEMA, in_lake, in_table, items, keys
+
+pytestmark = pytest.mark.spark
+ENDS = (LAKE_BUCKET, LAKE_OFFSET)
+QUESTIONS_MAX = 10
+
+
+def lake_file(java: Any) -> LakeFile:
+    ends = [[limit.get(LAKE_FIELD_IDS[name]) for limit in (java.lowerBounds(), java.upperBounds())] for name in ENDS]
+    bucket, offset = ((number(low), number(high)) for low, high in ends)
+    partition = tuple(java.partition().get(place, java.getClass().forName("java.lang.Object")) for place in range(1))
+    rows, size, format_ = int(java.recordCount()), int(java.fileSizeInBytes()), str(java.format())
+    return LakeFile(str(java.location()), rows, size, Bounds(bucket, offset), java, format_, partition)
+
+
+def number(buffer: Any) -> int:
+    return int.from_bytes(bytes(buffer.array()), "little", signed=True)
+
+
+def lake_delete(lake: Iceberg, java: Any) -> LakeDelete:
+    return LakeDelete(int(java.recordCount()), bool(lake.api.util.ContentFileUtil.isFileScoped(java)), java)
+
+
+def delete_key(java: Any) -> tuple[str, int]:
+    offset = java.contentOffset()
+    return str(java.location()), -1 if offset is None else int(offset)
+
+
+def listed_by_java(lake: Iceberg) -> dict[str, LakeFile]:
+    """All files with their deletes, as Iceberg's own scan plans them."""
+    found = {}
+    for task in lake._listed(lake.table.newScan().includeColumnStats(_names(lake)).planFiles()):
+        made = lake_file(task.file())
+        made.deletes = {delete_key(delete): lake_delete(lake, delete) for delete in task.deletes()}
+        found[made.path] = made
+    return found
+
+
+def _names(lake: Iceberg) -> Any:
+    columns = lake.jvm.java.util.ArrayList()
+    for name in ENDS:
+        columns.add(name)
+    return columns
+
+
+def facts(file: LakeFile) -> tuple[int, int, Bounds | None, str, Any, dict[tuple[str, int], tuple[int, bool]]]:
+    deletes = {key: (delete.rows, delete.alone) for key, delete in file.deletes.items()}
+    return file.rows, file.bytes, file.bounds, file.format, file.partition, deletes
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_another_tierer_sees_what_java_lists_and_asks_for_what_it_changes(
+    lake: ls.Lake, spark: SparkSession, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"format_version": version, "partition_by": ["truncate(2, text)"]}
+    table = lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=2, lake=options)
+    with Tierer(lake, spark, holder="one") as first:
+        for step in range(2):
+            table.upsert(items(range(step * 20, step * 20 + 30), f"{'bc'[step]}-"))
+            first.run_once(compaction=False)
+        java = first.tools.standing(NAME)[0]
+        wanted = listed_by_java(java)
+        found = {file.path: file for file in snapshot_files.files(java)}
+        assert {path: facts(file) for path, file in found.items()} == {path: facts(f) for path, f in wanted.items()}
+        assert len(found) >= 2
+        assert sum(len(file.deletes) for file in found.values()) >= 1
+        for path, file in found.items():
+            assert str(file.java.location()) == path
+            for key, delete in file.deletes.items():
+                assert delete_key(delete.java) == key
+    if version == 3:
+        return
+    asked: list[str] = []
+    get = snapshot_files._Reader.get
+
+    def counted(self: snapshot_files._Reader, place: int, path: str) -> Any:
+        asked.append(path)
+        return get(self, place, path)
+
+    monkeypatch.setattr(snapshot_files._Reader, "get", counted)
+    with Tierer(lake, spark, holder="two") as second:
+        table.upsert(items(range(49, 50), "c-"))
+        second.run_once(compaction=False)
+        assert len(set(asked)) == 1, "one file holds the row that died"
+        table.delete(keys(range(0, 5)))
+        second.run_once(compaction=True)
+        assert in_lake(spark) == in_table(table)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_rounds_go_on_when_the_manifests_that_the_files_were_listed_by_are_gone(
+    lake: ls.Lake, spark: SparkSession, version: int
+) -> None:
+    table = lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=2, lake={"format_version": version})
+    with Tierer(lake, spark, holder="one") as tierer:
+        for begin in (0, 20, 40):
+            table.upsert(items(range(begin, begin + 20)))
+            tierer.run_once(compaction=False)
+        table.delete(keys(range(0, 3)))
+        tierer.run_once(compaction=False)
+        lists = snapshot_files.manifests(tierer.tools.standing(NAME)[0])
+        spark.sql(f"CALL lake.system.rewrite_manifests(table => '{NAME}', use_caching => false)").collect()
+        table.delete(keys(range(59, 60)))
+        tierer.run_once(compaction=False)
+        definition = next(each for each in tierer._tables() if each.name == NAME)
+        assert expire(tierer.tools, definition, keep_last=1, keep_seconds=0) > 0
+        assert not all(Path(each.removeprefix("file:")).exists() for each in lists)
+        table.delete(keys(range(1, 30)))
+        tierer.run_once(compaction=False)
+        assert in_lake(spark) == in_table(table)
+        tierer.run_once(compaction=True)
+        assert in_lake(spark) == in_table(table)
+
+
+def test_the_jvm_is_asked_few_questions_about_each_file_that_changes(lake: ls.Lake, spark: SparkSession) -> None:
+    table = lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=2, lake={"partition_by": ["id"]})
+    asked: list[str] = []
+    client = spark._jvm._gateway_client  # type: ignore[union-attr]
+    send = client.send_command
+
+    def counting(command: str, *rest: Any, **named: Any) -> Any:
+        asked.append(command)
+        return send(command, *rest, **named)
+
+    with Tierer(lake, spark, holder="one") as tierer:
+        counts = {}
+        table.upsert(items(range(60)))
+        tierer.run_once(compaction=False)
+        client.send_command = counting
+        try:
+            for count in (5, 45):
+                table.upsert(items(range(count), f"{count}-"))
+                asked.clear()
+                tierer.run_once(compaction=False)
+                counts[count] = len(asked)
+        finally:
+            client.send_command = send
+        assert (counts[45] - counts[5]) / 40 < QUESTIONS_MAX, "of a file that is written, and one of deletes"
+        assert in_lake(spark) == in_table(table)
