@@ -7,7 +7,7 @@ the read, shows a wrong value as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,6 +25,8 @@ from lakestore.union.plan import TableScan
 from lakestore.v1 import lakestore_pb2 as pb
 
 ATTEMPTS = 3
+GATHERED_ROWS, GATHERED_BYTES = 1 << 14, 8 << 20
+"""Rows and bytes from which on batches are added up."""
 
 
 class Auditor(Transport, Protocol):
@@ -140,13 +142,31 @@ def _whole_log(cut: Cut, scan: TableScan, columns: list[str]) -> Iterable[pa.Rec
 
 def _summed(batches: Iterable[pa.RecordBatch], scan: TableScan, names: list[str]) -> list[Sums]:
     sums = [Sums(values=0) for _ in scan.buckets]
-    for batch in batches:
+    for batch in _gathered(batches):
         buckets = batch.column(LAKE_BUCKET).to_numpy()
         offsets = mixed(batch.column(LAKE_OFFSET).to_numpy())
         hashes = row_hash.hashes([offsets, *(row_hash.column(batch.column(name)) for name in names)])
         for bucket in np.unique(buckets).tolist():
             _add(sums[bucket], offsets[buckets == bucket], hashes[buckets == bucket])
     return sums
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: one of a small file would cost as much as one of thousands of rows."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if held and (rows >= GATHERED_ROWS or size >= GATHERED_BYTES or batch.schema != held[0].schema):
+            yield _one(held)
+            held, rows, size = [], 0, 0
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+    if held:
+        yield _one(held)
+
+
+def _one(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return held[0] if len(held) == 1 else pa.concat_batches(held)
 
 
 def _add(sums: Sums, offsets: npt.NDArray[np.uint64], hashes: npt.NDArray[np.uint64]) -> None:

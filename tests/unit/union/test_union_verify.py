@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
 from lakestore.errors import PositionExpired
-from lakestore.rows import ipc
+from lakestore.rows import ipc, row_hash
+from lakestore.union import verify as union_verify
 from lakestore.union.verify import Sums, Verification, verify
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.unit.union.test_union_read import TABLE, Log, Warehouse
@@ -101,6 +104,25 @@ def test_a_fault_in_what_readers_see_is_found(log: Audited, spoil: Spoil) -> Non
 def test_a_fault_in_the_index_is_found(log: Audited) -> None:
     log.lost_in_index = 1
     assert bad(verify(log, "shop.orders", values=False)) == [1]
+
+
+def test_batches_of_small_files_are_added_up_together(log: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[int] = []
+    hashes = row_hash.hashes
+
+    def counted(parts: list[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:
+        hashed.append(len(parts[0]))
+        return hashes(parts)
+
+    monkeypatch.setattr(row_hash, "hashes", counted)
+    log.spoil = lambda batch: batch
+    found = verify(log, "shop.orders")
+    assert found.same
+    assert sorted(hashed) == [300, 300], "the lake's rows with the hot ones, and the log's"
+    hashed.clear()
+    monkeypatch.setattr(union_verify, "GATHERED_ROWS", 1)
+    assert verify(log, "shop.orders").buckets == found.buckets
+    assert len(hashed) > 2
 
 
 def test_sums_start_empty() -> None:
