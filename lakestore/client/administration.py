@@ -7,6 +7,8 @@ from collections.abc import Callable
 from lakestore.client.connection import Connection
 from lakestore.client.dropped import DeleteProgress, DroppedTable, Truncated
 from lakestore.client.written import CommitToken, WriteResult
+from lakestore.errors import LakestoreError
+from lakestore.model.names import rows_text
 from lakestore.model.table import Table
 from lakestore.rows import clock_words
 from lakestore.v1 import lakestore_pb2 as pb
@@ -41,7 +43,12 @@ def deleted(
     asked = clock_words.fixed(where)
     request = pb.DeleteWhereRequest(table=definition.name, table_uuid=definition.uuid, where=asked, dry_run=dry_run)
     while True:
-        answer = connection.transport.delete_where(request)
+        try:
+            answer = connection.transport.delete_where(request)
+        except LakestoreError as error:
+            if gone:
+                _tell_deleted(error, gone)
+            raise
         matched, gone, looked_at = matched + answer.matched, gone + answer.deleted, looked_at + answer.looked_at
         last = connection.seen(answer.last) if answer.last else last
         if on_progress is not None:
@@ -51,6 +58,13 @@ def deleted(
         request.token, request.next = answer.token, answer.next
     result = WriteResult(definition.name, deleted=matched if dry_run else gone, schema_id=definition.schema_id)
     return CommitToken(last or answer.token, result)
+
+
+def _tell_deleted(error: LakestoreError, rows: int) -> None:
+    """The rows that earlier commits of the same delete have deleted, told by the error that breaks it off."""
+    least = "at least " if error.applied == "unknown" else ""
+    error.message += f"; before that {least}{rows_text(rows)} {'was' if rows == 1 else 'were'} deleted"
+    error.args, error.applied = (error.message,), "unknown"
 
 
 def undropped(connection: Connection, name: str, uuid: str, new_name: str) -> Table:

@@ -101,7 +101,8 @@ class Table:
 
         With `where="created_at < '2020-01-01'"` in place of keys, the rows that meet the condition at the cut of this
         moment, in commits of bounded size: a row that is rewritten meanwhile stays. `token.result.deleted` counts
-        them, with `dry_run=True` those that would go. After an error, the same call again deletes what is left.
+        them, with `dry_run=True` those that would go. An error tells the rows deleted before; the same call again
+        deletes what is left.
 
         Rows of a `partial` table that name other columns than the key have those set to null; rows of a `versioned`
         table that name the version delete only what is not newer.

@@ -92,6 +92,37 @@ def test_tables_that_take_no_deletes_say_so(served: Served) -> None:
         table.delete(where="")
 
 
+@pytest.mark.parametrize("in_one_call", [True, False])
+def test_a_delete_that_a_drop_breaks_off_tells_the_rows_that_are_gone(
+    served: Served, monkeypatch: pytest.MonkeyPatch, in_one_call: bool
+) -> None:
+    table = keyed(served, f"d.broken{in_one_call:d}")
+    monkeypatch.setattr(exact_deletes, "BATCH_ROWS", 7)
+    monkeypatch.setattr(delete_where, "CALL_SECONDS", 60.0 if in_one_call else 0.0)
+    delete, gone = exact_deletes.delete, 0
+
+    def dropped(engine: Any, at: Any, *rest: Any) -> Any:
+        nonlocal gone
+        if gone >= 21 and table.name in served.engine.view.names:
+            served.lake.drop_table(table.name)
+        count, done = delete(engine, at, *rest)
+        gone += count
+        return count, done
+
+    monkeypatch.setattr(exact_deletes, "delete", dropped)
+    with pytest.raises(NotFound) as broken:
+        table.delete(where="v >= 0")
+    assert gone >= 21
+    assert str(broken.value).endswith(f"; before that {gone} rows were deleted")
+    assert broken.value.applied == "unknown"
+    assert served.lake.undrop(table.name).scan().count() == 100 - gone
+    served.lake.drop_table(table.name)
+    with pytest.raises(NotFound) as never:
+        table.delete(where="v >= 0")
+    assert "before that" not in str(never.value)
+    assert never.value.applied == "no"
+
+
 def test_a_row_that_is_rewritten_meanwhile_stays_and_calls_are_bounded(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

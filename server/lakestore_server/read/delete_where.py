@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from lakestore.errors import Invalid
+from lakestore.errors import Invalid, LakestoreError
 from lakestore.model.columns import LAKE_TIMESTAMP
 from lakestore.model.table import Table
 from lakestore.rows.condition import RowFilter
@@ -103,7 +103,12 @@ class ConditionalDeletes:
         end = self._clock.monotonic() + CALL_SECONDS
         begin = place.done
         while not place.is_end:
-            place = self._block(state, place, condition, answer, end, dry_run=request.dry_run)
+            try:
+                place = self._block(state, place, condition, answer, end, dry_run=request.dry_run)
+            except LakestoreError:
+                if not answer.deleted:
+                    raise
+                break  # what was deleted is told; the next call begins at this block, and meets the error again
             if self._clock.monotonic() >= end:
                 break
         answer.looked_at = (answer.offsets if place.is_end else place.done) - begin
@@ -138,11 +143,12 @@ class ConditionalDeletes:
     ) -> None:
         engine, table = self._engine, state.table
         rows_there = found.take(exact_deletes.live(engine, table, found))
-        answer.matched += len(rows_there.offsets)
         if dry_run:
+            answer.matched += len(rows_there.offsets)
             return
         for part in exact_deletes.commits(state, bucket, rows_there, engine.limits.read_batch_bytes):
             count, done = exact_deletes.delete(engine, table, bucket, part, _deletable)
+            answer.matched += len(part.offsets)
             answer.deleted += count
             answer.last = done.view.token()
 
