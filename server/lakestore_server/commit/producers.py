@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
@@ -55,13 +55,14 @@ class Writes:
         threading.Thread(target=_take_all, args=(stream, requests), name="write-stream", daemon=True).start()
         yield from waited(stream.answers(IDLE_SECONDS))
 
-    def stream(self) -> WriteStream:
-        """A stream of pipelined commits, whose requests are handed in."""
+    def stream(self, known: Callable[[LakestoreError], LakestoreError] = lambda error: error) -> WriteStream:
+        """A stream of pipelined commits, whose requests are handed in; its client gets errors as `known` has them."""
         return WriteStream(
             lambda sent: self._submit(sent).answer,
             self._answered,
             self._engine.refuse_when_draining,
             self._engine.limits.producer_answers,
+            known,
         )
 
     def upload_part(self, request: pb.UploadPartRequest) -> pb.PartInfo:

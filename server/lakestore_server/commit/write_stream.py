@@ -31,8 +31,17 @@ Answered = Callable[[Future[Answer], int], pb.CommitAnswer]
 class WriteStream:
     """The requests and answers of one stream; one thread takes, another one answers."""
 
-    def __init__(self, submit: Submit, answered: Answered, refuse_when_draining: Callable[[], None], most: int) -> None:
+    def __init__(
+        self,
+        submit: Submit,
+        answered: Answered,
+        refuse_when_draining: Callable[[], None],
+        most: int,
+        known: Callable[[LakestoreError], LakestoreError] = lambda error: error,
+    ) -> None:
+        """`known` gives an error as the client of the stream may know it."""
         self._submit, self._answered, self._refuse_when_draining = submit, answered, refuse_when_draining
+        self._known = known
         self._most = most
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Future[Answer] | LakestoreError, int]] = deque()
@@ -137,4 +146,4 @@ class WriteStream:
                 raise Unavailable("the commit was not answered in time: try again", applied="unknown")
             return self._answered(answer, sequence)
         except LakestoreError as error:
-            return pb.CommitAnswer(sequence=sequence, error=errors.told(error))
+            return pb.CommitAnswer(sequence=sequence, error=errors.told(self._known(error)))

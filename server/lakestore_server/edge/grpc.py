@@ -220,7 +220,7 @@ class GrpcServer:
 
     def _write(self, method: rpc.Method, call: Rpc, admitted: RpcCall) -> None:
         """A stream of commits, which may be silent for as long as its client may write."""
-        stream, verb = self._service.write_stream(), self._service.watched(method)
+        stream, verb = self._service.write_stream(admitted.told), self._service.watched(method)
         judged = partial(commit_parsed, judged=admitted.request)
         intake = Intake(call, stream, judged, self._workers, self._ahead, self._slabs)
 
