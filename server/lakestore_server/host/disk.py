@@ -7,7 +7,6 @@ A file is durable after `sync`, its name after `sync_folder`. A failed sync is n
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import shutil
 import stat
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.mapping import mapped
 from lakestore_server.host.uncached_file import UncachedFile
 
 FILE_MODE, FOLDER_MODE = 0o640, 0o750
@@ -189,10 +189,8 @@ class RealDisk:
                 yield piece
 
     def map(self, path: Path) -> pa.Buffer:
-        """mmap; Arrow's own map would have the kernel read all of the file at once, whoever needs how much of it."""
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            return pa.py_buffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b"")
+        """mmap."""
+        return mapped(path)
 
     def size(self, path: Path) -> int | None:
         """stat; a folder is no file."""

@@ -1,0 +1,47 @@
+"""Mapped files as Arrow buffers: neither read ahead, as Arrow maps them, nor kept open, as Python's `mmap` does."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from pathlib import Path
+
+import pyarrow as pa
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_MMAP, _MUNMAP = _LIBC.mmap, _LIBC.munmap
+_MMAP.restype, _MUNMAP.restype = ctypes.c_void_p, ctypes.c_int
+_MMAP.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_MUNMAP.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class _Mapping:
+    """The mapping of a file, for as long as a buffer holds it."""
+
+    __slots__ = ("_size", "address")
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.address = 0
+        address = _MMAP(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        if address == _FAILED:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        self.address, self._size = int(address), size
+
+    def __del__(self) -> None:
+        if self.address:
+            _MUNMAP(self.address, self._size)
+
+
+def mapped(path: Path) -> pa.Buffer:
+    """A whole file as it is now: its pages are read when they are touched."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        if not size:
+            return pa.py_buffer(b"")
+        mapping = _Mapping(fd, size)
+    finally:
+        os.close(fd)
+    return pa.foreign_buffer(mapping.address, size, base=mapping)

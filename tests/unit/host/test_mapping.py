@@ -1,0 +1,79 @@
+"""Mapped files: their bytes, for as long as a buffer holds them, and nothing else of them."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakestore_server.host.mapping import mapped
+
+DATA = os.urandom(300_000)
+
+
+def maps(path: Path) -> int:
+    """The mappings of a file in this process."""
+    return sum(line.endswith(str(path)) for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(DATA)
+    return path
+
+
+def test_a_mapped_file_is_not_kept_open(file: Path) -> None:
+    """A server maps 100,000 segments."""
+    before = len(os.listdir("/proc/self/fd"))
+    held = [mapped(file) for _ in range(50)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert all(buffer.to_pybytes() == DATA for buffer in held)
+
+
+def test_a_part_of_it_holds_it_and_the_last_one_lets_it_go(file: Path) -> None:
+    part = mapped(file).slice(100_000, 1_000)
+    assert part.to_pybytes() == DATA[100_000:101_000]
+    assert maps(file) == 1
+    del part
+    assert maps(file) == 0
+
+
+def test_a_file_that_is_gone_can_still_be_read(file: Path) -> None:
+    buffer = mapped(file)
+    file.unlink()
+    assert buffer.to_pybytes() == DATA
+
+
+def test_an_empty_file_is_no_bytes(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    assert mapped(tmp_path / "empty").to_pybytes() == b""
+
+
+def in_memory(buffer: pa.Buffer) -> int:
+    """The pages of a mapped file that the kernel has in memory."""
+    found = (ctypes.c_ubyte * -(-buffer.size // mmap.PAGESIZE))()
+    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(buffer.address), ctypes.c_size_t(buffer.size), found) == 0
+    return sum(each & 1 for each in found)
+
+
+def test_it_is_not_read_until_it_is_touched(file: Path) -> None:
+    with file.open("r+b") as opened:
+        opened.write(os.urandom(8 << 20))
+        os.fsync(opened.fileno())
+        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    buffer = mapped(file)
+    assert in_memory(buffer) == 0
+    assert buffer[4 << 20] is not None
+    assert 0 < in_memory(buffer) < (8 << 20) // mmap.PAGESIZE
+
+
+def test_what_cannot_be_mapped_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        mapped(tmp_path / "none")
+    with pytest.raises(OSError, match=r"directory|device"):
+        mapped(tmp_path)
