@@ -1,8 +1,10 @@
-"""The command that makes a token, and prints it this one time: files hold its hash only."""
+"""The command that makes a token, shown once or put into a file of the user's alone; the server holds its hash only."""
 
 from __future__ import annotations
 
+import os
 import secrets
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,8 +21,9 @@ TOKEN_BYTES = 32
 @click.argument("principal")
 @click.option("--grant", "grants", multiple=True, metavar="RIGHTS:TABLES", help="As in read,write:shop.* ; may repeat.")
 @click.option("--until", help="The day, or time, on which the token ends.")
+@click.option("--token-file", type=click.Path(path_type=Path), help="A new file for the token, which is not printed.")
 @json_option
-def token(principal: str, grants: tuple[str, ...], until: str | None, as_json: bool) -> None:
+def token(principal: str, grants: tuple[str, ...], until: str | None, token_file: Path | None, as_json: bool) -> None:
     """Make a token for PRINCIPAL, and the entry for the server's auth file; the file holds its hash alone."""
     from lakestore_server.access import principals
 
@@ -28,11 +31,33 @@ def token(principal: str, grants: tuple[str, ...], until: str | None, as_json: b
     kept = {"sha256": principals.hash_of(made), **({"until": until} if until else {})}
     entry = {principal: {"tokens": [kept], "grants": [_grant(text) for text in grants]}}
     principals.book_of({"principals": entry})
+    if token_file is not None:
+        _write_new(token_file, made)
     if as_json:
-        emit_json({"token": made, "principals": entry})
+        shown = {"token": made} if token_file is None else {"token_file": str(token_file)}
+        emit_json({**shown, "principals": entry})
         return
-    click.echo(f"# the token, shown this once:\n# {made}\n# under principals: in the file that `auth` names:")
+    told = f"the token, shown this once:\n# {made}" if token_file is None else f"the token is in {token_file}"
+    click.echo(f"# {told}\n# under principals: in the file that `auth` names:")
     click.echo(yaml.safe_dump(entry, sort_keys=False).rstrip())
+
+
+def _write_new(file: Path, made: str) -> None:
+    """A file of the token that its owner alone may read; `Invalid` if the file is there, or cannot be made."""
+    try:
+        opened = os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8")
+    except FileExistsError as error:
+        raise Invalid(f"{file} is there already: name a new file, or remove that one") from error
+    except (OSError, ValueError) as error:
+        raise Invalid(f"{file} cannot be made ({getattr(error, 'strerror', None) or error})") from error
+    try:
+        with opened:
+            opened.write(made + "\n")
+            opened.flush()
+            os.fsync(opened.fileno())
+    except OSError as error:
+        file.unlink(missing_ok=True)
+        raise Invalid(f"{file} cannot be written ({error.strerror or error}): make room for it") from error
 
 
 def _grant(text: str) -> dict[str, Any]:
