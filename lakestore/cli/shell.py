@@ -30,14 +30,15 @@ if TYPE_CHECKING:
     from lakestore.client.lake import Lake
     from lakestore.model.table import Table
 
-ROWS_SHOWN = 10_000
+ROWS_SHOWN, BYTES_SHOWN = 10_000, 16 << 20
+"""Rows of an answer that are kept and printed, and the bytes in which they end as well."""
 _WAKE_SECONDS = 0.1
 _HELP = """\
 statement;         run a query at a fresh cut; it may have several lines, and ends with ;
 .tables  \\d        list the tables
 .describe T  \\d T  the columns of a table, their types, nullability and key
 .at POSITION       read at a token or a time from now on; .at now reads the newest again
-.rows N            print at most N rows
+.rows N            print at most N rows, of 16 MB
 .timing on|off     print how long a query took, and its cut
 .help  .quit       this text; leave, as Ctrl-D does
 Ctrl-C interrupts a query, or forgets the line. Tab completes tables, columns and words."""
@@ -174,7 +175,8 @@ class Shell:
         else:
             _page(lambda width: table(shown, width) if shown else "no rows", len(shown))
         count = found.num_rows + result.rows_behind
-        more = f", {self.rows:,} shown (.rows)" if count > self.rows else ""
+        why = ".rows" if len(shown) == self.rows else f"{BYTES_SHOWN >> 20} MB"
+        more = f", {len(shown):,} shown ({why})" if count > len(shown) else ""
         if self.timing:
             click.echo(f"{rows_text(count)}{more}, {seconds:.3f} s", err=True)
         elif more:
@@ -184,7 +186,12 @@ class Shell:
         """The answer of a query that runs beside; Ctrl-C interrupts it."""
         interrupts: list[Callable[[], None]] = []
         query = union_sql.Query(
-            text, at=self.at, external_access=self.external_access, kept_rows=self.rows, started=interrupts.append
+            text,
+            at=self.at,
+            external_access=self.external_access,
+            kept_rows=self.rows,
+            kept_bytes=BYTES_SHOWN,
+            started=interrupts.append,
         )
         worker = ThreadPoolExecutor(1, "query")
         answer = worker.submit(union_sql.run, self.lake.transport, query, self.known)

@@ -7,6 +7,7 @@ for the columns and rows its plan needs. DuckDB is an extra and imported when it
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -52,7 +53,8 @@ _CLOSED = _REPLACES_NOTHING | {
     "autoload_known_extensions": "false",
 }
 """No file and no address is read, and nothing is installed; the text cannot change that, as the settings are locked."""
-_BATCH_ROWS = 100_000
+_BATCH_ROWS = 2_048
+"""Rows of a batch of an answer that is not kept as a whole: one of DuckDB's own vectors."""
 _DOTTED = re.compile(r"\w+\.\w+")
 _WORD = re.compile(r"\w+")
 _NAN = re.compile(r"\bnan\b", re.IGNORECASE)
@@ -146,6 +148,8 @@ class Query:
     """None: as much as there is."""
     kept_rows: int | None = None
     """Rows that are kept, in bounded memory; those behind are made and counted. None: all."""
+    kept_bytes: int | None = None
+    """Bytes of Arrow in which the kept rows end as well, but for the first one; None: as many as the rows have."""
     started: Callable[[Callable[[], None]], None] | None = None
     """Told, before the query runs, the function by which another thread interrupts it."""
 
@@ -283,7 +287,7 @@ def _answer(request: _Request, tables: Mapping[str, Rows], failures: list[Lakest
             query.started(connection.interrupt)
         found = _executed(connection, text, query.params)
         if query.kept_rows is not None:
-            kept, behind = _kept(found, query.kept_rows)
+            kept, behind = _kept(found, query.kept_rows, query.kept_bytes)
             return _utc(kept), behind
         return _utc(found.to_arrow_table() if query.bounds is None else _first(found, query.bounds.rows)), 0
     except (engine.Error, pa.ArrowException, OSError) as error:  # of a stream they are Arrow's
@@ -311,18 +315,31 @@ def _first(found: duckdb.DuckDBPyConnection, rows: int) -> pa.Table:
     return pa.Table.from_batches(batches, reader.schema).slice(0, rows)
 
 
-def _kept(found: duckdb.DuckDBPyConnection, rows: int) -> tuple[pa.Table, int]:
+def _kept(found: duckdb.DuckDBPyConnection, rows: int, nbytes: int | None) -> tuple[pa.Table, int]:
     """The first rows of an answer, and the number of the others, one batch of which is held at a time."""
     reader = found.to_arrow_reader(_BATCH_ROWS)
     batches: list[pa.RecordBatch] = []
     kept = behind = 0
     for batch in reader:
         mine = batch.slice(0, rows - kept)
+        if nbytes is not None:
+            mine = _fitting(mine, nbytes, first=not kept)
+            nbytes -= mine.nbytes
         if mine.num_rows:
             batches.append(mine)
         kept += mine.num_rows
         behind += batch.num_rows - mine.num_rows
+        if mine.num_rows < batch.num_rows:
+            rows = kept
     return pa.Table.from_batches(batches, reader.schema), behind
+
+
+def _fitting(batch: pa.RecordBatch, nbytes: int, *, first: bool) -> pa.RecordBatch:
+    """The first rows of a batch within so many bytes, copied if they are not all; with `first` one row at least."""
+    if batch.nbytes <= nbytes:
+        return batch
+    fits = bisect_right(range(1, batch.num_rows + 1), nbytes, key=lambda rows: batch.slice(0, rows).nbytes)
+    return batch.take(pa.array(range(max(fits, int(first))), pa.int64()))
 
 
 def _has_nan(params: Params) -> bool:

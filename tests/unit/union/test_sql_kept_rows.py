@@ -31,6 +31,18 @@ def test_rows_behind_the_first_are_counted_in_bounded_memory(lake: ls.Lake) -> N
     assert run(lake.transport, Query("SELECT 1 AS n WHERE false", kept_rows=5)).table.column_names == ["n"]
 
 
+def test_wide_rows_end_in_bytes_and_one_is_always_there(lake: ls.Lake) -> None:
+    text = "SELECT range AS r, repeat('x', CASE WHEN 3000 > range THEN 1 ELSE 10000 END) AS t FROM range(20000)"
+    found = run(lake.transport, Query(text, kept_rows=10_000, kept_bytes=1 << 20))
+    assert 3_000 < len(found) < 3_110
+    assert len(found) + found.rows_behind == 20_000
+    assert found.table.column("r").to_pylist() == list(range(len(found)))
+    assert (1 << 20) - 20_000 < found.table.nbytes <= 1 << 20
+    assert found.table.get_total_buffer_size() < 2 << 20, "nothing of the batch that was cut is held"
+    found = run(lake.transport, Query(text + " ORDER BY r DESC", kept_rows=10_000, kept_bytes=100))
+    assert (len(found), found.rows_behind) == (1, 19_999)
+
+
 @pytest.mark.parametrize("more", [{"kept_rows": 10}, {"bounds": Bounds(1 << 30, 600_000)}, {}])
 def test_a_failure_behind_the_first_rows_is_the_query_s(lake: ls.Lake, more: dict[str, object]) -> None:
     text = "SELECT CASE WHEN range = 500000 THEN CAST('x' || range AS INT) ELSE range END AS z FROM range(1000000)"
