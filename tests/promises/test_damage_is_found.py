@@ -242,6 +242,7 @@ def test_an_index_that_cannot_be_asked_now_is_not_taken_for_a_damaged_one(
     with Served(tmp_path / "data") as served:
         engine = served.engine
         until(lambda: engine.index.ready, "the index")
+        served.server.upkeep._merger.close()  # it finds out itself what is asked below, beside the test
 
         def busy(*_: object, **__: object) -> tuple[int, bytes]:
             raise Unavailable("the key index's process was ended and is started again: try again")
