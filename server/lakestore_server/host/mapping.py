@@ -14,6 +14,9 @@ _MMAP, _MUNMAP = _LIBC.mmap, _LIBC.munmap
 _MMAP.restype, _MUNMAP.restype = ctypes.c_void_p, ctypes.c_int
 _MMAP.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _MUNMAP.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_MADVISE = _LIBC.madvise
+_MADVISE.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_WILL_NEED = 3
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -45,3 +48,9 @@ def mapped(path: Path) -> pa.Buffer:
     finally:
         os.close(fd)
     return pa.foreign_buffer(mapping.address, size, base=mapping)
+
+
+def will_need(data: pa.Buffer) -> None:
+    """Have the system read a part of a mapped file, as far as it likes to; others run meanwhile."""
+    before = data.address % mmap.PAGESIZE
+    _MADVISE(data.address - before, data.size + before, _WILL_NEED)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from lakestore_server.host.mapping import mapped
+from lakestore_server.host.mapping import mapped, will_need
+from tests.support.page_cache import forget, pages_in_memory
+from tests.support.waiting import until
 
 DATA = os.urandom(300_000)
 
@@ -54,22 +54,14 @@ def test_an_empty_file_is_no_bytes(tmp_path: Path) -> None:
     assert mapped(tmp_path / "empty").to_pybytes() == b""
 
 
-def in_memory(buffer: pa.Buffer) -> int:
-    """The pages of a mapped file that the kernel has in memory."""
-    found = (ctypes.c_ubyte * -(-buffer.size // mmap.PAGESIZE))()
-    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(buffer.address), ctypes.c_size_t(buffer.size), found) == 0
-    return sum(each & 1 for each in found)
-
-
 def test_it_is_not_read_until_it_is_touched(file: Path) -> None:
     with file.open("r+b") as opened:
         opened.write(os.urandom(8 << 20))
-        os.fsync(opened.fileno())
-        os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    forget(file)
     buffer = mapped(file)
-    assert in_memory(buffer) == 0
+    assert pages_in_memory(buffer) == 0
     assert buffer[4 << 20] is not None
-    assert 0 < in_memory(buffer) < (8 << 20) // mmap.PAGESIZE
+    assert 0 < pages_in_memory(buffer) < (8 << 20) // mmap.PAGESIZE
 
 
 def test_what_cannot_be_mapped_is_an_error(tmp_path: Path) -> None:
@@ -77,3 +69,13 @@ def test_what_cannot_be_mapped_is_an_error(tmp_path: Path) -> None:
         mapped(tmp_path / "none")
     with pytest.raises(OSError, match=r"directory|device"):
         mapped(tmp_path)
+
+
+def test_what_is_needed_is_read(file: Path) -> None:
+    with file.open("r+b") as opened:
+        opened.write(os.urandom(8 << 20))
+    forget(file)
+    buffer = mapped(file)
+    will_need(buffer.slice(5_000_001, 1 << 20))
+    until(lambda: pages_in_memory(buffer.slice(5_000_001, 1 << 20)) >= 256, "the part")
+    assert pages_in_memory(buffer.slice(0, 1 << 20)) == 0
