@@ -23,7 +23,9 @@ _SPACES = " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u
 TEXT_BYTES_MAX = 64 << 20
 """Bytes of the texts that all functions of a condition make of some rows, between which they are all in memory."""
 SLICE_ROWS, SLICE_BYTES = 16_384, 1 << 20
-"""Rows of a batch that a condition is computed of at a time, and about their bytes where a row has fewer."""
+"""Rows of a batch that a condition is computed of at a time at most, and about their bytes where a row has fewer."""
+SLICE_SECONDS, SLICE_GROWTH = 0.25, 8
+"""Processor time that a slice is to take, as the slice before did; and the growth of slices that take less."""
 CONDITION_SECONDS = 20.0
 """Processor time that a condition may take of one batch of rows; between two slices it is looked at."""
 WILDCARDS_MAX = 32
@@ -133,10 +135,11 @@ def in_slices(test: Callable[[pa.RecordBatch], Mask]) -> Callable[[pa.RecordBatc
     """A test of rows, made of so many at a time, each time within the bytes that texts may take; in bounded time."""
 
     def held(batch: pa.RecordBatch) -> Mask:
-        masks, begin = [], time.thread_time()
-        step = max(min(SLICE_ROWS, SLICE_BYTES * batch.num_rows // max(batch.nbytes, 1)), 1)
-        for at in range(0, max(batch.num_rows, 1), step):
-            if time.thread_time() - begin > CONDITION_SECONDS:
+        masks, at, begin = [], 0, time.thread_time()
+        most = max(min(SLICE_ROWS, SLICE_BYTES * batch.num_rows // max(batch.nbytes, 1)), 1)
+        step, before = max(most // SLICE_GROWTH, 1), begin
+        while at < max(batch.num_rows, 1):
+            if before - begin > CONDITION_SECONDS:
                 raise Exhausted(
                     f"the condition takes more than {CONDITION_SECONDS:g} s of {batch.num_rows:,} rows: simplify it,"
                     " above all the patterns of its LIKE"
@@ -146,9 +149,16 @@ def in_slices(test: Callable[[pa.RecordBatch], Mask]) -> Callable[[pa.RecordBatc
                 masks.append(test(batch.slice(at, step)))
             finally:
                 _LEFT.reset(token)
+            at, now = at + step, time.thread_time()
+            step, before = min(_paced(step, now - before), most), now
         return np.concatenate(masks)
 
     return held
+
+
+def _paced(rows: int, seconds: float) -> int:
+    """The rows of the next slice, by the time that the last one took of its rows."""
+    return max(int(rows * min(SLICE_SECONDS / max(seconds, 1e-9), SLICE_GROWTH)), 1)
 
 
 def _bounded(size: int) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -169,6 +171,31 @@ def test_a_condition_on_wide_rows_is_computed_in_slices_and_ends_in_time(monkeyp
     dear = condition_text.parse(f"{grown} LIKE '%a{'_' * 32}c%'", define("a.b", batch.schema))
     with pytest.raises(Invalid, match="more than 67,108,864"):
         dear.mask(pa.record_batch({"s": ["ab" * (1 << 20)]}))
+
+
+@pytest.mark.parametrize("row_seconds", [0.0, 1e-6, 0.001, 0.005])
+def test_slices_of_a_costly_condition_are_smaller(monkeypatch: pytest.MonkeyPatch, row_seconds: float) -> None:
+    """The processor's clock is the test's: each row takes so long."""
+    clock, sizes = [0.0], []
+
+    def costly(batch: pa.RecordBatch) -> texts.Mask:
+        sizes.append(batch.num_rows)
+        clock[0] += row_seconds * batch.num_rows
+        return np.asarray(batch.column(0).to_numpy() % 2 == 0)
+
+    monkeypatch.setattr(texts, "time", SimpleNamespace(thread_time=lambda: clock[0]))
+    batch = pa.record_batch({"n": np.arange(100_000)})
+    test = texts.in_slices(costly)
+    if row_seconds < 0.001:
+        assert list(test(batch)) == [True, False] * 50_000
+        assert max(sizes) == texts.SLICE_ROWS
+        assert len(sizes) < 9
+        return
+    with pytest.raises(Exhausted, match="takes more than 20 s"):
+        test(batch)
+    longest = max(sizes[1:]) * row_seconds
+    assert longest <= texts.SLICE_SECONDS
+    assert clock[0] <= texts.CONDITION_SECONDS + texts.SLICE_SECONDS
 
 
 def test_all_texts_of_a_condition_share_one_bound() -> None:
