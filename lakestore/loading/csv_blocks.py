@@ -331,7 +331,7 @@ def text_columns(file: File, text: Text, options: Options, rows: int) -> tuple[l
             try:
                 found = _table(_joined(records, numbers), [pa.string()] * len(names), delimiter, nulls, [])
             except (pa.ArrowException, UnicodeDecodeError) as error:
-                raise Invalid(f"{file.shown} cannot be read: {str(error).splitlines()[0]}") from error
+                raise _unread(file, records, numbers, error) from error
             tables.append(found)
             count += found.num_rows
         if count >= rows:
@@ -340,6 +340,16 @@ def text_columns(file: File, text: Text, options: Options, rows: int) -> tuple[l
         return names, [pa.array([], pa.string()) for _ in names], 0
     whole = pa.concat_tables(tables)
     return names, [_one(whole.column(at)) for at in range(len(names))], count
+
+
+def _unread(file: File, records: Records, numbers: Ints, error: Exception) -> Invalid:
+    """The error of records that Arrow does not read, by the line of the first that is no UTF-8, if one is none."""
+    for number in numbers.tolist():
+        try:
+            records.data[records.starts[number] : records.ends[number]].decode()
+        except UnicodeDecodeError:
+            return Invalid(f"{file.shown}, line {records.lines[number]}: the line is no UTF-8: save the file as UTF-8")
+    return Invalid(f"{file.shown} cannot be read: {str(error).splitlines()[0]}")
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
