@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +17,8 @@ import pyarrow.parquet as pq
 from lakestore.errors import Invalid
 from lakestore.lake import puffin
 from lakestore.lake.avro import AvroFile
+from lakestore.lake.manifest_entries import Entries
+from lakestore.lake.manifest_lists import read_list
 from lakestore.lake.position_deletes import PATH, PATH_ID
 from lakestore_server.iceberg import locations
 from lakestore_server.iceberg.schemas import Json
@@ -37,18 +40,13 @@ def named(location: str, read: Read) -> Iterator[str]:
     seen: set[str] = set()
     for snapshot in doc.get("snapshots", ()):
         yield snapshot["manifest-list"]
-        for manifest in _records(snapshot["manifest-list"], read):
-            path = manifest["manifest_path"]
-            if path not in seen:
-                seen.add(path)
-                yield path
-                for entry in _records(path, read):
-                    if entry["status"] != _DELETED:
-                        yield entry["data_file"]["file_path"]
-
-
-def _records(location: str, read: Read) -> list[Any]:
-    return AvroFile.decode(read(location), location).records
+        listed = snapshot["manifest-list"]
+        for manifest in read_list(read(listed), listed):
+            if manifest.path not in seen:
+                seen.add(manifest.path)
+                yield manifest.path
+                entries = Entries(read(manifest.path), manifest)
+                yield from entries.paths(np.arange(len(entries)))
 
 
 class Relocation:

@@ -54,10 +54,15 @@ def hold(view: View, uri: str, data: Path) -> Path:
             )
         return stage / locations.plain(location)[len(locations.plain(uri)) + 1 :]
 
+    folders: set[Path] = set()
     for (namespace, name), pointer in pointers(view).items():
         for location in relocation.named(pointer.location, lambda place: held(place).read_bytes()):
+            target = held(location)
             try:
-                _link(Path(locations.plain(location)), held(location))
+                if target.parent not in folders:
+                    target.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+                    folders.add(target.parent)
+                _link(locations.plain(location), target)
             except FileNotFoundError as error:
                 raise LakeFileGone(_told(view, namespace, name), location) from error
     return stage
@@ -74,14 +79,12 @@ def _told(view: View, namespace: str, name: str) -> str:
     return f"{view.dropped[name].name} (dropped)" if namespace == DROPPED else f"{namespace}.{name}"
 
 
-def _link(source: Path, target: Path) -> None:
-    if target.exists():
-        return
-    if not source.exists():
-        raise FileNotFoundError(str(source))
-    target.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+def _link(source: str, target: Path) -> None:
+    """One call for a file that is linked: a lake may have a hundred thousand of them."""
     try:
         os.link(source, target)
+    except FileExistsError:
+        return
     except FileNotFoundError:
         raise
     except OSError:  # another owner's file, too many links, or a file system without them
@@ -101,15 +104,24 @@ def write(disk: Disk, stage: Path, folder: Path) -> Iterator[Entry]:
     try:
         stage.rename(place)
     except OSError:  # another file system
-        for path in _files(stage):
-            target = place / path.relative_to(stage)
+        for path, _ in _files(stage):
+            target = place / os.path.relpath(path, stage)
             disk.make_folder(target.parent)
-            copies.written(disk, target, disk.pieces(path))
-    for path in _files(place):
-        yield Entry(str(path.relative_to(folder)), path.stat().st_size, copies.crc_of(disk, path))
+            copies.written(disk, target, disk.pieces(Path(path)))
+    for path, size in _files(place):
+        yield Entry(path[len(str(folder)) + 1 :], size, copies.crc_of(disk, Path(path)))
     for found, _, _ in os.walk(place):
         disk.sync_folder(Path(found))
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+def _files(folder: Path) -> list[tuple[str, int]]:
+    """Path and size of every file below a folder, sorted."""
+    found, left = [], [str(folder)]
+    while left:
+        with os.scandir(left.pop()) as listed:
+            for each in listed:
+                if each.is_dir(follow_symlinks=False):
+                    left.append(each.path)
+                elif each.is_file():
+                    found.append((each.path, each.stat().st_size))
+    return sorted(found)

@@ -18,6 +18,7 @@ from pyiceberg.table.puffin import PuffinFile
 from lakestore.errors import Corrupt
 from lakestore.lake import puffin
 from lakestore.lake.avro import AvroFile
+from lakestore.lake.manifest_entries import Entries
 from lakestore_server.iceberg.relocation import Relocation, named
 from tests.support.served import Served
 
@@ -51,6 +52,17 @@ def test_what_metadata_names_is_found(lake: Any, tmp_path: Path) -> None:
     older = {entry.metadata_file for entry in lake.metadata.metadata_log}
     assert set(found) == there - older
     assert len({place for place in found if place.endswith(".parquet")}) == 3
+
+
+def test_a_file_is_not_decoded_to_be_named(lake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = list(named(lake.metadata_location, read))
+
+    def refused(*_: Any) -> Any:
+        raise AssertionError("of a hundred thousand files it takes seconds")
+
+    monkeypatch.setattr(AvroFile, "decode", refused)
+    monkeypatch.setattr(Entries, "read", refused)
+    assert list(named(lake.metadata_location, read)) == found
 
 
 def test_avro_files_stay_what_they_are(lake: Any, tmp_path: Path) -> None:

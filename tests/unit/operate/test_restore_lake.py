@@ -24,6 +24,7 @@ from lakestore.union.cut import Cut
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files.backup_manifest import LakePlace, Manifest
+from lakestore_server.operate import backup_lake
 from lakestore_server.operate.restore import restore
 from lakestore_server.operate.restore_lake import Ways, without_base
 from lakestore_server.state.bucket_log import BucketLog
@@ -401,3 +402,32 @@ def test_a_dropped_table_whose_lake_another_history_uses_is_left_to_it(tmp_path:
                 assert "is ahead of this server" in world.notes()[LOG]
     with World(tmp_path / "data", warehouse=str(tmp_path / "warehouse")) as world:
         assert world.read(LOG) == world.in_lake(LOG) == [1, 2, 3]
+
+
+def test_a_folder_of_the_lake_is_made_once_and_a_file_is_not_looked_at_before_it_is_linked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with World(tmp_path / "data") as world:
+        world.lake.create_table(LOG, SCHEMA)
+        for number in range(6):
+            world.lake.table(LOG).append(rows(number))
+            world.tier(LOG)
+        made: list[Path] = []
+        mkdir = Path.mkdir
+
+        def counted(self: Path, *said: Any, **named: Any) -> None:
+            made.append(self)
+            mkdir(self, *said, **named)
+
+        monkeypatch.setattr(Path, "mkdir", counted)
+        looked: list[Path] = []
+        exists = Path.exists
+        monkeypatch.setattr(Path, "exists", lambda self: (looked.append(self), exists(self))[1])  # type: ignore[func-returns-value]
+        stage = backup_lake.hold(world.engine.view, world.server.about["warehouse"], world.engine.folder)
+        monkeypatch.undo()
+        assert looked == []
+        held = {path for path in stage.rglob("*") if path.is_file()}
+        assert len(held) > 15
+        assert all(path.stat().st_nlink == 2 for path in held if path.suffix != ".json")
+        assert len(made) <= len({path.parent for path in held}) + len(stage.relative_to(tmp_path).parts) + 4
+        backup_lake.release(world.engine.folder)
