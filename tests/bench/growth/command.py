@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from tests.bench import report
-from tests.bench.growth import crowd, fluss, lake, measured, pages, picture
+from tests.bench.growth import crowd, fluss, lake, measured, pages, picture, upkeep
 from tests.bench.growth.keyed import FAILURES, PARTS, Keyed, Limits
 from tests.bench.growth.measured import Measured
 from tests.bench.growth.rows import KINDS, NUMBER
@@ -26,6 +26,13 @@ DISK_BYTES_PER_ROW, DISK_ROWS_PER_SECOND = 110, 1_000_000
 """About what a run takes: rows of the table, and upserts for as long as they last."""
 _WIDTHS = 70, 75, 22
 """Columns of a printed figure."""
+LAKE_PARTS = {
+    "files": lake.files,
+    "server": upkeep.server,
+    "verify": upkeep.exact,
+    "upkeep": upkeep.upkeep,
+    "readers": upkeep.readers,
+}
 _UNITS = {"": 1, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 
 
@@ -51,7 +58,7 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> t
 @click.option("--folder", type=click.Path(path_type=Path), help="Where data is kept for later measures.")
 @click.option("--log", "logs", help="Parts of tests.bench.growth_log, with commas between, or `all`.")
 @click.option("--crowd", "crowds", is_flag=True, help="Many tables, buckets, segments, subscribers, once each.")
-@click.option("--lake", "is_lake", is_flag=True, help="Plans and presented cuts of many data files.")
+@click.option("--lake", "lakes", default="", help=f"Parts upon many data files: {', '.join(LAKE_PARTS)}; or `all`.")
 @click.option("--rounds", default="", callback=_numbers, help="Sizes of tables that rounds with Spark are made upon.")
 @click.option("--fluss", "beside", default="", callback=_numbers, help="Numbers of keys of runs beside Fluss.")
 @click.option("--fluss-buckets", default=4, show_default=True, help="Buckets of both tables.")
@@ -68,7 +75,7 @@ def main(
     folder: Path | None,
     logs: str | None,
     crowds: bool,
-    is_lake: bool,
+    lakes: str,
     rounds: tuple[int, ...],
     beside: tuple[int, ...],
     fluss_buckets: int,
@@ -101,8 +108,8 @@ def main(
             _write([found], show)
     if logs:
         _logs(logs, is_dry=dry)
-    if is_lake or rounds:
-        _lake(is_lake, rounds, limit, is_dry=dry)
+    if lakes or rounds:
+        _lake(lakes, rounds, limit, is_dry=dry)
     _beside(beside, fluss_buckets, is_dry=dry)
     if crowds:
         _crowd(crowd_scale, is_dry=dry)
@@ -124,9 +131,10 @@ def _logs(names: str, *, is_dry: bool) -> None:
             report.write([figure])
 
 
-def _lake(has_files: bool, rounds: Sequence[int], limit: float, *, is_dry: bool) -> None:
+def _lake(names: str, rounds: Sequence[int], limit: float, *, is_dry: bool) -> None:
     """The lake's parts; each figure is written when it is there."""
-    parts: dict[str, Callable[[Path], Iterator[Figure]]] = {"files": lake.files} if has_files else {}
+    chosen = [name for name in LAKE_PARTS if names == "all" or name in names.split(",")]
+    parts: dict[str, Callable[[Path], Iterator[Figure]]] = {name: LAKE_PARTS[name] for name in chosen}
     if rounds:
         parts["rounds"] = lambda folder: lake.rounds(folder, rounds, limit)
     for figure in report.measured(parts, parts, _WIDTHS):
