@@ -43,8 +43,8 @@ def crc32c(data: Any, crc: int = 0) -> int:
 
 
 def crc32c_of_mapped(data: pa.Buffer) -> int:
-    """CRC32C of a piece of a mapped file. It is copied first: numpy lets other threads run while the pages are read
-    for that, and a checksum over them would stop all until the disk has given them."""
+    """CRC32C of a piece of a mapped file, for work that others are not to wait for: a checksum over its pages would
+    stop all threads until the disk has given them, so they are copied first. Look-ups are faster without."""
     return crc32c(np.frombuffer(data, np.uint8).copy())
 
 

@@ -23,7 +23,6 @@ from lakestore_server.commit.named_producers import NamedProducers
 from lakestore_server.commit.recovery import JournalOf
 from lakestore_server.duties.dropped_tables import DroppedTables
 from lakestore_server.duties.expiry import Expiry
-from lakestore_server.duties.read_ahead import ReadAhead
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.duties.verify_ahead import verify_ahead
@@ -36,7 +35,6 @@ from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host import allocator, collector, event_log
 from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.disk import Disk, RealDisk
-from lakestore_server.host.machine import memory_bytes
 from lakestore_server.iceberg import foreign_history
 from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.iceberg.journal_ledger import JournalLedger
@@ -104,9 +102,7 @@ class Server:
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
         self._on_fatal = on_fatal or _no_op
         store = self._opened(disk or RealDisk(), journal_of, index_of)
-        runs = self.engine.index.runs
-        self._read_ahead = ReadAhead(self.engine.supervisor, self.engine.view, runs, memory_bytes())
-        verify_ahead(self.engine.view, runs, clock)
+        verify_ahead(self.engine.view, self.engine.index.runs, clock)
         self.upkeep = Upkeep(self.engine, clock)
         self._closed = False
         held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.kept.items()}
@@ -229,7 +225,6 @@ class Server:
 
     def stop_duties(self) -> None:
         """End what works by itself beside the engine."""
-        self._read_ahead.close()
         self.dropped.close()
         self.expiry.close()
         self.retention.close()

@@ -226,11 +226,6 @@ class Segment:
         damaged = partial(_damaged, f"kept journal file {kept.name}")
         return BlockChecks(kept.data.slice(at, size), crcs, damaged, is_known=False)
 
-    @property
-    def body(self) -> pa.Buffer:
-        """The bytes that look-ups read: all rows of a keyed table."""
-        return self._layout.body
-
     def verify_ahead(self, goes_on: Callable[[], bool]) -> None:
         """Compare the rows of a keyed table before a look-up asks for them, as long as it goes on."""
         if self._keyed:

@@ -17,6 +17,8 @@ _MUNMAP.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _MADVISE = _LIBC.madvise
 _MADVISE.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _WILL_NEED = 3
+_ASKED_BYTES = 1 << 20
+"""Bytes to ask for at once: of more, Linux reads but the first megabyte or so."""
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -51,6 +53,7 @@ def mapped(path: Path) -> pa.Buffer:
 
 
 def will_need(data: pa.Buffer) -> None:
-    """Have the system read a part of a mapped file, as far as it likes to; others run meanwhile."""
-    before = data.address % mmap.PAGESIZE
-    _MADVISE(data.address - before, data.size + before, _WILL_NEED)
+    """Have the system read a part of a mapped file; others run meanwhile."""
+    end = data.address + data.size
+    for at in range(data.address - data.address % mmap.PAGESIZE, end, _ASKED_BYTES):
+        _MADVISE(at, min(_ASKED_BYTES, end - at), _WILL_NEED)

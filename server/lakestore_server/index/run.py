@@ -89,11 +89,6 @@ class Run:
         """The words of a checkpoint for this run."""
         return RunFile(self.path.name, self.size, self.entries, self._crc)
 
-    @property
-    def data(self) -> pa.Buffer:
-        """All of it but its directory."""
-        return self._blocks.data
-
     def verify_ahead(self, goes_on: Callable[[], bool]) -> None:
         """Compare the blocks before a look-up asks for them, as long as it goes on."""
         self._blocks.ahead(goes_on)

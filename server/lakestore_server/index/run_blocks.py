@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore.rows.ipc import crc32c_of_mapped
+from lakestore.rows.ipc import crc32c
 from lakestore_server.index.entry import Ints
 from lakestore_server.index.run_filter import Numbers
 from lakestore_server.index.worker_client import DamagedIndex
@@ -60,7 +60,7 @@ class Blocks:
 
     def __init__(self, name: str, data: pa.Buffer, crcs: npt.NDArray[np.uint32], *, is_checked: bool = False) -> None:
         """`data` ends with the last block; `is_checked`: this process wrote it."""
-        self._name, self.data, self._crcs = name, data, crcs
+        self._name, self._data, self._crcs = name, data, crcs
         self._words: Numbers = np.frombuffer(data, dtype=np.uint64, count=int(data.size) // 8)
         self._checked = np.full(len(crcs), is_checked, dtype=np.bool_)
         self.is_checked = is_checked
@@ -107,10 +107,10 @@ class Blocks:
 
     def is_whole(self, block: int) -> bool:
         """Whether a block has its checksum now."""
-        return crc32c_of_mapped(self.data.slice(block * BLOCK_BYTES, self._size(block))) == int(self._crcs[block])
+        return crc32c(self._data.slice(block * BLOCK_BYTES, self._size(block))) == int(self._crcs[block])
 
     def _size(self, block: int) -> int:
-        return min(BLOCK_BYTES, int(self.data.size) - block * BLOCK_BYTES)
+        return min(BLOCK_BYTES, int(self._data.size) - block * BLOCK_BYTES)
 
     def _damage(self, block: int) -> str:
         return f"run {self._name} of the index is damaged in block {block}"

@@ -18,6 +18,7 @@ import numpy as np
 
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
+from lakestore_server.host.mapping import will_need
 from lakestore_server.index.entry import ALL_TABLES, Ints, ServedTables
 from lakestore_server.index.key_hash import key_hash, new_seed
 from lakestore_server.index.keys import IndexKeys, joined
@@ -86,7 +87,9 @@ class RunStore:
         path = self._folder / file.name
         if self._disk.size(path) != file.size:
             raise DamagedIndex(f"run {file.name} of the index is missing or cut short")
-        run = Run(path, self._disk.map(path))
+        data = self._disk.map(path)
+        will_need(data)  # every look-up does, and one page after the other takes the disk ten times as long
+        run = Run(path, data)
         if run.file != file:
             raise DamagedIndex(f"run {file.name} of the index is another one than the checkpoint names")
         return run
