@@ -49,7 +49,8 @@ def _write_new(file: Path, made: str) -> None:
     except FileExistsError as error:
         raise Invalid(f"{file} is there already: name a new file, or remove that one") from error
     except (OSError, ValueError) as error:
-        raise Invalid(f"{file} cannot be made ({getattr(error, 'strerror', None) or error})") from error
+        why = getattr(error, "strerror", None) or error
+        raise Invalid(f"{file} cannot be made ({why}): name a file in a folder that is there") from error
     try:
         with opened:
             opened.write(made + "\n")

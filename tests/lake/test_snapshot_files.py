@@ -18,7 +18,7 @@ from tests.lake.tiering_tables import NAME, SCHEMA, in_lake, in_table, items, ke
 
 pytestmark = pytest.mark.spark
 ENDS = (LAKE_BUCKET, LAKE_OFFSET)
-QUESTIONS_MAX = 10
+QUESTIONS_MAX = 15
 
 
 def lake_file(java: Any) -> LakeFile:

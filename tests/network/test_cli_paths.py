@@ -29,6 +29,7 @@ WRITERS = {
     ("changes", "output"): ["changes", "t.a", "--until", "now", "--format", "csv", "-o"],
     ("write", "skip_bad"): ["write", "t.a", "ROWS", "--skip-bad"],
     ("backup", "dest"): ["backup"],
+    ("token", "token_file"): ["token", "ana", "--token-file"],
     ("restore", "data"): ["restore", "BACKUP", "--data"],
 }
 """Options that name what is written, each with a command line that ends in its value."""

@@ -48,8 +48,8 @@ class Disk(Protocol):
     """A file system as the server needs one. Paths are real: other processes may open them."""
 
     def create(self, path: Path, *, is_cached: bool = True) -> AppendFile:
-        """A new empty file; `FileExistsError` if there is one. One that is not cached may have zeros behind its end
-        after a crash, less than a block of them."""
+        """A new empty file; `FileExistsError` if there is one. One that is not cached may end with zeros, less
+        than a block of them."""
 
     def rename(self, source: Path, target: Path) -> None:
         """Replace `target` by `source`, a file or a folder; not durable before `sync_folder`."""

@@ -2,8 +2,7 @@
 
 The kernel takes whole blocks to places of whole blocks, out of memory that begins at one. So what is written goes by
 way of such memory, its last block filled up with zeros; the next write puts that block anew, its beginning as it was.
-Closing cuts the zeros off, without a sync: a crash may leave them. A file system that knows no such writes gets the
-same ones through its cache.
+The file ends with these zeros for good. A file system that knows no such writes gets the same ones through its cache.
 """
 
 from __future__ import annotations
@@ -90,13 +89,10 @@ class UncachedFile:
         self._size = size
 
     def close(self) -> None:
-        """Cut off the zeros and close; once only."""
+        """Close; once only. The zeros stay: a cut that is not synced would be undone by a power cut."""
         if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            try:
-                os.ftruncate(fd, self._size)
-            finally:
-                os.close(fd)
+            os.close(self._fd)
+            self._fd = -1
 
 
 def _made(path: Path, mode: int) -> int:
