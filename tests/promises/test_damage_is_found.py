@@ -28,6 +28,7 @@ from lakestore_server.host.disk import RealDisk
 from lakestore_server.index.entry import ALL_TABLES
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.overlay import Overlay
+from tests.support.journal_end import rows_end
 from tests.support.seeds import seeded
 from tests.support.segment_places import damage_segment, places
 from tests.support.served import Served
@@ -151,7 +152,7 @@ def log_segment(path: Path, at: int, size: int) -> Segment:
 def test_a_damaged_last_frame_alone_is_a_torn_tail_and_one_before_it_is_damage(whole: Path, tmp_path: Path) -> None:
     (name,) = (name for name in files(whole) if name.startswith("journal-"))
     data = files(whole)[name]
-    for n, at in enumerate((len(data) - 100, 200)):
+    for n, at in enumerate((rows_end(data) - 100, 200)):
         shutil.copytree(whole, tmp_path / str(n))
         raw = bytearray(data)
         raw[at] ^= 4
