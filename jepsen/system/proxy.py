@@ -85,7 +85,7 @@ class Proxy:
 
     def cut(self, *, reset: bool = False) -> int:
         """End every connection, with a reset in place of an end if so wished; the number of them."""
-        connections = self._open()
+        connections = [each for each in self._open() if not each.is_cut]
         for each in connections:
             each.cut(reset=reset)
         return len(connections)

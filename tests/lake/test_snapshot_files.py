@@ -18,7 +18,8 @@ from tests.lake.tiering_tables import NAME, SCHEMA, in_lake, in_table, items, ke
 
 pytestmark = pytest.mark.spark
 ENDS = (LAKE_BUCKET, LAKE_OFFSET)
-QUESTIONS_MAX = 15
+QUESTIONS_MAX = 10
+"""About each; words of what Python let go of, maybe in a test before, are none."""
 
 
 def lake_file(java: Any) -> LakeFile:
