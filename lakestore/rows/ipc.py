@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import google_crc32c
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -40,12 +39,6 @@ _TRUSTED: dict[bytes, pa.Schema] = {}
 def crc32c(data: Any, crc: int = 0) -> int:
     """CRC32C of read-only bytes or an Arrow buffer."""
     return int(google_crc32c.extend(crc, data))
-
-
-def crc32c_of_mapped(data: pa.Buffer) -> int:
-    """CRC32C of a piece of a mapped file, for work that others are not to wait for: a checksum over its pages would
-    stop all threads until the disk has given them, so they are copied first. Look-ups are faster without."""
-    return crc32c(np.frombuffer(data, np.uint8).copy())
 
 
 def crc32c_of(parts: Iterable[Any]) -> int:

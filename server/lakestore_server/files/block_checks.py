@@ -9,10 +9,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Corrupt
-from lakestore.rows.ipc import crc32c, crc32c_of_mapped
+from lakestore.rows.ipc import crc32c
 from lakestore_server.files.block_crcs import BLOCK
+from lakestore_server.host.mapped_crc import crc32c_of_mapped
+from lakestore_server.host.mapping import will_need
 
 Ints = npt.NDArray[np.int64]
+ASKED = 64
+"""Blocks that the disk is asked for ahead of the one that is compared."""
 
 
 class BlockChecks:
@@ -83,21 +87,35 @@ class BlockChecks:
         self._all_known = bool(self._known.all())
 
     def ahead(self, goes_on: Callable[[], bool]) -> None:
-        """Compare the blocks that nobody has read, as long as it goes on; one that is damaged stays for its readers."""
-        for block in np.flatnonzero(~self._known).tolist():
+        """Compare the blocks that nobody has read, as long as it goes on; one that is damaged stays for its readers.
+
+        Other threads run meanwhile.
+        """
+        unknown = np.flatnonzero(~self._known)
+        for n, block in enumerate(unknown.tolist()):
             if not goes_on():
                 return
-            self._known[block] = self._is_whole(block)
+            if n % ASKED == 0:
+                self._ask(unknown[n + ASKED if n else 0 : n + 2 * ASKED])
+            self._known[block] = self._is_whole(block, crc32c_of_mapped)
         self._all_known = bool(self._known.all())
 
     def _compare(self, blocks: Ints, crc_of: Callable[[pa.Buffer], int] = crc32c) -> None:
         unknown = blocks[~self._known[blocks]]
+        self._ask(unknown)
         for block in unknown.tolist():
             if not self._is_whole(block, crc_of):
                 raise self._damaged(block)
             self._known[block] = True
         if len(unknown):
             self._all_known = bool(self._known.all())
+
+    def _ask(self, blocks: Ints) -> None:
+        """Have the disk read these ascending blocks, all at once: a touch waits for a few pages each."""
+        if len(blocks) > 1:
+            for several in np.split(blocks, np.flatnonzero(np.diff(blocks) > 1) + 1):
+                first, last = int(several[0]), int(several[-1])
+                will_need(self._data.slice(first * BLOCK, (last - first) * BLOCK + self.block_bytes(last)))
 
     def again(self, block: int) -> str:
         """Compare a block again; its damage, and then it is not served any more, or nothing."""

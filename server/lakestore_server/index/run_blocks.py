@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.rows.ipc import crc32c
+from lakestore_server.host.mapped_crc import crc32c_of_mapped
 from lakestore_server.index.entry import Ints
 from lakestore_server.index.run_filter import Numbers
 from lakestore_server.index.worker_client import DamagedIndex
@@ -90,11 +91,14 @@ class Blocks:
             self._check_blocks(range(first // BLOCK_BYTES, -(-last // BLOCK_BYTES)))
 
     def ahead(self, goes_on: Callable[[], bool]) -> None:
-        """Compare the blocks that nobody has used, as long as it goes on; one that is damaged stays for its users."""
+        """Compare the blocks that nobody has used, as long as it goes on; one that is damaged stays for its users.
+
+        Other threads run meanwhile.
+        """
         for block in np.flatnonzero(~self._checked).tolist():
             if not goes_on():
                 return
-            self._checked[block] = self.is_whole(block)
+            self._checked[block] = self.is_whole(block, crc32c_of_mapped)
         self.is_checked = bool(self._checked.all())
 
     def _check_blocks(self, blocks: Sequence[int]) -> None:
@@ -105,9 +109,9 @@ class Blocks:
                 self._checked[block] = True
         self.is_checked = bool(self._checked.all())
 
-    def is_whole(self, block: int) -> bool:
+    def is_whole(self, block: int, crc_of: Callable[[pa.Buffer], int] = crc32c) -> bool:
         """Whether a block has its checksum now."""
-        return crc32c(self._data.slice(block * BLOCK_BYTES, self._size(block))) == int(self._crcs[block])
+        return crc_of(self._data.slice(block * BLOCK_BYTES, self._size(block))) == int(self._crcs[block])
 
     def _size(self, block: int) -> int:
         return min(BLOCK_BYTES, int(self._data.size) - block * BLOCK_BYTES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -61,9 +62,9 @@ def test_it_ends_when_its_time_is_over(folder: Path, monkeypatch: pytest.MonkeyP
         compared: list[int] = []
         whole = BlockChecks._is_whole
 
-        def counted(of: BlockChecks, block: int) -> bool:
+        def counted(of: BlockChecks, block: int, *how: Any) -> bool:
             compared.append(block)
-            return whole(of, block)
+            return whole(of, block, *how)
 
         monkeypatch.setattr(BlockChecks, "_is_whole", counted)
         verify_ahead(served.engine.view, (), Ending(), seconds=0.5)

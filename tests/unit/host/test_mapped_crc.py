@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from lakestore.rows.ipc import crc32c, crc32c_of_mapped
+from lakestore.rows.ipc import crc32c
+from lakestore_server.host import mapped_crc
+from lakestore_server.host.mapped_crc import crc32c_of_mapped
 
 
 @pytest.fixture
@@ -20,6 +22,15 @@ def nobody_is_stopped() -> Iterator[None]:
     sys.setswitchinterval(60.0)
     yield
     sys.setswitchinterval(before)
+
+
+@pytest.fixture(params=["C library", "package alone"], autouse=True)
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The C library, which is here, or a package without one."""
+    if request.param == "C library":
+        assert mapped_crc._EXTEND is not None
+    else:
+        monkeypatch.setattr(mapped_crc, "_EXTEND", None)
 
 
 @pytest.mark.parametrize("size", [0, 1, 499, 64 << 10])
