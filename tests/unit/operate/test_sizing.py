@@ -149,7 +149,9 @@ def test_what_is_calculated_is_what_the_bench_measured() -> None:
         told = sized(asked, each.upsert_seconds)
         assert told.value("disk", "index at rest") == pytest.approx(each.index_bytes, rel=0.05)
         assert told.value("disk", "index at most") >= each.index_bytes_upserted
-        assert told.value("writes", "in all") == pytest.approx(each.upsert_written, rel=0.3)
+        # One merge of all runs falls into the minute, or just beside it.
+        merge = told.value("disk", "index at most") / (asked.rate * each.upsert_seconds * asked.row_bytes)
+        assert abs(told.value("writes", "in all") - each.upsert_written) < 0.3 * each.upsert_written + merge
 
 
 def test_the_page_has_the_tables_that_code_and_store_give() -> None:
