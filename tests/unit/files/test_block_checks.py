@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lakestore.errors import Corrupt
-from lakestore_server.files import new_segment
+from lakestore_server.files import block_checks, new_segment
 from lakestore_server.files.block_checks import BlockChecks
 from lakestore_server.files.block_crcs import BLOCK, block_crcs
 from lakestore_server.files.segment import Segment
@@ -37,6 +37,35 @@ def test_ranges_are_compared_with_all_blocks_between() -> None:
     with pytest.raises(Corrupt, match="block 1"):
         _checks(data).check_all()
     _checks(data, is_known=True).check_all()
+
+
+def asked_for(data: pa.Buffer, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """(first byte, bytes) of each part of some data that the disk is asked for from now on."""
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(block_checks, "will_need", lambda part: asked.append((part.address - data.address, part.size)))
+    return asked
+
+
+def test_the_disk_is_asked_for_all_blocks_before_one_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pa.py_buffer(np.random.default_rng(1).bytes(9 * BLOCK + 9))
+    asked = asked_for(data, monkeypatch)
+    checks = BlockChecks(data, block_crcs(data), lambda block: Corrupt(f"block {block}"), is_known=False)
+    checks.touch(np.array([0, 5 * BLOCK, 9 * BLOCK]), np.array([BLOCK + 7, 5 * BLOCK, 9 * BLOCK + 8]))
+    assert asked == [(0, 2 * BLOCK), (5 * BLOCK, BLOCK), (9 * BLOCK, 9)]
+    checks.check_all()
+    assert asked[3:] == [(2 * BLOCK, 3 * BLOCK), (6 * BLOCK, 3 * BLOCK)]
+
+
+def test_a_look_ahead_asks_for_what_it_will_compare_and_ends_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_checks, "ASKED", 2)
+    data = pa.py_buffer(np.random.default_rng(1).bytes(7 * BLOCK))
+    asked = asked_for(data, monkeypatch)
+    checks = BlockChecks(data, block_crcs(data), lambda block: Corrupt(f"block {block}"), is_known=False)
+    left = iter([True] * 3)
+    checks.ahead(lambda: next(left, False))
+    assert asked == [(0, 4 * BLOCK), (4 * BLOCK, 2 * BLOCK)]
+    checks.ahead(lambda: True)
+    assert checks.is_needless
 
 
 def test_in_the_end_nothing_is_looked_at_but_what_is_damaged() -> None:
