@@ -25,7 +25,7 @@ from lakestore_server.duties.dropped_tables import DroppedTables
 from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.upkeep import Upkeep
-from lakestore_server.duties.verify_ahead import verify_ahead
+from lakestore_server.duties.verify_ahead import VerifyAhead
 from lakestore_server.edge import exposure_check
 from lakestore_server.edge.console.routes import Console
 from lakestore_server.edge.grpc import GrpcServer
@@ -102,7 +102,6 @@ class Server:
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
         self._on_fatal = on_fatal or _no_op
         store = self._opened(disk or RealDisk(), journal_of, index_of)
-        verify_ahead(self.engine.view, self.engine.index.runs, clock)
         self.upkeep = Upkeep(self.engine, clock)
         self._closed = False
         held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.kept.items()}
@@ -151,6 +150,7 @@ class Server:
     def _opened(self, disk: Disk, journal_of: JournalOf, index_of: IndexOf) -> MetadataStore:
         """The lake's metadata, once rights are read and the engine has recovered; else the folder is let go."""
         settings, clock = self.settings, self._clock
+        ahead = VerifyAhead(clock)
         try:
             data_folder.check_whole(settings.data)
             backup_lake.release(settings.data)
@@ -167,10 +167,13 @@ class Server:
                 limits=settings.limits,
                 journal_of=journal_of,
                 index_of=index_of,
+                beside=ahead.begin,
             )
         except BaseException:
+            ahead.cancel()
             self._lock.close()
             raise
+        ahead.end()
         return store
 
     def _look_at_lake(self, store: MetadataStore) -> None:
@@ -294,11 +297,11 @@ def serve(settings: Settings, announce: Callable[[Mapping[str, str]], None]) -> 
     """Serve until a signal; `announce` is told the ports, as `Server.about` has them."""
     event_log.configure(settings)
     allocator.keep_memory()
+    sys.setswitchinterval(SWITCH_SECONDS)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what it asks for is done anyway while the server begins
     with collector.paused():
         server = Server(settings, on_fatal=_end_process)
     collector.Collector().begin()
-    sys.setswitchinterval(SWITCH_SECONDS)
     signals = _Signals()
     try:
         server.start()
@@ -319,7 +322,7 @@ def _log_start(server: Server) -> None:
         formats={
             "journal": journal.VERSION,
             "checkpoint": checkpoint.VERSION,
-            "segment": segment.EXTENTS_VERSION,
+            "segment": segment.NEWEST_VERSION,
             "shared segments": shared_file.VERSION,
         },
         data=str(settings.data.absolute()),

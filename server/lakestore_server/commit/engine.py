@@ -12,7 +12,7 @@ from lakestore_server.commit import recovery
 from lakestore_server.commit.loop import CommitLoop
 from lakestore_server.commit.parts import PartStore
 from lakestore_server.commit.queue import Done, Operation, T
-from lakestore_server.commit.recovery import JournalOf
+from lakestore_server.commit.recovery import Beside, JournalOf
 from lakestore_server.commit.request import Request
 from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.clock import Clock
@@ -47,10 +47,11 @@ class Engine:
         limits: Limits = DEFAULT,
         journal_of: JournalOf = FileJournal,
         index_of: IndexOf = in_process,
+        beside: Beside = lambda *_: None,
     ) -> None:
         self.folder, self.disk, self.limits, self._clock = folder, disk, limits, clock
         began = clock.monotonic()
-        opened = recovery.open_folder(folder, disk, limits, journal_of, index_of)
+        opened = recovery.open_folder(folder, disk, limits, journal_of, index_of, beside)
         self.recovery_seconds = clock.monotonic() - began
         self.parts = PartStore(disk, folder, limits, opened.parts, clock.now_us())
         self.loop = CommitLoop(opened, self.parts, disk, clock, limits, on_fatal)

@@ -23,9 +23,11 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.index import replay
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.replay import KeyedRows
+from lakestore_server.index.run import Run
 from lakestore_server.index.worker_client import IndexOf, in_process
 from lakestore_server.state.journal import Entry, Journal, LocalJournal
 from lakestore_server.state.state import State
+from lakestore_server.state.view import View
 
 
 @dataclass(slots=True)
@@ -43,6 +45,8 @@ class Opened:
 
 JournalOf = Callable[[Disk, Path], LocalJournal]
 """Gives the journal of a folder."""
+Beside = Callable[[View, Sequence[Run]], None]
+"""Is told of what a checkpoint names, before the journal behind it is replayed."""
 
 
 def open_folder(
@@ -51,31 +55,33 @@ def open_folder(
     limits: Limits = DEFAULT,
     journal_of: JournalOf = FileJournal,
     index_of: IndexOf = in_process,
+    beside: Beside = lambda *_: None,
 ) -> Opened:
     """Recover, or begin an empty folder."""
     try:
-        return _open(folder, disk, limits, journal_of(disk, folder), index_of)
+        return _open(folder, disk, limits, journal_of(disk, folder), index_of, beside)
     except NewerFormat as error:
         raise formats.with_release(error, disk, folder) from error
 
 
-def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, index_of: IndexOf) -> Opened:
+def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, index_of: IndexOf, beside: Beside) -> Opened:
     data_folder.make(disk, folder)
     held = checkpoint.newest(disk, folder) or _first_checkpoint(folder, disk)
     state = held.state(disk, folder, limits)
     data_folder.remove_temporary(disk, folder)
     data_folder.remove_unnamed(disk, folder, held.segment_names())
-    keyed: list[KeyedRows] = []
-    parts: list[str] = []
-    journal_bytes = 0
-    for entry in _entries(journal, held.lsn):
-        keyed += _applied(entry, state, parts)
-        journal_bytes += nbytes_of(entry.record)
-    formats.sign(disk, folder)
-    disk.reach(CrashPoint.RECOVERY_REPLAYED)
     place = folder / data_folder.INDEX
     index = Index(place, disk, limits.index_cache_keys, limits.index_silence_seconds, index_of, held.runs, held.lsn)
     try:
+        beside(state.view, index.runs)
+        keyed: list[KeyedRows] = []
+        parts: list[str] = []
+        journal_bytes = 0
+        for entry in _entries(journal, held.lsn):
+            keyed += _applied(entry, state, parts)
+            journal_bytes += nbytes_of(entry.record)
+        formats.sign(disk, folder)
+        disk.reach(CrashPoint.RECOVERY_REPLAYED)
         replay.load(index, keyed, checkpoint_lsn=held.lsn, lsn=state.view.lsn)
         journal.roll(state.view.lsn + 1)
     except BaseException:

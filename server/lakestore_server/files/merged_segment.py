@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakestore_server.files.block_crcs import block_crcs
+from lakestore_server.files.block_crcs import FINE_BLOCK, block_crcs
 from lakestore_server.files.new_segment import SYNC_BYTES, framed
-from lakestore_server.files.segment import SPARSE_VERSION, VERSION, Segment
+from lakestore_server.files.segment import KEYED_VERSION, Segment
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.state.chunk import StoredBatch
@@ -31,12 +31,11 @@ def write(disk: Disk, path: Path, segments: Sequence[Segment], pause: Callable[[
     parts, about = _rows([piece.load() for piece in pieces])
     first, last = segments[0], segments[-1]
     about |= {"start": first.start, "end": last.end, "schema": first.schema_id}
-    version = VERSION
     if any(segment.is_sparse for segment in segments) or any(b.start > a.end for a, b in _neighbours(segments)):
-        version, about = SPARSE_VERSION, about | {"sparse": _numbers(parts, segments, pieces)}
-    crcs, size = block_crcs(*parts), sum(map(len, parts))
+        about |= {"sparse": _numbers(parts, segments, pieces)}
+    crcs, size = block_crcs(*parts, block=FINE_BLOCK), sum(map(len, parts))
     index = CommitIndex.joined([segment.index for segment in segments])
-    head, tail = framed(version, about, size, crcs, index)
+    head, tail = framed(KEYED_VERSION, about, size, crcs, index)
     file = disk.create(path)
     try:
         written = file.write(head)

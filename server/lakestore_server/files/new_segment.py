@@ -17,15 +17,15 @@ import orjson
 import pyarrow as pa
 
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files.block_crcs import block_crcs
+from lakestore_server.files.block_crcs import BLOCK, FINE_BLOCK, block_crcs
 from lakestore_server.files.extent import Extent
 from lakestore_server.files.segment import (
     CRC,
     EXTENTS_VERSION,
     HEADER,
     HEADER_BYTES,
+    KEYED_VERSION,
     MAGIC,
-    SPARSE_VERSION,
     VERSION,
 )
 from lakestore_server.host.crash_points import CrashPoint
@@ -83,7 +83,7 @@ def encoded(chunks: Sequence[Chunk], *, keyed: bool, pieces: Sequence[Piece] | N
     extents = [piece for piece in every if isinstance(piece, Extent)]
     if keyed:
         body, entries = _plain(piece() for piece in every if not isinstance(piece, Extent))
-        return _encoded(VERSION, about | {"batches": entries}, body, index)
+        return _encoded(KEYED_VERSION, about | {"batches": entries}, body, index)
     names = list(dict.fromkeys(extent.file.name for extent in extents))
     body, entries = _packed(every, names)
     if not extents:
@@ -100,7 +100,7 @@ def encoded_sparse(left: SparseRows) -> Encoded:
     kills_at = rows.size + numbers[0].size + -numbers[0].size % 64
     about = {"start": left.start, "end": left.end, "batches": entries, "schema": left.schema_id}
     sparse = {"sparse": {"offsets": rows.size, "kills": [kills_at, len(left.kills)]}}
-    return _encoded(SPARSE_VERSION, about | sparse, body, left.index)
+    return _encoded(KEYED_VERSION, about | sparse, body, left.index)
 
 
 def _encoded(
@@ -111,7 +111,8 @@ def _encoded(
     beside: Sequence[npt.NDArray[np.uint32]] = (),
 ) -> Encoded:
     """`beside` has the checksums of blocks that lie elsewhere."""
-    head, tail = framed(version, about, len(body), np.concatenate([block_crcs(body), *beside]), index)
+    crcs = block_crcs(body, block=FINE_BLOCK if version == KEYED_VERSION else BLOCK)
+    head, tail = framed(version, about, len(body), np.concatenate([crcs, *beside]), index)
     return Encoded(head, body, tail)
 
 

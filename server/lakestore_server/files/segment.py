@@ -4,12 +4,12 @@ Header (64 bytes): magic u32 · version u16 · flags u16 · meta bytes u32 · bo
 of header, meta and tail. Then meta (JSON), body (record batches) and tail (CRC32C of each 64 KB of the body, then the
 commit index), each at a multiple of 64. A block's checksum is checked before anything in it is first read, but for
 bytes that this process wrote.
-Primary-key tables: one uncompressed batch, for random reads in the mapped file. Log tables: lz4 batches.
-Version 2 is sparse: rows of a primary-key table below its log start of which others are gone. Behind the batch lie the
-rows' offsets and the offsets that gone records superseded, i64 each; the meta says where, the commit index has the
-commits of which rows are left, and the last one. Version 3 is of a log whose rows lie in extents, all or some of them:
-the meta has the kept files by name, an entry of a batch has the number of its file, and the checksums of each extent's
-blocks stand behind those of the body. The same bytes are a file of their own, or lie in a shared file.
+Primary-key tables (version 4): one uncompressed batch, for random reads in the mapped file, with checksums of 4 KB;
+earlier releases had them of 64 KB (1, sparse: 2). Log tables (1): lz4 batches. A sparse segment has keyed rows below a
+log start of which others are gone. Behind the batch lie the rows' offsets and those that gone records superseded, i64
+each; the meta says where, the commit index has the commits of which rows are left, and the last one. Version 3 is of a
+log with rows in extents: the meta has the kept files by name, an entry of a batch has the number of its file, and the
+checksums of each extent's blocks stand behind the body's. The same bytes are a file, or lie in a shared one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lakestore.rows.ipc import crc32c
 from lakestore.rows.ipc_metadata import FRAME
 from lakestore_server.arrays.flat_batch import FlatBatch
 from lakestore_server.files.block_checks import BlockChecks
-from lakestore_server.files.block_crcs import blocks_of
+from lakestore_server.files.block_crcs import BLOCK, FINE_BLOCK, blocks_of
 from lakestore_server.files.data_folder import EXTENTS
 from lakestore_server.files.extent import Extent, KeptFile, KeptFiles, missing
 from lakestore_server.host import versions
@@ -41,8 +41,9 @@ from lakestore_server.state.commit_index import CommitIndex
 
 MAGIC = 0x4C535347
 VERSION = 1
-SPARSE_VERSION = 2
 EXTENTS_VERSION = 3
+KEYED_VERSION = 4
+NEWEST_VERSION = KEYED_VERSION
 HEADER = struct.Struct("<IHHIQQ")
 CRC = struct.Struct("<I")
 HEADER_BYTES = 64
@@ -68,6 +69,8 @@ class Layout:
     batches: list[list[int]]
     body: pa.Buffer
     crcs: npt.NDArray[np.uint32]
+    block: int
+    """Bytes of the body that a checksum covers."""
     index: CommitIndex
     schema_id: int
     sparse: dict[str, Any] | None
@@ -107,8 +110,8 @@ class Segment:
         self._schema = stored(self._layout.schema_id)
         self._firsts = _first_blocks(self._layout)
         damaged = partial(_damaged, f"segment file {path.name}")
-        blocks = blocks_of(self._layout.body.size)
-        self._body = BlockChecks(self._layout.body, self._layout.crcs[:blocks], damaged, is_known=is_known)
+        block, blocks = self._layout.block, blocks_of(self._layout.body.size, self._layout.block)
+        self._body = BlockChecks(self._layout.body, self._layout.crcs[:blocks], damaged, is_known=is_known, block=block)
         self._extents: dict[int, BlockChecks] = {}
         """Batches in extents that were read, by number."""
         self._batch: pa.RecordBatch | None = None
@@ -288,8 +291,7 @@ class Segment:
         else:
             yield beside, ""
         for checks in self._every_check() if with_extents else (self._body,):
-            for block in range(checks.count):
-                yield checks.block_bytes(block), checks.again(block)
+            yield from checks.scrub()
 
 
 def _damaged(name: str, block: int) -> Corrupt:
@@ -298,7 +300,7 @@ def _damaged(name: str, block: int) -> Corrupt:
 
 def _first_blocks(layout: Layout) -> list[int]:
     """The number of the first checksum of each batch's bytes: those in the body share its."""
-    firsts, at = [], blocks_of(layout.body.size)
+    firsts, at = [], blocks_of(layout.body.size, layout.block)
     for _, size, _, *extent in layout.batches:
         firsts.append(at if extent else 0)
         at += blocks_of(size) if extent else 0
@@ -329,7 +331,7 @@ def _parsed(data: pa.Buffer, path: Path, kept: KeptFiles) -> Layout:
     magic, version, _, meta_bytes, body_bytes, tail_bytes = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise damaged
-    versions.check(version, EXTENTS_VERSION, f"segment file {path.name}")
+    versions.check(version, NEWEST_VERSION, f"segment file {path.name}")
     body_at = HEADER_BYTES + meta_bytes + -meta_bytes % 64
     if body_at + body_bytes + tail_bytes != data.size:
         raise damaged
@@ -343,8 +345,9 @@ def _parsed(data: pa.Buffer, path: Path, kept: KeptFiles) -> Layout:
     for at, size, _, file in extents:
         if at + size > files[file].data.size:
             raise missing(files[file].name)
-    blocks = blocks_of(body_bytes) + sum(blocks_of(batch[1]) for batch in extents)
+    block = FINE_BLOCK if version == KEYED_VERSION else BLOCK
+    blocks = blocks_of(body_bytes, block) + sum(blocks_of(batch[1]) for batch in extents)
     crcs, index = _tail_of(tail, blocks, about["commits"])
     body = data.slice(body_at, body_bytes)
     numbered = about.get("schema", 0), about.get("sparse"), files
-    return Layout(about["start"], about["end"], about["batches"], body, crcs, index, *numbered)
+    return Layout(about["start"], about["end"], about["batches"], body, crcs, block, index, *numbered)

@@ -122,13 +122,13 @@ def test_segments_that_move_to_another_shared_file_have_no_extent_read(
     rows = append(served, random_rows(40))
     append(served, random_rows(40), "a.other0")
     served.checkpoint()
-    again = BlockChecks.again
+    again = BlockChecks._again
 
-    def told(checks: BlockChecks, block: int) -> str:
-        read_again.append(block)
-        return again(checks, block)
+    def told(checks: BlockChecks, piece: int) -> int:
+        read_again.append(piece)
+        return again(checks, piece)
 
-    monkeypatch.setattr(BlockChecks, "again", told)
+    monkeypatch.setattr(BlockChecks, "_again", told)
     before = {segment.path for segment in segments(served)}
     append(served, random_rows(40), "a.other1")
     append(served, random_rows(40), "a.other2")

@@ -17,7 +17,7 @@ from lakestore_server.duties.compaction import Base, runs_due
 from lakestore_server.duties.merging import Merger
 from lakestore_server.files import merged_segment, new_segment
 from lakestore_server.files.new_segment import SparseRows
-from lakestore_server.files.segment import SPARSE_VERSION, Segment
+from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.commit_index import CommitIndex
@@ -233,4 +233,4 @@ def test_what_gone_records_superseded_is_kept_with_the_offsets(tmp_path: Path) -
     assert piece.offsets().tolist() == piece.load().column("id").to_pylist() == [1, 3, 12]
     assert merged.kills().tolist() == [2, 7, 9]
     assert (merged.start, merged.end, merged.index.end.tolist()) == (0, 20, [10, 20])
-    assert int.from_bytes((tmp_path / "merged.seg").read_bytes()[4:6], "little") == SPARSE_VERSION
+    assert merged.is_sparse

@@ -1,17 +1,21 @@
-"""A start compares what look-ups will want, for a bounded time; damage stays for whoever reads it."""
+"""A start compares what look-ups will want, beside the journal's replay; damage stays for whoever reads it."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lakestore.errors import Corrupt
-from lakestore_server.duties.verify_ahead import verify_ahead
+from lakestore_server.commit import recovery
+from lakestore_server.duties import verify_ahead
+from lakestore_server.duties.verify_ahead import VerifyAhead
 from lakestore_server.files.block_checks import BlockChecks
 from lakestore_server.files.segment import Segment
+from lakestore_server.index.run import Run
 from lakestore_server.index.run_blocks import Blocks
 from tests.support.served import HandClock, Served
 
@@ -32,19 +36,40 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+def segment_of(served: Served, table: str) -> Segment:
+    (segment,) = [each for each in served.state(table).logs[0].chunks if isinstance(each, Segment)]
+    return segment
+
+
 def test_look_ups_after_a_start_compare_nothing_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Served(folder) as served:
-        for kind in (BlockChecks, Blocks):
-            name = "is_whole" if kind is Blocks else "_is_whole"
-            monkeypatch.setattr(kind, name, lambda *_: pytest.fail("a block is compared by a look-up"))
+        monkeypatch.setattr(Blocks, "is_whole", lambda *_: pytest.fail("a block is compared by a look-up"))
+        monkeypatch.setattr(BlockChecks, "_is_whole", lambda *_: pytest.fail("a block is compared by a look-up"))
         found = served.lake.table("a.keyed").lookup(pa.table({"id": range(0, KEYS, 7)}))
         assert len(found) == len(range(0, KEYS, 7))
 
 
 def test_logs_are_left_alone(folder: Path) -> None:
     with Served(folder) as served:
-        (segment,) = [each for each in served.state("a.log").logs[0].chunks if isinstance(each, Segment)]
-        assert not segment._body.is_needless
+        assert not segment_of(served, "a.log")._body.is_needless
+
+
+def test_it_goes_on_while_the_journal_is_replayed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = threading.Event()
+    ahead, entries = Segment.verify_ahead, recovery._entries
+
+    def told(segment: Segment, goes_on: Callable[[], bool]) -> None:
+        ahead(segment, goes_on)
+        compared.set()
+
+    def replayed(*journal: object) -> Iterator[object]:
+        assert compared.wait(20), "segments are compared before the journal is replayed to its end"
+        yield from entries(*journal)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Segment, "verify_ahead", told)
+    monkeypatch.setattr(recovery, "_entries", replayed)
+    with Served(folder) as served:
+        assert segment_of(served, "a.keyed")._body.is_needless
 
 
 class Ending(HandClock):
@@ -57,25 +82,46 @@ class Ending(HandClock):
 
 
 def test_it_ends_when_its_time_is_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestore_server.main.verify_ahead", lambda *_: None)
+    begin, is_begun = verify_ahead.VerifyAhead.begin, threading.Event()
+    monkeypatch.setattr(VerifyAhead, "begin", lambda *_: None)
     with Served(folder) as served:
-        compared: list[int] = []
-        whole = BlockChecks._is_whole
+        compared: list[str] = []
 
-        def counted(of: BlockChecks, block: int, *how: Any) -> bool:
-            compared.append(block)
-            return whole(of, block, *how)
+        def endless(file: Run | Segment, goes_on: Callable[[], bool]) -> None:
+            is_begun.set()
+            while goes_on():
+                compared.append(file.path.name)
 
-        monkeypatch.setattr(BlockChecks, "_is_whole", counted)
-        verify_ahead(served.engine.view, (), Ending(), seconds=0.5)
-        assert 1 <= len(compared) <= 4
-        (segment,) = [each for each in served.state("a.keyed").logs[0].chunks if isinstance(each, Segment)]
-        assert not segment._body.is_needless
+        monkeypatch.setattr(Segment, "verify_ahead", endless)
+        ahead = VerifyAhead(Ending(), seconds=0.5)
+        begin(ahead, served.engine.view, ())
+        assert is_begun.wait(20)
+        ahead.end()
+        assert compared
+        count = len(compared)
+        assert not ahead._goes_on()
+        assert len(compared) == count, "no thread goes on"
+        assert not segment_of(served, "a.keyed")._body.is_needless
+
+
+def test_a_start_that_fails_ends_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise OSError("the journal cannot be read")
+
+    monkeypatch.setattr(recovery, "_entries", fails)
+    with pytest.raises(OSError, match="the journal cannot be read"):
+        Served(folder)
+    assert not [each for each in threading.enumerate() if each.name.startswith("verify-ahead")]
+    monkeypatch.undo()
+    with Served(folder) as served:
+        assert served.lake.table("a.keyed").lookup([{"id": 7}]).num_rows == 1
 
 
 def test_a_damaged_block_stops_no_start_and_is_told_to_its_readers(folder: Path) -> None:
     text = b"0" * 29 + b"7"
     (path,) = [each for each in folder.rglob("*") if each.is_file() and text in each.read_bytes()]
     path.write_bytes(path.read_bytes().replace(text, b"9" + text[1:]))
-    with Served(folder) as served, pytest.raises(Corrupt):
-        served.lake.table("a.keyed").lookup([{"id": 7}])
+    with Served(folder) as served:
+        with pytest.raises(Corrupt):
+            served.lake.table("a.keyed").lookup([{"id": 7}])
+        assert served.lake.table("a.keyed").lookup([{"id": KEYS // 2}]).num_rows == 1
