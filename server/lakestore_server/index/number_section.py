@@ -1,7 +1,8 @@
 """The entries of one table in a run whose keys are numbers.
 
-A packed value is offset (45 bits), flag (1 bit) and the entry's own check (18 bits). A key is found by the samples,
-then in five steps within its 32 entries: 0.2 µs a key of 50 M in one table, measured, where one search over all takes
+A packed value is offset (45 bits), flag (1 bit) and the entry's own check (18 bits). A key is found by the guide, which
+has every 32nd sample and stays in the processor's cache, then in five steps within these samples and in five within 32
+entries: 0.2 µs a key of 50 M, 10,000 at a time, measured, where the samples alone take 0.3, one search over all entries
 0.8 and LMDB 2. The filter spares nearly all searches for keys that are not here.
 """
 
@@ -26,6 +27,11 @@ _FEW = 8
 _WORD = 64
 _STEPS = tuple(2 << n for n in reversed(range(SAMPLED.bit_length() - 1)))
 """Words to go within the entries of a sample: 32, 16, 8, 4, 2."""
+GUIDED = 32
+"""Samples for each word of the guide."""
+GUIDED_MIN = 1 << 15
+"""Samples from which on a guide finds one faster."""
+_GUIDE_STEPS = tuple(1 << n for n in reversed(range(GUIDED.bit_length() - 1)))
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_INT, _WORD_MASK = int(_FACTOR), (1 << 64) - 1
 _HALF = np.uint64(32)
@@ -75,6 +81,23 @@ def is_gone(stored: Numbers) -> Flags:
     return gone
 
 
+def _last_up_to(words: Numbers, numbers: Numbers) -> Ints:
+    """The place of the last word that is not above each number, or the first place."""
+    at = words.searchsorted(numbers, "right")
+    at -= 1
+    return np.maximum(at, 0, out=at)
+
+
+def _go_on(at: Ints, words: Numbers, numbers: Numbers, steps: Sequence[int], last: int) -> None:
+    """Go from ascending places on to the last word that is not above each number; none is beyond all steps."""
+    beyond = int(at.searchsorted(last + 1 - sum(steps)))  # rows from here on may step behind the last word
+    probe = np.empty_like(at)
+    for step in steps:
+        np.add(at, step, out=probe)
+        np.minimum(probe[beyond:], last, out=probe[beyond:])
+        np.copyto(at, probe, where=words.take(probe, mode="clip") <= numbers)
+
+
 def _check_of(numbers: Numbers, low: Numbers) -> Numbers:
     mixed = numbers * _FACTOR
     mixed ^= mixed >> _HALF
@@ -87,13 +110,26 @@ def _check_of(numbers: Numbers, low: Numbers) -> Numbers:
 class NumberSection:
     """The entries of one table in a run."""
 
-    __slots__ = ("_at", "_blocks", "_entries", "_filter", "_samples", "_views", "count", "highest", "nbytes", "width")
+    __slots__ = (
+        "_at",
+        "_blocks",
+        "_entries",
+        "_filter",
+        "_guide",
+        "_samples",
+        "_views",
+        "count",
+        "highest",
+        "nbytes",
+        "width",
+    )
 
     def __init__(self, blocks: Blocks, place: SectionPlace) -> None:
         self._blocks, self.count, self.width, self.nbytes = blocks, place.entries, place.width, place.nbytes
         self._entries = blocks.words(place.at, 2 * place.entries)
         self._at = place.at // 8
         self._samples = blocks.words(place.samples_at, -(-place.entries // SAMPLED))
+        self._guide = self._samples[::GUIDED].copy() if len(self._samples) >= GUIDED_MIN else None
         self._filter = blocks.words(place.filter_at, place.filter_words)
         self._views = self._entries.data, self._samples.data, self._filter.data
         blocks.check(np.array([self._at + len(self._entries) - 2], dtype=np.int64))
@@ -137,17 +173,14 @@ class NumberSection:
 
     def _places(self, numbers: Numbers) -> Ints:
         """The word of the last entry that is not above each of these ascending numbers, or of the first entry."""
-        at = self._samples.searchsorted(numbers, "right")
-        at -= 1
-        np.maximum(at, 0, out=at)
+        if self._guide is None:
+            at = _last_up_to(self._samples, numbers)
+        else:
+            at = _last_up_to(self._guide, numbers)
+            at *= GUIDED
+            _go_on(at, self._samples, numbers, _GUIDE_STEPS, len(self._samples) - 1)
         at *= 2 * SAMPLED
-        last = len(self._entries) - 2
-        beyond = int(at.searchsorted(last + 1 - sum(_STEPS)))  # rows from here on may step behind the last entry
-        probe = np.empty_like(at)
-        for step in _STEPS:
-            np.add(at, step, out=probe)
-            np.minimum(probe[beyond:], last, out=probe[beyond:])
-            np.copyto(at, probe, where=self._entries.take(probe, mode="clip") <= numbers)
+        _go_on(at, self._entries, numbers, _STEPS, len(self._entries) - 2)
         return at
 
     def one(self, number: int) -> int:

@@ -14,6 +14,7 @@ import pytest
 from lakestore.errors import NewerFormat
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.host.disk import RealDisk
+from lakestore_server.index import number_section
 from lakestore_server.index.entry import ABSENT, FLAG, table_prefix
 from lakestore_server.index.key_hash import key_hash
 from lakestore_server.index.keys import NumberKeys
@@ -77,8 +78,12 @@ def asked(chance: random.Random, width: int, entries: Mapping[int, int]) -> list
     return sorted({*entries, *near, *(chance.randrange(top + 1) for _ in range(50))})
 
 
-@pytest.mark.parametrize("entries", [1, 2, 31, 33, 700, 9000])
-def test_every_number_is_found_with_its_value_and_no_other(tmp_path: Path, entries: int) -> None:
+@pytest.mark.parametrize("guided_min", [1, number_section.GUIDED_MIN])
+@pytest.mark.parametrize("entries", [1, 2, 31, 33, 700, 1024, 1025, 9000])
+def test_every_number_is_found_with_its_value_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: int, guided_min: int
+) -> None:
+    monkeypatch.setattr(number_section, "GUIDED_MIN", guided_min)
     chance = seeded(entries)
     tables = {number: drawn(chance, width, entries) for number, width in TABLES.items()}
     run = written(tmp_path / "1.run", tables)
