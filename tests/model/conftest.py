@@ -21,6 +21,7 @@ def merging_runs() -> Iterator[None]:
             (levels, "SIMILAR", 2),
             (levels, "WIDE_TIMES", 1),
             (run_merge, "SLICE_ENTRIES", 5),
+            (run_merge, "PAUSE_ENTRIES", 5),
             (hints, "HINTED_MIN", 1),
             (Engine, "is_busy", True),
         ):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
@@ -54,18 +56,18 @@ class RunWriter:
         """`begin` of a table whose keys are bytes; a rank has so many bits at least."""
         return ByteSectionWriter(self, number, entries_max, rank_bits)
 
-    def put(self, data: bytes) -> int:
-        """Append bytes; where they begin."""
-        at = self._at
-        self._at += len(data)
-        self._waiting += data
-        end = len(self._waiting) - len(self._waiting) % BLOCK_BYTES
-        if end:
-            full = bytes(memoryview(self._waiting)[:end])
-            del self._waiting[:end]
-            buffer = pa.py_buffer(full)
-            self._crcs += [crc32c(buffer.slice(first, BLOCK_BYTES)) for first in range(0, end, BLOCK_BYTES)]
-            self._write(full)
+    def put(self, data: bytes | npt.NDArray[Any]) -> int:
+        """Append bytes, which nobody changes; where they begin."""
+        at, buffer = self._at, pa.py_buffer(data)
+        self._at += buffer.size
+        first = min(-len(self._waiting) % BLOCK_BYTES, buffer.size)
+        self._waiting += memoryview(buffer.slice(0, first))
+        if first < buffer.size or len(self._waiting) == BLOCK_BYTES:
+            self._write(pa.py_buffer(bytes(self._waiting)))
+            self._waiting.clear()
+            whole = (buffer.size - first) // BLOCK_BYTES * BLOCK_BYTES
+            self._write(buffer.slice(first, whole))
+            self._waiting += memoryview(buffer.slice(first + whole))
         return at
 
     def align(self) -> None:
@@ -76,11 +78,12 @@ class RunWriter:
         """A table is whole."""
         self._places.append(place)
 
-    def _write(self, data: bytes) -> None:
-        for first in range(0, len(data), SYNC_BYTES):
-            piece = data[first : first + SYNC_BYTES]
+    def _write(self, blocks: pa.Buffer) -> None:
+        self._crcs += [crc32c(blocks.slice(first, BLOCK_BYTES)) for first in range(0, blocks.size, BLOCK_BYTES)]
+        for first in range(0, blocks.size, SYNC_BYTES):
+            piece = blocks.slice(first, min(SYNC_BYTES, blocks.size - first))
             self._file.write([piece])
-            self._unsynced += len(piece)
+            self._unsynced += piece.size
             if self._unsynced >= SYNC_BYTES:
                 self._file.sync()
                 self._unsynced = 0
@@ -146,7 +149,7 @@ class Finder:
         self._samples: list[Numbers] = []
         self._filter: Numbers = np.zeros(max(-(-entries_max * FILTER_BITS // _FILTER_BIT_WORD), 1), dtype=np.uint64)
 
-    def add(self, data: bytes, numbers: Numbers, marks: Wanted) -> None:
+    def add(self, data: npt.NDArray[Any], numbers: Numbers, marks: Wanted) -> None:
         """Write further entries, in order, that are found by these numbers and so marked in the filter."""
         at = self._run.put(data)
         self._at = at if self._at < 0 else self._at
@@ -157,9 +160,9 @@ class Finder:
     def end(self, number: int, width: int) -> SectionPlace:
         """Write what leads to the entries of a table, of which there are some."""
         self._run.align()
-        samples_at = self._run.put(np.concatenate(self._samples).tobytes())
+        samples_at = self._run.put(np.concatenate(self._samples))
         self._run.align()
-        filter_at = self._run.put(self._filter.tobytes())
+        filter_at = self._run.put(self._filter)
         return SectionPlace(number, width, self._at, self.count, samples_at, filter_at, len(self._filter))
 
 
@@ -174,7 +177,7 @@ class SectionWriter:
         """Further entries: ascending numbers, above all before, and their packed values."""
         entries = np.empty((len(numbers), 2), dtype=np.uint64)
         entries[:, 0], entries[:, 1] = numbers, stored
-        self._finder.add(entries.tobytes(), numbers, Wanted.of(numbers))
+        self._finder.add(entries, numbers, Wanted.of(numbers))
 
     def end(self) -> int:
         """Write what finds the entries, unless there are none; how many there are."""
@@ -211,7 +214,7 @@ class ByteSectionWriter:
         """Further hashes with the ranks of their entries, in order, above all before; no more entries come."""
         if self._finder is None:
             self._finder = Finder(self._run, self.count)
-        self._finder.add(hashed.tobytes(), hashed, marked(hashed))
+        self._finder.add(hashed, hashed, marked(hashed))
 
     def end(self) -> int:
         """Write what finds the entries, unless there are none; how many there are."""
