@@ -7,7 +7,7 @@ for the columns and rows its plan needs. DuckDB is an extra and imported when it
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from lakestore.model.times import position_text
 from lakestore.model.token import Token
 from lakestore.rows import clock_words, condition_text
 from lakestore.rows.literals import short
-from lakestore.union import arrow, sql_catalog, sql_text
+from lakestore.union import arrow, kept_rows, sql_catalog, sql_text
 from lakestore.union.cut import Cut, Source, opened
 from lakestore.union.explanation import Explanation
 from lakestore.union.figures import Figures
@@ -53,10 +53,9 @@ _CLOSED = _REPLACES_NOTHING | {
     "autoload_known_extensions": "false",
 }
 """No file and no address is read, and nothing is installed; the text cannot change that, as the settings are locked."""
-_BATCH_ROWS = 2_048
-"""Rows of a batch of an answer that is not kept as a whole: one of DuckDB's own vectors."""
 _DOTTED = re.compile(r"\w+\.\w+")
 _WORD = re.compile(r"\w+")
+_INTERRUPTED = "INTERRUPT Error"
 _NAN = re.compile(r"\bnan\b", re.IGNORECASE)
 """A query that may compare with NaN: DuckDB hands `x <= 'nan'` down as true, where it is unknown for a null."""
 
@@ -270,8 +269,27 @@ class _Request:
 
 def _answer(request: _Request, tables: Mapping[str, Rows], failures: list[LakestoreError]) -> tuple[pa.Table, int]:
     """The rows that are kept, and the number of those behind them."""
+    try:
+        return _answered(request, tables, failures, request.query.settings)
+    except _Unexplained:  # one thread has no other that it could stop before the failure is told
+        return _answered(request, tables, failures, request.query.settings | {"threads": "1"})
+
+
+class _Unexplained(Exception):
+    """One of DuckDB's threads failed, and another said first that it was stopped by that."""
+
+
+def _answered(
+    request: _Request, tables: Mapping[str, Rows], failures: list[LakestoreError], settings: Mapping[str, str]
+) -> tuple[pa.Table, int]:
     engine, query, text = request.engine, request.query, request.asked.text
-    connection = engine.connect(config=query.settings)
+    connection = engine.connect(config=settings)
+    asked_to_stop = threading.Event()
+
+    def stop() -> None:
+        asked_to_stop.set()
+        connection.interrupt()
+
     try:
         connection.execute("SET TimeZone = 'UTC'")
         sql_catalog.declare(connection, request.declared)
@@ -284,15 +302,17 @@ def _answer(request: _Request, tables: Mapping[str, Rows], failures: list[Lakest
             if name in request.quoted:
                 connection.execute(f'CREATE VIEW "{name}" AS SELECT * FROM {name}')  # noqa: S608
         if query.started is not None:
-            query.started(connection.interrupt)
+            query.started(stop)
         found = _executed(connection, text, query.params)
         if query.kept_rows is not None:
-            kept, behind = _kept(found, query.kept_rows, query.kept_bytes)
-            return _utc(kept), behind
-        return _utc(found.to_arrow_table() if query.bounds is None else _first(found, query.bounds.rows)), 0
+            first, behind = kept_rows.kept(found, query.kept_rows, query.kept_bytes)
+            return _utc(first), behind
+        return _utc(found.to_arrow_table() if query.bounds is None else kept_rows.first(found, query.bounds.rows)), 0
     except (engine.Error, pa.ArrowException, OSError) as error:  # of a stream they are Arrow's
         if failures:
             raise failures[0] from error
+        if _INTERRUPTED in str(error) and settings.get("threads") != "1" and not asked_to_stop.is_set():
+            raise _Unexplained from error
         raise Invalid(f"the query failed: {sql_text.plain(error)}{_hint(request, error)}") from error
     finally:
         connection.close()
@@ -301,45 +321,6 @@ def _answer(request: _Request, tables: Mapping[str, Rows], failures: list[Lakest
 def _executed(connection: Any, text: str, params: Params) -> Any:
     given = None if params is None else dict(params) if isinstance(params, Mapping) else list(params)
     return connection.execute(text) if given is None else connection.execute(text, given)
-
-
-def _first(found: duckdb.DuckDBPyConnection, rows: int) -> pa.Table:
-    """The first rows of an answer; the others are not made."""
-    reader = found.to_arrow_reader(rows)
-    batches: list[pa.RecordBatch] = []
-    while sum(batch.num_rows for batch in batches) < rows:
-        try:
-            batches.append(reader.read_next_batch())
-        except StopIteration:
-            break
-    return pa.Table.from_batches(batches, reader.schema).slice(0, rows)
-
-
-def _kept(found: duckdb.DuckDBPyConnection, rows: int, nbytes: int | None) -> tuple[pa.Table, int]:
-    """The first rows of an answer, and the number of the others, one batch of which is held at a time."""
-    reader = found.to_arrow_reader(_BATCH_ROWS)
-    batches: list[pa.RecordBatch] = []
-    kept = behind = 0
-    for batch in reader:
-        mine = batch.slice(0, rows - kept)
-        if nbytes is not None:
-            mine = _fitting(mine, nbytes, first=not kept)
-            nbytes -= mine.nbytes
-        if mine.num_rows:
-            batches.append(mine)
-        kept += mine.num_rows
-        behind += batch.num_rows - mine.num_rows
-        if mine.num_rows < batch.num_rows:
-            rows = kept
-    return pa.Table.from_batches(batches, reader.schema), behind
-
-
-def _fitting(batch: pa.RecordBatch, nbytes: int, *, first: bool) -> pa.RecordBatch:
-    """The first rows of a batch within so many bytes, copied if they are not all; with `first` one row at least."""
-    if batch.nbytes <= nbytes:
-        return batch
-    fits = bisect_right(range(1, batch.num_rows + 1), nbytes, key=lambda rows: batch.slice(0, rows).nbytes)
-    return batch.take(pa.array(range(max(fits, int(first))), pa.int64()))
 
 
 def _has_nan(params: Params) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
 import lakestore as ls
 from lakestore.errors import Invalid
+from lakestore.union import sql
 from lakestore.union.sql import Bounds, Query, run
 from tests.support.served import Served
 
@@ -48,3 +52,30 @@ def test_a_failure_behind_the_first_rows_is_the_query_s(lake: ls.Lake, more: dic
     text = "SELECT CASE WHEN range = 500000 THEN CAST('x' || range AS INT) ELSE range END AS z FROM range(1000000)"
     with pytest.raises(Invalid, match=r"^the query failed: .*Could not convert string 'x500000'"):
         run(lake.transport, Query(text, **more))  # type: ignore[arg-type]
+
+
+def test_a_query_that_only_its_own_failure_stopped_says_what_failed(
+    lake: ls.Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    executed = sql._executed
+
+    def stopped(connection: Any, text: str, params: sql.Params) -> Any:
+        (threads,) = connection.execute("SELECT current_setting('threads')").fetchone()
+        asked.append(threads)
+        if threads != 1:  # as DuckDB's threads do to each other, once in a hundred failures
+            connection.interrupt()
+            raise duckdb.InterruptException("INTERRUPT Error: Interrupted!")
+        return executed(connection, text, params)
+
+    monkeypatch.setattr(sql, "_executed", stopped)
+    with pytest.raises(Invalid, match=r"^the query failed: .*Could not convert string 'x'"):
+        run(lake.transport, "SELECT CAST('x' AS INT)")
+    assert asked == [os.cpu_count(), 1]
+
+    def stopped_by_the_caller(interrupt: Callable[[], None]) -> None:
+        interrupt()
+
+    with pytest.raises(Invalid, match=r"^the query failed: INTERRUPT Error"):
+        run(lake.transport, Query("SELECT 1", started=stopped_by_the_caller))
+    assert asked == [os.cpu_count(), 1, os.cpu_count()]
