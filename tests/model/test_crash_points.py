@@ -70,7 +70,7 @@ class Tour:
 
     def _commits(self) -> None:
         self._write(LAST)
-        self.harness.disk.fail("write")
+        self.harness.disk.fail("write", thread="commit")
         self.pending = MORE
         request = self.harness.request(MORE, self.story.sequence + 1, self.story.model.tables)
         self._fails(lambda: self.harness.commit(request))

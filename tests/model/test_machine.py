@@ -199,7 +199,7 @@ class LakeMachine(RuleBasedStateMachine):
         """A write that fails is cut off again; the same commit succeeds later."""
         if commit := self.known(commit):
             request = self.harness.request(commit, self.sequence + 1, self.model.tables)
-            self.harness.disk.fail("write")
+            self.harness.disk.fail("write", thread="commit")
             with pytest.raises(LakestoreError) as refused:
                 self.harness.commit(request)
             assert refused.value.applied == "no"

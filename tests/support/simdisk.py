@@ -219,7 +219,7 @@ class SimDisk:
         self._folders: dict[Path, _Folder] = {}
         self._steps_left: int | None = None
         self._free: int | None = None
-        self._failing: dict[str, int] = {}
+        self._failing: dict[tuple[str, str], int] = {}
         self._open: list[SimFile] = []
         self._full_after: int | None = None
         self._power_until: tuple[CrashPoint, int] | None = None
@@ -237,10 +237,13 @@ class SimDisk:
         """Whether changes still happen."""
         return self._steps_left is None or self._steps_left > 0
 
-    def fail(self, what: str, *, after: int = 0) -> None:
-        """Let one step fail: the first whose name begins with `what` (write, sync, rename, …) after so many others."""
+    def fail(self, what: str, *, after: int = 0, thread: str = "") -> None:
+        """Let one step fail: the first whose name begins with `what` (write, sync, rename, …) after so many others.
+
+        With `thread` only steps of threads whose names begin so count: a checkpoint beside a commit is none of its.
+        """
         with self.lock:
-            self._failing[what] = after
+            self._failing[what, thread] = after
 
     @property
     def will_fail(self) -> bool:
@@ -279,10 +282,11 @@ class SimDisk:
             self._full_after -= 1
             if self._full_after < 0:
                 raise PlantedFailure(errno.ENOSPC, "No space left on device")
-        for prefix in [prefix for prefix in self._failing if what.startswith(prefix)]:
-            self._failing[prefix] -= 1
-            if self._failing[prefix] < 0:
-                del self._failing[prefix]
+        thread = threading.current_thread().name
+        for planted in [(step, by) for step, by in self._failing if what.startswith(step) and thread.startswith(by)]:
+            self._failing[planted] -= 1
+            if self._failing[planted] < 0:
+                del self._failing[planted]
                 raise PlantedFailure(5, f"planted failure of {what}")
         self.steps.append(what)
 

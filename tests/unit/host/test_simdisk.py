@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -163,3 +164,22 @@ def test_what_is_healed_does_not_fail(disk: SimDisk) -> None:
     disk.fail("create")
     disk.heal()
     disk.create(disk.root / "a/x")
+
+
+def test_a_failure_for_one_thread_waits_for_that_thread(disk: SimDisk) -> None:
+    file = disk.create(disk.root / "a/x")
+    disk.fail("write", thread="commit")
+    file.write([b"by another"])
+    failures: list[OSError] = []
+
+    def commit() -> None:
+        try:
+            file.write([b"half"])
+        except OSError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=commit, name="commit-1")
+    thread.start()
+    thread.join()
+    assert [str(error) for error in failures] == ["[Errno 5] planted failure of write of 4 bytes"]
+    assert not disk.will_fail
