@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from lakestore.cli import processor
 from lakestore.cli.profile_option import profile_option
 from lakestore.cli.system_errors import sentence
 from lakestore.errors import LakestoreError
@@ -158,6 +159,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit."""
+    processor.spare_slow_sorts()
     sys.exit(run_command(arguments))
 
 

@@ -97,6 +97,8 @@ def ordered(numbers: Numbers) -> tuple[Ints, Flags]:
     Number and row are sorted as one word: far faster than sorting places. A number that is too wide for that goes
     without its last bits, which nearly always tells numbers apart all the same.
     """
+    if not len(numbers):
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_)
     bits = len(numbers).bit_length()
     shift, low = np.uint64(bits), numbers.min()
     is_cut = bool(int(numbers.max() - low) >> (_WORD_BITS - bits))

@@ -17,6 +17,8 @@ from operator import mul
 import numpy as np
 import numpy.typing as npt
 
+from lakestore_server.arrays.grouping import ordered
+
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 Lengths = npt.NDArray[np.uint32]
@@ -169,7 +171,7 @@ class PaddedBytes:
         """
         at, longest = self._alike(), WORD_BYTES * int(_counts(self.lengths).max(initial=0))
         word = self._eight(at, np.arange(len(self)))
-        order: Ints = word.argsort(kind="stable")
+        order, _ = ordered(word)
         places, groups = self._tied(order, _groups(word.take(order)))
         while len(places):
             at += WORD_BYTES

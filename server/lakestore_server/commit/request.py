@@ -301,7 +301,7 @@ def _routed(
     """Key the rows of a conforming batch and sort them by bucket; `message` is the batch as it came, if it did so."""
     sent, buckets = batch, _buckets(table, batch, producer)
     if table.buckets > 1 and len(buckets) and (buckets[1:] < buckets[:-1]).any():
-        order = np.argsort(buckets, kind="stable")
+        order = np.argsort(buckets.astype(np.uint16), kind="stable")  # of so few bits numpy sorts by counting
         buckets, batch, marks = buckets[order], batch.take(pa.array(order)), marks.taken(order)
         message = None
     index_keys: IndexKeys = NO_KEYS

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 _COMMON = {"PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TZDIR", "TMPDIR", "SYSTEMROOT"}
-_COMMON_PREFIXES = ("LC_", "LD_", "DYLD_", "MALLOC_", "PYTHON", "OMP_", "OPENBLAS_", "ARROW_")
+_COMMON_PREFIXES = ("LC_", "LD_", "DYLD_", "MALLOC_", "PYTHON", "OMP_", "OPENBLAS_", "NPY_", "ARROW_")
 _STORES = {"SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "JAVA_HOME", "CLASSPATH", "IMDS_ENDPOINT"}
 _STORES_PREFIXES = (
     "AWS_", "GOOGLE_", "CLOUD_STORAGE_", "GCE_METADATA_", "AZURE_", "IDENTITY_", "MSI_", "HADOOP_", "LIBHDFS_", "KRB5",

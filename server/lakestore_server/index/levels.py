@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lakestore.rows.live_sum import live_sum
+from lakestore_server.arrays.grouping import ordered
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.index.byte_merge import key_slices
 from lakestore_server.index.byte_section import ByteSection, WantedKeys
@@ -96,7 +97,7 @@ def _numbers(sections: Sequence[NumberSection], numbers: Numbers) -> Ints:
     if len(numbers) == 1:
         number = int(numbers[0])
         return _first(section.one(number) for section in sections)
-    order = numbers.argsort()
+    order, _ = ordered(numbers)
     wanted = Wanted.of(numbers.take(order))
     found = np.full(len(numbers), MISS, dtype=np.int64)
     for section in sections:
@@ -113,7 +114,7 @@ def _bytes(sections: Sequence[ByteSection], keys: ByteKeys) -> Ints:
         hashed = sections[0].key_hash.one(key)
         return _first(section.one(key, hashed) for section in sections)
     hashes = sections[0].key_hash.many(keys.padded)
-    order = hashes.argsort()
+    order, _ = ordered(hashes)
     wanted = WantedKeys.of(keys.padded, hashes, order)
     found = np.full(len(keys), MISS, dtype=np.int64)
     for section in sections:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lakestore.errors import Unavailable
 from lakestore.rows.ipc import crc32c
+from lakestore_server.arrays.grouping import ordered
 from lakestore_server.arrays.padded_bytes import PaddedBytes
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
@@ -118,7 +119,7 @@ def write(writer: RunWriter, keys: IndexKeys, values: Ints) -> None:
 
 
 def _write_numbers(writer: SectionWriter, numbers: Numbers, values: Ints) -> None:
-    order = numbers.argsort()
+    order, _ = ordered(numbers)
     for first in range(0, len(order), PART_ENTRIES):
         rows = order[first : first + PART_ENTRIES]
         some = numbers.take(rows)
