@@ -1,22 +1,14 @@
-"""The first rows of DuckDB's answer, which are kept; those behind them are counted, or never made."""
+"""The first rows of an answer, which are kept; those behind them are counted, or never made."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    import duckdb
 
-_BATCH_ROWS = 2_048
-"""Rows of a batch of an answer that is not kept as a whole: one of DuckDB's own vectors."""
-
-
-def first(found: duckdb.DuckDBPyConnection, rows: int) -> pa.Table:
+def first(reader: pa.RecordBatchReader, rows: int) -> pa.Table:
     """The first rows of an answer; the others are not made."""
-    reader = found.to_arrow_reader(rows)
     batches: list[pa.RecordBatch] = []
     while sum(batch.num_rows for batch in batches) < rows:
         try:
@@ -26,9 +18,8 @@ def first(found: duckdb.DuckDBPyConnection, rows: int) -> pa.Table:
     return pa.Table.from_batches(batches, reader.schema).slice(0, rows)
 
 
-def kept(found: duckdb.DuckDBPyConnection, rows: int, nbytes: int | None) -> tuple[pa.Table, int]:
+def kept(reader: pa.RecordBatchReader, rows: int, nbytes: int | None) -> tuple[pa.Table, int]:
     """The first rows of an answer, and the number of the others, one batch of which is held at a time."""
-    reader = found.to_arrow_reader(_BATCH_ROWS)
     batches: list[pa.RecordBatch] = []
     taken = behind = 0
     for batch in reader:

@@ -35,7 +35,6 @@ from lakestore.union.sql_text import Statement
 from lakestore.wire import tracing
 
 if TYPE_CHECKING:
-    import duckdb
     import pandas as pd
     import polars as pl
 
@@ -53,6 +52,8 @@ _CLOSED = _REPLACES_NOTHING | {
     "autoload_known_extensions": "false",
 }
 """No file and no address is read, and nothing is installed; the text cannot change that, as the settings are locked."""
+_BATCH_ROWS = 2_048
+"""Rows of a batch of an answer that is not kept as a whole: one of DuckDB's own vectors."""
 _DOTTED = re.compile(r"\w+\.\w+")
 _WORD = re.compile(r"\w+")
 _INTERRUPTED = "INTERRUPT Error"
@@ -304,10 +305,8 @@ def _answered(
         if query.started is not None:
             query.started(stop)
         found = _executed(connection, text, query.params)
-        if query.kept_rows is not None:
-            first, behind = kept_rows.kept(found, query.kept_rows, query.kept_bytes)
-            return _utc(first), behind
-        return _utc(found.to_arrow_table() if query.bounds is None else kept_rows.first(found, query.bounds.rows)), 0
+        kept, behind = _kept(found, query)
+        return _utc(kept), behind
     except (engine.Error, pa.ArrowException, OSError) as error:  # of a stream they are Arrow's
         if failures:
             raise failures[0] from error
@@ -316,6 +315,15 @@ def _answered(
         raise Invalid(f"the query failed: {sql_text.plain(error)}{_hint(request, error)}") from error
     finally:
         connection.close()
+
+
+def _kept(found: Any, query: Query) -> tuple[pa.Table, int]:
+    """The rows of an answer that are kept, and the number of those behind them that were made."""
+    if query.kept_rows is not None:
+        return kept_rows.kept(found.to_arrow_reader(_BATCH_ROWS), query.kept_rows, query.kept_bytes)
+    if query.bounds is not None:
+        return kept_rows.first(found.to_arrow_reader(query.bounds.rows), query.bounds.rows), 0
+    return found.to_arrow_table(), 0
 
 
 def _executed(connection: Any, text: str, params: Params) -> Any:
@@ -339,7 +347,7 @@ def _hint(request: _Request, error: Exception) -> str:
     return ""
 
 
-def _register(connection: duckdb.DuckDBPyConnection, name: str, alias: str, rows: Rows) -> None:
+def _register(connection: Any, name: str, alias: str, rows: Rows) -> None:
     """A view over a table's rows.
 
     DuckDB takes no number of rows from a Python object. A branch of no rows with an estimate (`UNION ALL` of a range
