@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -151,7 +152,9 @@ class Server:
         """The lake's metadata, once rights are read and the engine has recovered; else the folder is let go."""
         settings, clock = self.settings, self._clock
         ahead = VerifyAhead(clock)
-        try:
+        with contextlib.ExitStack() as let_go:
+            let_go.callback(self._lock.close)
+            let_go.callback(ahead.cancel)
             data_folder.check_whole(settings.data)
             backup_lake.release(settings.data)
             data_folder.tighten(settings.data, local_folder(settings.warehouse_uri))
@@ -169,11 +172,10 @@ class Server:
                 index_of=index_of,
                 beside=ahead.begin,
             )
-        except BaseException:
-            ahead.cancel()
-            self._lock.close()
-            raise
-        ahead.end()
+            let_go.callback(self.engine.loop.close)
+            let_go.callback(ahead.cancel)  # before the engine's files are let go, which it reads
+            ahead.end()
+            let_go.pop_all()
         return store
 
     def _look_at_lake(self, store: MetadataStore) -> None:

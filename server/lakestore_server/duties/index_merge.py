@@ -50,7 +50,7 @@ class IndexMerger:
         return {table_prefix(table.number): number_width(table.key_schema.types) for table in tables}
 
     def _pause(self, _entries: int) -> bool:
-        """Wait as long as the last slice took; whether the merge goes on."""
+        """Wait as long as the slices since the last pause took; whether the merge goes on."""
         took = self._clock.monotonic() - self._began
         pause = 0.0 if len(self._index.runs) > RUNS_MANY else took * (1 - SHARE) / SHARE
         is_closing = self._duty.wait(pause)

@@ -53,8 +53,15 @@ class BlockChecks:
         return self._all_known
 
     def check(self, offset: int, size: int) -> None:
-        """Compare all pieces around a range of bytes, or `Corrupt`; other threads run meanwhile."""
+        """Compare the blocks under a small range of bytes, or all pieces around a large one, or `Corrupt`.
+
+        Other threads run while pieces are compared.
+        """
         if not size or self._all_known:
+            return
+        first, last = offset // self._block, (offset + size - 1) // self._block + 1
+        if last - first < self._per_piece:
+            self._compare(first + np.flatnonzero(~self._known[first:last]))
             return
         pieces = self._unknown_pieces(offset // BLOCK, (offset + size - 1) // BLOCK + 1)
         self._ask(pieces, BLOCK)
@@ -86,7 +93,7 @@ class BlockChecks:
         """Compare the next piece that nobody has read; a block that is damaged stays for those who read it."""
         block = self._next + int(self._known[self._next :].argmin())
         piece = block // self._per_piece
-        self._next = (piece + 1) * self._per_piece % len(self._known)
+        self._next = (piece + 1) % len(self._pieces) * self._per_piece
         if not self._known[block]:
             self._again(piece)
         self._all_known = bool(self._known.all())
@@ -103,7 +110,7 @@ class BlockChecks:
                 continue
             if not goes_on():
                 return
-            self._ask(np.arange(at + AHEAD, min(at + 2 * AHEAD, len(self._pieces))), BLOCK)
+            self._ask(np.arange(at + AHEAD if at else 0, min(at + 2 * AHEAD, len(self._pieces))), BLOCK)
             if at // AHEAD < len(wanted) and self._crc(at, AHEAD, BLOCK) == wanted[at // AHEAD]:
                 self._known[at * self._per_piece : (at + AHEAD) * self._per_piece] = True
             else:

@@ -1,7 +1,7 @@
 """The segment's format: a columnar file of a run of offsets of one bucket.
 
 Header (64 bytes): magic u32 · version u16 · flags u16 · meta bytes u32 · body bytes u64 · tail bytes u64 · crc32c u32
-of header, meta and tail. Then meta (JSON), body (record batches) and tail (CRC32C of each 64 KB of the body, then the
+of header, meta and tail. Then meta (JSON), body (record batches) and tail (CRC32C of each block of the body, then the
 commit index), each at a multiple of 64. A block's checksum is checked before anything in it is first read, but for
 bytes that this process wrote.
 Primary-key tables (version 4): one uncompressed batch, for random reads in the mapped file, with checksums of 4 KB;

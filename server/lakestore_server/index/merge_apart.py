@@ -1,8 +1,8 @@
 """Large merges of runs in a process of their own, which the commit loop and its callers have precedence over.
 
 A merge beside them in one process takes their interpreter lock and their processors: upserts into 50 M keys went from
-0.87 to 1.03 M rows/s without it, measured. The server's end asks for one slice after the other, so that it sets the
-pace and ends a merge early. Both ends have one format of a merge: the server's own, on the disk below.
+0.87 to 1.03 M rows/s without it, measured. The server's end asks for some slices after the other, so that it sets
+the pace and ends a merge early. Both ends have one format of a merge: the server's own, on the disk below.
 """
 
 from __future__ import annotations

@@ -90,19 +90,20 @@ def merge(
 def _merge_numbers(
     writer: SectionWriter, sections: Sequence[NumberSection], *, drops_gone: bool, pause: Callable[[int], bool]
 ) -> bool:
-    waiting = 0
+    waiting = written = 0
     for numbers, stored in slices(sections, SLICE_ENTRIES):
+        waiting += len(numbers)  # entries that go take their time as well
         gone = is_gone(stored) if drops_gone else None
         if gone is not None and gone.any():
             numbers, stored = numbers[~gone], stored[~gone]
         if len(numbers):
             writer.add(numbers, stored)
-        waiting += len(numbers)
+        written += len(numbers)
         if waiting >= PAUSE_ENTRIES:
-            if not pause(waiting):
+            if not pause(written):
                 return False
-            waiting = 0
-    return pause(waiting)
+            waiting = written = 0
+    return pause(written)
 
 
 def of_numbers(sections: Sequence[Section]) -> list[NumberSection]:

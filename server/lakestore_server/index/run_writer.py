@@ -58,7 +58,7 @@ class RunWriter:
         return ByteSectionWriter(self, number, entries_max, rank_bits)
 
     def put(self, data: bytes | npt.NDArray[Any]) -> int:
-        """Append bytes, which nobody changes; where they begin."""
+        """Append bytes, or an array that lies in one piece, which nobody changes; where they begin."""
         at, buffer = self._at, pa.py_buffer(data)
         self._at += buffer.size
         first = min(-len(self._waiting) % BLOCK_BYTES, buffer.size)

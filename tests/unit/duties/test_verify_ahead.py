@@ -117,6 +117,24 @@ def test_a_start_that_fails_ends_it(folder: Path, monkeypatch: pytest.MonkeyPatc
         assert served.lake.table("a.keyed").lookup([{"id": 7}]).num_rows == 1
 
 
+def test_a_start_that_is_interrupted_while_it_waits_lets_go_of_everything(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notebook keeps the exception, and with it all that the start had made."""
+    before = set(threading.enumerate())
+
+    def interrupted(ahead: VerifyAhead) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(VerifyAhead, "end", interrupted)
+    with pytest.raises(KeyboardInterrupt) as kept:
+        Served(folder)
+    monkeypatch.undo()
+    assert set(threading.enumerate()) <= before, kept
+    with Served(folder) as served:
+        assert served.lake.table("a.keyed").lookup([{"id": 7}]).num_rows == 1
+
+
 def test_a_damaged_block_stops_no_start_and_is_told_to_its_readers(folder: Path) -> None:
     text = b"0" * 29 + b"7"
     (path,) = [each for each in folder.rglob("*") if each.is_file() and text in each.read_bytes()]

@@ -109,6 +109,8 @@ def test_who_reads_few_bytes_compares_no_more_than_the_blocks_under_them(monkeyp
     checks = checks_of(random_bytes(4 * BLOCK), FINE_BLOCK)
     checks.touch(np.array([7, 9 * FINE_BLOCK - 1]), np.array([8, 9 * FINE_BLOCK]))
     assert compared == [0, 8, 9]
+    checks.check(FINE_BLOCK - 1, 2 * FINE_BLOCK)
+    assert compared == [0, 8, 9, 1, 2]
 
 
 def test_who_reads_all_asks_for_what_is_unknown_and_compares_it_by_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +133,7 @@ def test_a_look_ahead_asks_for_what_it_will_compare_and_ends_in_between(
     checks = checks_of(data, block)
     left = iter([True] * 2)
     checks.ahead(lambda: next(left, False))
-    assert asked == [(2 * BLOCK, 2 * BLOCK), (4 * BLOCK, 2 * BLOCK)]
+    assert asked == [(0, 4 * BLOCK), (4 * BLOCK, 2 * BLOCK)]
     monkeypatch.setattr(BlockChecks, "_is_whole", lambda *_: pytest.fail("a block is compared by itself"))
     checks.ahead(lambda: True)
     assert checks.is_needless
@@ -148,6 +150,22 @@ def test_in_the_end_nothing_is_looked_at_but_what_is_damaged() -> None:
     assert not damaged.is_needless
     with pytest.raises(Corrupt, match=f"byte {BLOCK}$"):
         damaged.touch(np.array([BLOCK]), np.array([BLOCK]))
+
+
+@pytest.mark.parametrize("count", [16, 19, 33])
+def test_a_block_that_was_read_wrongly_once_is_looked_at_again(count: int) -> None:
+    data = bytearray(random_bytes(count * FINE_BLOCK))
+    held = pa.py_buffer(data)
+    checks = checks_of(held, FINE_BLOCK)
+    here = np.array([len(data) - 1])
+    data[5 * FINE_BLOCK] ^= 1
+    for _ in range(8):
+        checks.touch(here, here)
+    assert not checks.is_needless
+    data[5 * FINE_BLOCK] ^= 1
+    for _ in range(8):
+        checks.touch(here, here)
+    assert checks.is_needless
 
 
 @BOTH
