@@ -300,7 +300,7 @@ class RegistersMachine:
         assert stopped.wait(30)
         streams = [served.verbs("Write").stream() for _ in requests]
         for stream, request in zip(streams, requests, strict=True):
-            stream.take(request)
+            stream.take([request])
             stream.end()
         go_on.set()
         waiting.join(30)

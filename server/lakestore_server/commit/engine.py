@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +92,13 @@ class Engine:
         self.loop.run(lambda: None)
         return self.loop.view
 
-    def submit(self, request: Request | Operation[Any]) -> None:
-        """Queue work; its answer comes by its future. `Exhausted`, with a hint, when there is no room soon."""
-        self.await_room(OPERATION_WAIT_SECONDS if isinstance(request, Operation) else None, request.nbytes)
-        request.queued = self._clock.monotonic()
-        self.loop.queue.put(request)
+    def submit(self, *several: Request | Operation[Any]) -> None:
+        """Queue work, all or nothing; answers come by futures. `Exhausted`, with a hint, when there is no room soon."""
+        waits = OPERATION_WAIT_SECONDS if isinstance(several[0], Operation) else None
+        self.await_room(waits, sum(work.nbytes for work in several))
+        for work in several:
+            work.queued = self._clock.monotonic()
+        self.loop.queue.put(*several)
 
     def operate(self, plan: Callable[[State, CommitRecord], T]) -> Done[T]:
         """Run an operation to its end: the view that has it, and the result of `plan`."""
@@ -104,9 +106,9 @@ class Engine:
         self.submit(operation)
         return operation.answer.result()
 
-    def foreseen(self, keys: IndexKeys) -> Hint | None:
-        """Values of a request's keys in the index, if there is time before the commit loop can ask for them."""
-        return self.index.foreseen(keys) if self.is_busy else None
+    def foreseen(self, several: Sequence[IndexKeys]) -> list[Hint | None]:
+        """Values of changes' keys in the index, if there is time before the commit loop can ask for them."""
+        return self.index.foreseen(several) if self.is_busy else [None] * len(several)
 
     @property
     def is_busy(self) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import replace
 
-from lakestore.errors import Invalid, LakestoreError, Unavailable
+from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
 from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, tracing
@@ -58,7 +58,7 @@ class Writes:
     def stream(self, known: Callable[[LakestoreError], LakestoreError] = lambda error: error) -> WriteStream:
         """A stream of pipelined commits, whose requests are handed in; its client gets errors as `known` has them."""
         return WriteStream(
-            lambda sent: self._submit(sent).answer,
+            self._submitted,
             self._answered,
             self._engine.refuse_when_draining,
             self._engine.limits.producer_answers,
@@ -88,6 +88,51 @@ class Writes:
         return pb.DropPartsAnswer(dropped=self._engine.parts.drop(request.parts, request.owner))
 
     def _submit(self, sent: Sent) -> Request:
+        with ExitStack() as claims:
+            prepared = self._prepared(sent, claims)
+            self._queue([prepared])
+        return prepared
+
+    def _submitted(self, several: Sequence[Sent]) -> Iterator[Future[Answer]]:
+        """Answers of requests of one stream, queued together as far as there is memory for that at once.
+
+        The first one that is refused raises its error, once those before it are queued.
+        """
+        left = deque(several)
+        while left:
+            prepared: list[Request] = []
+            refusal: Exception | None = None
+            with ExitStack() as claims:
+                while left and refusal is None:
+                    try:
+                        prepared.append(self._prepared(left[0], claims, waits=not prepared))
+                        left.popleft()
+                    except Exhausted as error:
+                        if prepared:
+                            break  # who holds memory waits for none
+                        refusal = error
+                    except (LakestoreError, *DEFECTS) as error:
+                        refusal = error
+                if prepared:
+                    self._queue(prepared)
+            yield from (request.answer for request in prepared)
+            if refusal is not None:
+                raise refusal
+
+    def _queue(self, several: Sequence[Request]) -> None:
+        """Queue requests with what the index holds for their keys."""
+        hints = iter(self._engine.foreseen([change.keys for request in several for change in request.changes]))
+        try:
+            for request in several:
+                request.take_hints(hints)
+            self._engine.submit(*several)
+        except BaseException:
+            for request in several:
+                request.answer.cancel()  # which lets go of its parts
+            raise
+
+    def _prepared(self, sent: Sent, claims: ExitStack, *, waits: bool = True) -> Request:
+        """A request, decoded and checked; `claims` gets what it takes of the memory for that, which it `waits` for."""
         message = beside(sent)
         request = message.request
         self._check(request)
@@ -97,7 +142,8 @@ class Writes:
             nbytes += self._engine.parts.bytes_of(parts)
             self._check_bytes(nbytes)
         self._engine.await_room(nbytes=nbytes)
-        with self._decoding.taken(DECODING_COPIES * nbytes) as claim, ExitStack() as held:
+        claim = claims.enter_context(self._decoding.taken(DECODING_COPIES * nbytes, waits=waits))
+        with ExitStack() as held:
             moves = moves_of(request, self._engine.limits)
             refusal: Refusal | None = None
             try:
@@ -107,7 +153,6 @@ class Writes:
                     raise
                 changes, refusal = (), error  # it may be the retry of a commit from before the table was altered
             prepared = Request.of(request, changes, refusal, moves)
-            self._engine.submit(prepared)
             letting_go = held.pop_all()
             prepared.answer.add_done_callback(lambda _: letting_go.close())
         return prepared
@@ -128,8 +173,7 @@ class Writes:
         for number, (state, change) in enumerate(zip(states, request.changes, strict=True)):
             sent = engine.parts.change(change, state.table.uuid, heads[change.part]) if change.part else change
             rows = None if change.part else message.rows_of(number)
-            made = change_of(state.versions, sent, spread, limits, claim, rows)
-            changes.append(replace(made, hint=engine.foreseen(made.keys)))
+            changes.append(change_of(state.versions, sent, spread, limits, claim, rows))
         self._check_rows(sum(change.batch.num_rows for change in changes))
         return tuple(changes)
 
@@ -180,7 +224,7 @@ def _take_all(stream: WriteStream, requests: Iterator[Sent]) -> None:
     """Hand in requests as long as they are taken; what fails in their making ends the stream."""
     try:
         for request in requests:
-            stream.take(request)
+            stream.take([request])
             if not stream.await_room():
                 return
     except LakestoreError as error:

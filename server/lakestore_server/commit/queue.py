@@ -132,16 +132,17 @@ class CommitQueue:
         full = len(self) >= limits.queue_commits * stretch or self._nbytes >= limits.queue_bytes * stretch
         return not full and not self._is_full(stretch)
 
-    def put(self, work: Work) -> None:
-        """Add work; it is refused when the server is down."""
+    def put(self, *several: Work) -> None:
+        """Add work, all at once; it is refused when the server is down."""
         with self._changed:
             self._refuse()
-            if isinstance(work, Request) and self._is_large(work):
-                self._large.append(work)
-                self._in_large.update(work.ordered_by)
-            else:
-                self._small.append(work)
-            self._nbytes += work.nbytes
+            for work in several:
+                if isinstance(work, Request) and self._is_large(work):
+                    self._large.append(work)
+                    self._in_large.update(work.ordered_by)
+                else:
+                    self._small.append(work)
+                self._nbytes += work.nbytes
             self._changed.notify_all()
 
     def _is_large(self, request: Request) -> bool:

@@ -10,7 +10,7 @@ turn on the loop too, so that the retry of a commit from before an alteration ge
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
@@ -116,7 +116,15 @@ class Request:
     """Weight in the queue."""
 
     def __post_init__(self) -> None:
+        self._weigh()
+
+    def _weigh(self) -> None:
         self.nbytes = 1024 + sum(change.nbytes for change in self.changes) + self.moves.nbytes
+
+    def take_hints(self, hints: Iterator[Hint | None]) -> None:
+        """Give each change the next hint."""
+        self.changes = tuple(replace(change, hint=next(hints)) for change in self.changes)
+        self._weigh()
 
     @staticmethod
     def of(

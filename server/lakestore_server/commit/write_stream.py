@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 
 import pyarrow as pa
@@ -23,7 +23,8 @@ from lakestore_server.state.commit_record import Answer
 ANSWER_SECONDS = 60.0
 DEFECTS = (pa.ArrowException, ValueError, TypeError, LookupError, MemoryError)
 """Errors of decoding that nobody foresaw."""
-Submit = Callable[[Sent], Future[Answer]]
+Submit = Callable[[Sequence[Sent]], Iterator[Future[Answer]]]
+"""The answers to come of requests that are submitted together, up to the first refused one, whose error is raised."""
 Answered = Callable[[Future[Answer], int], pb.CommitAnswer]
 """The message of an answer that is there, or its error."""
 
@@ -66,19 +67,18 @@ class WriteStream:
         """Whether more requests are welcome at some time."""
         return not (self._is_over or self._is_closed)
 
-    def take(self, request: Sent) -> None:
-        """Submit the next request."""
+    def take(self, requests: Sequence[Sent]) -> None:
+        """Submit the next requests."""
         if not self.takes:
             return
         try:
-            answer = self._submit(request)
+            for request, answer in zip(requests, self._submit(requests), strict=False):
+                self._waiting.append((answer, request.sequence))
+                answer.add_done_callback(lambda _: self.bell.set())
         except LakestoreError as error:
             self.end(error)
         except DEFECTS as error:
             self.end(errors.defect(error))
-        else:
-            self._waiting.append((answer, request.sequence))
-            answer.add_done_callback(lambda _: self.bell.set())
 
     def end(self, error: LakestoreError | None = None) -> None:
         """No more requests come, because of an error if there is one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +29,11 @@ STAY_SECONDS, STAY_BYTES = 0.05, 256 << 10
 
 Large messages made in one thread, while the one before is held, come to lie in memory that is there already: made here
 and there they cost four times the page faults, and a third more of a processor.
+"""
+TOGETHER_MAX, TOGETHER_BYTES = 4, 2 << 20
+"""Messages of a stream of commits that come, and are taken, together; of larger ones two are in hand.
+
+What a commit costs beside its rows is half of one of 10,000 rows, measured: several that wait become one group.
 """
 Failed = Callable[[Rpc, Exception], None]
 """Ends a call by an error."""
@@ -153,7 +158,7 @@ class AnswerStream:
 class Intake:
     """The requests of a stream of commits, in their order, and none while too many wait for their answers.
 
-    One request is taken at a time. The next message comes meanwhile, as far as the port has room for such ones.
+    Those that have come are taken together, in one turn. Others come meanwhile, as far as the port has room for such.
     """
 
     def __init__(
@@ -165,13 +170,17 @@ class Intake:
         ahead: threading.Semaphore,
         slabs: Slabs,
     ) -> None:
-        """`ahead` is the port's room for messages that come while another one of their stream is being taken."""
+        """`ahead` is the port's room for messages that come while others of their stream are being taken."""
         self._rpc, self._stream, self._request, self._workers = rpc, stream, request, workers
         self._ahead, self._slabs = ahead, slabs
         self._lock = threading.Lock()
-        self._is_asking = self._is_taking = self._is_ahead = False
+        self._is_asking = False
+        self._taking: Sequence[bytes | pa.Buffer] = ()
+        """Messages that a thread is taking now."""
         self._came: deque[bytes | pa.Buffer] = deque()
         """Messages that nobody has begun to take."""
+        self._ahead_held = 0
+        """Permits of those, and of the one that is coming."""
         self._has_ended = False
         """Whether there will be no more."""
         stream.room.listener = self.ask
@@ -179,15 +188,21 @@ class Intake:
     def ask(self) -> None:
         """Have the next message come, if one is welcome and none is coming."""
         with self._lock:
-            in_hand = self._is_taking + len(self._came)
-            if self._is_asking or in_hand > 1 or not self._stream.takes or not self._stream.has_room(in_hand):
+            in_hand = len(self._taking) + len(self._came)
+            if self._is_asking or not self._stream.takes or not self._stream.has_room(in_hand):
                 return
-            if in_hand and not self._is_ahead:
-                self._is_ahead = self._ahead.acquire(blocking=False)
-                if not self._is_ahead:
+            if in_hand:
+                if in_hand > 1 and not self._is_small(in_hand):
                     return
+                if not self._ahead.acquire(blocking=False):
+                    return
+                self._ahead_held += 1
             self._is_asking = True
         self._rpc.receive(self.came)
+
+    def _is_small(self, in_hand: int) -> bool:
+        """Whether so many messages are so small together that another one pays: each turn costs the same."""
+        return in_hand < TOGETHER_MAX and sum(map(len, (*self._taking, *self._came))) < TOGETHER_BYTES
 
     def came(self, data: bytes | None) -> None:
         """A message, or the end of them; in the port's thread, which so gets the same memory for the next one."""
@@ -197,38 +212,53 @@ class Intake:
             self._has_ended = data is None
             if data is not None:
                 self._came.append(data if large is None else large)
-            if self._is_taking:
-                return
-            self._is_taking = data is not None
-        if data is None:
+            begins = not self._taking and bool(self._came)
+            if begins:
+                self._take_over()
+            is_over = self._has_ended and not self._taking
+        if begins:
+            self._workers.run(self._take_all)
+        elif is_over:
             self._stream.end()
         else:
-            self._workers.run(self._take_all)
+            self.ask()
+
+    def _take_over(self) -> None:
+        """Have what came be taken. A message that comes beside that keeps its permit. Under the lock."""
+        self._taking = tuple(self._came)
+        self._came.clear()
+        free = self._ahead_held - min(self._ahead_held, int(self._is_asking and bool(self._taking)))
+        if free:
+            self._ahead.release(free)
+            self._ahead_held -= free
 
     def _take_all(self) -> None:
-        while (data := self._next()) is not None:
+        taking = self._taking
+        while taking:
             self.ask()
-            self._take(data)
+            self._take(taking)
+            with self._lock:
+                self._take_over()
+                taking, is_over = self._taking, self._has_ended and not self._taking
+            if is_over:
+                self._stream.end()
         self.ask()
 
-    def _next(self) -> bytes | None:
-        """The next message to take; None when nobody takes any more, until another one has come."""
-        with self._lock:
-            if self._is_ahead:
-                self._is_ahead = False
-                self._ahead.release()
-            self._is_taking = bool(self._came)
-            if self._came:
-                return self._came.popleft()
-            has_ended = self._has_ended
-        if has_ended:
-            self._stream.end()
-        return None
-
-    def _take(self, data: bytes | pa.Buffer) -> None:
+    def _take(self, messages: Sequence[bytes | pa.Buffer]) -> None:
+        requests: list[Any] = []
+        failure: LakestoreError | None = None
+        for data in messages:
+            try:
+                requests.append(self._request(data))
+            except LakestoreError as error:
+                failure = error
+                break
+            except Exception as error:  # the edge, as for every call
+                failure = errors.defect(error)
+                break
         try:
-            self._stream.take(self._request(data))
-        except LakestoreError as error:
-            self._stream.end(error)
+            self._stream.take(requests)
         except Exception as error:  # the edge, as for every call
-            self._stream.end(errors.defect(error))
+            failure = errors.defect(error)
+        if failure is not None:
+            self._stream.end(failure)

@@ -41,12 +41,12 @@ class Permits:
         return self._held
 
     @contextmanager
-    def taken(self, amount: int, owner: str = "") -> Iterator[Claim]:
+    def taken(self, amount: int, owner: str = "", *, waits: bool = True) -> Iterator[Claim]:
         """Hold so many permits while the block runs, or `Exhausted`; the block is given a `Claim` to take more.
 
-        Without an owner nothing is counted against a share.
+        Without an owner nothing is counted against a share. Who has taken permits already must not wait for more.
         """
-        mine = 0
+        mine, seconds = 0, self._wait_seconds if waits else 0.0
 
         def claim(more: int) -> None:
             nonlocal mine
@@ -56,7 +56,7 @@ class Permits:
                     raise Exhausted(
                         f"{owner} has {self._held_by[owner]} of them: {self._refusal}", retry_after=RETRY_AFTER_SECONDS
                     )
-                if not self._changed.wait_for(lambda: self._held + more <= self._most, self._wait_seconds):
+                if not self._changed.wait_for(lambda: self._held + more <= self._most, seconds):
                     raise Exhausted(self._refusal, retry_after=RETRY_AFTER_SECONDS)
                 self._held += more
                 if owner:

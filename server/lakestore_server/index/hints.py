@@ -16,7 +16,7 @@ import numpy as np
 from lakestore_server.arrays.grouping import Flags
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.index.entry import ABSENT, Ints
-from lakestore_server.index.keys import IndexKeys
+from lakestore_server.index.keys import IndexKeys, joined
 from lakestore_server.index.levels import Levels
 from lakestore_server.index.worker_client import DamagedIndex
 
@@ -37,14 +37,22 @@ class Hint:
     """`MISS` for keys of which no run knew."""
 
     @staticmethod
-    def of(keys: IndexKeys, generation: int, levels: Levels) -> Hint | None:
-        """The values of keys of one table, unless they are few."""
-        if len(keys) < HINTED_MIN:
-            return None
+    def of(several: Sequence[IndexKeys], generation: int, levels: Levels) -> list[Hint | None]:
+        """The values of the keys of several changes, unless they are few; those of one table are looked up at once."""
+        hints: list[Hint | None] = [None] * len(several)
+        by_table: dict[bytes, list[int]] = {}
+        for at, keys in enumerate(several):
+            if len(keys) >= HINTED_MIN:
+                by_table.setdefault(keys.prefix, []).append(at)
         try:
-            return Hint(keys, generation, levels, levels.find(keys))
+            for places in by_table.values():
+                mine = [several[at] for at in places]
+                values = np.split(levels.find(joined(mine)), np.cumsum([len(keys) for keys in mine[:-1]]))
+                for at, keys, found in zip(places, mine, values, strict=True):
+                    hints[at] = Hint(keys, generation, levels, found)
         except DamagedIndex:  # the loop comes upon it, too, unless it needs no such entry
-            return None
+            pass
+        return hints
 
 
 Hints = Sequence[tuple[int, Hint | None]]

@@ -153,10 +153,13 @@ class Index:
         """Keys not yet handed to a checkpoint."""
         return len(self._overlay)
 
-    def foreseen(self, keys: IndexKeys) -> Hint | None:
-        """Values of many keys of one table in the runs, for a later `find`; None while that answers not. Any thread."""
+    def foreseen(self, several: Sequence[IndexKeys]) -> list[Hint | None]:
+        """Values in the runs of many keys, each of one table, for a later `find`; no hints while that answers not.
+
+        By any thread.
+        """
         moment = self._health.generation, self._merged.levels
-        return Hint.of(keys, *moment) if self.ready else None
+        return Hint.of(several, *moment) if self.ready else [None] * len(several)
 
     def find(self, keys: IndexKeys, hints: Hints = ()) -> Ints:
         """Values for the commit loop, of expected commits as well: live offsets, flagged ones, or ABSENT."""

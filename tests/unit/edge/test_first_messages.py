@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -144,6 +144,9 @@ class Written:
             raise Invalid(request.progress)
         return self.futures.setdefault(request.sequence, Future())
 
+    def submitted(self, several: Sequence[Sent]) -> Iterator[Future[Any]]:
+        return map(self.submit, several)
+
     def answered(self, answer: Future[Any], sequence: int) -> pb.CommitAnswer:
         return pb.CommitAnswer(sequence=sequence, token=answer.result(0))
 
@@ -153,7 +156,7 @@ class Written:
 
 
 def stream_of(written: Written, most: int = 4) -> WriteStream:
-    return WriteStream(written.submit, written.answered, written.refuse, most)
+    return WriteStream(written.submitted, written.answered, written.refuse, most)
 
 
 def test_answers_come_in_the_order_of_the_requests_and_a_refusal_is_the_last() -> None:
@@ -162,9 +165,9 @@ def test_answers_come_in_the_order_of_the_requests_and_a_refusal_is_the_last() -
     answers = stream.answers()
     assert isinstance(next(answers), Pause)
     for sequence in (1, 2, 3):
-        stream.take(pb.CommitRequest(sequence=sequence))
-    stream.take(pb.CommitRequest(sequence=4, progress="no"))
-    stream.take(pb.CommitRequest(sequence=5))
+        stream.take([pb.CommitRequest(sequence=sequence)])
+    stream.take([pb.CommitRequest(sequence=4, progress="no")])
+    stream.take([pb.CommitRequest(sequence=5)])
     assert 5 not in written.futures, "nothing is taken behind a refusal"
     assert stream.is_full
     written.futures[2].set_result("b")
@@ -197,7 +200,7 @@ def test_who_takes_waits_for_room_and_is_let_go_when_nobody_waits_for_answers() 
     written = Written()
     stream = stream_of(written, most=1)
     answers = stream.answers()
-    stream.take(pb.CommitRequest(sequence=1))
+    stream.take([pb.CommitRequest(sequence=1)])
     goes_on: list[bool] = []
     taker = threading.Thread(target=lambda: goes_on.append(stream.await_room()))
     taker.start()
@@ -205,7 +208,7 @@ def test_who_takes_waits_for_room_and_is_let_go_when_nobody_waits_for_answers() 
     assert isinstance(next(answers), pb.CommitAnswer)
     taker.join(10)
     assert goes_on == [True]
-    stream.take(pb.CommitRequest(sequence=2))
+    stream.take([pb.CommitRequest(sequence=2)])
     taker = threading.Thread(target=lambda: goes_on.append(stream.await_room()))
     taker.start()
     answers.close()
@@ -214,12 +217,12 @@ def test_who_takes_waits_for_room_and_is_let_go_when_nobody_waits_for_answers() 
 
 
 def test_an_error_of_nobodys_is_told_as_a_defect() -> None:
-    def broken(_: Sent) -> Future[Any]:
+    def broken(_: Sequence[Sent]) -> Iterator[Future[Any]]:
         raise KeyError("absent")
 
     written = Written()
     stream = WriteStream(broken, written.answered, written.refuse, 4)
-    stream.take(pb.CommitRequest(sequence=1))
+    stream.take([pb.CommitRequest(sequence=1)])
     told = list(stream.answers())
     assert [each.error.kind for each in told if isinstance(each, pb.CommitAnswer)] == ["Internal"]
 

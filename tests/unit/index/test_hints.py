@@ -58,10 +58,14 @@ class Steps:
         self.right |= dict.fromkeys(numbers, ABSENT)
 
     def hint(self) -> None:
-        numbers = self.chance.choices(range(KEYS), k=self.chance.randrange(1, MOST))
-        hint = self.index.foreseen(self.keys_of(numbers))
-        assert hint is not None
-        self.hints = [*self.hints[-5:], (numbers, hint)]
+        """Of one change, or of several at once."""
+        parts = [
+            self.chance.choices(range(KEYS), k=self.chance.randrange(1, MOST))
+            for _ in range(self.chance.randrange(1, 4))
+        ]
+        for numbers, hint in zip(parts, self.index.foreseen(list(map(self.keys_of, parts))), strict=True):
+            assert hint is not None
+            self.hints = [*self.hints[-5:], (numbers, hint)]
 
     def freeze(self) -> None:
         self.index.freeze(self.lsn)
@@ -133,7 +137,7 @@ def test_a_hint_ends_when_a_merge_of_deleted_keys_leaves_no_run(
 
     try:
         checkpoint(1, 7)
-        hint = index.foreseen(keys)
+        (hint,) = index.foreseen([keys])
         checkpoint(2, ABSENT)
         assert index.work({PREFIX: 8}, lambda entries: True)
         assert not index.runs
