@@ -89,6 +89,7 @@ def main(
     known, began = measured.known(key), time.monotonic()
     for count in keys:
         place = folder or Path(tempfile.mkdtemp(prefix="lakestore-growth-"))
+        place.mkdir(parents=True, exist_ok=True)
         free, wanted = shutil.disk_usage(place).free, DISK_BYTES_PER_ROW * (count + seconds * DISK_ROWS_PER_SECOND)
         if time.monotonic() - began > limit or free < wanted:
             _note(f"{measured.count_of(count)} keys: left out, after {limit:.0f} s or with {free / 1e9:.0f} GB free")
