@@ -189,7 +189,7 @@ class Intake:
         """Have the next message come, if one is welcome and none is coming."""
         with self._lock:
             in_hand = len(self._taking) + len(self._came)
-            if self._is_asking or not self._stream.takes or not self._stream.has_room(in_hand):
+            if self._is_asking or self._has_ended or not self._stream.takes or not self._stream.has_room(in_hand):
                 return
             if in_hand:
                 if in_hand > 1 and not self._is_small(in_hand):

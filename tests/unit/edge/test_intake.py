@@ -119,6 +119,7 @@ def test_an_end_that_comes_meanwhile_waits_for_what_came_before_it(call: FakeCal
     call.work.pop()()
     assert sum(map(len, call.taken)) == ends_with
     assert call.ends == [None]
+    assert not call.asked, "nothing comes behind the end"
     assert call.free == ROOM
 
 
