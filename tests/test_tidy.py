@@ -143,6 +143,7 @@ BROAD_EXCEPT_ALLOWED = {
     "server/lakestore_server/edge/rpc_streams.py",
     "server/lakestore_server/edge/rpc_talk.py",
     "server/lakestore_server/files/sync_thread.py",  # the same
+    "server/lakestore_server/host/signals.py",
     "server/lakestore_server/host/supervisor.py",
     "server/lakestore_server/host/worker.py",
     "server/lakestore_server/host/workers.py",
@@ -161,6 +162,7 @@ THREADS = {
     "server/lakestore_server/edge/http.py",
     "server/lakestore_server/edge/rpc_port.py",
     "server/lakestore_server/files/sync_thread.py",
+    "server/lakestore_server/host/signals.py",
     "server/lakestore_server/host/supervisor.py",
     "server/lakestore_server/host/worker.py",
     "server/lakestore_server/host/workers.py",

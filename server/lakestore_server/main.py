@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +35,7 @@ from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host import allocator, collector, event_log
 from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.disk import Disk, RealDisk
+from lakestore_server.host.signals import Signals
 from lakestore_server.iceberg import foreign_history
 from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.iceberg.journal_ledger import JournalLedger
@@ -54,7 +54,6 @@ from lakestore_server.service import Service
 from lakestore_server.settings import Settings
 
 log = logging.getLogger("lakestore.server")
-SIGNAL_SECONDS = 0.25
 STOP_SECONDS = 2.0
 SWITCH_SECONDS = 0.001
 """The longest that a thread computes in Python while others wait; Python's own 5 ms are a small commit's whole time."""
@@ -265,36 +264,6 @@ def _end_process(_: BaseException) -> None:
     os._exit(70)
 
 
-class _Signals:
-    """The first one asks for an orderly end, the second one gets an end at once; a hang-up asks for the rights anew.
-
-    A handler runs wherever the main thread is, within another handler too: it takes no lock, and only leaves a note.
-    """
-
-    def __init__(self) -> None:
-        self._first = 0
-        self._hung_up = False
-        signal.signal(signal.SIGHUP, self._note)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._came)
-
-    def _came(self, number: int, _: object) -> None:
-        if self._first:
-            os._exit(128 + number)
-        self._first = number
-
-    def _note(self, *_: object) -> None:
-        self._hung_up = True
-
-    def wait(self, hung_up: Callable[[], object]) -> None:
-        """Until the first one. A signal that comes just before a wait begins does not end it, so waits are short."""
-        while not self._first:
-            time.sleep(SIGNAL_SECONDS)
-            if self._hung_up:
-                self._hung_up = False
-                hung_up()
-
-
 def serve(settings: Settings, announce: Callable[[Mapping[str, str]], None]) -> None:
     """Serve until a signal; `announce` is told the ports, as `Server.about` has them."""
     event_log.configure(settings)
@@ -304,7 +273,7 @@ def serve(settings: Settings, announce: Callable[[Mapping[str, str]], None]) -> 
     with collector.paused():
         server = Server(settings, on_fatal=_end_process)
     collector.Collector().begin()
-    signals = _Signals()
+    signals = Signals()
     try:
         server.start()
         _log_start(server)

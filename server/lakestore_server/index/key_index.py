@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,42 +23,16 @@ from lakestore_server.index.expected import ExpectedEntries
 from lakestore_server.index.health import Health
 from lakestore_server.index.hints import Hint, Hints
 from lakestore_server.index.keys import NO_KEYS, IndexKeys
-from lakestore_server.index.levels import Levels, runs_due
+from lakestore_server.index.levels import runs_due
 from lakestore_server.index.merged_keys import MergedKeys
 from lakestore_server.index.overlay import Entries, NumberTables, Overlay, Range, combined, merged
 from lakestore_server.index.pipe import Size, Walked
+from lakestore_server.index.reading import RangeReading, Reading
 from lakestore_server.index.run import Run
 from lakestore_server.index.run_file import NamedRuns, RunFile
 from lakestore_server.index.worker_client import DamagedIndex, IndexOf, in_process
 
 _NONE: Ints = np.empty(0, dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Look-ups begun under the overlay lock, to be finished outside it; answers of another generation do not count."""
-
-    keys: IndexKeys
-    values: Ints
-    older: tuple[Overlay, ...]
-    lsn_max: int
-    """LMDB may have moved on to here and still answer as of the moment of the reading."""
-    generation: int
-    levels: Levels
-
-
-@dataclass(frozen=True, slots=True)
-class RangeReading:
-    """A `Reading` of ranges of keys."""
-
-    bounds: Sequence[tuple[bytes, bytes]]
-    most: int
-    """Keys of each range."""
-    newest: Entries
-    older: tuple[Overlay, ...]
-    lsn_max: int
-    generation: int
-    levels: Levels
 
 
 class Index:

@@ -1,0 +1,42 @@
+"""A second signal ends a server at once, wherever its main thread waits."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+WAITS = """
+import signal, sys, threading
+from lakestore_server.host.signals import Signals
+
+def send(*numbers):  # to a thread that is not the main one, as if that had begun to wait just after the signal
+    thread = threading.Thread(target=lambda: [signal.pthread_kill(threading.get_ident(), number) for number in numbers])
+    thread.start()
+    thread.join()
+
+signals, hung_up = Signals(), []
+send(signal.SIGHUP, signal.SIGHUP, signal.{first})
+signals.wait(lambda: hung_up.append(1))
+print(len(hung_up), flush=True)
+threading.Timer(0.3, send, (signal.SIGHUP, {second})).start()
+threading.Event().wait({seconds})
+"""
+
+
+def ended(first: str, second: str, seconds: float) -> subprocess.CompletedProcess[str]:
+    script = WAITS.format(first=first, second=second, seconds=seconds)
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGTERM"), ("SIGINT", "SIGTERM"), ("SIGTERM", "SIGINT")])
+def test_a_second_signal_ends_at_once_while_the_main_thread_waits(first: str, second: str) -> None:
+    found = ended(first, f"signal.{second}", 600)
+    assert (found.returncode, found.stdout, found.stderr) == (128 + getattr(signal, second), "2\n", "")
+
+
+def test_a_hang_up_after_the_first_signal_ends_nothing() -> None:
+    found = ended("SIGTERM", "signal.SIGHUP", 0.6)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "2\n", "")
