@@ -23,7 +23,7 @@ import lakestore
 from lakestore.client import writer
 from lakestore.errors import LakestoreError, Unavailable
 from lakestore.v1.lakestore_pb2 import StatusRequest
-from tests.bench.growth import accounts, beside
+from tests.bench.growth import accounts, beside, machine
 from tests.bench.growth.accounts import Written
 from tests.bench.growth.measured import Measured, told
 from tests.bench.growth.rows import BATCH_ROWS, KINDS, NUMBER, Rows
@@ -130,15 +130,20 @@ class Keyed:
             self.measured = Measured(**json.loads(self._notes.read_text()))
         else:
             self._data.mkdir(parents=True)
+            self._note_pace("insert")
             self._fill()
         works = {"lookup": self._lookup, "upsert": self._upsert, "restart": self._restart}
         for part in parts:
+            self._note_pace(part)
             try:
                 works[part]()
             except FAILURES as error:  # the other parts are measured all the same
                 self._say(f"{part} FAILED: {type(error).__name__} {error}")
             self._keep()
         return self.measured
+
+    def _note_pace(self, part: str) -> None:
+        self.measured.paces[part] = machine.pace(self._folder)
 
     def _keep(self) -> None:
         self._notes.write_text(json.dumps(asdict(self.measured), indent=1))

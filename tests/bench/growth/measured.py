@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.bench.growth import machine
+from tests.bench.growth.machine import Pace
 from tests.bench.growth.rows import KINDS, NUMBER
 from tests.bench.report import Figure
 
@@ -33,9 +35,9 @@ class Measured:
     upsert: float = -1
     upsert_seconds: float = -1
     upsert_tens: list[int] = field(default_factory=list)
+    """Rows a second over each ten seconds."""
     upsert_beside: float = -1
     """While a second producer commits as well."""
-    """Rows a second over each ten seconds."""
     upsert_written: float = -1
     upsert_cancelled: float = -1
     """The part of `upsert_written` that was removed before it reached the disk."""
@@ -61,6 +63,8 @@ class Measured:
     """After the upserts, with `stored_rows` in them."""
     journal_bytes: int = -1
     stored_rows: int = -1
+    paces: dict[str, Pace] = field(default_factory=dict)
+    """Part to the machine's pace just before it."""
 
 
 def count_of(number: int) -> str:
@@ -109,6 +113,8 @@ def figures(found: Measured, others: Mapping[int, Measured]) -> Iterator[Figure]
     yield from _writes(found)
     yield from _reads(found)
     yield from _ratios(found, others)
+    if found.paces:
+        yield Figure(GROUP, f"{told(found)}: pace of the machine", machine.told(found.paces), "", None)
 
 
 def _figure(found: Measured, name: str, shown: str, bar: str, met: bool, *, of_every_key: bool = False) -> Figure:

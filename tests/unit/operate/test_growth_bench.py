@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bench.growth import measured, pages, picture
+from tests.bench.growth import machine, measured, pages, picture
 from tests.bench.growth.keyed import Progress
 from tests.bench.growth.measured import Measured, slope
 from tests.bench.growth.rows import KINDS, NUMBER, UUID, Rows
@@ -105,6 +105,16 @@ def test_each_bar_is_missed_by_its_figure_alone(name: str, value: float) -> None
     found = at(50_000_000, **{name: value})
     missed = [figure.name for figure in measured.figures(found, {}) if figure.met is False]
     assert len(missed) == 1
+
+
+def test_the_pace_of_the_machine_is_told_for_each_part(tmp_path: Path) -> None:
+    first, second = {"hashed": 1_500.0, "gathered": 9.0, "synced": 400.0}, machine.pace(tmp_path)
+    assert min(second.values()) > 0
+    assert not list(tmp_path.iterdir())
+    figures = measured.figures(at(2_000_000, paces={"insert": first, "upsert": second}), {})
+    [told] = [each for each in figures if each.name.endswith("pace of the machine")]
+    assert told.measured.startswith("before insert, upsert: SHA-256 1,500, ")
+    assert told.met is None
 
 
 def test_slopes_are_exponents() -> None:
