@@ -15,6 +15,7 @@
     ├── Unavailable       try again later
     │   └── Stopped       this very connection or server has ended: another one may answer, this one never
     ├── Exhausted         a limit is reached: slow down, then try again
+    │   └── LimitReached  no waiting lifts this one: drop what the message names, or have the limit raised
     ├── Corrupt           stored bytes are damaged: the message names the file
     │   └── NewerFormat   a newer release wrote them: the message names it
     ├── NotFresh          the data is not as complete as was required: wait, or ask for less
@@ -179,6 +180,12 @@ class Exhausted(LakestoreError):
     kind = "Exhausted"
 
 
+class LimitReached(Exhausted):
+    """A limit is reached that waiting does not lift; the message names what to drop."""
+
+    kind = "LimitReached"
+
+
 class Corrupt(LakestoreError):
     """Stored bytes do not match their checksum."""
 
@@ -237,6 +244,7 @@ KINDS: dict[str, type[LakestoreError]] = {
         NotAuthenticated,
         Unavailable,
         Exhausted,
+        LimitReached,
         Corrupt,
         NotFresh,
         PositionExpired,
@@ -299,6 +307,7 @@ __all__ = [
     "Internal",
     "Invalid",
     "LakestoreError",
+    "LimitReached",
     "NewerFormat",
     "NotAuthenticated",
     "NotFound",

@@ -56,7 +56,7 @@ class Limits:
     progress_bytes: int = option(1 * _MB, low=0, high=16 * _MB)
     """Progress that a producer may attach to a commit; more is refused."""
     progress_total_bytes: int = option(64 * _MB, low=0, high=16 * _GB)
-    """Progress of all producers of one principal, which every checkpoint holds; more is `Exhausted`."""
+    """Progress of all producers of one principal, which every checkpoint holds; more is `LimitReached`."""
     columns: int = option(2_000, low=1, high=100_000)
     """Columns of a table; a definition with more is refused."""
     nesting_depth: int = option(16, low=0, high=32)
@@ -72,12 +72,12 @@ class Limits:
     buckets: int = option(4_096, low=1, high=65_536)
     """Buckets of a table; a definition with more is refused."""
     tables: int = option(100_000, low=1, high=10_000_000)
-    """Tables of a server, dropped ones that are still kept among them; one more is `Exhausted`."""
+    """Tables of a server, dropped ones that are still kept among them; one more is `LimitReached`."""
     schema_versions: int = option(10_000, low=1, high=1_000_000)
     """Schema versions that a table may have, all of which are kept; one more is refused."""
 
     producers: int = option(10_000, low=1, high=1_000_000)
-    """Named producers of one principal; one more is `Exhausted` until one is dropped."""
+    """Named producers of one principal; one more is `LimitReached` until one is dropped."""
     unnamed_producers: int = option(50_000, low=1, high=1_000_000)
     """Producers of one principal that clients named at random; for one more the one that has rested longest is
     forgotten, and while all have written within five minutes it is `Exhausted`."""
@@ -86,7 +86,7 @@ class Limits:
     producer_answers: int = option(64, low=16, high=1_024)
     """Answers kept of each producer, and so the commits it may have in flight; an older retry is refused."""
     registers: int = option(100_000, low=1, high=10_000_000)
-    """Registers of one principal, which every checkpoint holds; one more is `Exhausted` until some are dropped."""
+    """Registers of one principal, which every checkpoint holds; one more is `LimitReached` until some are dropped."""
     register_name_chars: int = option(1_024, low=1, high=4_096)
     """Characters of a register's name; longer ones are refused."""
     register_bytes: int = option(1 * _KB, low=1, high=64 * _KB)
@@ -164,7 +164,7 @@ class Limits:
     feed_cache_bytes: int = option(64 * _MB, low=0, high=64 * _GB)
     """Encoded changes kept for other subscribers of the same tables; the oldest are forgotten for more."""
     subscriptions: int = option(10_000, low=1, high=1_000_000)
-    """Named subscriptions of a server; one more is `Exhausted` until one is dropped."""
+    """Named subscriptions of a server; one more is `LimitReached` until one is dropped."""
     leases: int = option(10_000, low=1, high=1_000_000)
     """Reads that hold a cut; one more is `Exhausted` until one ends."""
     lease_seconds: int = option(86_400, low=1, high=31 * 86_400)

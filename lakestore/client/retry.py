@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from lakestore.client.scope import pause
-from lakestore.errors import Exhausted, LakestoreError, Stopped, Unavailable
+from lakestore.errors import Exhausted, LakestoreError, LimitReached, Stopped, Unavailable
 
 RETRY_SECONDS = 60.0
 PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS = 0.02, 1.0
@@ -51,7 +51,7 @@ def has_deadline() -> bool:
 
 def is_passing(error: LakestoreError) -> bool:
     """Whether the same request may succeed later."""
-    return isinstance(error, (Unavailable, Exhausted)) and not isinstance(error, Stopped)
+    return isinstance(error, (Unavailable, Exhausted)) and not isinstance(error, (Stopped, LimitReached))
 
 
 class Backoff:

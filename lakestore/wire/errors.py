@@ -41,8 +41,9 @@ KINDS_SINCE_5 = {
     "ProducerForgotten": "Fenced",
     "NothingToKeep": "Invalid",
     "NotFresh": "Exhausted",
+    "LimitReached": "Exhausted",
 }
-"""Kinds that came with protocol 5, and the wider kind that clients of every protocol know."""
+"""Kinds that came with protocol 5 or later, and the wider kind that clients of every protocol know."""
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from lakestore.errors import Conflict, Exhausted, Fenced, Invalid, NotFound
+from lakestore.errors import Conflict, Fenced, Invalid, LimitReached, NotFound
 from lakestore.model.names import DROPPED
 from lakestore.model.token import StreamPosition, Token, place_of, stream_position
 from lakestore.v1 import lakestore_pb2 as pb
@@ -83,14 +83,14 @@ class Subscriptions:
         if len(name) > limits.name_chars:
             raise Invalid(f"the subscription's name has {len(name)} characters; at most {limits.name_chars} are taken")
         if len(view.subscriptions) >= limits.subscriptions:
-            raise Exhausted(
+            raise LimitReached(
                 f"the server keeps {limits.subscriptions} subscriptions, its limit: drop one that is no longer read"
             )
         own = f"{owner}/"
         if owner and name.startswith(own):
             mine = sum(each.startswith(own) for each in view.subscriptions)
             if mine >= share_of(limits.subscriptions, limits):
-                raise Exhausted(
+                raise LimitReached(
                     f"{owner} keeps {mine} subscriptions, one principal's part of the limit: drop one that is no"
                     " longer read"
                 )

@@ -6,7 +6,7 @@ they grow for ever, also where a name was dropped in between.
 
 from __future__ import annotations
 
-from lakestore.errors import Exhausted, Invalid
+from lakestore.errors import Invalid, LimitReached
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.moves import check_names
@@ -40,7 +40,7 @@ class RegisterVerbs:
             held = [known.get(name) for name in names]
             more, most = held.count(None), engine.limits.registers
             if more and state.registers.count(request.owner) + more > most:
-                raise Exhausted(
+                raise LimitReached(
                     f"{request.owner or 'this process'} would have more than {most} registers, the limit: drop those"
                     " that are no longer used (`lakestore producers --drop-registers PREFIX`)"
                 )

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
-from lakestore.errors import Applied, Exhausted, Fenced, Invalid, ProducerForgotten
+from lakestore.errors import Applied, Exhausted, Fenced, Invalid, LimitReached, ProducerForgotten
 from lakestore_server.commit.request import Request
 from lakestore_server.state.commit_record import Answer
 from lakestore_server.state.producers import RESTED_US, Producers, ProducerState
@@ -80,7 +80,7 @@ class Sequences:
         more = len(request.progress.encode()) - len(before.encode()) if request.progress else 0
         most = self._producers.limits.progress_total_bytes
         if more > 0 and self._producers.progress_of(owner) + self._progress[owner] + more > most:
-            raise Exhausted(
+            raise LimitReached(
                 f"{_whose(owner)} producers whose progress takes {most:,} bytes in all, the limit: keep it elsewhere,"
                 " or drop producers that are no longer used (`lakestore producers --drop NAME`)"
             )
@@ -108,9 +108,9 @@ class Sequences:
 
 
 def check_named(producers: Producers, owner: str, more: int = 1) -> None:
-    """`Exhausted` if an owner may not have so many more named producers."""
+    """`LimitReached` if an owner may not have so many more named producers."""
     if producers.named_of(owner) + more > producers.limits.producers:
-        raise Exhausted(
+        raise LimitReached(
             f"{_whose(owner)} {producers.limits.producers} named producers, the limit: drop those that are no longer"
             " used (`lakestore producers --drop NAME`)"
         )

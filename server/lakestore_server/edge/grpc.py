@@ -58,6 +58,7 @@ _CODES = {
     "NotAuthenticated": grpc.StatusCode.UNAUTHENTICATED,
     "Unavailable": grpc.StatusCode.UNAVAILABLE,
     "Exhausted": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "LimitReached": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "Corrupt": grpc.StatusCode.DATA_LOSS,
     "NotFresh": grpc.StatusCode.FAILED_PRECONDITION,
     "PositionExpired": grpc.StatusCode.OUT_OF_RANGE,

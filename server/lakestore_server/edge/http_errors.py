@@ -37,6 +37,7 @@ _KINDS = {
     "NotAuthenticated": (401, "NotAuthorizedException"),
     "Unavailable": (503, "ServiceUnavailableException"),
     "Exhausted": (503, "SlowDownException"),
+    "LimitReached": (400, "BadRequestException"),
     "NotFresh": (503, "ServiceUnavailableException"),
     "PlanExpired": (503, "ServiceUnavailableException"),
 }

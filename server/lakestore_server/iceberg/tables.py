@@ -6,7 +6,7 @@ import uuid
 from dataclasses import replace
 
 from lakestore import evolution
-from lakestore.errors import Conflict, Exhausted, Invalid
+from lakestore.errors import Conflict, Invalid, LimitReached
 from lakestore.model import altered
 from lakestore.model import table as schema
 from lakestore.model.table import Table
@@ -107,4 +107,4 @@ def _check_room(state: State, most: int) -> None:
     if len(state.view.tables) + dropped < most:
         return
     kept = f", {dropped} of them dropped ones: `lakestore drop NAME --now` removes such a one" if dropped else ""
-    raise Exhausted(f"the server has {most} tables, its limit{kept}")
+    raise LimitReached(f"the server has {most} tables, its limit{kept}")

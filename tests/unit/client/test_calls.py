@@ -16,7 +16,7 @@ from lakestore.client import calls, grpc
 from lakestore.client.calls import TRIES, Calls, Tries, transport_of
 from lakestore.client.retry import within
 from lakestore.client.writer import change
-from lakestore.errors import Exhausted, Stopped, Unavailable
+from lakestore.errors import Exhausted, LakestoreError, LimitReached, Stopped, Unavailable
 from lakestore.union.cut import Cut
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
@@ -100,15 +100,16 @@ def test_a_fetch_goes_on_where_it_broke(served: Served) -> None:
     assert broken.table("a.b").scan().to_arrow()["id"].to_pylist() == list(range(10))
 
 
-def test_what_has_stopped_is_not_asked_again(served: Served) -> None:
+@pytest.mark.parametrize("error", [Stopped("it is over"), LimitReached("as many as there may be")])
+def test_what_no_waiting_mends_is_not_asked_again(served: Served, error: LakestoreError) -> None:
     class Ended(FaultyWire):
         def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
             self.seen.append(method.name)
-            raise Stopped("it is over")
+            raise error
 
     transport: Any = served.lake.transport
     wire = Ended(transport.wire, lambda _: None)
-    with pytest.raises(Stopped):
+    with pytest.raises(type(error)):
         transport_of(wire).head(pb.HeadRequest())
     assert wire.seen == ["Head"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from lakestore.client.registers import Registers
 from lakestore.client.writer import change
-from lakestore.errors import Conflict, Exhausted, Fenced, Invalid, LakestoreError, NotFound, OtherTimeline
+from lakestore.errors import Conflict, Exhausted, Fenced, Invalid, LakestoreError, LimitReached, NotFound, OtherTimeline
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.operate import metrics
@@ -245,7 +245,7 @@ def test_limits_of_registers(tmp_path: Path) -> None:
         registers = served.lake.registers(["k/0", "k/1"])
         registers.open(["k/1", "k/2"])
         for names, says in ((["k/3"], "more than 3 registers"), (["k/1", "k/9"], "more than 3 registers")):
-            with pytest.raises(Exhausted, match=says):
+            with pytest.raises(LimitReached, match=says):
                 one_try(served.lake).open_registers(pb.OpenRegistersRequest(registers=names))
         with pytest.raises(Invalid, match="1 to 4 characters, and 'k/100' has 5"):
             served.lake.registers(["k/100"])

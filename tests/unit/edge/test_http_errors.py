@@ -19,6 +19,7 @@ EXPECTED = {
     errors.NothingToKeep: 400,
     errors.ProducerForgotten: 403,
     errors.PlanExpired: 503,
+    errors.LimitReached: 400,
     errors.NotFresh: 503,
     errors.Stopped: 503,
 }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.client.writer import change as wire_change
-from lakestore.errors import Exhausted, Invalid
+from lakestore.errors import Exhausted, Invalid, LimitReached
 from lakestore.limits import DEFAULT, WIDEST, Limits
 from lakestore.model import settings
 from lakestore.v1 import lakestore_pb2 as pb
@@ -113,13 +113,16 @@ def test_a_server_that_takes_more_than_the_default_is_not_second_guessed_by_the_
         assert lake.create_table("a.b", SCHEMA, buckets=5_000).definition.buckets == 5_000
 
 
-def test_one_table_more_is_refused(tmp_path: Path) -> None:
-    with lake_with(tmp_path, Limits(tables=1)) as lake:
+@pytest.mark.parametrize("opened", [lake_with, connected])
+def test_one_table_more_is_refused_at_once(
+    tmp_path: Path, opened: Callable[[Path, Limits], AbstractContextManager[ls.Lake]]
+) -> None:
+    with opened(tmp_path, Limits(tables=1)) as lake, lake.within(30):
         lake.create_table("a.b", SCHEMA)
-        with pytest.raises(Exhausted, match=r"1 tables, its limit$"):
+        with pytest.raises(LimitReached, match=r"1 tables, its limit$"):
             lake.create_table("a.c", SCHEMA)
         lake.drop_table("a.b")
-        with pytest.raises(Exhausted, match="1 of them dropped ones: `lakestore drop NAME --now`"):
+        with pytest.raises(LimitReached, match="1 of them dropped ones: `lakestore drop NAME --now`"):
             lake.create_table("a.c", SCHEMA)
         lake.undrop("a.b")
         lake.drop_table("a.b", purge=True)
