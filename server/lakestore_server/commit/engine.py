@@ -95,7 +95,7 @@ class Engine:
     def submit(self, *several: Request | Operation[Any]) -> None:
         """Queue work, all or nothing; answers come by futures. `Exhausted`, with a hint, when there is no room soon."""
         waits = OPERATION_WAIT_SECONDS if isinstance(several[0], Operation) else None
-        self.await_room(waits, sum(work.nbytes for work in several))
+        self.await_room(waits, max(work.nbytes for work in several))  # small ones stay small together
         for work in several:
             work.queued = self._clock.monotonic()
         self.loop.queue.put(*several)
