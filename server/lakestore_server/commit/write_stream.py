@@ -47,7 +47,9 @@ class WriteStream:
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Future[Answer] | LakestoreError, int]] = deque()
         """Without the rows: a client that does not read its answers must not hold them."""
-        self._is_over = self._is_closed = False
+        self._is_over = self._is_closed = self._is_taking = False
+        self._leaves_next = False
+        """Whether the server goes, and the client is told once what is being taken is."""
         self.bell = Bell()
         """Rung when there may be something to answer."""
         self.room = Bell()
@@ -69,8 +71,10 @@ class WriteStream:
 
     def take(self, requests: Sequence[Sent]) -> None:
         """Submit the next requests."""
-        if not self.takes:
-            return
+        with self._lock:
+            if not self.takes:
+                return
+            self._is_taking = True
         try:
             for request, answer in zip(requests, self._submit(requests), strict=False):
                 self._waiting.append((answer, request.sequence))
@@ -79,16 +83,22 @@ class WriteStream:
             self.end(error)
         except DEFECTS as error:
             self.end(errors.defect(error))
+        finally:
+            with self._lock:
+                self._is_taking = False
+            if self._leaves_next:
+                self.bell.set()
 
     def end(self, error: LakestoreError | None = None) -> None:
         """No more requests come, because of an error if there is one."""
         with self._lock:
-            if self._is_over:
-                return
-            if error is not None:
-                self._waiting.append((error, 0))
-            self._is_over = True
+            self._end(error)
         self.bell.set()
+
+    def _end(self, error: LakestoreError | None) -> None:
+        if not self._is_over and error is not None:
+            self._waiting.append((error, 0))
+        self._is_over = True
 
     def close(self) -> None:
         """Nobody waits for answers any more."""
@@ -117,15 +127,23 @@ class WriteStream:
                     yield from self._first()
                 elif self._is_over:
                     return
-                else:
-                    try:
-                        self._refuse_when_draining()
-                    except Unavailable as error:
-                        self.end(error)
-                    else:
-                        yield Pause(self.bell, poll)
+                elif not self._leaves():
+                    yield Pause(self.bell, poll)
         finally:
             self.close()
+
+    def _leaves(self) -> bool:
+        """Whether the server goes, and has taken no request of which the client was told nothing."""
+        try:
+            self._refuse_when_draining()
+        except Unavailable as error:
+            with self._lock:
+                self._leaves_next = self._is_taking or bool(self._waiting)
+                if self._leaves_next:
+                    return False
+                self._end(error)
+            return True
+        return False
 
     def _first(self) -> Generator[pb.CommitAnswer | Pause]:
         """The answer to the first request that has none, if it comes before a pause is over."""

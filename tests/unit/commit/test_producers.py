@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,14 @@ import pyarrow as pa
 import pytest
 
 from lakestore.client.writer import change
-from lakestore.errors import Exhausted, Invalid, LakestoreError
+from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.commit.queue import CommitQueue, Work
+from lakestore.wire.commit_message import Sent
+from lakestore_server.commit.queue import SMALL_BYTES_MAX, CommitQueue, Work
+from lakestore_server.commit.wakeups import Pause
+from lakestore_server.commit.write_stream import WriteStream
+from lakestore_server.state.commit_record import Answer
 from tests.support.served import Served
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -110,3 +115,48 @@ def test_what_cannot_be_queued_lets_go_of_its_parts(served: Served, monkeypatch:
         drained(writes._submitted([named]))
     monkeypatch.undo()
     assert served.engine.parts.drop([part], "") == 1, "nobody holds it"
+
+
+def test_small_requests_that_come_together_have_the_room_of_small_ones(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bulk load fills the queue, and leaves what is for small requests."""
+    served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
+    requests = upserts(4, 400)
+    assert requests[0].ByteSize() < SMALL_BYTES_MAX < sum(request.ByteSize() for request in requests)
+    monkeypatch.setattr(served.engine.loop.queue, "_is_full", lambda stretch: stretch == 1.0)
+    assert len(drained(served.verbs("Write")._submitted(requests))) == 4
+
+
+def test_a_server_that_goes_tells_of_what_is_being_taken_before_it_ends_the_stream() -> None:
+    begun, taken, drains = threading.Event(), threading.Event(), threading.Event()
+    answer = Future[Answer]()
+
+    def submit(requests: Sequence[Sent]) -> Iterator[Future[Answer]]:
+        begun.set()
+        taken.wait(30)
+        yield answer
+
+    def refuse() -> None:
+        if drains.is_set():
+            raise Unavailable("the server is being stopped")
+
+    def answered(future: Future[Answer], sequence: int) -> pb.CommitAnswer:
+        return pb.CommitAnswer(sequence=sequence)
+
+    stream = WriteStream(submit, answered, refuse, 10)
+    answers = stream.answers()
+    taking = threading.Thread(target=stream.take, args=([pb.CommitRequest(sequence=7)],))
+    taking.start()
+    begun.wait(30)
+    drains.set()
+    assert isinstance(next(answers), Pause), "whether it will be taken is not known yet"
+    assert not stream.bell.is_set()
+    taken.set()
+    taking.join()
+    assert stream.bell.is_set(), "else nobody looks again"
+    answer.set_result(Answer(1, ()))
+    told = [each for each in answers if not isinstance(each, Pause)]
+    assert [(each.sequence, each.error.kind) for each in told] == [(7, ""), (0, "Unavailable")]
+    stream.take([pb.CommitRequest(sequence=8)])
+    assert not stream.takes
