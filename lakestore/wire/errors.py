@@ -119,6 +119,11 @@ def defect(error: BaseException, applied: Applied = "unknown") -> Internal:
     return Internal(f"a defect of the server: {type(error).__name__}: {error}", applied=applied)
 
 
+def typed(error: Exception) -> LakestoreError:
+    """The error that a client is told of any: itself, or a defect."""
+    return error if isinstance(error, LakestoreError) else defect(error)
+
+
 def error_fields(error: LakestoreError) -> dict[str, bytes]:
     """An error as fields of a message: its metadata."""
     return {key: value.encode() if isinstance(value, str) else value for key, value in pack_error(error)}

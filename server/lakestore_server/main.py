@@ -36,6 +36,7 @@ from lakestore_server.host import allocator, collector, event_log
 from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.disk import Disk, RealDisk
 from lakestore_server.host.signals import Signals
+from lakestore_server.host.worker import Worker
 from lakestore_server.iceberg import foreign_history
 from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.iceberg.journal_ledger import JournalLedger
@@ -278,9 +279,15 @@ def serve(settings: Settings, announce: Callable[[Mapping[str, str]], None]) -> 
         server.start()
         _log_start(server)
         announce(server.about)
-        signals.wait(lambda: server.engine.supervisor.once("auth-refresh", server.access.refresh))
+        rights = Worker(server.engine.supervisor, "auth-refresh", server.access.refresh, _not_refreshed)
+        rights.start()
+        signals.wait(rights.wake)
     finally:
         _end(server, settings.drain_seconds)
+
+
+def _not_refreshed(error: Exception) -> None:
+    log.error("the rights stay as they were: %s", error)
 
 
 def _log_start(server: Server) -> None:

@@ -95,7 +95,7 @@ class Engine:
     def submit(self, *several: Request | Operation[Any]) -> None:
         """Queue work, all or nothing; answers come by futures. `Exhausted`, with a hint, when there is no room soon."""
         waits = OPERATION_WAIT_SECONDS if isinstance(several[0], Operation) else None
-        self.await_room(waits, max(work.nbytes for work in several))  # small ones stay small together
+        self.await_room(waits, max(work.nbytes for work in several))
         for work in several:
             work.queued = self._clock.monotonic()
         self.loop.queue.put(*several)
@@ -115,8 +115,9 @@ class Engine:
         """Whether more work waits than the commit loop is doing."""
         return len(self.loop.queue) > 0
 
-    def await_room(self, seconds: float | None = None, nbytes: int = 1 << 30) -> None:
-        """Wait until the queue has room, for rows no longer than `queue_wait_ms`: before their memory is taken."""
+    def await_room(self, seconds: float | None = None, nbytes: int = 1 << 30, *, waits: bool = True) -> None:
+        """Have the queue have room, which is waited for; for rows no longer than `queue_wait_ms`, before their memory
+        is taken."""
         if seconds is None and self.is_disk_full():
             kept = len(self.view.dropped)
             way = f", such as that of {kept} dropped tables by `lakestore drop TABLE --now`" if kept else ""
@@ -127,7 +128,9 @@ class Engine:
         if seconds is None:
             self.refuse_when_draining()
         wait = self.limits.queue_wait_ms / 1000 if seconds is None else seconds
-        self.loop.queue.await_room(wait, self._drain_seconds, nbytes)
+        self.loop.queue.await_room(wait if waits else 0.0, self._drain_seconds, nbytes)
+        if seconds is None:
+            self.refuse_when_draining()
 
     def _drain_seconds(self) -> float:
         """About how long the loop takes for what waits, at the pace of the journal so far."""

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from itertools import groupby
 
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
 from lakestore.rows.ipc import crc32c
@@ -17,9 +18,10 @@ from lakestore.wire.counts import COUNTS
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.moves import Moves, moves_of
 from lakestore_server.commit.named_producers import check_name
+from lakestore_server.commit.queue import SMALL_BYTES_MAX
 from lakestore_server.commit.request import REFUSALS, Change, Refusal, Request, change_of
 from lakestore_server.commit.wakeups import waited
-from lakestore_server.commit.write_stream import ANSWER_SECONDS, DEFECTS, WriteStream
+from lakestore_server.commit.write_stream import ANSWER_SECONDS, WriteStream
 from lakestore_server.host.permits import Claim, Permits
 from lakestore_server.state.commit_record import Answer, ChangeResult
 
@@ -90,8 +92,8 @@ class Writes:
     def _submit(self, sent: Sent) -> Request:
         with ExitStack() as claims:
             prepared = self._prepared(sent, claims)
-            self._queue([prepared])
-        return prepared
+            [queued] = self._queued([prepared])
+        return queued
 
     def _submitted(self, several: Sequence[Sent]) -> Iterator[Future[Answer]]:
         """Answers of requests of one stream, queued together as far as there is memory for that at once.
@@ -111,25 +113,31 @@ class Writes:
                         if prepared:
                             break  # who holds memory waits for none
                         refusal = error
-                    except (LakestoreError, *DEFECTS) as error:
+                    except Exception as error:  # those before it are queued and answered, whatever it is
                         refusal = error
-                if prepared:
-                    self._queue(prepared)
-            yield from (request.answer for request in prepared)
+                for request in self._queued(prepared):
+                    yield request.answer
             if refusal is not None:
                 raise refusal
 
-    def _queue(self, several: Sequence[Request]) -> None:
-        """Queue requests with what the index holds for their keys."""
-        hints = iter(self._engine.foreseen([change.keys for request in several for change in request.changes]))
+    def _queued(self, several: Sequence[Request]) -> Iterator[Request]:
+        """Queue requests with what the index holds for their keys: those that are, up to one that cannot be.
+
+        Small ones do not wait for the room of a large one that came with them.
+        """
+        queued = 0
         try:
+            hints = iter(self._engine.foreseen([change.keys for request in several for change in request.changes]))
             for request in several:
                 request.take_hints(hints)
-            self._engine.submit(*several)
-        except BaseException:
-            for request in several:
+            for _, alike in groupby(several, lambda request: request.nbytes <= SMALL_BYTES_MAX):
+                together = list(alike)
+                self._engine.submit(*together)
+                queued += len(together)
+                yield from together
+        finally:
+            for request in several[queued:]:
                 request.answer.cancel()  # which lets go of its parts
-            raise
 
     def _prepared(self, sent: Sent, claims: ExitStack, *, waits: bool = True) -> Request:
         """A request, decoded and checked; `claims` gets what it takes of the memory for that, which it `waits` for."""
@@ -141,7 +149,7 @@ class Writes:
         if parts:
             nbytes += self._engine.parts.bytes_of(parts)
             self._check_bytes(nbytes)
-        self._engine.await_room(nbytes=nbytes)
+        self._engine.await_room(nbytes=nbytes, waits=waits)
         claim = claims.enter_context(self._decoding.taken(DECODING_COPIES * nbytes, waits=waits))
         with ExitStack() as held:
             moves = moves_of(request, self._engine.limits)
@@ -227,9 +235,7 @@ def _take_all(stream: WriteStream, requests: Iterator[Sent]) -> None:
             stream.take([request])
             if not stream.await_room():
                 return
-    except LakestoreError as error:
-        stream.end(error)
-    except DEFECTS as error:
-        stream.end(errors.defect(error))
+    except Exception as error:  # the boundary of the thread
+        stream.end(errors.typed(error))
     finally:
         stream.end()

@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 
-import pyarrow as pa
-
 from lakestore.errors import LakestoreError, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors
@@ -21,8 +19,6 @@ from lakestore_server.commit.wakeups import Bell, Pause
 from lakestore_server.state.commit_record import Answer
 
 ANSWER_SECONDS = 60.0
-DEFECTS = (pa.ArrowException, ValueError, TypeError, LookupError, MemoryError)
-"""Errors of decoding that nobody foresaw."""
 Submit = Callable[[Sequence[Sent]], Iterator[Future[Answer]]]
 """The answers to come of requests that are submitted together, up to the first refused one, whose error is raised."""
 Answered = Callable[[Future[Answer], int], pb.CommitAnswer]
@@ -79,10 +75,8 @@ class WriteStream:
             for request, answer in zip(requests, self._submit(requests), strict=False):
                 self._waiting.append((answer, request.sequence))
                 answer.add_done_callback(lambda _: self.bell.set())
-        except LakestoreError as error:
-            self.end(error)
-        except DEFECTS as error:
-            self.end(errors.defect(error))
+        except Exception as error:  # the client is told, whatever fails
+            self.end(errors.typed(error))
         finally:
             with self._lock:
                 self._is_taking = False

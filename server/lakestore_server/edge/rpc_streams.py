@@ -250,15 +250,9 @@ class Intake:
         for data in messages:
             try:
                 requests.append(self._request(data))
-            except LakestoreError as error:
-                failure = error
-                break
             except Exception as error:  # the edge, as for every call
-                failure = errors.defect(error)
+                failure = errors.typed(error)
                 break
-        try:
-            self._stream.take(requests)
-        except Exception as error:  # the edge, as for every call
-            failure = errors.defect(error)
+        self._stream.take(requests)
         if failure is not None:
             self._stream.end(failure)

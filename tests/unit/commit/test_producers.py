@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from lakestore.wire.commit_message import Sent
 from lakestore_server.commit.queue import SMALL_BYTES_MAX, CommitQueue, Work
 from lakestore_server.commit.wakeups import Pause
 from lakestore_server.commit.write_stream import WriteStream
+from lakestore_server.index.hints import Hint
+from lakestore_server.index.keys import IndexKeys
 from lakestore_server.state.commit_record import Answer
 from tests.support.served import Served
 
@@ -160,3 +163,92 @@ def test_a_server_that_goes_tells_of_what_is_being_taken_before_it_ends_the_stre
     assert [(each.sequence, each.error.kind) for each in told] == [(7, ""), (0, "Unavailable")]
     stream.take([pb.CommitRequest(sequence=8)])
     assert not stream.takes
+
+
+def named_parts(served: Served, requests: Sequence[pb.CommitRequest]) -> list[pb.CommitRequest]:
+    """The same requests with their rows uploaded before."""
+    found = []
+    for request in requests:
+        (sent,) = request.changes
+        part = served.verbs("Write").upload_part(pb.UploadPartRequest(change=sent)).part
+        named = pb.Change(table=sent.table, kind=sent.kind, crc32c=sent.crc32c, part=part)
+        found.append(pb.CommitRequest(changes=[named], sequence=request.sequence))
+    return found
+
+
+@pytest.mark.parametrize("where", ["read", "looked up", "queued"])
+def test_an_error_that_nobody_foresaw_holds_no_part_and_nothing_before_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
+    requests = named_parts(served, upserts(3, 300))
+    parts = [request.changes[0].part for request in requests]
+
+    def fails(*_: object) -> None:
+        raise OSError("it cannot be done")
+
+    if where == "read":
+        (served.engine.folder / "parts" / f"{parts[1]}.part").unlink()
+    else:
+        owner: Any = served.engine if where == "looked up" else served.engine.loop.queue
+        monkeypatch.setattr(owner, "foreseen" if where == "looked up" else "put", fails)
+    answers = served.verbs("Write")._submitted(requests)
+    if where == "read":
+        assert next(answers).result(30)
+    with pytest.raises(OSError):
+        next(answers)
+    monkeypatch.undo()
+    assert table.scan().count() == 300 * (where == "read")
+    assert not served.engine.parts._taken, "nobody holds any"
+
+
+@pytest.mark.parametrize("before", ["decoding", "queueing"])
+def test_small_requests_wait_for_no_room_of_a_large_one_behind_them(
+    served: Served, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
+    requests = [*upserts(2, 300), *upserts(1, 5_000)]
+    served.engine.limits = replace(served.engine.limits, queue_wait_ms=20_000)
+    queue, turns = served.engine.loop.queue, queued_together(monkeypatch)
+    is_full, fills = threading.Event(), served.engine.foreseen
+    if before == "decoding":
+        is_full.set()
+
+    def foreseen(several: Sequence[IndexKeys]) -> list[Hint | None]:
+        is_full.set()
+        return fills(several)
+
+    monkeypatch.setattr(served.engine, "foreseen", foreseen)
+    monkeypatch.setattr(queue, "_is_full", lambda stretch: is_full.is_set() and stretch == 1.0)
+    began = time.monotonic()
+    answers = served.verbs("Write")._submitted(requests)
+    assert next(answers).result(30)
+    assert next(answers).result(30)
+    assert table.scan().count() == 600
+    assert turns == [2]
+    assert time.monotonic() - began < 20, "it waited for the large one's room"
+    monkeypatch.setattr(served.engine, "foreseen", fills)
+    is_full.clear()
+    assert next(answers).result(30)
+    assert table.scan().count() == 5_000
+
+
+def test_a_request_that_waits_for_room_while_the_server_begins_to_go_is_refused(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
+    queue = served.engine.loop.queue
+    await_room, waits = queue.await_room, list[int]()
+
+    def drained_meanwhile(*arguments: Any) -> None:
+        waits.append(1)
+        if len(waits) == 2:  # it is decoded, and about to be queued
+            served.engine.drain()
+        await_room(*arguments)
+
+    monkeypatch.setattr(queue, "await_room", drained_meanwhile)
+    with pytest.raises(Unavailable) as refused:
+        drained(served.verbs("Write")._submitted(upserts(1, 10)))
+    assert refused.value.applied == "no"
+    monkeypatch.undo()
+    assert table.scan().count() == 0
