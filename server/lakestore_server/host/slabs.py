@@ -30,8 +30,11 @@ class Slabs:
         return sum(size * len(slabs) for size, slabs in list(self._idle.items()))
 
     def held(self, data: bytes) -> pa.Buffer:
-        """A copy of a message; its slab comes back when nobody holds the copy any more."""
-        slab = self._taken(len(data))
+        """A copy of a message, whose slab comes back when nobody holds it any more; itself if there is no slab."""
+        try:
+            slab = self._taken(len(data))
+        except (OSError, MemoryError):
+            return pa.py_buffer(data)
         with memoryview(slab) as view:
             view[: len(data)] = data
         address = np.frombuffer(slab, np.uint8).ctypes.data

@@ -43,8 +43,20 @@ class Workers:
             begins = self._threads < min(self._unfinished, self._most)
             self._threads += begins
         if begins:
-            threading.Thread(target=self._serve, name=f"{self._name}-{self._threads}", daemon=True).start()
+            self._begin()
         self._queue.put(work)
+
+    def _begin(self) -> None:
+        """One thread more, if the system gives one: else those that are there do the work, in their time."""
+        try:
+            threading.Thread(target=self._serve, name=f"{self._name}-{self._threads}", daemon=True).start()
+        except RuntimeError as error:
+            with self._lock:
+                self._threads -= 1
+                if not self._threads:
+                    self._unfinished -= 1
+                    raise
+            log.error("%s has %d threads and gets no more: %s", self._name, self._threads, error)
 
     def close(self) -> None:
         """Take no more work; threads end when they have done what they are at."""

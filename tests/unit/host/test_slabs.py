@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import mmap
 import random
 import threading
 
@@ -81,3 +83,11 @@ def test_copies_are_let_go_in_other_threads() -> None:
         thread.join()
     assert not wrong
     assert slabs.idle_bytes <= 8 << 20
+
+
+def test_without_memory_for_a_slab_a_message_is_held_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", none)
+    assert Slabs(64 << 20).held(message(1)).to_pybytes() == message(1)
