@@ -246,13 +246,16 @@ class Intake:
 
     def _take(self, messages: Sequence[bytes | pa.Buffer]) -> None:
         requests: list[Any] = []
-        failure: LakestoreError | None = None
+        failure: Exception | None = None
         for data in messages:
             try:
                 requests.append(self._request(data))
             except Exception as error:  # the edge, as for every call
-                failure = errors.typed(error)
+                failure = error
                 break
-        self._stream.take(requests)
+        try:
+            self._stream.take(requests)
+        except Exception as error:  # a defect of the stream itself, which its client must hear of too
+            failure = error
         if failure is not None:
-            self._stream.end(failure)
+            self._stream.end(errors.typed(failure))
