@@ -105,7 +105,8 @@ class Limits:
     journal_checkpoint_bytes: int = option(96 * _MB, low=1 * _KB, high=32 * _GB)
     """Journal since the last checkpoint; a new one begins beyond it."""
     journal_bytes: int = option(256 * _MB, low=1 * _KB, high=64 * _GB)
-    """Journal that a recovery would read; commits are `Exhausted` beyond it until a checkpoint is done."""
+    """Journal that a recovery would read. Large commits wait for their turns while a checkpoint runs, so that it ends
+    before that much is there; beyond it commits are `Exhausted` until it does."""
     overlay_checkpoint_keys: int = option(1_000_000, low=1, high=100_000_000)
     """Keys in memory that no checkpoint has yet; one begins beyond it."""
     index_cache_keys: int = option(2_000_000, low=0, high=100_000_000)

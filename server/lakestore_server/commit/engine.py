@@ -115,9 +115,16 @@ class Engine:
         """Whether more work waits than the commit loop is doing."""
         return len(self.loop.queue) > 0
 
-    def await_room(self, seconds: float | None = None, nbytes: int = 1 << 30, *, waits: bool = True) -> None:
-        """Have the queue have room, which is waited for; for rows no longer than `queue_wait_ms`, before their memory
-        is taken."""
+    def await_room(
+        self,
+        seconds: float | None = None,
+        nbytes: int = 1 << 30,
+        *,
+        waits: bool = True,
+        takes_turn: bool = False,
+    ) -> None:
+        """Have the queue have room, which is waited for; for rows no longer than `queue_wait_ms`, and for the turn that
+        they take, before their memory is taken."""
         if seconds is None and self.is_disk_full():
             kept = len(self.view.dropped)
             way = f", such as that of {kept} dropped tables by `lakestore drop TABLE --now`" if kept else ""
@@ -128,13 +135,13 @@ class Engine:
         if seconds is None:
             self.refuse_when_draining()
         wait = self.limits.queue_wait_ms / 1000 if seconds is None else seconds
-        self.loop.queue.await_room(wait if waits else 0.0, self._drain_seconds, nbytes)
+        self.loop.queue.await_room(wait if waits else 0.0, self._drain_seconds, nbytes, takes_turn=takes_turn)
         if seconds is None:
             self.refuse_when_draining()
 
     def _drain_seconds(self) -> float:
         """About how long the loop takes for what waits, at the pace of the journal so far."""
-        if self.loop.is_journal_full():
+        if self.loop.pace.is_full():
             return 1.0
         pace = self.totals.bytes / self.totals.seconds if self.totals.seconds else 1.0
         return min(max(self.loop.queue.nbytes / max(pace, 1.0), RETRY_SECONDS_MIN), RETRY_SECONDS_MAX)

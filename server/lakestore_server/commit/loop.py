@@ -21,8 +21,9 @@ from lakestore_server.commit.build import build
 from lakestore_server.commit.draft import GroupTooLarge, RequestRefused
 from lakestore_server.commit.flight import Flight, Underway
 from lakestore_server.commit.moves import repeated
+from lakestore_server.commit.pace import JournalSize, Pace
 from lakestore_server.commit.parts import PartStore
-from lakestore_server.commit.published import JournalSize, Published, Totals
+from lakestore_server.commit.published import Published, Totals
 from lakestore_server.commit.queue import CommitQueue, Done, Operation, T, Task, Work
 from lakestore_server.commit.recovery import Opened
 from lakestore_server.commit.request import Request, renewed
@@ -88,7 +89,8 @@ class CommitLoop:
         self.published = Published(opened.state, opened.index, JournalSize(opened.journal_bytes))
         self._next = opened.state.copy()
         """The state with all commits under way, upon which the next one is made."""
-        self.queue = CommitQueue(limits, self.is_journal_full, self.refuse_when_down)
+        self.pace = Pace(self.published.size, limits, clock.monotonic)
+        self.queue = CommitQueue(limits, self.pace, self.refuse_when_down)
         lsn, bytes_max = opened.state.view.lsn, FLIGHT_GROUPS * limits.group_bytes
         hooks = self._show, self.queue.wake, self.queue.poke
         self._flight = Flight(self.journal, lsn, bytes_max, clock, self.totals, *hooks)
@@ -115,10 +117,6 @@ class CommitLoop:
         self.published.wait_for(lambda: self.view.lsn > lsn or not self.is_running, seconds)
         self.refuse_when_down()
         return self.view
-
-    def is_journal_full(self, stretch: float = 1.0) -> bool:
-        """Whether a recovery would have to read as much journal as the limit, times `stretch`, allows."""
-        return self.published.size.untrimmed >= self.limits.journal_bytes * stretch
 
     def refuse_when_down(self) -> None:
         """`Stopped` once the loop has failed or is closing."""
@@ -150,7 +148,7 @@ class CommitLoop:
             self.journal.roll(self.state.view.lsn + 1)
             frozen = self.state.freeze()
             self.index.freeze(frozen.view.lsn)
-            self.published.size.freeze()
+            self.pace.begin()
             self._exchange(frozen.view)
             return frozen
 
@@ -168,7 +166,7 @@ class CommitLoop:
         def exchange() -> None:
             view = install(self.state)
             self.index.merged()
-            self.published.size.frozen = 0
+            self.pace.end()
             self._exchange(view)
 
         self.run(exchange)

@@ -149,7 +149,7 @@ class Writes:
         if parts:
             nbytes += self._engine.parts.bytes_of(parts)
             self._check_bytes(nbytes)
-        self._engine.await_room(nbytes=nbytes, waits=waits)
+        self._engine.await_room(nbytes=nbytes, waits=waits, takes_turn=True)
         claim = claims.enter_context(self._decoding.taken(DECODING_COPIES * nbytes, waits=waits))
         with ExitStack() as held:
             moves = moves_of(request, self._engine.limits)

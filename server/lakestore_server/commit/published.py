@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from lakestore_server.commit.pace import JournalSize
 from lakestore_server.commit.queue import IndexEntries
 from lakestore_server.commit.wakeups import Bells
 from lakestore_server.host.histogram import COUNTS, Histogram
@@ -32,25 +33,6 @@ class Totals:
     """From the queue to the answer, per request."""
     group_requests: Histogram = field(default_factory=lambda: Histogram(COUNTS))
     sync_seconds: Histogram = field(default_factory=Histogram)
-
-
-@dataclass(slots=True)
-class JournalSize:
-    """Bytes of records that a recovery would read."""
-
-    since_checkpoint: int
-    frozen: int = 0
-    """Bytes of the records that the running checkpoint makes needless."""
-
-    @property
-    def untrimmed(self) -> int:
-        """All of them."""
-        return self.frozen + self.since_checkpoint
-
-    def freeze(self) -> None:
-        """Note that a checkpoint begins."""
-        self.frozen += self.since_checkpoint
-        self.since_checkpoint = 0
 
 
 @dataclass(slots=True)

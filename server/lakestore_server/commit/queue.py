@@ -7,6 +7,7 @@ Who puts work in waits for room for a while, and is then told when to come again
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -19,6 +20,7 @@ import numpy.typing as npt
 
 from lakestore.errors import Exhausted
 from lakestore.limits import Limits
+from lakestore_server.commit.pace import Pace
 from lakestore_server.commit.request import Change, Request
 from lakestore_server.index.keys import IndexKeys
 from lakestore_server.state.commit_record import CommitRecord
@@ -92,12 +94,10 @@ Work = Request | Operation[Any] | Task[Any]
 
 
 class CommitQueue:
-    """Thread-safe. `is_full` says whether something else than the queue leaves no room, its limits stretched by a
-    factor; `refuse` raises when down.
-    """
+    """Thread-safe. `pace` gives large requests their turns, and has room or none; `refuse` raises when down."""
 
-    def __init__(self, limits: Limits, is_full: Callable[[float], bool], refuse: Callable[[], None]) -> None:
-        self._limits, self._is_full, self._refuse = limits, is_full, refuse
+    def __init__(self, limits: Limits, pace: Pace, refuse: Callable[[], None]) -> None:
+        self._limits, self._pace, self._refuse = limits, pace, refuse
         self._changed = threading.Condition()
         self._small: deque[Work] = deque()
         self._large: deque[Request] = deque()
@@ -118,19 +118,41 @@ class CommitQueue:
         """Rows that wait."""
         return self._nbytes
 
-    def await_room(self, seconds: float, retry_after: Callable[[], float], nbytes: int = SMALL_BYTES_MAX + 1) -> None:
-        """Wait until there is room for so much; `Exhausted` when the time is over."""
-        stretch = SMALL_STRETCH if nbytes <= SMALL_BYTES_MAX else 1.0
+    def await_room(
+        self,
+        seconds: float,
+        retry_after: Callable[[], float],
+        nbytes: int = SMALL_BYTES_MAX + 1,
+        *,
+        takes_turn: bool = False,
+    ) -> None:
+        """Wait until there is room for so much, and for its turn if it takes one; `Exhausted` when the time is over.
+
+        Small requests go by those that wait for a turn.
+        """
+        is_small = nbytes <= SMALL_BYTES_MAX
+        stretch, paced = SMALL_STRETCH if is_small else 1.0, takes_turn and not is_small
+        end = time.monotonic() + seconds
         with self._changed:
-            room = self._changed.wait_for(lambda: self._closed or self._has_room(stretch), seconds)
+            while not self._closed:
+                turn = self._pace.wait() if paced else 0.0
+                if not turn and self._has_room(stretch):
+                    break
+                now = time.monotonic()
+                left = end - now
+                if left <= 0:
+                    self._refuse()
+                    raise Exhausted("the commit queue is full: send more slowly", retry_after=max(turn, retry_after()))
+                self._changed.wait(min(left, turn) if turn else left)
+                self._pace.held_seconds += time.monotonic() - now if turn else 0.0
             self._refuse()
-            if not room:
-                raise Exhausted("the commit queue is full: send more slowly", retry_after=retry_after())
+            if paced:
+                self._pace.take(nbytes, self._nbytes)
 
     def _has_room(self, stretch: float) -> bool:
         limits = self._limits
         full = len(self) >= limits.queue_commits * stretch or self._nbytes >= limits.queue_bytes * stretch
-        return not full and not self._is_full(stretch)
+        return not full and not self._pace.is_full(stretch)
 
     def put(self, *several: Work) -> None:
         """Add work, all at once; it is refused when the server is down."""

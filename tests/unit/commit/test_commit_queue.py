@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from lakestore.errors import Exhausted
 from lakestore.limits import DEFAULT
 from lakestore.model.table import define
 from lakestore_server.commit.moves import Move, Moves
+from lakestore_server.commit.pace import JournalSize, Pace
 from lakestore_server.commit.queue import BESIDE_PART, SMALL_BYTES_MAX, TURNS_PASSED_MAX, CommitQueue, Operation
 from lakestore_server.commit.request import Change, Request
 from lakestore_server.index.entry import table_prefix
@@ -28,7 +30,8 @@ LARGE = 2 * SMALL_BYTES_MAX
 
 
 def queue_of(**limits: int) -> CommitQueue:
-    return CommitQueue(replace(DEFAULT, **limits), lambda _: False, lambda: None)
+    own = replace(DEFAULT, **limits)
+    return CommitQueue(own, Pace(JournalSize(0), own, time.monotonic), lambda: None)
 
 
 def request(producer: str, sequence: int, nbytes: int = 1) -> Request:

@@ -127,7 +127,7 @@ def test_small_requests_that_come_together_have_the_room_of_small_ones(
     served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
     requests = upserts(4, 400)
     assert requests[0].ByteSize() < SMALL_BYTES_MAX < sum(request.ByteSize() for request in requests)
-    monkeypatch.setattr(served.engine.loop.queue, "_is_full", lambda stretch: stretch == 1.0)
+    monkeypatch.setattr(served.engine.loop.pace, "is_full", lambda stretch=1.0: stretch == 1.0)
     assert len(drained(served.verbs("Write")._submitted(requests))) == 4
 
 
@@ -209,7 +209,7 @@ def test_small_requests_wait_for_no_room_of_a_large_one_behind_them(
     table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
     requests = [*upserts(2, 300), *upserts(1, 5_000)]
     served.engine.limits = replace(served.engine.limits, queue_wait_ms=20_000)
-    queue, turns = served.engine.loop.queue, queued_together(monkeypatch)
+    turns = queued_together(monkeypatch)
     is_full, fills = threading.Event(), served.engine.foreseen
     if before == "decoding":
         is_full.set()
@@ -219,7 +219,7 @@ def test_small_requests_wait_for_no_room_of_a_large_one_behind_them(
         return fills(several)
 
     monkeypatch.setattr(served.engine, "foreseen", foreseen)
-    monkeypatch.setattr(queue, "_is_full", lambda stretch: is_full.is_set() and stretch == 1.0)
+    monkeypatch.setattr(served.engine.loop.pace, "is_full", lambda stretch=1.0: is_full.is_set() and stretch == 1.0)
     began = time.monotonic()
     answers = served.verbs("Write")._submitted(requests)
     assert next(answers).result(30)
@@ -240,11 +240,11 @@ def test_a_request_that_waits_for_room_while_the_server_begins_to_go_is_refused(
     queue = served.engine.loop.queue
     await_room, waits = queue.await_room, list[int]()
 
-    def drained_meanwhile(*arguments: Any) -> None:
+    def drained_meanwhile(*arguments: Any, **named: Any) -> None:
         waits.append(1)
         if len(waits) == 2:  # it is decoded, and about to be queued
             served.engine.drain()
-        await_room(*arguments)
+        await_room(*arguments, **named)
 
     monkeypatch.setattr(queue, "await_room", drained_meanwhile)
     with pytest.raises(Unavailable) as refused:
