@@ -42,7 +42,8 @@ class Pace:
     def __init__(self, size: JournalSize, limits: Limits, monotonic: Callable[[], float]) -> None:
         self._size, self._limits, self._monotonic = size, limits, monotonic
         self._began: float | None = None
-        self._seconds = SECONDS_AT_FIRST
+        self._last = self._seconds = SECONDS_AT_FIRST
+        """The time that the last checkpoint took, and the shorter one of the last two: one alone may have been slow."""
         self._next = 0.0
         """The moment of the next turn."""
         self.held_seconds = 0.0
@@ -58,10 +59,15 @@ class Pace:
         self._began = self._next = self._monotonic()
 
     def end(self) -> None:
-        """Note that its journal is needed no more. One that fails does not end: another one begins."""
+        """Note that its journal is needed no more."""
         self._size.frozen = 0
         if self._began is not None:
-            self._seconds = self._monotonic() - self._began
+            took = self._monotonic() - self._began
+            self._last, self._seconds = took, min(took, self._last)
+        self._began = None
+
+    def give_up(self) -> None:
+        """Note that it failed: nobody knows when the next one ends before it begins."""
         self._began = None
 
     def wait(self) -> float:

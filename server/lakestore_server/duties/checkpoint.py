@@ -127,6 +127,7 @@ class Checkpointer:
                 made = self._checkpoint()
             except BaseException:
                 self.figures.failed += 1
+                self._loop.pace.give_up()
                 raise
             self.figures.lsn, self.figures.at = made.lsn, self._clock.monotonic()
             seconds = self.figures.at - began

@@ -21,6 +21,7 @@ from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
+from tests.support.served import Served
 
 MB = 1_000_000
 LIMITS = replace(DEFAULT, journal_checkpoint_bytes=100 * MB, journal_bytes=300 * MB)
@@ -36,6 +37,15 @@ class SlowDisk(RealDisk):
         """Nothing, but for a while."""
         if point is CrashPoint.CHECKPOINT_FROZEN:
             time.sleep(CHECKPOINT_SECONDS)
+
+
+class FailingDisk(RealDisk):
+    """A disk by which a checkpoint fails once it has begun."""
+
+    def reach(self, point: CrashPoint) -> None:
+        """Nothing, but for that."""
+        if point is CrashPoint.CHECKPOINT_FROZEN:
+            raise OSError(28, "No space left on device")
 
 
 class Run:
@@ -64,8 +74,8 @@ class Run:
         self.pace.end()
 
     def known(self, seconds: float) -> None:
-        """Have a checkpoint taken so long."""
-        self.checkpoint(seconds, 10 * MB)
+        """Have a checkpoint taken so long, with hardly anything written meanwhile."""
+        self.checkpoint(seconds, MB)
         self.waits = []
 
 
@@ -90,8 +100,22 @@ def test_who_writes_faster_is_slowed_down_and_never_stopped(late: float) -> None
         assert run.size.untrimmed > 200 * MB * 0.75, "most of the room is used by then"
 
 
-def test_no_checkpoint_is_no_pace() -> None:
+def test_one_slow_checkpoint_slows_nobody_down_in_the_next_one() -> None:
     run = Run()
+    run.known(1.0)
+    run.known(60.0)
+    run.checkpoint(1.0, 150 * MB)
+    assert max(run.waits) < 1e-9
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_no_checkpoint_is_no_pace(begins: bool) -> None:
+    """Also none behind one that failed, however long ago that was."""
+    run = Run()
+    if begins:
+        run.pace.begin()
+        run.pace.give_up()
+        run.now += 3_600
     for _ in range(3):
         run.pace.take(100 * MB, 0)
         assert run.pace.wait() == 0.0
@@ -155,3 +179,13 @@ def test_a_server_with_slow_checkpoints_takes_a_bulk_load_without_a_stop(tmp_pat
         assert pace.held_seconds > CHECKPOINT_SECONDS, "it was slowed down"
         assert full.count(True) <= len(full) // 20, "and hardly ever stood still"
         assert table.scan().count() == 120
+
+
+def test_nobody_waits_for_the_end_of_a_checkpoint_that_failed(tmp_path: Path) -> None:
+    with Served(tmp_path, disk=FailingDisk()) as served:
+        pace = served.engine.loop.pace
+        with pytest.raises(OSError, match="No space"):
+            served.checkpoint()
+        pace.take(DEFAULT.journal_bytes, 0)
+        assert not pace.wait()
+        served.server.close(checkpoint=False)
