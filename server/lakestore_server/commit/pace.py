@@ -37,7 +37,7 @@ class JournalSize:
 
 
 class Pace:
-    """Turns of large requests. Not thread-safe but for `begin` and `end`: the queue asks under its lock."""
+    """Turns of large requests, which the queue asks for under its lock; what a checkpoint notes needs none."""
 
     def __init__(self, size: JournalSize, limits: Limits, monotonic: Callable[[], float]) -> None:
         self._size, self._limits, self._monotonic = size, limits, monotonic
@@ -81,4 +81,4 @@ class Pace:
             return
         room = self._limits.journal_bytes - self._size.untrimmed - waiting
         left = max(began + self._seconds - now, (now - began) * FURTHER_PART)
-        self._next = max(self._next, now) + left * nbytes / max(room, nbytes)
+        self._next = now + left * nbytes / max(room, nbytes)
