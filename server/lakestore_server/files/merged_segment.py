@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore_server.files.block_crcs import FINE_BLOCK, block_crcs
-from lakestore_server.files.new_segment import SYNC_BYTES, framed
+from lakestore_server.files.new_segment import POINTS, framed
 from lakestore_server.files.segment import KEYED_VERSION, Segment
-from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host import even_writes
 from lakestore_server.host.disk import Disk
 from lakestore_server.state.chunk import StoredBatch
 from lakestore_server.state.commit_index import CommitIndex
@@ -36,21 +36,7 @@ def write(disk: Disk, path: Path, segments: Sequence[Segment], pause: Callable[[
     crcs, size = block_crcs(*parts, block=FINE_BLOCK), sum(map(len, parts))
     index = CommitIndex.joined([segment.index for segment in segments])
     head, tail = framed(KEYED_VERSION, about, size, crcs, index)
-    file = disk.create(path)
-    try:
-        written = file.write(head)
-        for batch in _batched(parts):
-            done = file.write(batch)
-            written += done
-            file.sync()
-            pause(done)
-        written += file.write([tail])
-        disk.reach(CrashPoint.SEGMENT_WRITTEN)
-        file.sync()
-        disk.reach(CrashPoint.SEGMENT_SYNCED)
-    finally:
-        file.close()
-    return written
+    return even_writes.write(disk, path, [*head, *parts, tail], POINTS, pause)
 
 
 def _neighbours(segments: Sequence[Segment]) -> Iterator[tuple[Segment, Segment]]:
@@ -106,19 +92,3 @@ def _numbers(parts: list[pa.Buffer], segments: Sequence[Segment], pieces: Sequen
     for numbers in (offsets, kills):
         parts += [pa.py_buffer(numbers), pa.py_buffer(bytes(-numbers.nbytes % 64))]
     return {"offsets": at, "kills": [kills_at, len(kills)]}
-
-
-def _batched(parts: Sequence[pa.Buffer]) -> Iterator[list[pa.Buffer]]:
-    """The parts in batches as large as one sync has."""
-    batch: list[pa.Buffer] = []
-    size = 0
-    for part in parts:
-        for at in range(0, part.size, SYNC_BYTES):
-            piece = part.slice(at, min(SYNC_BYTES, part.size - at))
-            batch.append(piece)
-            size += piece.size
-            if size >= SYNC_BYTES:
-                yield batch
-                batch, size = [], 0
-    if batch:
-        yield batch

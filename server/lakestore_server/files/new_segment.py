@@ -1,6 +1,6 @@
 """Segments that are to be written: rows of neighbouring chunks as bytes, and the file of one segment.
 
-A row of a log is copied and compressed, or stays in its extent. Files are written in pieces that are synced one by one.
+A row of a log is copied and compressed, or stays in its extent.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from lakestore_server.files.segment import (
     MAGIC,
     VERSION,
 )
+from lakestore_server.host import even_writes
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.state.chunk import Chunk, Ints
@@ -36,8 +37,8 @@ from lakestore_server.state.commit_index import CommitIndex
 LOG_BATCH_ROWS = 65_536
 LOG_BATCH_BYTES = 16 << 20
 """A reader unpacks a whole batch, however few of its rows it wants."""
-SYNC_BYTES = 2 << 20
-"""A journal's sync waits for what other files have to write: segments never have much."""
+POINTS = CrashPoint.SEGMENT_WRITTEN, CrashPoint.SEGMENT_SYNCED
+"""Reached by every file of one segment."""
 Piece: TypeAlias = Extent | Callable[[], pa.RecordBatch]
 """Rows that stay in place, or a batch that is loaded to be copied."""
 
@@ -145,19 +146,7 @@ def write_sparse(disk: Disk, path: Path, left: SparseRows) -> int:
 
 def write_encoded(disk: Disk, path: Path, segment: Encoded) -> int:
     """Write a segment as one synced file; its size. The folder is the caller's to sync."""
-    file = disk.create(path)
-    try:
-        size = file.write(segment.head)
-        for at in range(0, segment.body.size, SYNC_BYTES):
-            size += file.write([segment.body.slice(at, min(SYNC_BYTES, segment.body.size - at))])
-            file.sync()
-        size += file.write([segment.tail])
-        disk.reach(CrashPoint.SEGMENT_WRITTEN)
-        file.sync()
-        disk.reach(CrashPoint.SEGMENT_SYNCED)
-    finally:
-        file.close()
-    return size
+    return even_writes.write(disk, path, [*segment.head, segment.body, segment.tail], POINTS)
 
 
 def _plain(batches: Iterable[pa.RecordBatch]) -> tuple[pa.Buffer, list[list[int]]]:

@@ -19,9 +19,8 @@ import pyarrow as pa
 
 from lakestore.errors import Corrupt
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files.new_segment import SYNC_BYTES
 from lakestore_server.files.segment import Part
-from lakestore_server.host import versions
+from lakestore_server.host import even_writes, versions
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 
@@ -32,6 +31,7 @@ BYTES_MAX = 32 << 20
 _HEADER = struct.Struct("<IHHIQ")
 _CRC = struct.Struct("<I")
 _HEADER_BYTES = 64
+_POINTS = CrashPoint.SHARED_WRITTEN, CrashPoint.SHARED_SYNCED
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,28 +107,7 @@ def write(disk: Disk, path: Path, parts: Sequence[NewPart]) -> int:
     header = _HEADER.pack(MAGIC, VERSION, 0, len(known), body_at + at)
     crc = crc32c(known, crc32c(header))
     head = (header + _CRC.pack(crc)).ljust(_HEADER_BYTES, b"\0") + known
-    return _written(disk, path, [head, bytes(body_at - len(head)), *body])
-
-
-def _written(disk: Disk, path: Path, pieces: Sequence[Any]) -> int:
-    file = disk.create(path)
-    total = unsynced = 0
-    waiting: list[Any] = []
-    try:
-        for piece in pieces:
-            waiting.append(piece)
-            unsynced += len(piece)
-            if unsynced >= SYNC_BYTES:
-                total, unsynced = total + file.write(waiting), 0
-                waiting.clear()
-                file.sync()
-        total += file.write(waiting)
-        disk.reach(CrashPoint.SHARED_WRITTEN)
-        file.sync()
-        disk.reach(CrashPoint.SHARED_SYNCED)
-    finally:
-        file.close()
-    return total
+    return even_writes.write(disk, path, [head, bytes(body_at - len(head)), *body], _POINTS)
 
 
 def _body_at(directory_bytes: int) -> int:

@@ -16,6 +16,7 @@ from lakestore_server.arrays.grouping import ordered
 from lakestore_server.arrays.padded_bytes import PaddedBytes
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
+from lakestore_server.host.even_writes import EvenWrites
 from lakestore_server.index.byte_section import ENTRY_WORDS, RANK_BITS_MAX, hashed, marked, places
 from lakestore_server.index.entry import Ints
 from lakestore_server.index.key_hash import KeyHash
@@ -27,8 +28,6 @@ from lakestore_server.index.run_filter import FILTER_BITS, Numbers, Wanted, mark
 
 PART_ENTRIES = 65_536
 """Entries that are written at once."""
-SYNC_BYTES = 2 << 20
-"""A journal's sync waits for what other files have to write: a run never has much."""
 _FILTER_BIT_WORD = 64
 
 
@@ -39,12 +38,12 @@ class RunWriter:
         """`lsn` is the newest commit of which entries come."""
         self.key_hash, self._lsn = key_hash, lsn
         self._disk, self._file = disk, disk.create(path)
+        self._writes = EvenWrites(self._file)
         self._places: list[SectionPlace] = []
         self._head = HEADER.pack(MAGIC, VERSION, 0).ljust(HEADER_BYTES, b"\0")
         self._waiting = bytearray(self._head)
         """Bytes of the block that is not full yet."""
         self._at = HEADER_BYTES
-        self._unsynced = 0
         self._crcs: list[int] = []
         self.size = 0
         """Bytes of the file, once it is finished."""
@@ -58,7 +57,7 @@ class RunWriter:
         return ByteSectionWriter(self, number, entries_max, rank_bits)
 
     def put(self, data: bytes | npt.NDArray[Any]) -> int:
-        """Append bytes, or an array that lies in one piece, which nobody changes; where they begin."""
+        """Append bytes, or an array that lies in one piece, which nobody changes any more; where they begin."""
         at, buffer = self._at, pa.py_buffer(data)
         self._at += buffer.size
         first = min(-len(self._waiting) % BLOCK_BYTES, buffer.size)
@@ -81,13 +80,7 @@ class RunWriter:
 
     def _write(self, blocks: pa.Buffer) -> None:
         self._crcs += [crc32c(blocks.slice(first, BLOCK_BYTES)) for first in range(0, blocks.size, BLOCK_BYTES)]
-        for first in range(0, blocks.size, SYNC_BYTES):
-            piece = blocks.slice(first, min(SYNC_BYTES, blocks.size - first))
-            self._file.write([piece])
-            self._unsynced += piece.size
-            if self._unsynced >= SYNC_BYTES:
-                self._file.sync()
-                self._unsynced = 0
+        self._writes.write([blocks])
 
     def finish(self) -> None:
         """Make the run durable but for its name."""
@@ -97,12 +90,13 @@ class RunWriter:
         directory = orjson.dumps(about)
         crc = crc32c(crcs + directory, crc32c(self._head))
         end = FOOTER.pack(len(directory), len(crcs) // 4, crc, MAGIC)
-        self._file.write([last, crcs, directory, end])
+        self._writes.write([last, crcs, directory, end])
+        self._writes.flush()
         self._disk.reach(CrashPoint.RUN_WRITTEN)
         self._file.sync()
         self._disk.reach(CrashPoint.RUN_SYNCED)
         self._file.close()
-        self.size = self._at + len(crcs) + len(directory) + len(end)
+        self.size = self._writes.size
 
     def close(self) -> None:
         """Close a run that is not finished."""
