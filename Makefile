@@ -13,6 +13,7 @@ ARGS ?=
 MINUTES ?= 5
 SIMULATION_SECONDS = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MINUTES)) * 12 }')
 SUITE_MINUTES = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MINUTES)) * 0.8 }')
+unexport PYTHONDONTWRITEBYTECODE  # else every server, tool and worker compiles the whole product when it starts
 
 .PHONY: help setup check browser proto demo test long crash jepsen lint format bench growth docs site wheel clean
 
