@@ -151,7 +151,7 @@ class Server:
     def _opened(self, disk: Disk, journal_of: JournalOf, index_of: IndexOf) -> MetadataStore:
         """The lake's metadata, once rights are read and the engine has recovered; else the folder is let go."""
         settings, clock = self.settings, self._clock
-        ahead = VerifyAhead(clock)
+        ahead = VerifyAhead()
         with contextlib.ExitStack() as let_go:
             let_go.callback(self._lock.close)
             let_go.callback(ahead.cancel)

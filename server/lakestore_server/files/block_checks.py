@@ -98,17 +98,17 @@ class BlockChecks:
             self._again(piece)
         self._all_known = bool(self._known.all())
 
-    def ahead(self, goes_on: Callable[[], bool]) -> None:
-        """Compare what nobody has read, as long as it goes on; a block that is damaged stays for its readers.
+    def ahead(self, goes_on: Callable[[int], bool]) -> None:
+        """Compare what nobody has read, as long as it goes on, which is asked with the bytes to come.
 
-        Other threads run meanwhile.
+        A block that is damaged stays for its readers. Other threads run meanwhile.
         """
         wanted = folded(self._pieces[: self._data.size // BLOCK], AHEAD, BLOCK).tolist()
         for at in range(0, len(self._pieces), AHEAD):
             pieces = self._unknown_pieces(at, min(at + AHEAD, len(self._pieces)))
             if not len(pieces):
                 continue
-            if not goes_on():
+            if not goes_on(len(pieces) * BLOCK):
                 return
             self._ask(np.arange(at + AHEAD if at else 0, min(at + 2 * AHEAD, len(self._pieces))), BLOCK)
             if at // AHEAD < len(wanted) and self._crc(at, AHEAD, BLOCK) == wanted[at // AHEAD]:

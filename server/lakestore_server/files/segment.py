@@ -234,10 +234,9 @@ class Segment:
         damaged = partial(_damaged, f"kept journal file {kept.name}")
         return BlockChecks(kept.data.slice(at, size), crcs, damaged, is_known=False)
 
-    def verify_ahead(self, goes_on: Callable[[], bool]) -> None:
-        """Compare the rows of a keyed table before a look-up asks for them, as long as it goes on."""
-        if self._keyed:
-            self._body.ahead(goes_on)
+    def verify_ahead(self, goes_on: Callable[[int], bool]) -> None:
+        """Compare rows before a look-up asks for them, as long as it goes on; not those in extents."""
+        self._body.ahead(goes_on)
 
     def _every_check(self) -> Iterator[BlockChecks]:
         """The checks of all bytes; what nobody has read yet is not remembered: a log has very many extents."""

@@ -89,7 +89,7 @@ class Run:
         """The words of a checkpoint for this run."""
         return RunFile(self.path.name, self.size, self.entries, self._crc)
 
-    def verify_ahead(self, goes_on: Callable[[], bool]) -> None:
+    def verify_ahead(self, goes_on: Callable[[int], bool]) -> None:
         """Compare the blocks before a look-up asks for them, as long as it goes on."""
         self._blocks.ahead(goes_on)
 

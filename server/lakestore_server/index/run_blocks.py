@@ -93,17 +93,17 @@ class Blocks:
         if not self.is_checked:
             self._check_blocks(range(first // BLOCK_BYTES, -(-last // BLOCK_BYTES)))
 
-    def ahead(self, goes_on: Callable[[], bool]) -> None:
-        """Compare the blocks that nobody has used, as long as it goes on; one that is damaged stays for its users.
+    def ahead(self, goes_on: Callable[[int], bool]) -> None:
+        """Compare the blocks that nobody has used, as long as it goes on, which is asked with the bytes to come.
 
-        Other threads run meanwhile.
+        A block that is damaged stays for its users. Other threads run meanwhile.
         """
         wanted = folded(self._crcs[: self._data.size // BLOCK_BYTES], AHEAD, BLOCK_BYTES).tolist()
         for at in range(0, len(self._crcs), AHEAD):
             blocks = at + np.flatnonzero(~self._checked[at : at + AHEAD])
             if not len(blocks):
                 continue
-            if not goes_on():
+            if not goes_on(len(blocks) * BLOCK_BYTES):
                 return
             if at // AHEAD < len(wanted) and self._crc(at, AHEAD) == wanted[at // AHEAD]:
                 self._checked[at : at + AHEAD] = True

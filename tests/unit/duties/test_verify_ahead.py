@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ from lakestore_server.files.block_checks import BlockChecks
 from lakestore_server.files.segment import Segment
 from lakestore_server.index.run import Run
 from lakestore_server.index.run_blocks import Blocks
-from tests.support.served import HandClock, Served
+from tests.support.served import Served
 
 KEYS = 20_000
 
@@ -58,7 +60,7 @@ def test_it_goes_on_while_the_journal_is_replayed(folder: Path, monkeypatch: pyt
     compared = threading.Event()
     ahead, entries = Segment.verify_ahead, recovery._entries
 
-    def told(segment: Segment, goes_on: Callable[[], bool]) -> None:
+    def told(segment: Segment, goes_on: Callable[[int], bool]) -> None:
         ahead(segment, goes_on)
         compared.set()
 
@@ -72,36 +74,59 @@ def test_it_goes_on_while_the_journal_is_replayed(folder: Path, monkeypatch: pyt
         assert segment_of(served, "a.keyed")._body.is_needless
 
 
-class Ending(HandClock):
-    """A clock on which each look at it takes a tenth of a second."""
+class Endless:
+    """Files that would be compared for ever, so many bytes at a time, for so many seconds."""
 
-    def monotonic(self) -> float:
-        """Later every time."""
-        self.advance(0.1)
-        return super().monotonic()
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int, seconds: float) -> None:
+        begin, is_begun, waits = VerifyAhead.begin, threading.Event(), []
+
+        def endless(_: Run | Segment, goes_on: Callable[[int], bool]) -> None:
+            while goes_on(nbytes):
+                is_begun.set()
+                time.sleep(0.001)
+
+        def noted(threads: Sequence[Future[None]], seconds: float) -> None:
+            waits.append(seconds)
+            wait(threads, seconds)
+
+        self.waits: list[float] = waits
+        """The times for which its end waited."""
+        with monkeypatch.context() as patched:
+            patched.setattr(VerifyAhead, "begin", lambda *_: None)
+            patched.setattr(verify_ahead, "wait", noted)
+            with Served(folder) as served:
+                patched.setattr(Segment, "verify_ahead", endless)
+                ahead = VerifyAhead(seconds)
+                begin(ahead, served.engine.view, ())
+                assert is_begun.wait(20)
+                waits.clear()
+                ahead.end()
+                assert not segment_of(served, "a.keyed")._body.is_needless
+                assert not wait(ahead._threads, 20).not_done, "no thread goes on"
 
 
 def test_it_ends_when_its_time_is_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin, is_begun = verify_ahead.VerifyAhead.begin, threading.Event()
-    monkeypatch.setattr(VerifyAhead, "begin", lambda *_: None)
+    assert Endless(folder, monkeypatch, nbytes=1 << 20, seconds=0.5).waits == [0.1, 0.4]
+
+
+def test_what_gets_nowhere_is_not_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Endless(folder, monkeypatch, nbytes=0, seconds=0.5).waits == [0.1]
+
+
+def test_what_a_thread_reads_as_the_time_ends_holds_no_start_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, is_read = threading.Event(), threading.Event()
+
+    def slow(_: Run | Segment, goes_on: Callable[[int], bool]) -> None:
+        reads.set()
+        assert is_read.wait(20)
+        assert not goes_on(1)
+
+    end = VerifyAhead.end
+    monkeypatch.setattr(VerifyAhead, "end", lambda ahead: reads.wait(20) and end(ahead))
+    monkeypatch.setattr(Segment, "verify_ahead", slow)
     with Served(folder) as served:
-        compared: list[str] = []
-
-        def endless(file: Run | Segment, goes_on: Callable[[], bool]) -> None:
-            is_begun.set()
-            while goes_on():
-                compared.append(file.path.name)
-
-        monkeypatch.setattr(Segment, "verify_ahead", endless)
-        ahead = VerifyAhead(Ending(), seconds=0.5)
-        begin(ahead, served.engine.view, ())
-        assert is_begun.wait(20)
-        ahead.end()
-        assert compared
-        count = len(compared)
-        assert not ahead._goes_on()
-        assert len(compared) == count, "no thread goes on"
-        assert not segment_of(served, "a.keyed")._body.is_needless
+        assert served.lake.table("a.keyed").lookup([{"id": 7}]).num_rows == 1
+        is_read.set()
 
 
 def test_a_start_that_fails_ends_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def test_a_changed_byte_anywhere_is_found_by_whoever_reads_all(block: int, size:
         with pytest.raises(Corrupt, match=named):
             checks_of(data, block, at).check(at, 1)
         looked_ahead = checks_of(data, block, at)
-        looked_ahead.ahead(lambda: True)
+        looked_ahead.ahead(lambda _: True)
         assert not looked_ahead.is_needless
         with pytest.raises(Corrupt, match=named):
             looked_ahead.touch(np.array([at]), np.array([at]))
@@ -76,7 +76,7 @@ def test_a_changed_byte_anywhere_is_found_by_whoever_reads_all(block: int, size:
         assert [said for said in found if said] == [named[:-1]]
         assert found[at // BLOCK]
     whole = checks_of(data, block)
-    whole.ahead(lambda: True)
+    whole.ahead(lambda _: True)
     assert whole.is_needless
     assert sum(count for count, _ in whole.scrub()) == size
     assert whole.is_needless
@@ -132,10 +132,10 @@ def test_a_look_ahead_asks_for_what_it_will_compare_and_ends_in_between(
     asked = asked_for(data, monkeypatch)
     checks = checks_of(data, block)
     left = iter([True] * 2)
-    checks.ahead(lambda: next(left, False))
+    checks.ahead(lambda _: next(left, False))
     assert asked == [(0, 4 * BLOCK), (4 * BLOCK, 2 * BLOCK)]
     monkeypatch.setattr(BlockChecks, "_is_whole", lambda *_: pytest.fail("a block is compared by itself"))
-    checks.ahead(lambda: True)
+    checks.ahead(lambda _: True)
     assert checks.is_needless
 
 

@@ -38,7 +38,7 @@ def test_whole_blocks_are_compared_together(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(Blocks, "is_whole", told)
     blocks = blocks_of()
-    blocks.ahead(lambda: True)
+    blocks.ahead(lambda _: True)
     assert blocks.is_checked
     assert alone == [4, 5], "there are no two whole ones at the end"
 
@@ -46,7 +46,7 @@ def test_whole_blocks_are_compared_together(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("block", range(6))
 def test_a_damaged_one_stays_for_its_users(block: int) -> None:
     blocks = blocks_of(min((block + 1) * BLOCK_BYTES, SIZE) - 1)
-    blocks.ahead(lambda: True)
+    blocks.ahead(lambda _: True)
     assert not blocks.is_checked
     blocks.check(np.array([each for each in range(6) if each != block]) * BLOCK_WORDS)
     with pytest.raises(DamagedIndex, match=f"block {block}"):
@@ -55,7 +55,7 @@ def test_a_damaged_one_stays_for_its_users(block: int) -> None:
 
 def test_it_ends_in_between_and_goes_on_later() -> None:
     blocks, left = blocks_of(), iter([True, False])
-    blocks.ahead(lambda: next(left))
+    blocks.ahead(lambda _: next(left))
     assert blocks._checked.tolist() == [True, True, False, False, False, False]
-    blocks.ahead(lambda: True)
+    blocks.ahead(lambda _: True)
     assert blocks.is_checked
