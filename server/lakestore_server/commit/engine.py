@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -115,29 +116,36 @@ class Engine:
         """Whether more work waits than the commit loop is doing."""
         return len(self.loop.queue) > 0
 
-    def await_room(
-        self,
-        seconds: float | None = None,
-        nbytes: int = 1 << 30,
-        *,
-        waits: bool = True,
-        takes_turn: bool = False,
-    ) -> None:
-        """Have the queue have room, which is waited for; for rows no longer than `queue_wait_ms`, and for the turn that
-        they take, before their memory is taken."""
-        if seconds is None and self.is_disk_full():
+    def await_room(self, seconds: float | None = None, nbytes: int = 1 << 30) -> None:
+        """Have the queue have room, which is waited for; for rows no longer than `queue_wait_ms`."""
+        if seconds is not None:
+            self.loop.queue.await_room(seconds, self._drain_seconds, nbytes)
+            return
+        with self._taking_rows():
+            self.loop.queue.await_room(self.limits.queue_wait_ms / 1000, self._drain_seconds, nbytes)
+
+    @contextmanager
+    def turn(self, nbytes: int, *, waits: bool = True) -> Iterator[None]:
+        """The turn of rows, which is waited for as room is: before their memory is taken, until they are queued."""
+        seconds = self.limits.queue_wait_ms / 1000 if waits else 0.0
+        with ExitStack() as stack:
+            with self._taking_rows():
+                stack.enter_context(self.loop.queue.turn(seconds, self._drain_seconds, nbytes))
+            yield
+
+    @contextmanager
+    def _taking_rows(self) -> Iterator[None]:
+        """Refuse rows that no disk or no server is left for, before and after they have waited."""
+        if self.is_disk_full():
             kept = len(self.view.dropped)
             way = f", such as that of {kept} dropped tables by `lakestore drop TABLE --now`" if kept else ""
             raise Exhausted(
                 f"less than {self.limits.disk_free_bytes >> 20} MB are free for {self.folder}: free space{way}",
                 retry_after=RETRY_SECONDS_MAX,
             )
-        if seconds is None:
-            self.refuse_when_draining()
-        wait = self.limits.queue_wait_ms / 1000 if seconds is None else seconds
-        self.loop.queue.await_room(wait if waits else 0.0, self._drain_seconds, nbytes, takes_turn=takes_turn)
-        if seconds is None:
-            self.refuse_when_draining()
+        self.refuse_when_draining()
+        yield
+        self.refuse_when_draining()
 
     def _drain_seconds(self) -> float:
         """About how long the loop takes for what waits, at the pace of the journal so far."""

@@ -140,7 +140,7 @@ class Writes:
                 request.answer.cancel()  # which lets go of its parts
 
     def _prepared(self, sent: Sent, claims: ExitStack, *, waits: bool = True) -> Request:
-        """A request, decoded and checked; `claims` gets what it takes of the memory for that, which it `waits` for."""
+        """A request, decoded and checked; `claims` gets its turn and the memory for that, for which it `waits`."""
         message = beside(sent)
         request = message.request
         self._check(request)
@@ -149,7 +149,7 @@ class Writes:
         if parts:
             nbytes += self._engine.parts.bytes_of(parts)
             self._check_bytes(nbytes)
-        self._engine.await_room(nbytes=nbytes, waits=waits, takes_turn=True)
+        claims.enter_context(self._engine.turn(nbytes, waits=waits))
         claim = claims.enter_context(self._decoding.taken(DECODING_COPIES * nbytes, waits=waits))
         with ExitStack() as held:
             moves = moves_of(request, self._engine.limits)

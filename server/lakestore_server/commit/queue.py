@@ -6,13 +6,16 @@ Who puts work in waits for room for a while, and is then told when to come again
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -37,6 +40,8 @@ that commit is made.
 """
 COMPARED_MAX = 1_024
 """Keys up to which a request's are compared with those of an insert; of larger ones they are taken to meet."""
+HELD_SECONDS_MAX = 1.0
+"""The time after which whoever the pace refuses comes again at the latest: a checkpoint may end at any moment."""
 TURNS_PASSED_MAX = 16
 """So many turns in a row go by a large request that waits, then it has one: acknowledgements alone never end."""
 
@@ -94,11 +99,18 @@ Work = Request | Operation[Any] | Task[Any]
 
 
 class CommitQueue:
-    """Thread-safe. `pace` gives large requests their turns, and has room or none; `refuse` raises when down."""
+    """Thread-safe. `pace` holds large requests back, and has room or none; `refuse` raises when down."""
 
     def __init__(self, limits: Limits, pace: Pace, refuse: Callable[[], None]) -> None:
         self._limits, self._pace, self._refuse = limits, pace, refuse
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._turns: deque[threading.Condition] = deque()
+        """Waits for a turn, the first one first: a change wakes that one alone."""
+        self._coming = 0
+        """Bytes of requests that had their turns and are not queued yet."""
+        self.held_seconds = 0.0
+        """The time that requests waited for room and for turns, added up."""
         self._small: deque[Work] = deque()
         self._large: deque[Request] = deque()
         self._in_large: Counter[tuple[str, str]] = Counter()
@@ -118,45 +130,81 @@ class CommitQueue:
         """Rows that wait."""
         return self._nbytes
 
-    def await_room(
+    def await_room(self, seconds: float, retry_after: Callable[[], float], nbytes: int = SMALL_BYTES_MAX + 1) -> None:
+        """Wait until there is room for so much; `Exhausted` when the time is over."""
+        stretch = SMALL_STRETCH if nbytes <= SMALL_BYTES_MAX else 1.0
+        with self._lock:
+            self._await(self._changed, lambda: 0.0 if self._has_room(stretch) else math.inf, seconds, retry_after)
+
+    @contextmanager
+    def turn(self, seconds: float, retry_after: Callable[[], float], nbytes: int) -> Iterator[None]:
+        """Wait as for room, and large ones for others and the pace too; bytes are on their way while the block runs."""
+        if nbytes <= SMALL_BYTES_MAX:
+            self.await_room(seconds, retry_after, nbytes)
+            yield
+            return
+        with self._lock:
+            mine = threading.Condition(self._lock)
+            self._turns.append(mine)
+            try:
+                retry = partial(self._retry_seconds, retry_after)
+                self._await(mine, lambda: self._pause(mine), seconds, retry)
+                self._coming += nbytes
+            finally:
+                self._turns.remove(mine)
+                self._tell()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._coming -= nbytes
+                self._tell()
+
+    def _pause(self, turn: threading.Condition) -> float:
+        """Seconds until a turn may come; 0 for now, infinite for when something changes."""
+        if turn is not self._turns[0] or not self._has_room():
+            return math.inf
+        return self._held()
+
+    def _held(self) -> float:
+        """Seconds for which the pace holds large requests back."""
+        return self._pace.wait(self._nbytes + self._coming)
+
+    def _retry_seconds(self, retry_after: Callable[[], float]) -> float:
+        return max(retry_after(), min(self._held(), HELD_SECONDS_MAX))
+
+    def _await(
         self,
+        place: threading.Condition,
+        pause: Callable[[], float],
         seconds: float,
         retry_after: Callable[[], float],
-        nbytes: int = SMALL_BYTES_MAX + 1,
-        *,
-        takes_turn: bool = False,
     ) -> None:
-        """Wait until there is room for so much, and for its turn if it takes one; `Exhausted` when the time is over.
-
-        Small requests go by those that wait for a turn.
-        """
-        is_small = nbytes <= SMALL_BYTES_MAX
-        stretch, paced = SMALL_STRETCH if is_small else 1.0, takes_turn and not is_small
+        """Wait as long as `pause` gives more than 0; `Exhausted` when the time is over."""
         end = time.monotonic() + seconds
-        with self._changed:
-            while not self._closed:
-                turn = self._pace.wait() if paced else 0.0
-                if not turn and self._has_room(stretch):
-                    break
-                now = time.monotonic()
-                left = end - now
-                if left <= 0:
-                    self._refuse()
-                    raise Exhausted("the commit queue is full: send more slowly", retry_after=max(turn, retry_after()))
-                self._changed.wait(min(left, turn) if turn else left)
-                self._pace.held_seconds += time.monotonic() - now if turn else 0.0
-            self._refuse()
-            if paced:
-                self._pace.take(nbytes, self._nbytes)
+        while not self._closed and (most := pause()):
+            now = time.monotonic()
+            if now >= end:
+                self._refuse()
+                raise Exhausted("the commit queue is full: send more slowly", retry_after=retry_after())
+            place.wait(min(end - now, most))
+            self.held_seconds += time.monotonic() - now
+        self._refuse()
 
-    def _has_room(self, stretch: float) -> bool:
+    def _tell(self) -> None:
+        """Wake those for whom a change may be room, and the first one that waits for a turn."""
+        self._changed.notify_all()
+        if self._turns:
+            self._turns[0].notify()
+
+    def _has_room(self, stretch: float = 1.0) -> bool:
         limits = self._limits
         full = len(self) >= limits.queue_commits * stretch or self._nbytes >= limits.queue_bytes * stretch
         return not full and not self._pace.is_full(stretch)
 
     def put(self, *several: Work) -> None:
         """Add work, all at once; it is refused when the server is down."""
-        with self._changed:
+        with self._lock:
             self._refuse()
             for work in several:
                 if isinstance(work, Request) and self._is_large(work):
@@ -165,7 +213,7 @@ class CommitQueue:
                 else:
                     self._small.append(work)
                 self._nbytes += work.nbytes
-            self._changed.notify_all()
+            self._tell()
 
     def _is_large(self, request: Request) -> bool:
         if request.nbytes > SMALL_BYTES_MAX:
@@ -174,7 +222,7 @@ class CommitQueue:
 
     def take(self, room: Callable[[], Room] = lambda: Room.ANY) -> list[Work]:
         """Wait for work: one operation or task, or the requests of one group; empty once closed, or when poked."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._poked or self.is_over or self._may_go(room()))
             if self._poked:
                 self._poked = False
@@ -188,7 +236,7 @@ class CommitQueue:
                 work = list(self._group(takes_large=takes_large))
             self._passed = self._passed + 1 if self._large and len(self._large) == waiting else 0
             self._nbytes -= sum(each.nbytes for each in work)
-            self._changed.notify_all()
+            self._tell()
             return work
 
     def _is_large_due(self) -> bool:
@@ -250,29 +298,29 @@ class CommitQueue:
 
     def poke(self) -> None:
         """Let the next `take` give nothing: the commit loop is to look at something else."""
-        with self._changed:
+        with self._lock:
             self._poked = True
-            self._changed.notify_all()
+            self._tell()
 
     def wake(self) -> None:
         """Something that made no room has changed."""
-        with self._changed:
-            self._changed.notify_all()
+        with self._lock:
+            self._tell()
 
     def close(self) -> None:
         """Nothing more comes in; what waits is still given out."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            self._tell()
 
     def abandon(self) -> list[Work]:
         """Everything that waits, which nobody will do any more."""
-        with self._changed:
+        with self._lock:
             left: list[Work] = [*self._small, *self._large]
             self._small.clear()
             self._large.clear()
             self._closed = True
-            self._changed.notify_all()
+            self._tell()
         return left
 
 

@@ -128,6 +128,7 @@ class Checkpointer:
             except BaseException:
                 self.figures.failed += 1
                 self._loop.pace.give_up()
+                self._loop.queue.wake()
                 raise
             self.figures.lsn, self.figures.at = made.lsn, self._clock.monotonic()
             seconds = self.figures.at - began

@@ -71,6 +71,7 @@ def write(
         disk.reach(points[0])
         file.sync()
         disk.reach(points[1])
+        pause(writes.size % PIECE_BYTES)
     finally:
         file.close()
     return writes.size

@@ -66,8 +66,8 @@ FAMILIES = (
     Family(
         "lakestore_writers_held_seconds",
         "counter",
-        "Waited by large requests for their turns, so that a checkpoint is done before the journal is full.",
-        lambda m: m.loop.pace.held_seconds,
+        "Waited by requests for room, and by large ones for turns, so that checkpoints end before the journal is full.",
+        lambda m: m.loop.queue.held_seconds,
     ),
     Family("lakestore_parts", "gauge", "Uploaded parts that wait for their commit.", lambda m: m.loop.parts.count),
     Family("lakestore_parts_bytes", "gauge", "Their rows.", lambda m: m.loop.parts.nbytes),
