@@ -34,6 +34,7 @@ from lakestore_server.files.block_checks import BlockChecks
 from lakestore_server.files.block_crcs import BLOCK, FINE_BLOCK, blocks_of
 from lakestore_server.files.data_folder import EXTENTS
 from lakestore_server.files.extent import Extent, KeptFile, KeptFiles, missing
+from lakestore_server.files.read_ahead import ReadAhead
 from lakestore_server.host import versions
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.mapping import will_need
@@ -48,8 +49,6 @@ NEWEST_VERSION = KEYED_VERSION
 HEADER = struct.Struct("<IHHIQQ")
 CRC = struct.Struct("<I")
 HEADER_BYTES = 64
-AHEAD_BYTES = 4 << 20
-"""Bytes of extents that the disk is asked for behind the one that is read, where they are read in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +116,7 @@ class Segment:
         self._body = BlockChecks(self._layout.body, self._layout.crcs[:blocks], damaged, is_known=is_known, block=block)
         self._extents: dict[int, BlockChecks] = {}
         """Batches in extents that were read, by number."""
-        self._asked = 0
-        """The batch up to which extents were asked for."""
+        self._ahead = ReadAhead()
         self._batch: pa.RecordBatch | None = None
         self._flat_batch: FlatBatch | None = None
         self._batches = self._all_batches()
@@ -278,27 +276,24 @@ class Segment:
         return self._flat_batch
 
     def _load_extent(self, number: int, names: Sequence[str] | None = None) -> pa.RecordBatch:
-        """A batch in the mapped file: columns that nobody reads are not touched but for their checksums, once."""
+        """A batch in the mapped file: columns that nobody reads are not touched but for their checksums, once.
+
+        Who reads all columns, or has them compared, has the disk asked for what follows; also again, as what lay in
+        the page cache may have left it.
+        """
         at, size, _, file = self._layout.batches[number]
-        if number not in self._extents:
-            self._read_ahead(number)
-            self._extents.setdefault(number, self._checks_of(number))
-        self._extents[number].check_all()
+        known = self._extents.get(number)
+        if known is None or names is None:
+            self._ahead.read(number, size, self._ask)
+        (known or self._extents.setdefault(number, self._checks_of(number))).check_all()
         return pa.ipc.read_record_batch(self._layout.files[file].data.slice(at, size), self._schema)
 
-    def _read_ahead(self, number: int) -> None:
-        """Have the disk read what follows an extent that is read for the first time, and after the one before it."""
-        if number and number - 1 not in self._extents:
-            return
-        nbytes, batches = 0, self._layout.batches
-        for following in range(number + 1, len(batches)):
-            at, size, _, *extent = batches[following]
-            if not extent or nbytes >= AHEAD_BYTES:
-                return
-            nbytes += size
-            if following >= self._asked:
-                will_need(self._layout.files[extent[0]].data.slice(at, size))
-                self._asked = following + 1
+    def _ask(self, number: int) -> int:
+        """Have the disk read a batch's extent; its bytes, or 0 if it has none."""
+        at, size, _, *file = self._layout.batches[number] if number < len(self._layout.batches) else (0, 0, 0)
+        if file:
+            will_need(self._layout.files[file[0]].data.slice(at, size))
+        return size if file else 0
 
     def scrub(self, *, with_extents: bool = True) -> Iterator[tuple[int, str]]:
         """(bytes read again, damage or nothing) of the header and of each block; a damaged block is not served."""
