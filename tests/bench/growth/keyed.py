@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ import lakestore
 from lakestore.client import writer
 from lakestore.errors import LakestoreError, Unavailable
 from lakestore.v1.lakestore_pb2 import StatusRequest
-from tests.bench.growth import accounts, beside, machine
+from tests.bench.growth import accounts, beside, machine, page_cache
 from tests.bench.growth.accounts import Written
 from tests.bench.growth.measured import Measured, told
 from tests.bench.growth.rows import BATCH_ROWS, KINDS, NUMBER, Rows
@@ -185,7 +185,9 @@ class Keyed:
         return count / took
 
     def _lookup(self) -> None:
+        """Look-ups with the files in memory, as far as the machine leaves them there."""
         found = self.measured
+        found.lookup_cached = page_cache.fill(self._data)
         with ServerProcess(self._data) as server, lakestore.connect(server.address) as lake:
             table = lake.table(TABLE)
             self._looked_up(table, WARM_SECONDS)
@@ -196,7 +198,10 @@ class Keyed:
                 table.lookup([{"id": key}])
                 took.append((time.perf_counter() - began) * 1e3)
         found.single_p50_ms, found.single_p99_ms = (float(each) for each in np.percentile(took, [50, 99]))
-        self._say(f"{found.lookup:,.0f} look-ups/s, single p50 {found.single_p50_ms:.2f} ms")
+        self._say(
+            f"{found.lookup:,.0f} look-ups/s with {found.lookup_cached:.1%} of the files in memory, "
+            f"single p50 {found.single_p50_ms:.2f} ms"
+        )
 
     def _upserts(self) -> Iterator[pa.RecordBatch]:
         while True:
@@ -236,12 +241,22 @@ class Keyed:
         return int(table["stored_rows"])
 
     def _restart(self) -> None:
-        """kill -9 just behind a commit, then a first look-up, and as many as a second has."""
+        """Two restarts: with the files as the machine has left them in memory, and with all of them read before."""
         found = self.measured
+        left = self._restarted(page_cache.share)
+        found.left_restart_seconds, found.left_first_second, found.left_cached = left
+        found.restart_seconds, found.lookup_first_second, found.restart_cached = self._restarted(page_cache.fill)
+
+    def _restarted(self, prepare: Callable[[Path], float]) -> tuple[float, float, float]:
+        """(seconds, keys a second, share in memory): kill -9 just behind a commit, a first look-up, a second of them.
+
+        What is prepared between the kill and the start is not counted.
+        """
         server = ServerProcess(self._data)
         with lakestore.connect(server.address) as lake, producer(lake.table(TABLE)) as out:
             _send(out, self._upserts(), min(self._limits.upsert, 5.0))
         server.kill()
+        cached = prepare(self._data)
         began = time.perf_counter()
         with ServerProcess(self._data) as server, lakestore.connect(server.address) as lake:
             table = lake.table(TABLE)
@@ -251,9 +266,9 @@ class Keyed:
                     break
                 except Unavailable:
                     time.sleep(0.05)
-            found.restart_seconds = time.perf_counter() - began
-            found.lookup_first_second = self._looked_up(table, 1.0)
-        self._say(f"first look-up after {found.restart_seconds:.2f} s, then {found.lookup_first_second:,.0f} keys/s")
+            seconds, keys = time.perf_counter() - began, self._looked_up(table, 1.0)
+        self._say(f"first look-up after {seconds:.2f} s, then {keys:,.0f} keys/s, {cached:.1%} of the files in memory")
+        return seconds, keys, cached
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bench.growth import machine, measured, pages, picture
+from tests.bench.growth import machine, measured, page_cache, pages, picture
 from tests.bench.growth.keyed import Progress
 from tests.bench.growth.measured import Measured, slope
 from tests.bench.growth.rows import KINDS, NUMBER, UUID, Rows
@@ -115,6 +116,32 @@ def test_the_pace_of_the_machine_is_told_for_each_part(tmp_path: Path) -> None:
     [told] = [each for each in figures if each.name.endswith("pace of the machine")]
     assert told.measured.startswith("before insert, upsert: SHA-256 1,500, ")
     assert told.met is None
+
+
+def test_files_count_as_in_memory_when_read_and_not_when_dropped(tmp_path: Path) -> None:
+    assert page_cache.share(tmp_path) == 1.0
+    (tmp_path / "within").mkdir()
+    for name in ("one", "within/two"):
+        with (tmp_path / name).open("wb") as file:
+            file.write(bytes(3 << 20))
+            os.fsync(file.fileno())
+    with (tmp_path / "within/two").open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    assert page_cache.share(tmp_path / "within") == 0.0
+    assert page_cache.share(tmp_path) <= 0.5
+    assert page_cache.fill(tmp_path) == page_cache.share(tmp_path) == 1.0
+
+
+def test_reads_tell_how_much_of_the_files_was_in_memory() -> None:
+    left = {"left_restart_seconds": 3.5, "left_first_second": 7_000, "left_cached": 0.31}
+    found = at(50_000_000, lookup_cached=1.0, restart_cached=0.999, **left)
+    shown = {each.name.removeprefix("50 M keys: "): each for each in measured.figures(found, {})}
+    assert shown["look-ups of 1,000, warm"].measured == "300,000 keys/s with 100% of the files in memory"
+    restart = shown["kill -9 to first look-up"]
+    assert restart.measured == "2.00 s with 100% of the files in memory; 3.50 s with 31% of the files in memory"
+    first = shown["look-ups of 1,000 in the first second of serving"]
+    assert first.measured.endswith("; 7,000 with 31% of the files in memory")
+    assert first.met is restart.met is True
 
 
 def test_slopes_are_exponents() -> None:
