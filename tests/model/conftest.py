@@ -19,7 +19,6 @@ def merging_runs() -> Iterator[None]:
     with ExitStack() as patches:
         for where, name, value in (
             (levels, "SIMILAR", 2),
-            (levels, "WIDE_TIMES", 1),
             (run_merge, "SLICE_ENTRIES", 5),
             (run_merge, "PAUSE_ENTRIES", 5),
             (hints, "HINTED_MIN", 1),

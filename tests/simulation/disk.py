@@ -134,6 +134,9 @@ class _LifeFile:
         """Cut."""
         self._disk.truncate(self._file, size)
 
+    def end(self) -> None:
+        """It ends where its bytes do."""
+
     def close(self) -> None:
         """Close without syncing."""
         self._file.close()

@@ -183,6 +183,9 @@ class SimFile:
             self._file.truncate(size)
             self._file.seek(0, 2)
 
+    def end(self) -> None:
+        """It ends where its bytes do."""
+
     def close(self) -> None:
         """Close without syncing; possible without power, too."""
         self._file.close()

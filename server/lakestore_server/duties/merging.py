@@ -266,12 +266,14 @@ class Merger:
             self._made(key, None)
 
     def _merge(self, state: TableState, bucket: int, group: Sequence[Segment], pause: Callable[[int], None]) -> _Merged:
+        is_cached = any(segment.is_looked_up for segment in group)
         with self._new_path(state, f"{bucket}-{group[0].start}-{group[-1].end}-merged") as path:
-            size = merged_segment.write(self._disk, path, group, pause)
+            size = merged_segment.write(self._disk, path, group, pause, is_cached=is_cached)
         self._disk.reach(CrashPoint.SEGMENTS_MERGED)
         self.figures.segments += len(group)
         self.figures.bytes += size
-        return _Merged(group, Segment(self._disk, path, state.versions.stored, keyed=True, is_known=True))
+        stored = state.versions.stored
+        return _Merged(group, Segment(self._disk, path, stored, keyed=True, is_known=is_cached))
 
     @contextmanager
     def _new_path(self, state: TableState, name: str) -> Iterator[Path]:

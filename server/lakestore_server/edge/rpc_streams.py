@@ -30,7 +30,7 @@ STAY_SECONDS, STAY_BYTES = 0.05, 256 << 10
 Large messages made in one thread, while the one before is held, come to lie in memory that is there already: made here
 and there they cost four times the page faults, and a third more of a processor.
 """
-TOGETHER_MAX, TOGETHER_BYTES = 4, 2 << 20
+TOGETHER_MAX, TOGETHER_BYTES = 8, 4 << 20
 """Messages of a stream of commits that come, and are taken, together; of larger ones two are in hand.
 
 What a commit costs beside its rows is half of one of 10,000 rows, measured: several that wait become one group.

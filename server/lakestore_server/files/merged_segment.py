@@ -1,6 +1,7 @@
 """One segment of several: the same rows, offsets and commits in one file.
 
-The rows are put together in memory once, and go from there to their checksums and to the file without a copy.
+The rows are put together in memory once, and go from there to their checksums and to the file without a copy. Rows that
+nobody looks up go past the page cache: to fill it costs more than the disk, and what others look up would leave it.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from lakestore_server.state.chunk import StoredBatch
 from lakestore_server.state.commit_index import CommitIndex
 
 
-def write(disk: Disk, path: Path, segments: Sequence[Segment], pause: Callable[[int], None]) -> int:
+def write(disk: Disk, path: Path, segments: Sequence[Segment], pause: Callable[[int], None], *, is_cached: bool) -> int:
     """Write neighbouring segments of one schema version as one synced file; its size. The folder is the caller's.
 
-    `pause` is told of bytes that were written, and what it raises ends the work.
+    `pause` is told of bytes that were written, and what it raises ends the work. `is_cached` is `even_writes.write`'s.
     """
     pieces = [piece for segment in segments for piece in segment.batches()]
     parts, about = _rows([piece.load() for piece in pieces])
@@ -36,7 +37,7 @@ def write(disk: Disk, path: Path, segments: Sequence[Segment], pause: Callable[[
     crcs, size = block_crcs(*parts, block=FINE_BLOCK), sum(map(len, parts))
     index = CommitIndex.joined([segment.index for segment in segments])
     head, tail = framed(KEYED_VERSION, about, size, crcs, index)
-    return even_writes.write(disk, path, [*head, *parts, tail], POINTS, pause)
+    return even_writes.write(disk, path, [*head, *parts, tail], POINTS, pause, is_cached=is_cached)
 
 
 def _neighbours(segments: Sequence[Segment]) -> Iterator[tuple[Segment, Segment]]:

@@ -203,6 +203,11 @@ class Segment:
         """The table's version that the rows were stored in."""
         return self._layout.schema_id
 
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether somebody has read single rows of it, and may do so again."""
+        return self._flat_batch is not None
+
     def check_all(self) -> None:
         """Compare every stored byte with its checksum, or `Corrupt`."""
         for checks in self._every_check():

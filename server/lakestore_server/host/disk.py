@@ -40,6 +40,9 @@ class AppendFile(Protocol):
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes; not durable before `sync`."""
 
+    def end(self) -> None:
+        """Nothing is appended any more: the file ends where its bytes do, durably with the next `sync`."""
+
     def close(self) -> None:
         """Close without syncing."""
 
@@ -49,7 +52,7 @@ class Disk(Protocol):
 
     def create(self, path: Path, *, is_cached: bool = True) -> AppendFile:
         """A new empty file; `FileExistsError` if there is one. One that is not cached may end with zeros, less
-        than a block of them."""
+        than a block of them, until its `end`."""
 
     def rename(self, source: Path, target: Path) -> None:
         """Replace `target` by `source`, a file or a folder; not durable before `sync_folder`."""
@@ -118,6 +121,9 @@ class RealFile:
     def truncate(self, size: int) -> None:
         """Cut to `size` bytes."""
         os.ftruncate(self._fd, size)
+
+    def end(self) -> None:
+        """It ends there already."""
 
     def close(self) -> None:
         """Close; once only."""

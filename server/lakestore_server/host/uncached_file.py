@@ -2,7 +2,8 @@
 
 The kernel takes whole blocks to places of whole blocks, out of memory that begins at one. So what is written goes by
 way of such memory, its last block filled up with zeros; the next write puts that block anew, its beginning as it was.
-The file ends with these zeros for good. A file system that knows no such writes gets the same ones through its cache.
+The file ends with these zeros unless they are cut. A file system that knows no such writes gets the same ones through
+its cache.
 """
 
 from __future__ import annotations
@@ -87,6 +88,10 @@ class UncachedFile:
                 os.preadv(self._fd, [view[:BLOCK]], size - filled)
             self._put_filled_up(size - filled, filled)
         self._size = size
+
+    def end(self) -> None:
+        """Cut the zeros off."""
+        os.ftruncate(self._fd, self._size)
 
     def close(self) -> None:
         """Close; once only. The zeros stay: a cut that is not synced would be undone by a power cut."""

@@ -24,17 +24,13 @@ from lakestore_server.index.worker_client import DamagedIndex
 
 Bounds = tuple[bytes, bytes]
 Range = tuple[Sequence[bytes], Sequence[int]]
-SIMILAR = 4
-"""Runs of about one size that are merged into one, and how many times larger the next size is."""
-BASE_SHARE = 2
-"""The oldest run is rewritten when the others hold so large a part of it: its size divided by this."""
-WIDE_TIMES = 2
-"""Times so many similar runs, and the others so many times as large, where most entries are keys of bytes.
+SIMILAR = 8
+"""Runs of about one size that are merged into one, and how many times larger the next size is.
 
-These take some four times the bytes of a number, and bytes written for each row are what merges cost there: with 10 M
-UUID texts an entry is written 2.0 times instead of 3.2, with 50 M 2.6 times instead of 4.0, simulated with checkpoints
-of a million. For that the runs take up to twice the bytes of the keys instead of 1.5 times, and are up to 13 instead of
-8, each of which costs a look-up a word of its filter.
+With 50 M keys and checkpoints of a million an entry is written 2.7 times, simulated, for up to 13 runs that take up to
+twice the bytes of the keys. Four of a size, and a base rewritten when the others hold half of it, would write it 4.1
+times for up to 7 runs and 1.5 times the bytes: a run costs a look-up a word of its filter, 7 ns a key, an entry that is
+written again 55 ns, and whatever memory new to the page cache costs.
 """
 
 
@@ -163,26 +159,23 @@ def damaged(entries: int) -> DamagedIndex:
     return DamagedIndex(f"{entries} entries do not match their checks")
 
 
-def due(sizes: Sequence[int], *, is_wide: bool) -> int:
+def due(sizes: Sequence[int]) -> int:
     """The number of the newest runs that are to be merged, by the entries of all, newest first; 0 for none.
 
-    Four of about one size make one of the next size, so that an entry is rewritten once for each power of four; all
-    are merged when the oldest run is no longer much larger than the rest. `is_wide`: `WIDE_TIMES` holds.
+    Eight of about one size make one of the next size, so that an entry is rewritten once for each power of eight; all
+    are merged when the others are some and hold as much as the oldest one.
     """
-    similar, times = (WIDE_TIMES * SIMILAR, WIDE_TIMES) if is_wide else (SIMILAR, 1)
-    if len(sizes) >= similar and BASE_SHARE * sum(sizes[:-1]) >= times * sizes[-1]:
+    if len(sizes) >= SIMILAR // 2 and sum(sizes[:-1]) >= sizes[-1]:
         return len(sizes)
-    for count in range(len(sizes) - 1, similar - 1, -1):
-        if (similar - 1) * max(sizes[:count]) <= sum(sizes[:count]):
+    for count in range(len(sizes) - 1, SIMILAR - 1, -1):
+        if (SIMILAR - 1) * max(sizes[:count]) <= sum(sizes[:count]):
             return count
     return 0
 
 
 def runs_due(runs: Sequence[Run]) -> Sequence[Run]:
     """The newest runs that are to be merged, of all of an index."""
-    entries = [run.entries for run in runs]
-    is_wide = 2 * sum(run.entries_of_bytes for run in runs) > sum(entries)
-    return runs[: due(entries, is_wide=is_wide)]
+    return runs[: due([run.entries for run in runs])]
 
 
 def values_of(section: Section, first: int, last: int) -> Ints:

@@ -75,8 +75,6 @@ class Run:
         self.sections: Mapping[bytes, Section] = {table_prefix(place.number): self._section(place) for place in places}
         """By the prefix of their tables."""
         self.entries = sum(place.entries for place in places)
-        self.entries_of_bytes = sum(place.entries for place in places if place.is_of_bytes)
-        """Entries whose keys are no numbers."""
 
     def _section(self, place: SectionPlace) -> Section:
         if not place.is_of_bytes:

@@ -192,7 +192,7 @@ class RunStore:
             if made is not None:
                 self._rebuilt = (made, *self._rebuilt)
         if len(self._rebuilt) > REBUILT_MAX:
-            before = self._rebuilt[: due([run.entries for run in self._rebuilt], is_wide=False) or None]
+            before = self._rebuilt[: due([run.entries for run in self._rebuilt]) or None]
             with self._new_file() as path:
                 served = {prefix for run in before for prefix in run.sections if self._served.serves(prefix)}
                 self._merge(path, before, dict.fromkeys(served, False), pause=lambda entries: True)

@@ -33,8 +33,6 @@ class Life:
     stored_bytes: float
     """A row in a segment."""
     checkpoint_rows: float
-    has_wide_keys: bool = False
-    """Whether they are bytes, for which the index's runs have a geometry of their own."""
     buckets: int = 4
     retention_seconds: float = math.inf
     """Time for which the log is kept; older rows stay while they are live."""
@@ -65,9 +63,8 @@ class Churned:
 class Runs:
     """The runs of the index, newest first, by their entries; the oldest holds every key."""
 
-    def __init__(self, keys: float, *, is_wide: bool = False) -> None:
-        """`is_wide`: the keys are bytes."""
-        self._keys, self._is_wide = keys, is_wide
+    def __init__(self, keys: float) -> None:
+        self._keys = keys
         self.sizes = [keys]
         self.written = 0.0
         self.most = keys
@@ -77,7 +74,7 @@ class Runs:
         """The run of a checkpoint, and the merges that are due then."""
         self.sizes.insert(0, -self._keys * math.expm1(-rows / self._keys))
         self.written += self.sizes[0]
-        while count := due([round(size) for size in self.sizes], is_wide=self._is_wide):
+        while count := due([round(size) for size in self.sizes]):
             absent = 1.0
             for size in self.sizes[:count]:
                 absent *= 1 - size / self._keys
@@ -212,7 +209,7 @@ class Bucket:
 
 def simulate(life: Life, seconds: float) -> Churned:
     """So long a life, after every key was written once."""
-    runs, bucket = Runs(life.keys, is_wide=life.has_wide_keys), Bucket(life)
+    runs, bucket = Runs(life.keys), Bucket(life)
     bucket.fill()
     rows = life.checkpoint_rows
     steps = max(round(seconds * life.rate / rows), 1)

@@ -17,7 +17,6 @@ from lakestore.rows.keys import number_width
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.machine import MAPS_DEFAULT, maps_max, memory_bytes
 from lakestore_server.iceberg.metadata_store import CACHE_BYTES_MAX
-from lakestore_server.index.levels import BASE_SHARE, WIDE_TIMES
 from lakestore_server.read.piece_ranges import RANGES_KEPT
 from lakestore_server.state.view import TableState, View
 
@@ -157,9 +156,8 @@ def by_tables(held: Held) -> tuple[Bound, ...]:
 
 
 def _merging_bytes(held: Held) -> int:
-    """The part that follows the entries, when all runs are merged."""
-    numbers = held.keys * (1 + 1 / BASE_SHARE) * MERGE_ENTRY_BYTES
-    return round(numbers + held.long_keys * (1 + WIDE_TIMES / BASE_SHARE) * MERGE_LONG_ENTRY_BYTES)
+    """The part that follows the entries, when all runs are merged: each key may be in two."""
+    return round(2 * (held.keys * MERGE_ENTRY_BYTES + held.long_keys * MERGE_LONG_ENTRY_BYTES))
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,6 @@ def _lived(workload: Workload, seconds: float) -> Churned | None:
         rate=workload.rate,
         stored_bytes=workload.stored_bytes,
         checkpoint_rows=workload.checkpoint_rows,
-        has_wide_keys=not workload.has_number_keys,
         buckets=workload.buckets,
         retention_seconds=workload.retention_seconds,
         limits=workload.limits,

@@ -18,7 +18,7 @@ from lakestore_server.duties.merging import Merger
 from lakestore_server.files import merged_segment, new_segment
 from lakestore_server.files.new_segment import SparseRows
 from lakestore_server.files.segment import Segment
-from lakestore_server.host.disk import RealDisk
+from lakestore_server.host.disk import AppendFile, RealDisk
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.commit_index import CommitIndex
 from tests.support.log_start import move_log_start
@@ -100,6 +100,30 @@ def test_a_checkpoint_names_merged_segments_in_place_of_theirs(served: Served, t
     assert rows(served) == before
     found = served.lake.table(NAME).lookup([{"id": 5}, {"id": 99}])
     assert found.column("text").to_pylist() == ["0-5", "8-19"]
+
+
+@pytest.mark.parametrize("are_looked_up", [False, True])
+def test_rows_that_nobody_looks_up_go_past_the_page_cache_and_are_compared_when_they_come_back(
+    served: Served, monkeypatch: pytest.MonkeyPatch, *, are_looked_up: bool
+) -> None:
+    asked: dict[str, bool] = {}
+    create = FailingDisk.create
+
+    def noted(disk: FailingDisk, path: Path, *, is_cached: bool = True) -> AppendFile:
+        asked[path.name] = is_cached
+        return create(disk, path, is_cached=is_cached)
+
+    monkeypatch.setattr(FailingDisk, "create", noted)
+    cut(served, 4)
+    if are_looked_up:
+        assert served.lake.table(NAME).lookup([{"id": 5}]).num_rows == 1
+    merger(served).run_once()
+    served.checkpoint()
+    [merged] = log(served).chunks
+    assert isinstance(merged, Segment)
+    assert asked[merged.path.name] is are_looked_up
+    assert merged._body.is_needless is are_looked_up
+    assert len(rows(served)) == 50
 
 
 def test_what_a_failed_checkpoint_would_have_named_the_next_one_names(
@@ -226,7 +250,7 @@ def test_what_gone_records_superseded_is_kept_with_the_offsets(tmp_path: Path) -
         left = SparseRows(start, start + 10, 0, batch, np.array(offsets), np.array(kills), index)
         new_segment.write_sparse(RealDisk(), path, left)
         made.append(Segment(RealDisk(), path, lambda _: schema, keyed=True))
-    merged_segment.write(RealDisk(), tmp_path / "merged.seg", made, lambda _: None)
+    merged_segment.write(RealDisk(), tmp_path / "merged.seg", made, lambda _: None, is_cached=False)
     merged = Segment(RealDisk(), tmp_path / "merged.seg", lambda _: schema, keyed=True)
     merged.check_all()
     [piece] = merged.batches()

@@ -13,7 +13,7 @@ from lakestore_server.commit.wakeups import Bell
 from lakestore_server.edge.rpc_streams import TOGETHER_BYTES, TOGETHER_MAX, Intake
 from lakestore_server.host.slabs import Slabs
 
-ROOM = 5
+ROOM = 10
 
 
 class FakeCall:

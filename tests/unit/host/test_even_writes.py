@@ -39,6 +39,10 @@ class NotingFile:
         """Nobody asks for it."""
         raise AssertionError
 
+    def end(self) -> None:
+        """Note it."""
+        self.asked.append("end")
+
     def close(self) -> None:
         """Nothing."""
 
@@ -48,10 +52,11 @@ class NotingDisk(RealDisk):
 
     def __init__(self) -> None:
         self.file = NotingFile()
+        self.is_cached: bool | None = None
 
     def create(self, path: Path, *, is_cached: bool = True) -> AppendFile:
         """The one file."""
-        assert is_cached
+        self.is_cached = is_cached
         return self.file
 
     def reach(self, point: CrashPoint) -> None:
@@ -75,11 +80,15 @@ def test_pieces_begin_at_multiples_and_are_synced(sizes: list[int], monkeypatch:
     assert paused == [10] * whole
 
 
-def test_a_file_is_synced_after_its_last_piece_and_before_it_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_a_file_is_synced_after_its_last_piece_and_before_it_counts(tmp_path: Path, *, is_cached: bool) -> None:
     disk = NotingDisk()
-    assert write(disk, tmp_path / "x", [b"head", bytes(PIECE_BYTES)], POINTS, disk.file.asked.append) == PIECE_BYTES + 4
-    one, last = [PIECE_BYTES, "sync", PIECE_BYTES], [4, "SEGMENT_WRITTEN", "sync", "SEGMENT_SYNCED", 4]
+    parts, note = [b"head", bytes(PIECE_BYTES)], disk.file.asked.append
+    assert write(disk, tmp_path / "x", parts, POINTS, note, is_cached=is_cached) == PIECE_BYTES + 4
+    one = [PIECE_BYTES, *(["sync"] if is_cached else []), PIECE_BYTES]
+    last = [4, "end", "SEGMENT_WRITTEN", "sync", "SEGMENT_SYNCED", 4]
     assert disk.file.asked == one + last, "and a merge pauses for each, however small"
+    assert disk.is_cached is is_cached
 
 
 def test_what_a_pause_raises_ends_the_work(tmp_path: Path) -> None:

@@ -56,6 +56,16 @@ def test_any_parts_are_appended_as_they_are(tmp_path: Path, seed: int) -> None:
     assert content(path, len(wanted)) == wanted
 
 
+@pytest.mark.parametrize("size", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, PIECE_BYTES, PIECE_BYTES + 5])
+def test_a_file_that_has_ended_has_its_bytes_alone(tmp_path: Path, size: int) -> None:
+    file, data = UncachedFile(tmp_path / "file", 0o640), random.Random(size).randbytes(size)
+    file.write([data])
+    file.end()
+    file.sync()
+    file.close()
+    assert (tmp_path / "file").read_bytes() == data
+
+
 @pytest.mark.parametrize("extra", [-1, 0, 1, BLOCK, PIECE_BYTES])
 def test_a_part_may_be_longer_than_the_memory(tmp_path: Path, extra: int) -> None:
     data, file = random.Random(extra).randbytes(PIECE_BYTES + extra), UncachedFile(tmp_path / "file", 0o640)

@@ -105,7 +105,6 @@ def test_a_look_up_with_hints_is_one_of_now(
 ) -> None:
     monkeypatch.setattr(hints, "HINTED_MIN", 1)
     monkeypatch.setattr(levels, "SIMILAR", 3)
-    monkeypatch.setattr(levels, "WIDE_TIMES", 1)
     table = Steps(tmp_path / "index", seed, keys_of)
     ways = [table.commit, table.hint, table.hint, table.forget, table.freeze, table.adopt, table.merge]
     try:
@@ -122,7 +121,6 @@ def test_a_hint_ends_when_a_merge_of_deleted_keys_leaves_no_run(
 ) -> None:
     monkeypatch.setattr(hints, "HINTED_MIN", 1)
     monkeypatch.setattr(levels, "SIMILAR", 2)
-    monkeypatch.setattr(levels, "WIDE_TIMES", 1)
     index, keys = Index(tmp_path / "index", RealDisk()), keys_of([1, 2, 3])
 
     def checkpoint(lsn: int, value: int) -> None:

@@ -61,7 +61,7 @@ def test_tables_count_by_what_they_have(tmp_path: Path) -> None:
         told = json.loads(served.lake.transport.status(StatusRequest()).status)["memory"]
     assert (after.keys, after.long_keys) == (30, 0)
     parts = {part["name"]: part for part in told["parts"]}
-    assert parts["merging the index"] == {"name": "merging the index", "nbytes": 68, "by": "30 keys"}
+    assert parts["merging the index"] == {"name": "merging the index", "nbytes": 90, "by": "30 keys"}
     assert parts["the process that merges the index"]["nbytes"] == memory.MERGE_PROCESS_BYTES
     assert told["settings_bytes"] == memory.total(memory.by_settings(served.engine.limits))
     assert told["tables_bytes"] == memory.total(memory.by_tables(after)) > 0
