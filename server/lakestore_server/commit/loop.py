@@ -23,6 +23,7 @@ from lakestore_server.commit.flight import Flight, Underway
 from lakestore_server.commit.moves import repeated
 from lakestore_server.commit.pace import JournalSize, Pace
 from lakestore_server.commit.parts import PartStore
+from lakestore_server.commit.precedence import Precedence
 from lakestore_server.commit.published import Published, Totals
 from lakestore_server.commit.queue import CommitQueue, Done, Operation, T, Task, Work
 from lakestore_server.commit.recovery import Opened
@@ -89,8 +90,8 @@ class CommitLoop:
         self.published = Published(opened.state, opened.index, JournalSize(opened.journal_bytes))
         self._next = opened.state.copy()
         """The state with all commits under way, upon which the next one is made."""
-        self.pace = Pace(self.published.size, limits, clock.monotonic)
-        self.queue = CommitQueue(limits, self.pace, self.refuse_when_down)
+        self.pace, self.precedence = Pace(self.published.size, limits, clock.monotonic), Precedence()
+        self.queue = CommitQueue(limits, self.pace, self.refuse_when_down, self.precedence)
         lsn, bytes_max = opened.state.view.lsn, FLIGHT_GROUPS * limits.group_bytes
         hooks = self._show, self.queue.wake, self.queue.poke
         self._flight = Flight(self.journal, lsn, bytes_max, clock, self.totals, *hooks)

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from itertools import groupby
 
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
@@ -18,6 +18,7 @@ from lakestore.wire.counts import COUNTS
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.moves import Moves, moves_of
 from lakestore_server.commit.named_producers import check_name
+from lakestore_server.commit.precedence import Courtesy
 from lakestore_server.commit.queue import SMALL_BYTES_MAX
 from lakestore_server.commit.request import REFUSALS, Change, Refusal, Request, change_of
 from lakestore_server.commit.wakeups import waited
@@ -36,7 +37,7 @@ class Writes:
     """Commits. Thread-safe."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._engine, self._precedence = engine, engine.loop.precedence
         limits = engine.limits
         self._decoding = Permits(
             limits.in_flight_bytes,
@@ -46,10 +47,12 @@ class Writes:
 
     def commit(self, request: pb.CommitRequest) -> pb.CommitAnswer:
         """One commit, durable when answered."""
-        with tracing.span("decode"):
-            submitted = self._submit(request)
-        with tracing.span("write"):
-            return self._answered(submitted.answer, request.sequence)
+        precedence, is_small = self._precedence, _is_small(beside(request).nbytes)
+        with precedence.under_way() if is_small else nullcontext():
+            with tracing.span("decode"), precedence.coming() if is_small else nullcontext():
+                submitted = self._submit(request)
+            with tracing.span("write"):
+                return self._answered(submitted.answer, request.sequence)
 
     def write(self, requests: Iterator[Sent]) -> Iterator[pb.CommitAnswer]:
         """Pipelined commits: requests are taken while earlier ones are being written. An error ends the stream."""
@@ -90,9 +93,10 @@ class Writes:
         return pb.DropPartsAnswer(dropped=self._engine.parts.drop(request.parts, request.owner))
 
     def _submit(self, sent: Sent) -> Request:
+        courtesy = Courtesy(self._precedence)
         with ExitStack() as claims:
-            prepared = self._prepared(sent, claims)
-            [queued] = self._queued([prepared])
+            prepared = self._prepared(sent, claims, courtesy)
+            [queued] = self._queued([prepared], courtesy)
         return queued
 
     def _submitted(self, several: Sequence[Sent]) -> Iterator[Future[Answer]]:
@@ -100,14 +104,14 @@ class Writes:
 
         The first one that is refused raises its error, once those before it are queued.
         """
-        left = deque(several)
+        left, courtesy = deque(several), Courtesy(self._precedence)
         while left:
             prepared: list[Request] = []
             refusal: Exception | None = None
             with ExitStack() as claims:
                 while left and refusal is None:
                     try:
-                        prepared.append(self._prepared(left[0], claims, waits=not prepared))
+                        prepared.append(self._prepared(left[0], claims, courtesy, waits=not prepared))
                         left.popleft()
                     except Exhausted as error:
                         if prepared:
@@ -115,22 +119,24 @@ class Writes:
                         refusal = error
                     except Exception as error:  # those before it are queued and answered, whatever it is
                         refusal = error
-                for request in self._queued(prepared):
+                for request in self._queued(prepared, courtesy):
                     yield request.answer
             if refusal is not None:
                 raise refusal
 
-    def _queued(self, several: Sequence[Request]) -> Iterator[Request]:
+    def _queued(self, several: Sequence[Request], courtesy: Courtesy) -> Iterator[Request]:
         """Queue requests with what the index holds for their keys: those that are, up to one that cannot be.
 
         Small ones do not wait for the room of a large one that came with them.
         """
         queued = 0
         try:
+            if not all(_is_small(request.nbytes) for request in several):
+                courtesy.give_way()
             hints = iter(self._engine.foreseen([change.keys for request in several for change in request.changes]))
             for request in several:
                 request.take_hints(hints)
-            for _, alike in groupby(several, lambda request: request.nbytes <= SMALL_BYTES_MAX):
+            for _, alike in groupby(several, lambda request: _is_small(request.nbytes)):
                 together = list(alike)
                 self._engine.submit(*together)
                 queued += len(together)
@@ -139,7 +145,7 @@ class Writes:
             for request in several[queued:]:
                 request.answer.cancel()  # which lets go of its parts
 
-    def _prepared(self, sent: Sent, claims: ExitStack, *, waits: bool = True) -> Request:
+    def _prepared(self, sent: Sent, claims: ExitStack, courtesy: Courtesy, *, waits: bool = True) -> Request:
         """A request, decoded and checked; `claims` gets its turn and the memory for that, for which it `waits`."""
         message = beside(sent)
         request = message.request
@@ -149,6 +155,8 @@ class Writes:
         if parts:
             nbytes += self._engine.parts.bytes_of(parts)
             self._check_bytes(nbytes)
+        if not _is_small(nbytes):
+            courtesy.give_way()
         claims.enter_context(self._engine.turn(nbytes, waits=waits))
         claim = claims.enter_context(self._decoding.taken(DECODING_COPIES * nbytes, waits=waits))
         with ExitStack() as held:
@@ -221,6 +229,10 @@ class Writes:
         token = self._engine.view.token(answer.lsn)
         results = map(_message, answer.results)
         return pb.CommitAnswer(sequence=sequence, token=token, results=results, is_repeated=answer.is_repeated)
+
+
+def _is_small(nbytes: int) -> bool:
+    return nbytes <= SMALL_BYTES_MAX
 
 
 def _message(result: ChangeResult) -> pb.ChangeResult:

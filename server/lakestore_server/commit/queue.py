@@ -24,6 +24,7 @@ import numpy.typing as npt
 from lakestore.errors import Exhausted
 from lakestore.limits import Limits
 from lakestore_server.commit.pace import Pace
+from lakestore_server.commit.precedence import Precedence
 from lakestore_server.commit.request import Change, Request
 from lakestore_server.index.keys import IndexKeys
 from lakestore_server.state.commit_record import CommitRecord
@@ -42,6 +43,8 @@ COMPARED_MAX = 1_024
 """Keys up to which a request's are compared with those of an insert; of larger ones they are taken to meet."""
 HELD_SECONDS_MAX = 1.0
 """The time after which whoever the pace refuses comes again at the latest: a checkpoint may end at any moment."""
+COMING_SECONDS_MAX = 0.015
+"""The wait for a small request that has come and is being decoded, before a large commit is made."""
 TURNS_PASSED_MAX = 16
 """So many turns in a row go by a large request that waits, then it has one: acknowledgements alone never end."""
 
@@ -99,10 +102,11 @@ Work = Request | Operation[Any] | Task[Any]
 
 
 class CommitQueue:
-    """Thread-safe. `pace` holds large requests back, and has room or none; `refuse` raises when down."""
+    """Thread-safe. `pace` holds large requests back, and has room or none; `refuse` raises when down; `precedence`
+    tells of small requests before they are queued."""
 
-    def __init__(self, limits: Limits, pace: Pace, refuse: Callable[[], None]) -> None:
-        self._limits, self._pace, self._refuse = limits, pace, refuse
+    def __init__(self, limits: Limits, pace: Pace, refuse: Callable[[], None], precedence: Precedence) -> None:
+        self._limits, self._pace, self._refuse, self._precedence = limits, pace, refuse, precedence
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._turns: deque[threading.Condition] = deque()
@@ -224,6 +228,8 @@ class CommitQueue:
         """Wait for work: one operation or task, or the requests of one group; empty once closed, or when poked."""
         with self._lock:
             self._changed.wait_for(lambda: self._poked or self.is_over or self._may_go(room()))
+            if self._large and self._passed < TURNS_PASSED_MAX:
+                self._changed.wait_for(lambda: not self._lets_small_come(), COMING_SECONDS_MAX)
             if self._poked:
                 self._poked = False
                 return []
@@ -238,6 +244,10 @@ class CommitQueue:
             self._nbytes -= sum(each.nbytes for each in work)
             self._tell()
             return work
+
+    def _lets_small_come(self) -> bool:
+        """Whether a small request is worth a moment's wait: nothing else is to be done before large ones."""
+        return self._precedence.is_coming and not (self._small or self._poked or self._closed)
 
     def _is_large_due(self) -> bool:
         """Whether a large request has waited long enough, and no earlier one of its producer still does."""

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from lakestore.errors import Exhausted
 from lakestore.limits import DEFAULT
 from lakestore.model.table import define
+from lakestore_server.commit import queue as commit_queue
 from lakestore_server.commit.moves import Move, Moves
 from lakestore_server.commit.pace import JournalSize, Pace
+from lakestore_server.commit.precedence import Precedence
 from lakestore_server.commit.queue import BESIDE_PART, SMALL_BYTES_MAX, TURNS_PASSED_MAX, CommitQueue, Operation
 from lakestore_server.commit.request import Change, Request
 from lakestore_server.index.entry import table_prefix
@@ -29,9 +31,9 @@ KEYED = define("a.k", pa.schema([("id", pa.int64())]), primary_key=["id"])
 LARGE = 2 * SMALL_BYTES_MAX
 
 
-def queue_of(**limits: int) -> CommitQueue:
+def queue_of(precedence: Precedence | None = None, **limits: int) -> CommitQueue:
     own = replace(DEFAULT, **limits)
-    return CommitQueue(own, Pace(JournalSize(0), own, time.monotonic), lambda: None)
+    return CommitQueue(own, Pace(JournalSize(0), own, time.monotonic), lambda: None, precedence or Precedence())
 
 
 def request(producer: str, sequence: int, nbytes: int = 1) -> Request:
@@ -217,3 +219,27 @@ def test_a_bulk_load_leaves_room_for_small_requests() -> None:
     queue.put(request("bulk", 5, SMALL_BYTES_MAX))
     with pytest.raises(Exhausted):
         queue.await_room(0.0, lambda: 0.5, 100)
+
+
+def test_a_large_request_lets_a_small_one_come_that_is_being_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_queue, "COMING_SECONDS_MAX", 60.0)
+    precedence, taken = Precedence(), list[list[tuple[str, int]]]()
+    queue = queue_of(precedence)
+    queue.put(request("bulk", 1, LARGE))
+    taking = threading.Thread(target=lambda: taken.append(names(queue.take())), daemon=True)
+    with precedence.coming():
+        taking.start()
+        taking.join(0.1)
+        assert not taken, "it waits"
+        queue.put(request("small", 1))
+        taking.join(20.0)
+    assert [*taken, names(queue.take())] == [[("small", 1)], [("bulk", 1)]]
+
+
+def test_a_large_request_waits_but_a_moment_for_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_queue, "COMING_SECONDS_MAX", 0.1)
+    precedence = Precedence()
+    queue = queue_of(precedence)
+    queue.put(request("bulk", 1, LARGE))
+    with precedence.coming():
+        assert names(queue.take()) == [("bulk", 1)]

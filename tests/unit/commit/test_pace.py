@@ -18,6 +18,7 @@ from lakestore.client.local import attached
 from lakestore.errors import Exhausted
 from lakestore.limits import DEFAULT
 from lakestore_server.commit.pace import JournalSize, Pace
+from lakestore_server.commit.precedence import Precedence
 from lakestore_server.commit.queue import SMALL_BYTES_MAX, CommitQueue, Task
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import RealDisk
@@ -159,7 +160,7 @@ class Turns:
 
     def __init__(self, monotonic: Callable[[], float] = lambda: 5.0) -> None:
         self.pace = Pace(JournalSize(100 * MB), LIMITS, monotonic)
-        self.queue = CommitQueue(LIMITS, self.pace, lambda: None)
+        self.queue = CommitQueue(LIMITS, self.pace, lambda: None, Precedence())
         self.pace.begin()
         self.came: list[str] = []
 
