@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
+from typing import TypeAlias
 
 GIVEN_SECONDS_MAX = 0.03
 """The most that requests which are taken together wait in all: large ones go on however many small ones come."""
@@ -27,6 +28,8 @@ class Precedence:
         self._under_way: OrderedDict[int, None] = OrderedDict()
         """Numbers of small commits that are not answered yet, in the order in which they came."""
         self._coming = 0
+        self.on_none_coming: Callable[[], None] = lambda: None
+        """Told that no small commit is coming any more: some were refused, or the last one is queued."""
 
     @property
     def is_coming(self) -> bool:
@@ -43,12 +46,15 @@ class Precedence:
         finally:
             with self._changed:
                 self._coming -= 1
+                is_last = not self._coming
+            if is_last:
+                self.on_none_coming()
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
         """A small commit, until it is answered."""
-        number = next(self._numbers)
         with self._changed:
+            number = next(self._numbers)
             self._under_way[number] = None
         try:
             yield
@@ -66,8 +72,22 @@ class Precedence:
             self._changed.wait_for(lambda: next(iter(self._under_way), newest + 1) > newest, seconds)
 
 
+class Urgency:
+    """The manner of a small commit that a caller waits for: it gives way to nobody, whatever its rows become."""
+
+    def __init__(self, precedence: Precedence) -> None:
+        self._precedence = precedence
+
+    def give_way(self) -> None:
+        """Go on."""
+
+    def coming(self) -> AbstractContextManager[None]:
+        """`Precedence.coming`, once it has its turn and the memory for its rows."""
+        return self._precedence.coming()
+
+
 class Courtesy:
-    """The waits of large requests that are taken together; of one thread."""
+    """The manner of other requests: the waits of those that are taken together, by one thread."""
 
     def __init__(self, precedence: Precedence) -> None:
         self._precedence, self._left = precedence, GIVEN_SECONDS_MAX
@@ -78,3 +98,10 @@ class Courtesy:
             began = time.monotonic()
             self._precedence.answered(self._left)
             self._left -= time.monotonic() - began
+
+    def coming(self) -> AbstractContextManager[None]:
+        """Nobody waits for it to come."""
+        return nullcontext()
+
+
+Manner: TypeAlias = Urgency | Courtesy

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from itertools import groupby
 
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
@@ -18,7 +18,7 @@ from lakestore.wire.counts import COUNTS
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.moves import Moves, moves_of
 from lakestore_server.commit.named_producers import check_name
-from lakestore_server.commit.precedence import Courtesy
+from lakestore_server.commit.precedence import Courtesy, Manner, Urgency
 from lakestore_server.commit.queue import SMALL_BYTES_MAX
 from lakestore_server.commit.request import REFUSALS, Change, Refusal, Request, change_of
 from lakestore_server.commit.wakeups import waited
@@ -47,12 +47,16 @@ class Writes:
 
     def commit(self, request: pb.CommitRequest) -> pb.CommitAnswer:
         """One commit, durable when answered."""
-        precedence, is_small = self._precedence, _is_small(beside(request).nbytes)
-        with precedence.under_way() if is_small else nullcontext():
-            with tracing.span("decode"), precedence.coming() if is_small else nullcontext():
-                submitted = self._submit(request)
-            with tracing.span("write"):
-                return self._answered(submitted.answer, request.sequence)
+        if any(change.part for change in request.changes) or not _is_small(_nbytes(beside(request))):
+            return self._committed(request, Courtesy(self._precedence))
+        with self._precedence.under_way():
+            return self._committed(request, Urgency(self._precedence))
+
+    def _committed(self, request: pb.CommitRequest, manner: Manner) -> pb.CommitAnswer:
+        with tracing.span("decode"):
+            submitted = self._submit(request, manner)
+        with tracing.span("write"):
+            return self._answered(submitted.answer, request.sequence)
 
     def write(self, requests: Iterator[Sent]) -> Iterator[pb.CommitAnswer]:
         """Pipelined commits: requests are taken while earlier ones are being written. An error ends the stream."""
@@ -92,11 +96,10 @@ class Writes:
         """Remove parts that no commit will name. Absent ones are passed over."""
         return pb.DropPartsAnswer(dropped=self._engine.parts.drop(request.parts, request.owner))
 
-    def _submit(self, sent: Sent) -> Request:
-        courtesy = Courtesy(self._precedence)
+    def _submit(self, sent: Sent, manner: Manner) -> Request:
         with ExitStack() as claims:
-            prepared = self._prepared(sent, claims, courtesy)
-            [queued] = self._queued([prepared], courtesy)
+            prepared = self._prepared(sent, claims, manner)
+            [queued] = self._queued([prepared], manner)
         return queued
 
     def _submitted(self, several: Sequence[Sent]) -> Iterator[Future[Answer]]:
@@ -124,7 +127,7 @@ class Writes:
             if refusal is not None:
                 raise refusal
 
-    def _queued(self, several: Sequence[Request], courtesy: Courtesy) -> Iterator[Request]:
+    def _queued(self, several: Sequence[Request], manner: Manner) -> Iterator[Request]:
         """Queue requests with what the index holds for their keys: those that are, up to one that cannot be.
 
         Small ones do not wait for the room of a large one that came with them.
@@ -132,7 +135,7 @@ class Writes:
         queued = 0
         try:
             if not all(_is_small(request.nbytes) for request in several):
-                courtesy.give_way()
+                manner.give_way()
             hints = iter(self._engine.foreseen([change.keys for request in several for change in request.changes]))
             for request in several:
                 request.take_hints(hints)
@@ -145,20 +148,21 @@ class Writes:
             for request in several[queued:]:
                 request.answer.cancel()  # which lets go of its parts
 
-    def _prepared(self, sent: Sent, claims: ExitStack, courtesy: Courtesy, *, waits: bool = True) -> Request:
+    def _prepared(self, sent: Sent, claims: ExitStack, manner: Manner, *, waits: bool = True) -> Request:
         """A request, decoded and checked; `claims` gets its turn and the memory for that, for which it `waits`."""
         message = beside(sent)
         request = message.request
         self._check(request)
         parts = [change.part for change in request.changes if change.part]
-        nbytes = message.nbytes + MOVE_BYTES * len(request.registers)  # to ask rows inside for their length copies them
+        nbytes = _nbytes(message)
         if parts:
             nbytes += self._engine.parts.bytes_of(parts)
             self._check_bytes(nbytes)
         if not _is_small(nbytes):
-            courtesy.give_way()
+            manner.give_way()
         claims.enter_context(self._engine.turn(nbytes, waits=waits))
         claim = claims.enter_context(self._decoding.taken(DECODING_COPIES * nbytes, waits=waits))
+        claims.enter_context(manner.coming())
         with ExitStack() as held:
             moves = moves_of(request, self._engine.limits)
             refusal: Refusal | None = None
@@ -229,6 +233,11 @@ class Writes:
         token = self._engine.view.token(answer.lsn)
         results = map(_message, answer.results)
         return pb.CommitAnswer(sequence=sequence, token=token, results=results, is_repeated=answer.is_repeated)
+
+
+def _nbytes(message: CommitMessage) -> int:
+    """About the memory of a request but for its parts: to ask rows inside for their length copies them."""
+    return message.nbytes + MOVE_BYTES * len(message.request.registers)
 
 
 def _is_small(nbytes: int) -> bool:

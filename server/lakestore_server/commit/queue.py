@@ -107,6 +107,7 @@ class CommitQueue:
 
     def __init__(self, limits: Limits, pace: Pace, refuse: Callable[[], None], precedence: Precedence) -> None:
         self._limits, self._pace, self._refuse, self._precedence = limits, pace, refuse, precedence
+        precedence.on_none_coming = self.wake
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._turns: deque[threading.Condition] = deque()

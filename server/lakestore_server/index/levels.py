@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -31,6 +32,10 @@ With 50 M keys and checkpoints of a million an entry is written 2.7 times, simul
 twice the bytes of the keys. Four of a size, and a base rewritten when the others hold half of it, would write it 4.1
 times for up to 7 runs and 1.5 times the bytes: a run costs a look-up a word of its filter, 7 ns a key, an entry that is
 written again 55 ns, and whatever memory new to the page cache costs.
+"""
+RUNS_TIMES = 3
+"""Times `SIMILAR` so many runs there are at most. Checkpoints of very different sizes would leave up to 122, simulated;
+so there are 24, and an entry is written 4.1 times at most.
 """
 
 
@@ -163,13 +168,17 @@ def due(sizes: Sequence[int]) -> int:
     """The number of the newest runs that are to be merged, by the entries of all, newest first; 0 for none.
 
     Eight of about one size make one of the next size, so that an entry is rewritten once for each power of eight; all
-    are merged when the others are some and hold as much as the oldest one.
+    are merged when the others are some and hold as much as the oldest one. Of too many, as many become one as cost the
+    fewest entries for each run less.
     """
     if len(sizes) >= SIMILAR // 2 and sum(sizes[:-1]) >= sizes[-1]:
         return len(sizes)
     for count in range(len(sizes) - 1, SIMILAR - 1, -1):
         if (SIMILAR - 1) * max(sizes[:count]) <= sum(sizes[:count]):
             return count
+    if len(sizes) > RUNS_TIMES * SIMILAR:
+        sums = list(accumulate(sizes))
+        return min(range(2, len(sizes) + 1), key=lambda count: sums[count - 1] / (count - 1))
     return 0
 
 

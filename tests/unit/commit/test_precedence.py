@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from lakestore_server.commit import precedence
-from lakestore_server.commit.precedence import Courtesy, Precedence
+from lakestore_server.commit.precedence import Courtesy, Manner, Precedence
 from lakestore_server.commit.producers import Writes
 from lakestore_server.commit.request import Request
 from tests.support.served import Served
@@ -60,6 +60,17 @@ def test_a_small_commit_that_fails_is_over() -> None:
     between.answered(LONG)
 
 
+def test_who_waits_for_small_commits_is_told_when_none_is_coming() -> None:
+    between, told = Precedence(), list[bool]()
+    between.on_none_coming = lambda: told.append(between.is_coming)
+    with suppress(InterruptedError), between.coming():
+        with between.coming():
+            pass
+        assert told == []
+        raise InterruptedError
+    assert told == [False]
+
+
 def test_requests_that_are_taken_together_wait_a_limited_time_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precedence, "GIVEN_SECONDS_MAX", 0.2)
     between = Precedence()
@@ -74,7 +85,7 @@ def test_requests_that_are_taken_together_wait_a_limited_time_in_all(monkeypatch
 def test_large_commits_give_way_and_small_ones_are_seen_before_they_are_queued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, seen = list[float](), list[tuple[bool, int]]()
+    given, seen = list[float](), list[int]()
     answered = Precedence.answered
 
     def noted_wait(way: Precedence, seconds: float) -> None:
@@ -84,20 +95,32 @@ def test_large_commits_give_way_and_small_ones_are_seen_before_they_are_queued(
     monkeypatch.setattr(Precedence, "answered", noted_wait)
     schema = pa.schema([("id", pa.int64()), ("v", pa.string())])
     with Served(tmp_path / "data") as served:
-        way, submit = served.engine.loop.precedence, Writes._submit
+        way, queued = served.engine.loop.precedence, Writes._queued
 
-        def noted(writes: Writes, sent: object) -> Request:
-            before = way.is_coming, len(way._under_way)
-            queued: Request = submit(writes, sent)  # type: ignore[arg-type]
-            seen.extend([before, (way.is_coming, len(way._under_way))])
-            return queued
+        def noted(writes: Writes, several: Sequence[Request], manner: Manner) -> Iterator[Request]:
+            seen.extend([way._coming, len(way._under_way)])
+            return queued(writes, several, manner)
 
-        monkeypatch.setattr(Writes, "_submit", noted)
+        monkeypatch.setattr(Writes, "_queued", noted)
         table = served.lake.create_table("d.t", schema, primary_key=["id"])
         table.upsert([{"id": 1, "v": "small"}])
-        assert (given, seen) == ([], [(True, 1), (True, 1)])
+        assert (given, seen) == ([], [1, 1])
         table.upsert(pa.table({"id": range(2_000), "v": ["large" * 20] * 2_000}, schema))
         assert len(given) == 2, "before it is decoded, and before its keys are looked up"
-        assert seen[2:] == [(False, 0), (False, 0)]
+        assert seen[2:] == [0, 0]
         assert not way.is_coming
         assert not way._under_way
+
+
+def test_a_small_commit_does_not_wait_for_itself_whatever_its_rows_become(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few columns of a wide table are a small message, and rows of all its columns."""
+    asked = list[float]()
+    monkeypatch.setattr(Precedence, "answered", lambda _, seconds: asked.append(seconds))
+    wide = pa.schema([("id", pa.int64()), *((f"v{number}", pa.int64()) for number in range(60))])
+    with Served(tmp_path / "data") as served:
+        table = served.lake.create_table("d.wide", wide, primary_key=["id"])
+        table.upsert(pa.table({"id": range(300), "v0": range(300)}))
+        assert table.scan().count() == 300
+    assert asked == []

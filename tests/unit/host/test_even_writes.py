@@ -12,7 +12,7 @@ import pytest
 from lakestore_server.host import even_writes
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import AppendFile, RealDisk
-from lakestore_server.host.even_writes import PIECE_BYTES, EvenWrites, write
+from lakestore_server.host.even_writes import PIECE_BYTES, UNCACHED_BYTES, EvenWrites, write
 
 POINTS = CrashPoint.SEGMENT_WRITTEN, CrashPoint.SEGMENT_SYNCED
 
@@ -85,10 +85,20 @@ def test_a_file_is_synced_after_its_last_piece_and_before_it_counts(tmp_path: Pa
     disk = NotingDisk()
     parts, note = [b"head", bytes(PIECE_BYTES)], disk.file.asked.append
     assert write(disk, tmp_path / "x", parts, POINTS, note, is_cached=is_cached) == PIECE_BYTES + 4
+    assert PIECE_BYTES < UNCACHED_BYTES, "so that one piece is not synced by itself"
     one = [PIECE_BYTES, *(["sync"] if is_cached else []), PIECE_BYTES]
     last = [4, "end", "SEGMENT_WRITTEN", "sync", "SEGMENT_SYNCED", 4]
     assert disk.file.asked == one + last, "and a merge pauses for each, however small"
     assert disk.is_cached is is_cached
+
+
+def test_a_file_past_the_page_cache_is_synced_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(even_writes, "PIECE_BYTES", 10)
+    monkeypatch.setattr(even_writes, "UNCACHED_BYTES", 30)
+    disk = NotingDisk()
+    write(disk, tmp_path / "x", [bytes(25), bytes(46)], POINTS, is_cached=False)
+    several = [10, 10, 10, "sync"]
+    assert disk.file.asked == [*several, *several, 10, 1, "end", "SEGMENT_WRITTEN", "sync", "SEGMENT_SYNCED"]
 
 
 def test_what_a_pause_raises_ends_the_work(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from lakestore.errors import NewerFormat
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.host.disk import RealDisk
-from lakestore_server.index import number_section
+from lakestore_server.index import levels, number_section
 from lakestore_server.index.entry import ABSENT, FLAG, table_prefix
 from lakestore_server.index.key_hash import key_hash
 from lakestore_server.index.keys import NumberKeys
@@ -258,6 +258,23 @@ def test_an_entry_that_is_not_its_own_is_damage_even_if_its_block_is_whole(tmp_p
     bound = table_prefix(1) + (7).to_bytes(8, "big"), table_prefix(1) + (9).to_bytes(8, "big")
     with pytest.raises(DamagedIndex, match="do not match their checks"):
         list(levels.ranges([bound], 5, table_prefix(1)))
+
+
+@pytest.mark.parametrize("base", [0, 50_000_000])
+@pytest.mark.parametrize("often", [1, 24, 50])
+def test_runs_stay_few_with_checkpoints_of_different_sizes(often: int, base: int) -> None:
+    """A large one now and then, and small ones between; or of any size."""
+    for small in (10_000, 0):
+        chance, sizes = random.Random(often), [base] if base else []
+        rewritten = added = 0
+        for at in range(1_000):
+            size = 1_000_000 if at % often == 0 else small or int(10 ** chance.uniform(1, 6.5))
+            sizes, added = [size, *sizes], added + size
+            while count := due(sizes):
+                rewritten += sum(sizes[:count])
+                sizes = [base if base and count == len(sizes) else sum(sizes[:count]), *sizes[count:]]
+            assert len(sizes) <= levels.RUNS_TIMES * levels.SIMILAR
+        assert rewritten <= 6 * added
 
 
 def test_runs_stay_few_and_entries_are_rewritten_seldom() -> None:
