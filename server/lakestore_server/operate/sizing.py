@@ -36,8 +36,7 @@ class Constant(Enum):
     RUN_ENTRY = 17.5, "bytes", "number, value, filter and sample of a run's entry: format of the index's runs"
     BYTE_ENTRY = 25.5, "bytes", "value, place, hash, filter and sample of an entry whose key is bytes: format of runs"
     KEY_WORD = 8.0, "bytes", "a key of bytes, with 4 of its table before it, is filled up to a multiple in a run"
-    RUNS_MOST = 1.5, "times", "runs before all are merged: the rule merges when they hold half of the oldest"
-    WIDE_RUNS_MOST = 2.0, "times", "the same where keys are bytes: the rule merges when they hold as much as the oldest"
+    RUNS_MOST = 2.0, "times", "runs before all are merged: the rule merges when the newer hold as much as the oldest"
     COMMIT_ENTRY = 40.0, "bytes", "a commit in the commit index of each bucket that it touches: five numbers"
     DISK_RATE = 250e6, "bytes/s", "synced writes on the bench's disk: Kafka with fsync gets 195 to 305 MB/s there"
     MERGE_RATE = 12e6, "entries/s", "8 M entries of three runs merged and written: 82 ns of a processor each"
@@ -230,12 +229,7 @@ class _Parts:
     def _index_most(self) -> float:
         if self._lived is None:
             return 0.0
-        return self._index_bytes * max(self._lived.entries_most, self.runs_most + 1)
-
-    @property
-    def runs_most(self) -> float:
-        """The entries of runs at rest at most, for each key."""
-        return (Constant.RUNS_MOST if self._is_number else Constant.WIDE_RUNS_MOST).amount
+        return self._index_bytes * max(self._lived.entries_most, Constant.RUNS_MOST.amount + 1)
 
     @property
     def _commit_bytes(self) -> float:

@@ -15,7 +15,7 @@ from lakestore_server.operate import memory
 from lakestore_server.operate.sizing import Constant, Sizing, Workload, sized
 from tests.bench.growth import measured
 from tests.bench.growth.measured import Measured, told
-from tests.bench.growth.rows import KINDS, NUMBER
+from tests.bench.growth.rows import KINDS
 
 PAGE = Path(__file__).parents[3] / "docs" / "sizing.md"
 NEXT = Workload(
@@ -49,10 +49,6 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _most(found: Measured) -> float:
-    return (Constant.RUNS_MOST if found.key == NUMBER else Constant.WIDE_RUNS_MOST).amount
-
-
 Compared = tuple[str, Callable[[Measured], float], Callable[[Sizing, Measured], float], Callable[[float], str]]
 _COMPARED: tuple[Compared, ...] = (
     (
@@ -64,7 +60,7 @@ _COMPARED: tuple[Compared, ...] = (
     (
         "index after the upserts, a key",
         lambda m: m.index_bytes_upserted / m.keys,
-        lambda s, m: _most(m) * s.value("disk", "index at rest") / m.keys,
+        lambda s, m: Constant.RUNS_MOST.amount * s.value("disk", "index at rest") / m.keys,
         lambda v: f"{v:.1f} B",
     ),
     (

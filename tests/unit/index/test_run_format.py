@@ -14,11 +14,11 @@ import pytest
 from lakestore.errors import NewerFormat
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.host.disk import RealDisk
-from lakestore_server.index import levels, number_section
+from lakestore_server.index import number_section
 from lakestore_server.index.entry import ABSENT, FLAG, table_prefix
 from lakestore_server.index.key_hash import key_hash
 from lakestore_server.index.keys import NumberKeys
-from lakestore_server.index.levels import Levels, due
+from lakestore_server.index.levels import RUNS_TIMES, SIMILAR, Levels, due
 from lakestore_server.index.number_section import NumberSection, packed
 from lakestore_server.index.overlay import merged
 from lakestore_server.index.run import HEADER_BYTES, Run
@@ -273,7 +273,7 @@ def test_runs_stay_few_with_checkpoints_of_different_sizes(often: int, base: int
             while count := due(sizes):
                 rewritten += sum(sizes[:count])
                 sizes = [base if base and count == len(sizes) else sum(sizes[:count]), *sizes[count:]]
-            assert len(sizes) <= levels.RUNS_TIMES * levels.SIMILAR
+            assert len(sizes) <= RUNS_TIMES * SIMILAR
         assert rewritten <= 6 * added
 
 
