@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import json
 import os
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from lakestore.cli.shell import is_complete, statements
 from tests.support.commands import leaves
 
 WIDE = "x" * 300
+_WHERE = "\x1b[6n"
+"""A program asks the terminal where the cursor is."""
 
 
 @pytest.fixture(scope="module")
@@ -251,33 +254,58 @@ def test_statements_of_a_pipe_are_run_one_by_one(server: str) -> None:
 
 
 class Terminal:
-    """A shell behind a pseudo-terminal."""
+    """A shell behind a pseudo-terminal.
+
+    The shell draws what differs from what it drew before, and how far a drawing goes hangs on how much of what was
+    typed it has read by then: look for what comes to be at once, as a completion, a prompt, a line that is printed.
+    """
 
     def __init__(self, server: str, state: Path) -> None:
         environment = os.environ | {"XDG_STATE_HOME": str(state), "TERM": "xterm", "PAGER": "cat", "NO_COLOR": "1"}
         self.pid, self._end = pty.fork()
         if not self.pid:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
             os.execve(sys.executable, [sys.executable, "-m", "lakestore", "sql", "--server", server], environment)
-        fcntl.ioctl(self._end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-        self.seen = ""
+        self.seen = self._said = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def type(self, keys: str) -> None:
         """Press keys."""
         self.seen = ""
         os.write(self._end, keys.encode())
 
-    def until(self, words: str, seconds: float = 30) -> str:
+    def interrupt(self) -> None:
+        """Press Ctrl-C once the prompt has given the terminal back: before, it would be a key of the line."""
+        self._wait(lambda: not self._is_prompt, "the prompt's end")
+        time.sleep(1)  # the query is under way
+        self.type("\x03")
+
+    def ready(self) -> None:
+        """Wait for the prompt behind what was printed; its text alone is drawn again with what was typed."""
+        self._wait(lambda: self._is_prompt, "a prompt")
+
+    @property
+    def _is_prompt(self) -> bool:
+        """Whether keys are taken as they are: a prompt turns the terminal's signals off, and on at its end."""
+        return not termios.tcgetattr(self._end)[3] & termios.ISIG
+
+    def until(self, words: str) -> str:
         """All that is shown until these words are."""
-        deadline = time.monotonic() + seconds
-        while words not in self.plain():
-            ready, _, _ = select.select([self._end], [], [], max(deadline - time.monotonic(), 0))
-            assert ready, f"{words!r} is not shown: {self.plain()[-800:]!r}"
-            self._take()
+        self._wait(lambda: words in self.plain(), words)
         return self.plain()
 
+    def _wait(self, holds: Callable[[], bool], what: str, seconds: float = 30) -> None:
+        deadline = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < deadline, f"{what!r} is not shown: {self.plain()[-800:]!r}"
+            if select.select([self._end], [], [], 0.05)[0]:
+                self._take()
+
     def _take(self) -> None:
-        found = os.read(self._end, 1 << 16).decode(errors="replace")
-        if "\x1b[6n" in found:
+        found = self._decoder.decode(os.read(self._end, 1 << 16))
+        asked = self._said.count(_WHERE)
+        self._said += found
+        for _ in range(self._said.count(_WHERE) - asked):
             os.write(self._end, b"\x1b[1;1R")  # where the cursor is
         self.seen += found
 
@@ -299,34 +327,35 @@ def test_a_shell_of_sql(server: str, tmp_path: Path) -> None:
     terminal.until("lake>")
     terminal.type(".tables\r")
     assert "orders" in terminal.until(" s\n")
+    terminal.ready()
     terminal.type("SELECT count(*) AS n,\r")
     terminal.until("…>")
     terminal.type("41 + 1 AS m FROM shop.ord\t")
-    terminal.until("shop.orders")
+    terminal.until("ers")  # shop.orders
     terminal.type(" WHERE id < 7;\r")
     shown = terminal.until("1 row")
     assert re.search(r"n +m\n *7 +42", shown)
-    terminal.until("lake>")
+    terminal.ready()
     terminal.type("SELECT whoo FROM shop.orders;\r")
     assert "error: " in terminal.until('"who"')
-    terminal.until("lake>")
+    terminal.ready()
     terminal.type("SELECT sum(a.range * b.range) FROM range(1000000) a, range(1000000) b;\r")
-    time.sleep(1.5)
-    terminal.type("\x03")
+    terminal.interrupt()
     terminal.until("interrupted")
-    terminal.until("lake>")
+    terminal.ready()
     terminal.type("SELECT id FROM shop.orders ORDER BY id;\r")
     assert "1,499" in terminal.until("1,500 rows")
-    terminal.until("lake>")
+    terminal.ready()
     terminal.type(".at 2020-01-01T00:00Z\r")
     terminal.until("00Z>")
     terminal.type("SELECT count(*) FROM shop.orders;\r")
     terminal.until("error: ")
+    terminal.ready()
     terminal.type(".at now\r")
     terminal.until("lake>")
     terminal.type("\\d shop.orders\r")
     assert "PRI" in terminal.until("rows")
-    terminal.until("lake>")
+    terminal.ready()
     terminal.type(".quit\r")
     assert terminal.end() == 0
     history = tmp_path / "lakestore" / "sql_history"
