@@ -14,6 +14,8 @@ from lakestore_server.index.entry import table_prefix
 log = logging.getLogger("lakestore.index")
 SHARE = 0.5
 """The part of a processor that a merge takes."""
+PAUSE_SECONDS_MAX = 0.1
+"""The longest pause: a slice takes milliseconds, but a process that was stopped for an hour in the midst of one."""
 RUNS_MANY = 16
 """With more runs a look-up costs more than a merge without pauses."""
 
@@ -52,7 +54,7 @@ class IndexMerger:
     def _pause(self, _entries: int) -> bool:
         """Wait as long as the slices since the last pause took; whether the merge goes on."""
         took = self._clock.monotonic() - self._began
-        pause = 0.0 if len(self._index.runs) > RUNS_MANY else took * (1 - SHARE) / SHARE
+        pause = 0.0 if len(self._index.runs) > RUNS_MANY else min(took * (1 - SHARE) / SHARE, PAUSE_SECONDS_MAX)
         is_closing = self._duty.wait(pause)
         self._began = self._clock.monotonic()
         return not is_closing
