@@ -232,7 +232,7 @@ class SegmentCut:
         if len(self._small) == 1:
             (only,) = self._small
             path = self._new_path(*only.key, only.segment.start, only.segment.end)
-            new_segment.write_encoded(self._disk, path, Encoded((), only.segment.part.data, b""))
+            new_segment.write_encoded(self._disk, path, Encoded((), [only.segment.part.data], b""))
             self._say_rewritten([only])
             data = self._disk.map(path)
             return {id(only.segment): only.segment.placed(path, Part(data, data))}

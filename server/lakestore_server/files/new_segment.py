@@ -19,6 +19,7 @@ import pyarrow as pa
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files.block_crcs import BLOCK, FINE_BLOCK, block_crcs
 from lakestore_server.files.extent import Extent
+from lakestore_server.files.joined_batch import joined, padded
 from lakestore_server.files.segment import (
     CRC,
     EXTENTS_VERSION,
@@ -68,12 +69,18 @@ class Encoded:
     """The bytes of a segment that is to be written."""
 
     head: Sequence[Any]
-    body: pa.Buffer
+    body: Sequence[pa.Buffer]
+    """Parts that lie behind one another, some in the memory of the rows that it was made of."""
     tail: bytes
+
+    @property
+    def parts(self) -> Sequence[Any]:
+        """All of it."""
+        return (*self.head, *self.body, self.tail)
 
     def whole(self) -> pa.Buffer:
         """All of it in one piece."""
-        return pa.py_buffer(b"".join((*self.head, self.body, self.tail)))
+        return pa.py_buffer(b"".join(self.parts))
 
 
 def encoded(chunks: Sequence[Chunk], *, keyed: bool, pieces: Sequence[Piece] | None = None) -> Encoded:
@@ -83,41 +90,56 @@ def encoded(chunks: Sequence[Chunk], *, keyed: bool, pieces: Sequence[Piece] | N
     index = CommitIndex.joined([chunk.index for chunk in chunks])
     extents = [piece for piece in every if isinstance(piece, Extent)]
     if keyed:
-        body, entries = _plain(piece() for piece in every if not isinstance(piece, Extent))
-        return _encoded(KEYED_VERSION, about | {"batches": entries}, body, index)
+        return encoded_rows([piece() for piece in every if not isinstance(piece, Extent)], about, index)
     names = list(dict.fromkeys(extent.file.name for extent in extents))
     body, entries = _packed(every, names)
     if not extents:
-        return _encoded(VERSION, about | {"batches": entries}, body, index)
+        return _encoded(VERSION, about | {"batches": entries}, [body], index)
     about |= {"batches": entries, "files": names}
-    return _encoded(EXTENTS_VERSION, about, body, index, [extent.crcs for extent in extents])
+    return _encoded(EXTENTS_VERSION, about, [body], index, [extent.crcs for extent in extents])
 
 
 def encoded_sparse(left: SparseRows) -> Encoded:
     """The rest of neighbouring chunks as a segment."""
-    rows, entries = _plain([left.batch])
-    numbers = [pa.py_buffer(np.ascontiguousarray(array)) for array in (left.offsets, left.kills)]
-    body = pa.py_buffer(b"".join(part for buffer in (rows, *numbers) for part in _padded(buffer)))
-    kills_at = rows.size + numbers[0].size + -numbers[0].size % 64
-    about = {"start": left.start, "end": left.end, "batches": entries, "schema": left.schema_id}
-    sparse = {"sparse": {"offsets": rows.size, "kills": [kills_at, len(left.kills)]}}
-    return _encoded(KEYED_VERSION, about | sparse, body, left.index)
+    about = {"start": left.start, "end": left.end, "schema": left.schema_id}
+    return encoded_rows([left.batch], about, left.index, (left.offsets, left.kills))
+
+
+def encoded_rows(
+    batches: Sequence[pa.RecordBatch],
+    about: dict[str, Any],
+    index: CommitIndex,
+    sparse: tuple[Ints, Ints] | None = None,
+) -> Encoded:
+    """Rows of a primary-key table as a segment of one batch.
+
+    `sparse` has the rows' offsets and the kills, where rows of the range are gone.
+    """
+    parts = joined(batches)
+    size = sum(part.size for part in parts)
+    about |= {"batches": [[0, size, sum(batch.num_rows for batch in batches)]]}
+    if sparse is not None:
+        offsets, kills = (padded([pa.py_buffer(np.ascontiguousarray(numbers))]) for numbers in sparse)
+        about |= {"sparse": {"offsets": size, "kills": [size + sum(map(len, offsets)), len(sparse[1])]}}
+        parts += [*offsets, *kills]
+    return _encoded(KEYED_VERSION, about, parts, index)
 
 
 def _encoded(
     version: int,
     about: dict[str, Any],
-    body: pa.Buffer,
+    body: Sequence[pa.Buffer],
     index: CommitIndex,
     beside: Sequence[npt.NDArray[np.uint32]] = (),
 ) -> Encoded:
     """`beside` has the checksums of blocks that lie elsewhere."""
-    crcs = block_crcs(body, block=FINE_BLOCK if version == KEYED_VERSION else BLOCK)
-    head, tail = framed(version, about, len(body), np.concatenate([crcs, *beside]), index)
+    crcs = block_crcs(*body, block=FINE_BLOCK if version == KEYED_VERSION else BLOCK)
+    size = sum(part.size for part in body)
+    head, tail = _framed(version, about, size, np.concatenate([crcs, *beside]), index)
     return Encoded(head, body, tail)
 
 
-def framed(
+def _framed(
     version: int, about: dict[str, Any], size: int, crcs: npt.NDArray[np.uint32], index: CommitIndex
 ) -> tuple[Sequence[Any], bytes]:
     """(what stands in front of a body of so many bytes, what stands behind it)."""
@@ -146,19 +168,7 @@ def write_sparse(disk: Disk, path: Path, left: SparseRows) -> int:
 
 def write_encoded(disk: Disk, path: Path, segment: Encoded) -> int:
     """Write a segment as one synced file; its size. The folder is the caller's to sync."""
-    return even_writes.write(disk, path, [*segment.head, segment.body, segment.tail], POINTS)
-
-
-def _plain(batches: Iterable[pa.RecordBatch]) -> tuple[pa.Buffer, list[list[int]]]:
-    """One batch as it is, for random reads."""
-    every = list(batches)
-    batch = pa.concat_batches(every) if len(every) > 1 else every[0]
-    buffer = batch.serialize()
-    padded = pa.allocate_buffer(buffer.size + -buffer.size % 64)
-    with pa.FixedSizeBufferWriter(padded) as copy:  # others compute meanwhile, as they do not beside a join of bytes
-        copy.write(buffer)
-        copy.write(bytes(padded.size - buffer.size))
-    return padded, [[0, buffer.size, batch.num_rows]]
+    return even_writes.write(disk, path, segment.parts, POINTS)
 
 
 def _packed(pieces: Sequence[Piece], names: Sequence[str]) -> tuple[pa.Buffer, list[list[int]]]:
