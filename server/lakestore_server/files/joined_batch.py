@@ -1,7 +1,8 @@
-"""Several batches as one message of Arrow, in parts that lie behind one another: most rows are not copied for it.
+"""Several batches as one message of Arrow, in parts that lie behind one another: large ones are not copied for it.
 
 The values of a column are those of the batches one after the other, as they lie in memory or in a mapped file; of texts
-the offsets are made anew. Columns in which values are missing, booleans, lists and such are put together by Arrow.
+the offsets are made anew. Short pieces, columns in which values are missing, booleans, lists and such are put together
+by Arrow.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import pyarrow as pa
 
 from lakestore_server.arrays.flat_batch import is_text, word_bytes
 
+SHORT = 64 << 10
+"""Pieces of a column that are shorter on average are copied by Arrow, which takes less time than to handle each."""
 PADDED = 64
 """The message and what follows it begin at multiples of this."""
 _OFFSET_BYTES, _OFFSETS_END = 4, (1 << 31) - 1
@@ -65,7 +68,8 @@ def _column(pieces: Sequence[pa.Array], place: Place) -> pa.Array:
     """The values of all pieces in one array; some of its buffers may be places."""
     kind, rows = pieces[0].type, sum(map(len, pieces))
     words, count = word_bytes(kind)
-    if any(piece.null_count for piece in pieces) or not (words or is_text(kind)):
+    is_short = sum(piece.nbytes for piece in pieces) < SHORT * len(pieces)
+    if is_short or any(piece.null_count for piece in pieces) or not (words or is_text(kind)):
         return pa.concat_arrays(pieces)
     if words:
         width = words * count

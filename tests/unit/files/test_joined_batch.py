@@ -68,22 +68,27 @@ def read(parts: Sequence[pa.Buffer], schema: pa.Schema) -> pa.RecordBatch:
     return found
 
 
+@pytest.mark.parametrize("short", [0, joined_batch.SHORT], ids=["long pieces", "short pieces"])
 @pytest.mark.parametrize("missing", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("counts", [[5], [0], [0, 3, 0], [300, 1, 77], [40] * 20])
-def test_the_message_has_the_rows_of_all_batches(counts: list[int], missing: float) -> None:
+def test_the_message_has_the_rows_of_all_batches(
+    counts: list[int], missing: float, short: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joined_batch, "SHORT", short)
     whole = rows(500, missing)
     batches = [rows(count, missing) for count in counts]
     for several in (batches, [*batches, whole.slice(7, 130), whole.slice(499)], [whole.slice(500), *batches]):
         assert read(joined(several), SCHEMA).equals(pa.concat_batches(several))
 
 
-def test_rows_with_and_without_missing_values_are_joined() -> None:
+def test_rows_with_and_without_missing_values_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined_batch, "SHORT", 0)
     several = [rows(9, 0.0), rows(9, 0.5), rows(9, 0.0)]
     assert read(joined(several), SCHEMA).equals(pa.concat_batches(several))
 
 
-def test_values_are_not_copied_but_offsets_of_texts_are_made() -> None:
-    several = [rows(4_000, 0.0).select(FLAT.names), rows(4_000, 0.0).select(FLAT.names).slice(100, 3_000)]
+def test_values_in_long_pieces_are_not_copied_but_offsets_of_texts_are_made() -> None:
+    several = [rows(20_000, 0.0).select(FLAT.names), rows(20_000, 0.0).select(FLAT.names).slice(100, 19_000)]
     ours = {(b.address, b.address + b.size) for batch in several for c in batch.columns for b in c.buffers() if b}
     before = pa.total_allocated_bytes()
     parts = joined(several)
@@ -94,6 +99,7 @@ def test_values_are_not_copied_but_offsets_of_texts_are_made() -> None:
 
 
 def test_texts_of_more_than_two_gigabytes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined_batch, "SHORT", 0)
     several = [pa.record_batch({"text": ["abcd", "e"]})] * 2
     monkeypatch.setattr(joined_batch, "_OFFSETS_END", 10)
     joined(several)
