@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 from lakestore.rows.keys import number_width
 from lakestore_server.commit.loop import CommitLoop
-from lakestore_server.host.clock import Clock
 from lakestore_server.host.worker import Worker
 from lakestore_server.index.entry import table_prefix
 
 log = logging.getLogger("lakestore.index")
 SHARE = 0.5
 """The part of a processor that a merge takes."""
-PAUSE_SECONDS_MAX = 0.1
-"""The longest pause: a slice takes milliseconds, but a process that was stopped for an hour in the midst of one."""
+PAUSE_SECONDS_MAX = 1.0
+"""The longest pause: a slice takes less, unless its process was stopped in the midst of it, for an hour maybe."""
 RUNS_MANY = 16
 """With more runs a look-up costs more than a merge without pauses."""
 
@@ -23,8 +23,8 @@ RUNS_MANY = 16
 class IndexMerger:
     """One merge at a time, in its own thread."""
 
-    def __init__(self, loop: CommitLoop, clock: Clock) -> None:
-        self._loop, self._index, self._clock = loop, loop.index, clock
+    def __init__(self, loop: CommitLoop) -> None:
+        self._loop, self._index = loop, loop.index
         self._began = 0.0
         self._running = threading.Lock()
         self._duty = Worker(loop.supervisor, "index-merge", self.run_once, _failed)
@@ -42,7 +42,7 @@ class IndexMerger:
     def run_once(self) -> None:
         """Merge and lift until nothing is due."""
         with self._running:
-            self._began = self._clock.monotonic()
+            self._began = time.monotonic()
             while self._index.work(self._widths(), self._pause):
                 pass
 
@@ -53,10 +53,10 @@ class IndexMerger:
 
     def _pause(self, _entries: int) -> bool:
         """Wait as long as the slices since the last pause took; whether the merge goes on."""
-        took = self._clock.monotonic() - self._began
+        took = time.monotonic() - self._began
         pause = 0.0 if len(self._index.runs) > RUNS_MANY else min(took * (1 - SHARE) / SHARE, PAUSE_SECONDS_MAX)
         is_closing = self._duty.wait(pause)
-        self._began = self._clock.monotonic()
+        self._began = time.monotonic()
         return not is_closing
 
 

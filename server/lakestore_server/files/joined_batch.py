@@ -1,4 +1,4 @@
-"""Several batches as one message of Arrow, in parts that lie behind one another: large ones are not copied for it.
+"""Several batches as one message of Arrow, in parts that lie behind one another, without copies of long pieces.
 
 The values of a column are those of the batches one after the other, as they lie in memory or in a mapped file; of texts
 the offsets are made anew. Short pieces, columns in which values are missing, booleans, lists and such are put together
@@ -8,37 +8,44 @@ by Arrow.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from lakestore_server.arrays.flat_batch import is_text, word_bytes
+from lakestore.errors import Internal
+from lakestore_server.arrays.flat_batch import is_text
 
 SHORT = 64 << 10
-"""Pieces of a column that are shorter on average are copied by Arrow, which takes less time than to handle each."""
+"""Pieces that are shorter on average are copied by Arrow: to handle each takes longer, and the interpreter's lock."""
 PADDED = 64
 """The message and what follows it begin at multiples of this."""
-_OFFSET_BYTES, _OFFSETS_END = 4, (1 << 31) - 1
+_OFFSET_BYTES, _OFFSET_MAX = 4, (1 << 31) - 1
 
 
-def joined(batches: Sequence[pa.RecordBatch]) -> list[pa.Buffer]:
-    """The message of all rows, padded; the parts hold the batches' memory."""
-    schema, places = batches[0].schema, _Places()
-    columns = [_column([batch.column(at) for batch in batches], places.place) for at in range(len(schema))]
+def joined_message(batches: Sequence[pa.RecordBatch]) -> list[pa.Buffer]:
+    """The message of all rows, padded. Its parts hold the memory of the batches, which nobody changes meanwhile."""
+    batch, places = batches[0], _Places()
+    if sum(each.get_total_buffer_size() for each in batches) < SHORT * len(batches):
+        batch = pa.concat_batches(batches)
+    elif len(batches) > 1:
+        if any(not other.schema.equals(batch.schema) for other in batches):
+            raise pa.ArrowInvalid("the batches have different schemas")
+        columns = [_column([each.column(at) for each in batches], places) for at in range(batch.num_columns)]
+        batch = pa.record_batch(columns, schema=batch.schema)
     sink = _Sink()
-    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), schema) as writer:
-        writer.write_batch(pa.record_batch(columns, schema=schema))
-        parts = _without(sink.parts, schema.serialize().size)  # which is the table's
-        return padded([each for part in parts for each in places.filled(part)])
+    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), batch.schema) as writer:
+        writer.write_batch(batch)
+        parts = list(_without(sink.parts, batch.schema.serialize().size))  # which is the table's
+    return padded(places.filled(parts))
 
 
-def padded(parts: list[pa.Buffer]) -> list[pa.Buffer]:
+def padded(parts: Sequence[pa.Buffer]) -> list[pa.Buffer]:
     """Parts up to a multiple of `PADDED` bytes."""
     short = -sum(part.size for part in parts) % PADDED
-    return [*parts, pa.py_buffer(bytes(short))] if short else parts
+    return [*parts, pa.py_buffer(bytes(short))] if short else list(parts)
 
 
 class _Places:
@@ -46,6 +53,8 @@ class _Places:
 
     def __init__(self) -> None:
         self._sources: dict[int, Sequence[pa.Buffer]] = {}
+        self._memory: list[pa.Buffer] = []
+        """So that no other buffer gets one of the addresses."""
 
     def place(self, sources: Sequence[pa.Buffer]) -> pa.Buffer:
         """The place of bytes that lie in several pieces elsewhere."""
@@ -53,39 +62,61 @@ class _Places:
         if not size:
             return pa.py_buffer(b"")
         place = pa.py_buffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ))
+        self._memory.append(place)
         self._sources[place.address] = sources
         return place
 
-    def filled(self, part: pa.Buffer) -> Sequence[pa.Buffer]:
-        """A part itself, or the pieces whose place it is."""
-        return self._sources.get(part.address, (part,)) if part.size else ()
+    def filled(self, parts: Sequence[pa.Buffer]) -> list[pa.Buffer]:
+        """The parts with the pieces in their places, each of which must be there as it is."""
+        found: list[pa.Buffer] = []
+        for part in parts:
+            sources = self._sources.pop(part.address, None) or (part,)
+            if part.size != sum(source.size for source in sources):
+                raise Internal("Arrow has written a part of a buffer")
+            found += sources
+        if self._sources:
+            raise Internal("Arrow has written copies of buffers")
+        return found
 
 
-Place = Callable[[Sequence[pa.Buffer]], pa.Buffer]
-
-
-def _column(pieces: Sequence[pa.Array], place: Place) -> pa.Array:
-    """The values of all pieces in one array; some of its buffers may be places."""
-    kind, rows = pieces[0].type, sum(map(len, pieces))
-    words, count = word_bytes(kind)
-    is_short = sum(piece.nbytes for piece in pieces) < SHORT * len(pieces)
-    if is_short or any(piece.null_count for piece in pieces) or not (words or is_text(kind)):
+def _column(pieces: Sequence[pa.Array], places: _Places) -> pa.Array:
+    """The values of all pieces in one array, whose long buffers may be places."""
+    kind = pieces[0].type
+    width = _width(kind)
+    if width:
+        is_short = sum(map(len, pieces)) * width < SHORT * len(pieces)
+    else:
+        is_short = not is_text(kind) or sum(piece.nbytes for piece in pieces) < SHORT * len(pieces)
+    if is_short or any(piece.null_count for piece in pieces):
         return pa.concat_arrays(pieces)
-    if words:
-        width = words * count
-        values = [piece.buffers()[1].slice(piece.offset * width, len(piece) * width) for piece in pieces if len(piece)]
-        return pa.Array.from_buffers(kind, rows, [None, place(values)], null_count=0)
-    texts = [_text(piece) for piece in pieces if len(piece)]
-    sizes = [data.size for _, data in texts]
-    if sum(sizes) > _OFFSETS_END:
+    held = [piece for piece in pieces if len(piece)]
+    buffers = _values(held, width, places) if width else _texts(held, places)
+    return pa.Array.from_buffers(kind, sum(map(len, held)), [None, *buffers], null_count=0)
+
+
+def _width(kind: pa.DataType) -> int:
+    """Bytes of each value; 0 where that differs, or where values are no whole bytes."""
+    is_even = pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind)
+    return kind.bit_width // 8 if is_even and not pa.types.is_boolean(kind) else 0
+
+
+def _values(pieces: Sequence[pa.Array], width: int, places: _Places) -> list[pa.Buffer]:
+    """The buffer of values of one width."""
+    return [places.place([each.buffers()[1].slice(each.offset * width, len(each) * width) for each in pieces])]
+
+
+def _texts(pieces: Sequence[pa.Array], places: _Places) -> list[pa.Buffer]:
+    """The buffers of texts: their offsets, and their bytes."""
+    ends, data = zip(*map(_text, pieces), strict=True)
+    sizes = [each.size for each in data]
+    if sum(sizes) > _OFFSET_MAX:
         raise pa.ArrowInvalid("the texts of one column take more than 2 GB: their offsets have 32 bits")
-    offsets = np.zeros(rows + 1, dtype=np.int32)
+    offsets = np.zeros(sum(map(len, pieces)) + 1, dtype=np.int32)
     at = 1
-    for (ends, _), begin in zip(texts, accumulate(sizes, initial=0), strict=False):
-        np.add(ends[1:], begin - int(ends[0]), out=offsets[at : at + len(ends) - 1])
-        at += len(ends) - 1
-    buffers = [None, pa.py_buffer(offsets), place([data for _, data in texts])]
-    return pa.Array.from_buffers(kind, rows, buffers, null_count=0)
+    for each, begin in zip(ends, accumulate(sizes, initial=0), strict=False):
+        np.add(each[1:], begin - int(each[0]), out=offsets[at : at + len(each) - 1])
+        at += len(each) - 1
+    return [pa.py_buffer(offsets), places.place(data)]
 
 
 def _text(piece: pa.Array) -> tuple[np.ndarray[Any, np.dtype[np.int32]], pa.Buffer]:
@@ -106,7 +137,7 @@ def _without(parts: Sequence[pa.Buffer], count: int) -> Iterator[pa.Buffer]:
 
 
 class _Sink:
-    """Keeps what is written to it as it is."""
+    """Keeps what is written to it as it is. `pa.PythonFile` asks for the rest of a file's methods."""
 
     closed = False
 

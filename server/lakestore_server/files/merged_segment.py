@@ -16,6 +16,7 @@ from lakestore_server.files.new_segment import POINTS, encoded_rows
 from lakestore_server.files.segment import Segment
 from lakestore_server.host import even_writes
 from lakestore_server.host.disk import Disk
+from lakestore_server.host.mapping import read_in
 from lakestore_server.state.commit_index import CommitIndex
 
 
@@ -24,6 +25,8 @@ def write(disk: Disk, path: Path, segments: Sequence[Segment], pause: Callable[[
 
     `pause` is told of bytes that were written, and what it raises ends the work. `is_cached` is `even_writes.write`'s.
     """
+    for segment in segments:
+        read_in(segment.part.data)
     pieces = [piece for segment in segments for piece in segment.batches()]
     batches, first, last = [piece.load() for piece in pieces], segments[0], segments[-1]
     about = {"start": first.start, "end": last.end, "schema": first.schema_id}

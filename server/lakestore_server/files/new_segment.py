@@ -19,7 +19,7 @@ import pyarrow as pa
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files.block_crcs import BLOCK, FINE_BLOCK, block_crcs
 from lakestore_server.files.extent import Extent
-from lakestore_server.files.joined_batch import joined, padded
+from lakestore_server.files.joined_batch import PADDED, joined_message, padded
 from lakestore_server.files.segment import (
     CRC,
     EXTENTS_VERSION,
@@ -57,11 +57,6 @@ class SparseRows:
     kills: Ints
     """Offsets that gone records superseded, and whose rows may still be there; sorted."""
     index: CommitIndex
-
-
-def _padded(data: Any) -> list[Any]:
-    size = len(data)
-    return [data, bytes(-size % 64)] if size % 64 else [data]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +106,13 @@ def encoded_rows(
     index: CommitIndex,
     sparse: tuple[Ints, Ints] | None = None,
 ) -> Encoded:
-    """Rows of a primary-key table as a segment of one batch.
+    """Rows of a primary-key table as a segment of one batch, whose entry counts what pads it.
 
     `sparse` has the rows' offsets and the kills, where rows of the range are gone.
     """
-    parts = joined(batches)
+    parts = joined_message(batches)
     size = sum(part.size for part in parts)
-    about |= {"batches": [[0, size, sum(batch.num_rows for batch in batches)]]}
+    about = about | {"batches": [[0, size, sum(batch.num_rows for batch in batches)]]}
     if sparse is not None:
         offsets, kills = (padded([pa.py_buffer(np.ascontiguousarray(numbers))]) for numbers in sparse)
         about |= {"sparse": {"offsets": size, "kills": [size + sum(map(len, offsets)), len(sparse[1])]}}
@@ -148,7 +143,7 @@ def _framed(
     meta = orjson.dumps(about | {"commits": len(index.lsn)})
     header = HEADER.pack(MAGIC, version, 0, len(meta), size, len(tail))
     crc = crc32c(tail, crc32c(meta, crc32c(header)))
-    return [(header + CRC.pack(crc)).ljust(HEADER_BYTES, b"\0"), *_padded(meta)], tail
+    return [(header + CRC.pack(crc)).ljust(HEADER_BYTES, b"\0"), *padded([pa.py_buffer(meta)])], tail
 
 
 def write(
@@ -191,7 +186,7 @@ def _packed_into(sink: pa.BufferOutputStream, batch: pa.RecordBatch) -> list[int
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_batch(batch)
     size = sink.tell() - at
-    sink.write(bytes(-size % 64))
+    sink.write(bytes(-size % PADDED))
     return [at, size, batch.num_rows]
 
 

@@ -16,7 +16,7 @@ _MMAP.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, 
 _MUNMAP.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _MADVISE = _LIBC.madvise
 _MADVISE.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_WILL_NEED = 3
+_WILL_NEED, _POPULATE_READ = 3, 22
 _ASKED_BYTES = 1 << 20
 """Bytes to ask for at once: of more, Linux reads but the first megabyte or so."""
 _FAILED = ctypes.c_void_p(-1).value
@@ -57,3 +57,13 @@ def will_need(data: pa.Buffer) -> None:
     end = data.address + data.size
     for at in range(data.address - data.address % mmap.PAGESIZE, end, _ASKED_BYTES):
         _MADVISE(at, min(_ASKED_BYTES, end - at), _WILL_NEED)
+
+
+def read_in(data: pa.Buffer) -> None:
+    """Wait until the system has read a part of a mapped file; others run meanwhile, as they may not in a page fault.
+
+    A system that cannot do that (Linux before 5.14) is asked to read it.
+    """
+    begin = data.address - data.address % mmap.PAGESIZE
+    if _MADVISE(begin, data.address + data.size - begin, _POPULATE_READ):
+        will_need(data)

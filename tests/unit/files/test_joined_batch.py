@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from lakestore.errors import Internal
 from lakestore_server.files import joined_batch
-from lakestore_server.files.joined_batch import joined
+from lakestore_server.files.joined_batch import joined_message
 from tests.support.seeds import seeded
 
 FLAT = pa.schema([("number", pa.int64()), ("text", pa.string()), ("octets", pa.binary()), ("seven", pa.binary(7))])
@@ -31,7 +32,7 @@ SCHEMA = pa.schema(
 )
 
 
-def rows(count: int, missing: float) -> pa.RecordBatch:
+def rows(count: int, missing: float, schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
     """Random rows, of which so large a part of the values is missing."""
     chance = seeded(5)
 
@@ -39,7 +40,7 @@ def rows(count: int, missing: float) -> pa.RecordBatch:
         made = [_value(kind, chance.randrange(1 << 30)) for _ in range(count)]
         return [None if chance.random() < missing else value for value in made]
 
-    return pa.record_batch([pa.array(column(field.type), field.type) for field in SCHEMA], schema=SCHEMA)
+    return pa.record_batch([pa.array(column(field.type), field.type) for field in schema], schema=schema)
 
 
 def _value(kind: pa.DataType, n: int) -> object:
@@ -68,7 +69,7 @@ def read(parts: Sequence[pa.Buffer], schema: pa.Schema) -> pa.RecordBatch:
     return found
 
 
-@pytest.mark.parametrize("short", [0, joined_batch.SHORT], ids=["long pieces", "short pieces"])
+@pytest.mark.parametrize("short", [1, joined_batch.SHORT], ids=["long pieces", "short pieces"])
 @pytest.mark.parametrize("missing", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("counts", [[5], [0], [0, 3, 0], [300, 1, 77], [40] * 20])
 def test_the_message_has_the_rows_of_all_batches(
@@ -78,20 +79,20 @@ def test_the_message_has_the_rows_of_all_batches(
     whole = rows(500, missing)
     batches = [rows(count, missing) for count in counts]
     for several in (batches, [*batches, whole.slice(7, 130), whole.slice(499)], [whole.slice(500), *batches]):
-        assert read(joined(several), SCHEMA).equals(pa.concat_batches(several))
+        assert read(joined_message(several), SCHEMA).equals(pa.concat_batches(several))
 
 
-def test_rows_with_and_without_missing_values_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined_batch, "SHORT", 0)
+def test_rows_with_and_without_missing_values_are_joined_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined_batch, "SHORT", 1)
     several = [rows(9, 0.0), rows(9, 0.5), rows(9, 0.0)]
-    assert read(joined(several), SCHEMA).equals(pa.concat_batches(several))
+    assert read(joined_message(several), SCHEMA).equals(pa.concat_batches(several))
 
 
 def test_values_in_long_pieces_are_not_copied_but_offsets_of_texts_are_made() -> None:
-    several = [rows(20_000, 0.0).select(FLAT.names), rows(20_000, 0.0).select(FLAT.names).slice(100, 19_000)]
+    several = [rows(20_000, 0.0, FLAT), rows(20_000, 0.0, FLAT).slice(100, 19_000)]
     ours = {(b.address, b.address + b.size) for batch in several for c in batch.columns for b in c.buffers() if b}
     before = pa.total_allocated_bytes()
-    parts = joined(several)
+    parts = joined_message(several)
     assert pa.total_allocated_bytes() - before < 4_096, "Arrow has made a copy"
     inside = [part for part in parts if any(low <= part.address < high for low, high in ours)]
     texts = sum(pc.sum(pc.binary_length(batch[name])).as_py() for batch in several for name in ("text", "octets"))
@@ -99,10 +100,44 @@ def test_values_in_long_pieces_are_not_copied_but_offsets_of_texts_are_made() ->
 
 
 def test_texts_of_more_than_two_gigabytes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined_batch, "SHORT", 0)
+    monkeypatch.setattr(joined_batch, "SHORT", 1)
     several = [pa.record_batch({"text": ["abcd", "e"]})] * 2
-    monkeypatch.setattr(joined_batch, "_OFFSETS_END", 10)
-    joined(several)
-    monkeypatch.setattr(joined_batch, "_OFFSETS_END", 9)
+    monkeypatch.setattr(joined_batch, "_OFFSET_MAX", 10)
+    joined_message(several)
+    monkeypatch.setattr(joined_batch, "_OFFSET_MAX", 9)
     with pytest.raises(pa.ArrowInvalid, match="2 GB"):
-        joined(several)
+        joined_message(several)
+
+
+@pytest.mark.parametrize("short", [1, joined_batch.SHORT])
+@pytest.mark.parametrize(
+    "other",
+    [
+        pa.record_batch({"a": [1.5], "b": [2]}),
+        pa.record_batch({"a": pa.array([5], pa.timestamp("us")), "b": [2]}),
+        pa.record_batch({"b": [1], "a": [2]}),
+        pa.record_batch({"a": [1], "b": [2], "c": [3]}),
+        pa.record_batch({"a": [1], "b": pa.array([2], pa.int32())}),
+    ],
+)
+def test_batches_of_other_columns_are_refused(
+    other: pa.RecordBatch, short: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joined_batch, "SHORT", short)
+    with pytest.raises(pa.ArrowInvalid, match=r"(?i)schema"):
+        joined_message([pa.record_batch({"a": [1], "b": [2]}), other])
+
+
+@pytest.mark.parametrize("made", [lambda data: pa.py_buffer(bytes(data)), lambda data: data.slice(0, data.size - 8)])
+def test_places_that_arrow_copies_or_cuts_are_told(
+    made: Callable[[pa.Buffer], pa.Buffer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joined_batch, "SHORT", 1)
+    write = joined_batch._Sink.write
+
+    def written(sink: object, data: pa.Buffer) -> int:
+        return write(sink, made(data) if len(data) > 1_000 else data)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(joined_batch._Sink, "write", written)
+    with pytest.raises(Internal, match="Arrow has written"):
+        joined_message([pa.record_batch({"a": range(1000)})] * 2)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lakestore_server.host.mapping import mapped, will_need
+from lakestore_server.host import mapping
+from lakestore_server.host.mapping import mapped, read_in, will_need
 from tests.support.page_cache import forget, pages_in_memory
 from tests.support.waiting import until
 
@@ -80,3 +81,18 @@ def test_what_is_needed_is_read(file: Path) -> None:
     will_need(buffer.slice(5_000_001, 1 << 20))
     until(lambda: pages_in_memory(buffer.slice(5_000_001, 1 << 20)) >= 256, "the part")
     assert pages_in_memory(buffer.slice(0, 1 << 20)) == 0
+
+
+@pytest.mark.parametrize("advice", [mapping._POPULATE_READ, -1], ids=["at once", "a system that cannot do that"])
+def test_what_is_read_next_is_read_in(file: Path, advice: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapping, "_POPULATE_READ", advice)
+    with file.open("r+b") as opened:
+        opened.write(os.urandom(8 << 20))
+    forget(file)
+    buffer = mapped(file)
+    part = buffer.slice(5_000_001, 1 << 20)
+    read_in(part)
+    if advice == -1:
+        until(lambda: pages_in_memory(part) >= 256, "the part")
+    assert pages_in_memory(part) >= 256
+    assert pages_in_memory(buffer.slice(0, 1 << 20)) < 256, "the disk may read somewhat more, but not all"
