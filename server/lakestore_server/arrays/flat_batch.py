@@ -29,15 +29,19 @@ class Watch(Protocol):
         """The first and the last byte of ranges that are read next; raises where they must not be."""
 
 
+def value_bytes(kind: pa.DataType) -> int:
+    """Bytes of each value; 0 where that differs, or where values are no whole bytes."""
+    is_even = pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind)
+    return kind.bit_width // 8 if is_even and not pa.types.is_boolean(kind) else 0
+
+
 def word_bytes(kind: pa.DataType) -> tuple[int, int]:
     """(bytes of a word, words of a value) of a flat type of one width; (0, 0) for others, booleans among them."""
-    if pa.types.is_boolean(kind) or not (
-        pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind)
-    ):
+    width = value_bytes(kind)
+    if not width:
         return 0, 0
-    width = kind.bit_width // 8
     if pa.types.is_fixed_size_binary(kind) and width not in (1, 2, 4, 8, 16):
-        return (1, width) if 0 < width <= 64 else (0, 0)
+        return (1, width) if width <= 64 else (0, 0)
     return min(width, 8), max(width // 8, 1)
 
 

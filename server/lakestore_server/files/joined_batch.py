@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.errors import Internal
-from lakestore_server.arrays.flat_batch import is_text
+from lakestore_server.arrays.flat_batch import is_text, value_bytes
 
 SHORT = 64 << 10
 """Pieces that are shorter on average are copied by Arrow: to handle each takes longer, and the interpreter's lock."""
@@ -49,12 +49,13 @@ def padded(parts: Sequence[pa.Buffer]) -> list[pa.Buffer]:
 
 
 class _Places:
-    """Memory of which nothing but the addresses is used: Arrow passes buffers on without a look at them."""
+    """Memory of which nothing but the addresses is used: Arrow passes buffers on without a look at them.
+
+    Whoever asked for a place holds it until all are filled, so that no other buffer gets its address.
+    """
 
     def __init__(self) -> None:
         self._sources: dict[int, Sequence[pa.Buffer]] = {}
-        self._memory: list[pa.Buffer] = []
-        """So that no other buffer gets one of the addresses."""
 
     def place(self, sources: Sequence[pa.Buffer]) -> pa.Buffer:
         """The place of bytes that lie in several pieces elsewhere."""
@@ -62,7 +63,6 @@ class _Places:
         if not size:
             return pa.py_buffer(b"")
         place = pa.py_buffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ))
-        self._memory.append(place)
         self._sources[place.address] = sources
         return place
 
@@ -81,23 +81,17 @@ class _Places:
 
 def _column(pieces: Sequence[pa.Array], places: _Places) -> pa.Array:
     """The values of all pieces in one array, whose long buffers may be places."""
-    kind = pieces[0].type
-    width = _width(kind)
+    kind, rows = pieces[0].type, sum(map(len, pieces))
+    width = value_bytes(kind)
     if width:
-        is_short = sum(map(len, pieces)) * width < SHORT * len(pieces)
+        is_short = rows * width < SHORT * len(pieces)
     else:
         is_short = not is_text(kind) or sum(piece.nbytes for piece in pieces) < SHORT * len(pieces)
     if is_short or any(piece.null_count for piece in pieces):
         return pa.concat_arrays(pieces)
     held = [piece for piece in pieces if len(piece)]
     buffers = _values(held, width, places) if width else _texts(held, places)
-    return pa.Array.from_buffers(kind, sum(map(len, held)), [None, *buffers], null_count=0)
-
-
-def _width(kind: pa.DataType) -> int:
-    """Bytes of each value; 0 where that differs, or where values are no whole bytes."""
-    is_even = pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind)
-    return kind.bit_width // 8 if is_even and not pa.types.is_boolean(kind) else 0
+    return pa.Array.from_buffers(kind, rows, [None, *buffers], null_count=0)
 
 
 def _values(pieces: Sequence[pa.Array], width: int, places: _Places) -> list[pa.Buffer]:

@@ -82,7 +82,7 @@ def test_the_message_has_the_rows_of_all_batches(
         assert read(joined_message(several), SCHEMA).equals(pa.concat_batches(several))
 
 
-def test_rows_with_and_without_missing_values_are_joined_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_with_and_without_missing_values_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joined_batch, "SHORT", 1)
     several = [rows(9, 0.0), rows(9, 0.5), rows(9, 0.0)]
     assert read(joined_message(several), SCHEMA).equals(pa.concat_batches(several))
