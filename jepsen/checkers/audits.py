@@ -57,6 +57,8 @@ class Transfer:
     begin: int
     end: float
     kind: Kind
+    token: str = ""
+    """Of a transfer that was acknowledged."""
 
 
 class Audit:
@@ -68,10 +70,10 @@ class Audit:
         self._transfers: dict[tuple[int, int], Transfer] = {(INITIAL, number): opening[number] for number in opening}
         for call in moves:
             asked = call.invoked.value
-            made = Transfer(
-                asked["by"], asked["group"], tuple(asked["balances"]), call.invoked.index, call.ended, call.kind
-            )
-            self._transfers[made.name, made.group] = made
+            name, group, balances = asked["by"], asked["group"], tuple(asked["balances"])
+            token = call.value["token"] if call.kind is Kind.OK else ""
+            made = Transfer(name, group, balances, call.invoked.index, call.ended, call.kind, token)
+            self._transfers[name, group] = made
         self._groups: dict[int, list[Transfer]] = {}
         for each in self._transfers.values():
             self._groups.setdefault(each.group, []).append(each)
@@ -94,9 +96,22 @@ class Audit:
         if begin is not None:
             yield from self._counts(cut, operation, begin, end)
 
+    def at_token(self, cut: Cut, number: int, name: int, operation: int) -> Iterator[Anomaly]:
+        """A cut at a transfer's token shows that transfer.
+
+        Commits that become durable together share their token: then it shows the last of those, which may be one whose
+        outcome nobody was told.
+        """
+        own = self._transfers[name, number]
+        for shown in sorted({row["transfer"] for row in self._rows(cut, number).values()} - {name}):
+            seen = self._transfers.get((shown, number))
+            is_beside = seen is not None and seen.begin < own.end and seen.end > own.begin
+            if seen is None or not is_beside or seen.token not in ("", own.token):
+                sentence = f"group {number} shows transfer {shown} at the token of transfer {name}"
+                yield Anomaly("not-the-cut", sentence, (operation,))
+
     def _group(self, cut: Cut, number: int, operation: int, begin: int | None) -> Iterator[Anomaly]:
-        members = [(place, table, account) for place, (table, account) in enumerate(self._plan.group(number))]
-        rows = {place: cut[table][account] for place, table, account in members if account in cut.get(table, {})}
+        rows = self._rows(cut, number)
         names = {row["transfer"] for row in rows.values()}
         if len(names) > 1:
             sentence = f"group {number} shows parts of several transfers: {dict(sorted(rows.items()))}"
@@ -115,6 +130,11 @@ class Audit:
                 yield Anomaly("invented", sentence, (operation,))
             if begin is not None:
                 yield from self._stale(transfer, operation, begin)
+
+    def _rows(self, cut: Cut, number: int) -> dict[int, dict[str, Any]]:
+        """The rows of a group that a cut has, by their places in a transfer."""
+        members = [(place, table, account) for place, (table, account) in enumerate(self._plan.group(number))]
+        return {place: cut[table][account] for place, table, account in members if account in cut.get(table, {})}
 
     def _stale(self, seen: Transfer, operation: int, begin: int) -> Iterator[Anomaly]:
         """A later transfer had ended before the read began."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jepsen.checkers.audits import INITIAL, OPENING, reachable
+from jepsen.operation import Kind
 from jepsen.system.clients import is_alone
 from jepsen.workloads.bank import TABLES, Bank, BankOfEngines, BankOfSpark
 from tests.jepsen.hand_made import Written, names
@@ -28,7 +29,7 @@ class Books:
         return names(self._bank, self.written)
 
     def move(self, by: int, *balances: int) -> dict[str, Any]:
-        return {"group": 0, "by": by, "balances": list(balances)}
+        return {"group": 0, "by": by, "balances": list(balances), "token": f"at {by}"}
 
     def cut(
         self, by: int = INITIAL, balances: tuple[int, ...] = (OPENING,) * 4, **added: list[list[int]]
@@ -155,11 +156,40 @@ def test_a_missing_and_a_doubled_account() -> None:
     assert books.found == {"row-twice"}
 
 
+FIRST, SECOND = (40, 160, 100, 100), (160, 40, 100, 100)
+
+
 def test_a_token_s_cut_shows_its_own_transfer() -> None:
     books = Books()
-    books.written.call(0, "move", books.move(1, 40, 160, 100, 100))
-    books.written.call(0, "move", books.move(2, 160, 40, 100, 100))
-    books.written.call(1, "past", {"back": 1}, {"of": [0, 1], **books.cut(2, (160, 40, 100, 100))})
+    for by, balances in ((1, FIRST), (2, SECOND)):
+        books.written.call(0, "move", books.move(by, *balances))
+    books.written.call(1, "past", {"back": 1}, {"of": [0, 1], **books.cut(2, SECOND)})
+    assert books.found == {"not-the-cut"}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "token", "found"),
+    [
+        (Kind.OK, "at 1", set()),
+        (Kind.INFO, "", set()),
+        (Kind.OK, "at 2", {"not-the-cut"}),
+    ],
+)
+def test_transfers_at_once_may_share_a_token(outcome: Kind, token: str, found: set[str]) -> None:
+    books = Books()
+    first, second = books.move(1, *FIRST), books.move(2, *SECOND)
+    books.written.begin(0, "move", first).begin(1, "move", second)
+    books.written.end(0, "move", first)
+    books.written.end(1, "move", {**second, "token": token}, outcome)
+    books.written.call(2, "past", {"back": 1}, {"of": [0, 1], **books.cut(2, SECOND)})
+    assert books.found == found
+
+
+def test_a_token_s_cut_shows_no_transfer_of_unknown_outcome_that_began_later() -> None:
+    books = Books()
+    first, second = books.move(1, *FIRST), books.move(2, *SECOND)
+    books.written.call(0, "move", first).unknown(1, "move", second)
+    books.written.call(2, "past", {"back": 1}, {"of": [0, 1], **books.cut(2, SECOND)})
     assert books.found == {"not-the-cut"}
 
 
