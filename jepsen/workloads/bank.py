@@ -206,7 +206,8 @@ def _audited(audit: Audit, call: Call) -> Iterator[Anomaly]:
         if len(rows) != len(cut[table]):
             yield Anomaly("row-twice", f"an account of {table} came twice in one read", (index,))
     if call.f == "past":
-        yield from audit.at_token(cut, *value["of"], index)
+        group, name = value["of"]
+        yield from audit.at_token(cut, group, name, index)
     if call.f == "final":
         yield from audit.last(cut, index)
 

@@ -21,6 +21,7 @@ from lakestore_server.commit.merge.merged_change import MergedChanges
 from lakestore_server.commit.numbering import ABSENT, Assigned, assign
 from lakestore_server.commit.queue import IndexEntries
 from lakestore_server.commit.request import Change, Request
+from lakestore_server.host.stages import stage
 from lakestore_server.index.collisions import Entries, FoundKeys
 from lakestore_server.index.entry import live
 from lakestore_server.index.key_index import Index
@@ -119,9 +120,11 @@ def _replace(table: TableDraft, changes: Sequence[Change], index: Index) -> None
     deletes = np.concatenate([np.full(len(c.keys), c.delete) for c in changes])
     buckets = np.concatenate([c.buckets for c in changes])
     found = table.found(changes, index)
+    stage()
     assigned = assign(found.keys, deletes, buckets, live(found.values), table.next)
     at = 0
     for change in changes:
+        stage()
         part = slice(at, at + len(change.keys))
         at = part.stop
         _replace_by(table, change, found.part(part), _part(assigned, part))
@@ -143,6 +146,7 @@ def _replace_by(table: TableDraft, change: Change, found: FoundKeys, rows: Assig
     stored = pa.RecordBatch.from_arrays(
         [pa.array(rows.change), pa.array(rows.prev), *batch.columns], schema=stored_schema(change.table)
     )
+    stage()
     entries = Entries.of(keys, rows.offset, rows.change == DELETE, buckets, found.links)
     for bucket, first, last in runs(buckets):
         prev, kind = rows.prev[first:last], rows.change[first:last]

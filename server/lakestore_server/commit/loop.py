@@ -12,14 +12,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 
-from lakestore.errors import Exhausted, Internal, LakestoreError, Stopped, Unavailable
+from lakestore.errors import Exhausted, LakestoreError, Stopped, Unavailable
 from lakestore.limits import Limits
 from lakestore.model.table import Table
-from lakestore.wire import errors
-from lakestore_server.commit.build import build
-from lakestore_server.commit.draft import GroupTooLarge, RequestRefused
+from lakestore_server.commit.draft import RequestRefused
 from lakestore_server.commit.flight import Flight, Underway
+from lakestore_server.commit.making import GaveWay, Unmade, defect, made
 from lakestore_server.commit.moves import repeated
 from lakestore_server.commit.pace import JournalSize, Pace
 from lakestore_server.commit.parts import PartStore
@@ -34,6 +35,7 @@ from lakestore_server.host import priority
 from lakestore_server.host.clock import Clock, Timekeeper
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
+from lakestore_server.host.stages import at_each_stage
 from lakestore_server.host.supervisor import Supervisor
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.state.commit_record import CommitRecord
@@ -53,21 +55,6 @@ all are refused would be made as often as it has requests.
 """
 FLIGHT_GROUPS = 2
 """Commits of about so many full groups are under way at most: one is written while the next one is made."""
-
-
-class _Unmade(Exception):
-    """A group that became no commit: nothing of it is written or applied."""
-
-    def __init__(self, error: LakestoreError, *, is_of_one: bool) -> None:
-        super().__init__(error.message)
-        self.error, self.is_of_one = error, is_of_one
-        """Whether the error may be one request's, and others of the group do without."""
-
-
-def _defect(error: Exception, what: str, count: int) -> Internal:
-    """The error of an exception that nobody foresaw, before anything was written."""
-    log.error("%s %d not made, nothing of that is written", what, count, exc_info=error)
-    return errors.defect(error, "no")
 
 
 class CommitLoop:
@@ -207,7 +194,7 @@ class CommitLoop:
         elif isinstance(first, Operation):
             self._operate(first)
         else:
-            self._commit([request for request in work if isinstance(request, Request)], set())
+            self._commit([request for request in work if isinstance(request, Request)], set(), gives_way=True)
         self._maybe_checkpoint()
         return True
 
@@ -238,14 +225,21 @@ class CommitLoop:
         stamp_us = now.stamp_us(view.time_us)
         return CommitRecord(view.lsn + 1, stamp_us, beside_us=now.beside_us(stamp_us), in_doubt=not now.may_delete)
 
-    def _commit(self, requests: list[Request], refused: set[str]) -> None:
-        """Commit what can be of these requests; `refused` has the producers of earlier ones that were refused."""
+    def _commit(self, requests: list[Request], refused: set[str], *, gives_way: bool = False) -> None:
+        """Commit what can be of these requests; `refused` has the producers of earlier ones that were refused.
+
+        `gives_way`: they may go back into the queue, which those behind others that do may not.
+        """
         if any(self._looks_up_many(change.table) for request in requests for change in request.changes):
             self._wait(self._flight.drain)
         group = self._admitted(requests, refused)
         while group:
             try:
-                self._launch(*self._made(group))
+                with at_each_stage(partial(self._give_way, group)) if gives_way else nullcontext():
+                    commit, encoded = made(group, self._next, self.index, self._record(), self.limits)
+                self._launch(commit, encoded)
+            except GaveWay:
+                return
             except RequestRefused as refusal:
                 request = refusal.among(group)
                 self._flight.answer(request.answer, refusal.error)
@@ -256,7 +250,7 @@ class CommitLoop:
                     return
                 group = self._admitted(group, refused)
                 continue
-            except _Unmade as unmade:
+            except Unmade as unmade:
                 if len(group) > 1 and unmade.is_of_one:
                     self._commit_halves(group, refused)
                     return
@@ -269,23 +263,9 @@ class CommitLoop:
         self._commit(group[:half], refused)
         self._commit(group[half:], refused)
 
-    def _made(self, group: list[Request]) -> tuple[Underway, Sequence[Buffer]]:
-        """The commit that these requests are, and its bytes; `RequestRefused` or `_Unmade`, and nothing has changed."""
-        view = self._next.view
-        try:
-            commit = build(group, view, self.index, self._record(), self.limits)
-            made, encoded = self._next.view_after(commit.record), encode(commit.record)
-        except RequestRefused:
-            raise
-        except GroupTooLarge as large:
-            raise _Unmade(large.error, is_of_one=True) from large
-        except LakestoreError as error:
-            raise _Unmade(error, is_of_one=False) from error
-        except Exception as error:  # whatever one request does to the code, others of its group go on
-            raise _Unmade(_defect(error, "requests:", len(group)), is_of_one=True) from error
-        queued = [request.queued for request in group]
-        answers = [(request.answer, answer) for request, answer in zip(group, commit.answers, strict=True)]
-        return Underway(commit.record, made, commit.entries, queued, answers), encoded
+    def _give_way(self, group: Sequence[Request]) -> None:
+        if self.queue.give_back(group):
+            raise GaveWay
 
     def _looks_up_many(self, table: Table) -> bool:
         """Whether to find the keys under way takes longer than to wait until they are in the index."""
@@ -310,7 +290,7 @@ class CommitLoop:
                 continue
             except Exception as error:  # of this request alone
                 refused.add(request.producer)
-                self._flight.answer(request.answer, _defect(error, "requests:", 1))
+                self._flight.answer(request.answer, defect(error, "requests:", 1))
                 continue
             if known is not None:
                 self._flight.answer(request.answer, known)
@@ -334,7 +314,7 @@ class CommitLoop:
             self._flight.answer(operation.answer, error)
             return
         except Exception as error:  # of this operation alone: nothing of it is written or applied
-            self._flight.answer(operation.answer, _defect(error, "operations:", 1))
+            self._flight.answer(operation.answer, defect(error, "operations:", 1))
             return
         self._launch(Underway(record, view, entries, answers=[(operation.answer, Done(view, result))]), encoded)
 

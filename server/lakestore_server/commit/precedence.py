@@ -1,8 +1,9 @@
-"""Small commits on their way, to which large requests give way for a moment: a caller waits for a small one.
+"""Small commits on their way, to which other work gives way for a moment: a caller waits for a small one.
 
 On two processors a commit of ten rows takes a few milliseconds by itself, and three times that beside the decoding of
 large requests and behind a large commit that begins just before it is queued. Large requests lose next to nothing by
-waiting for it: they are not faster while two threads take the interpreter's lock from one another.
+waiting for it: they are not faster while two threads take the interpreter's lock from one another. Nor do checkpoints
+and merges, which wait a bounded share of the time of their work.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from typing import TypeAlias
 
 GIVEN_SECONDS_MAX = 0.03
 """The most that requests which are taken together wait in all: large ones go on however many small ones come."""
+PATIENT_SHARE = 0.5
+"""The part of the time of its own work that a duty waits at most: it goes on however many small ones come."""
+PATIENT_SECONDS_MAX = 0.02
+"""The longest wait of a duty at a stage."""
 
 
 class Precedence:
@@ -65,10 +70,10 @@ class Precedence:
 
     def answered(self, seconds: float) -> None:
         """Wait until the small commits that are under way now are answered, at most so long."""
+        if not self._under_way:  # long work asks often
+            return
         with self._changed:
-            if not self._under_way:
-                return
-            newest = next(reversed(self._under_way))
+            newest = next(reversed(self._under_way), -1)
             self._changed.wait_for(lambda: next(iter(self._under_way), newest + 1) > newest, seconds)
 
 
@@ -105,3 +110,20 @@ class Courtesy:
 
 
 Manner: TypeAlias = Urgency | Courtesy
+
+
+class Patience:
+    """The manner of a duty, from the moment it begins; one thread does it."""
+
+    def __init__(self, precedence: Precedence) -> None:
+        self._precedence = precedence
+        self._left, self._since = 0.0, time.monotonic()
+        """Seconds that it may wait, and the moment at which it went on."""
+
+    def give_way(self) -> None:
+        """Let small commits be answered, as long as the work so far has earned."""
+        began = time.monotonic()
+        self._left = min(self._left + (began - self._since) * PATIENT_SHARE, PATIENT_SECONDS_MAX)
+        self._precedence.answered(self._left)
+        self._since = time.monotonic()
+        self._left -= self._since - began

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import groupby
 
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
@@ -24,6 +24,7 @@ from lakestore_server.commit.request import REFUSALS, Change, Refusal, Request, 
 from lakestore_server.commit.wakeups import waited
 from lakestore_server.commit.write_stream import ANSWER_SECONDS, WriteStream
 from lakestore_server.host.permits import Claim, Permits
+from lakestore_server.host.stages import at_each_stage, stage
 from lakestore_server.state.commit_record import Answer, ChangeResult
 
 IDLE_SECONDS = 1.0
@@ -134,9 +135,10 @@ class Writes:
         """
         queued = 0
         try:
-            if not all(_is_small(request.nbytes) for request in several):
-                manner.give_way()
-            hints = iter(self._engine.foreseen([change.keys for request in several for change in request.changes]))
+            is_small = all(_is_small(request.nbytes) for request in several)
+            with _stages(manner, is_small=is_small):
+                stage()
+                hints = iter(self._engine.foreseen([change.keys for request in several for change in request.changes]))
             for request in several:
                 request.take_hints(hints)
             for _, alike in groupby(several, lambda request: _is_small(request.nbytes)):
@@ -167,7 +169,8 @@ class Writes:
             moves = moves_of(request, self._engine.limits)
             refusal: Refusal | None = None
             try:
-                changes = self._changes(message, parts, moves, claim, held)
+                with _stages(manner, is_small=_is_small(nbytes)):
+                    changes = self._changes(message, parts, moves, claim, held)
             except REFUSALS as error:
                 if not (request.producer or moves.each):
                     raise
@@ -242,6 +245,11 @@ def _nbytes(message: CommitMessage) -> int:
 
 def _is_small(nbytes: int) -> bool:
     return nbytes <= SMALL_BYTES_MAX
+
+
+def _stages(manner: Manner, *, is_small: bool) -> AbstractContextManager[None]:
+    """Have large requests give way at each stage of the block."""
+    return nullcontext() if is_small else at_each_stage(manner.give_way)
 
 
 def _message(result: ChangeResult) -> pb.ChangeResult:

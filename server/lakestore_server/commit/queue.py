@@ -124,6 +124,8 @@ class CommitQueue:
         """Turns since the large lane had one while something waited in it."""
         self._beside = 0
         """Turns for which a small request is expected beside large ones."""
+        self._gave_way = self._may_give_way = False
+        """Whether large requests were given back in their last turn; whether those that were taken may be."""
         self._nbytes = 0
         self._closed = self._poked = False
 
@@ -235,16 +237,38 @@ class CommitQueue:
                 self._poked = False
                 return []
             waiting, takes_large = len(self._large), room() is Room.ANY
-            if takes_large and self._is_large_due():
+            is_due = takes_large and self._is_large_due()
+            if is_due:
                 work: list[Work] = [self._pop_large()]
             elif self._small and not isinstance(self._small[0], Request):
                 work = [self._small.popleft()]
             else:
                 work = list(self._group(takes_large=takes_large))
-            self._passed = self._passed + 1 if self._large and len(self._large) == waiting else 0
+            large = waiting - len(self._large)
+            self._passed = self._passed + 1 if self._large and not large else 0
+            self._may_give_way = 0 < large == len(work) and not (is_due or self._gave_way)
+            self._gave_way = self._gave_way and not large
             self._nbytes -= sum(each.nbytes for each in work)
             self._tell()
             return work
+
+    def give_back(self, requests: Sequence[Request]) -> bool:
+        """Have the large requests that were taken last wait again if small ones of others came meanwhile; whether so.
+
+        Those that had to wait for that go on the next time, and so do those of a turn that was due.
+        """
+        if not (self._may_give_way and self._small):
+            return False
+        with self._lock:
+            names = {name for request in requests for name in request.ordered_by}
+            small = [work for work in self._small if isinstance(work, Request)]
+            if not (small and small[0] is self._small[0] and all(names.isdisjoint(each.ordered_by) for each in small)):
+                return False
+            self._large.extendleft(reversed(requests))
+            self._in_large.update(name for request in requests for name in request.ordered_by)
+            self._nbytes += sum(request.nbytes for request in requests)
+            self._may_give_way, self._gave_way = False, True
+            return True
 
     def _lets_small_come(self) -> bool:
         """Whether a small request is worth a moment's wait: nothing else is to be done before large ones."""

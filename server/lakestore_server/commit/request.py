@@ -29,6 +29,7 @@ from lakestore_server.commit.moves import NONE, Moves
 from lakestore_server.commit.row_marks import NO_MARKS, RowMarks
 from lakestore_server.files.block_crcs import extended
 from lakestore_server.host.permits import Claim
+from lakestore_server.host.stages import stage
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.hints import Hint
 from lakestore_server.index.keys import NO_KEYS, IndexKeys, bytes_each, encoded
@@ -184,6 +185,7 @@ def change_of(
     _check_deletes(table, delete=delete)
     source = versions.numbered(message.schema_id) if message.HasField("schema_id") else table
     sent, as_sent = _decoded(message.rows if rows is None else rows, message.crc32c, limits)
+    stage()
     batch = sent
     if len(set(batch.schema.names)) < len(batch.schema.names):
         raise Invalid(f"table {table.name}: the rows have a column twice")
@@ -204,6 +206,7 @@ def change_of(
     row_limit.check(batch, table, limits.message_bytes)
     if batch is not sent:
         as_sent = None
+    stage()
     routed = _routed(table, batch, given, kind, marks, as_sent, producer=producer, limits=limits)
     return replace(routed, is_shown=routed.insert) if message.want_rows else routed
 
@@ -313,6 +316,7 @@ def _routed(
         buckets, batch, marks = buckets[order], batch.take(pa.array(order)), marks.taken(order)
         message = None
     index_keys: IndexKeys = NO_KEYS
+    stage()
     if table.keyed:
         try:
             index_keys = _index_keys(table, batch, limits)

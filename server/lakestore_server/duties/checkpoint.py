@@ -19,6 +19,7 @@ from pathlib import Path
 from lakestore.errors import Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.commit.loop import CommitLoop
+from lakestore_server.commit.precedence import Patience
 from lakestore_server.duties.compaction import Compactions, Compactor
 from lakestore_server.duties.merging import Merger
 from lakestore_server.duties.segment_cut import SegmentCut, segments_of
@@ -31,6 +32,7 @@ from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.histogram import Histogram
+from lakestore_server.host.stages import at_each_stage
 from lakestore_server.host.worker import Worker
 from lakestore_server.index.entry import ServedTables, table_prefix
 from lakestore_server.state.state import FrozenState
@@ -124,7 +126,8 @@ class Checkpointer:
         with self._running:
             began = self._clock.monotonic()
             try:
-                made = self._checkpoint()
+                with at_each_stage(Patience(self._loop.precedence).give_way):
+                    made = self._checkpoint()
             except BaseException:
                 self.figures.failed += 1
                 self._loop.pace.give_up()

@@ -23,12 +23,14 @@ import pyarrow as pa
 from lakestore.errors import Corrupt
 from lakestore.limits import Limits
 from lakestore_server.commit.loop import CommitLoop
+from lakestore_server.commit.precedence import Patience
 from lakestore_server.duties.segment_run import Rewrite
 from lakestore_server.files import merged_segment, new_segment
 from lakestore_server.files.data_folder import SEGMENTS, SUFFIX
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
+from lakestore_server.host.stages import at_each_stage
 from lakestore_server.host.worker import Worker
 from lakestore_server.index.keys import IndexKeys
 from lakestore_server.state.bucket_log import BucketLog
@@ -192,13 +194,14 @@ class Merger:
         """All merges that are due; none before the first checkpoint, which removes files that nothing names."""
         if not self._is_open:
             return
-        self._rewrite_all(pause)
-        for uuid, known in self._loop.view.tables.items():
-            for bucket in range(len(known.logs) if known.table.keyed else 0):
-                state = self._loop.view.tables.get(uuid)
-                if state is not None and (uuid, bucket) not in self._broken:
-                    self._bucket(state, bucket, pause)
-                    self._rewrite_all(pause)  # what checkpoints asked for meanwhile does not wait for all buckets
+        with at_each_stage(Patience(self._loop.precedence).give_way):
+            self._rewrite_all(pause)
+            for uuid, known in self._loop.view.tables.items():
+                for bucket in range(len(known.logs) if known.table.keyed else 0):
+                    state = self._loop.view.tables.get(uuid)
+                    if state is not None and (uuid, bucket) not in self._broken:
+                        self._bucket(state, bucket, pause)
+                        self._rewrite_all(pause)  # what checkpoints asked for meanwhile does not wait for all buckets
 
     def _rewrite_all(self, pause: Callable[[int], None]) -> None:
         while self._rewrites:

@@ -10,11 +10,14 @@ import pyarrow as pa
 
 from lakestore.rows.ipc import crc32c
 from lakestore_server.host.folded_crc import Crcs, behind_a_block
+from lakestore_server.host.stages import stage
 
 BLOCK = 64 << 10
 """Bytes that one checksum covers."""
 FINE_BLOCK = 4 << 10
 """Bytes of one where rows are looked up one by one."""
+STAGE_BLOCKS = 64
+"""Blocks that are gone through at a stretch."""
 
 
 def blocks_of(size: int, block: int = BLOCK) -> int:
@@ -35,6 +38,8 @@ def block_crcs(*parts: pa.Buffer, block: int = BLOCK) -> Crcs:
             if filled == block:
                 found.append(crc)
                 crc = filled = 0
+                if not len(found) % STAGE_BLOCKS:
+                    stage()
     if filled:
         found.append(crc)
     return np.array(found, dtype=np.uint32)

@@ -14,6 +14,7 @@ from typing import Any
 
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import AppendFile, Disk
+from lakestore_server.host.stages import stage
 
 PIECE_BYTES = 2 << 20
 UNCACHED_BYTES = 32 << 20
@@ -57,6 +58,7 @@ class EvenWrites:
     def flush(self) -> None:
         """Write what waits; it is the caller's to sync."""
         if self._waiting:
+            stage()
             self._file.write(self._parts)
             self._parts, self._waiting = [], 0
 

@@ -209,6 +209,81 @@ def test_each_producer_is_served_in_order_and_nobody_is_forgotten(sent: list[tup
     assert queue.nbytes == 0
 
 
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=40), st.integers(1, 4 * LARGE))
+def test_requests_that_are_given_back_are_served_in_order_the_next_time(
+    sent: list[tuple[str, bool]], group: int
+) -> None:
+    queue, sequences, coming = queue_of(group_bytes=group), dict.fromkeys("abc", 0), list[Request]()
+    for producer, large in sent:
+        sequences[producer] += 1
+        coming.append(request(producer, sequences[producer], LARGE if large else 1))
+    served: dict[str, list[int]] = {producer: [] for producer in "abc"}
+    back = list[tuple[str, int]]()
+    while coming or len(queue):
+        if coming:
+            queue.put(coming.pop(0))
+        work = [each for each in queue.take() if isinstance(each, Request)]
+        if coming:
+            queue.put(coming.pop(0))
+        if queue.give_back(work):
+            assert back == [], "others are served before these are given back again"
+            back = names(work)
+            continue
+        for producer, sequence in names(work):
+            served[producer].append(sequence)
+        if back and back[0] in names(work):
+            back = []
+    assert served == {producer: list(range(1, count + 1)) for producer, count in sequences.items()}
+    assert queue.nbytes == 0
+
+
+def test_large_requests_go_back_for_a_small_one_of_others_and_only_once() -> None:
+    queue = queue_of(group_bytes=1)
+    for sequence in (1, 2):
+        queue.put(request("bulk", sequence, LARGE))
+    waiting = queue.nbytes
+    large = [each for each in queue.take() if isinstance(each, Request)]
+    assert not queue.give_back(large), "nobody came"
+    queue.put(request("small", 1))
+    assert queue.give_back(large)
+    assert queue.nbytes == waiting + request("small", 1).nbytes
+    assert [names(queue.take()) for _ in range(2)] == [[("small", 1)], [("bulk", 1)]]
+    queue.put(request("small", 2))
+    assert not queue.give_back(large), "they have waited"
+    assert [names(queue.take()) for _ in range(2)] == [[("small", 2)], [("bulk", 2)]]
+
+
+@pytest.mark.parametrize("came", ["of its producer", "behind an operation"])
+def test_large_requests_do_not_go_back_for_what_follows_them(came: str) -> None:
+    queue = queue_of()
+    queue.put(request("bulk", 1, LARGE))
+    large = [each for each in queue.take() if isinstance(each, Request)]
+    if came == "of its producer":
+        queue.put(request("small", 1), request("bulk", 2))
+    else:
+        queue.put(Operation(lambda _state, _frame: None), request("small", 1))
+    assert not queue.give_back(large)
+
+
+def test_large_requests_whose_turn_is_due_or_that_go_beside_small_ones_do_not_go_back() -> None:
+    queue = queue_of()
+    queue.put(request("bulk", 1, LARGE))
+    for _ in range(TURNS_PASSED_MAX):
+        queue.put(Operation(lambda _state, _frame: None))
+        queue.take()
+    queue.put(request("small", 1))
+    due = [each for each in queue.take() if isinstance(each, Request)]
+    assert names(due) == [("bulk", 1)]
+    assert not queue.give_back(due)
+    queue.put(request("bulk", 2, LARGE))
+    assert names(queue.take()) == [("small", 1)]
+    queue.put(request("small", 2))
+    mixed = [each for each in queue.take() if isinstance(each, Request)]
+    assert names(mixed) == [("small", 2), ("bulk", 2)]
+    queue.put(request("small", 3))
+    assert not queue.give_back(mixed)
+
+
 def test_a_bulk_load_leaves_room_for_small_requests() -> None:
     queue = queue_of(queue_bytes=4 * SMALL_BYTES_MAX)
     for sequence in range(1, 5):

@@ -5,17 +5,28 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from lakestore_server.commit import precedence
-from lakestore_server.commit.precedence import Courtesy, Manner, Precedence
+from lakestore.limits import Limits
+from lakestore_server.commit import build, making, precedence
+from lakestore_server.commit.precedence import (
+    PATIENT_SECONDS_MAX,
+    PATIENT_SHARE,
+    Courtesy,
+    Manner,
+    Patience,
+    Precedence,
+)
 from lakestore_server.commit.producers import Writes
 from lakestore_server.commit.request import Request
 from tests.support.served import Served
+from tests.support.waiting import until
 
 LONG = 20.0
 
@@ -106,10 +117,72 @@ def test_large_commits_give_way_and_small_ones_are_seen_before_they_are_queued(
         table.upsert([{"id": 1, "v": "small"}])
         assert (given, seen) == ([], [1, 1])
         table.upsert(pa.table({"id": range(2_000), "v": ["large" * 20] * 2_000}, schema))
-        assert len(given) == 2, "before it is decoded, and before its keys are looked up"
+        assert len(given) >= 4, "before it is decoded, before its keys are looked up, and at stages of both"
         assert seen[2:] == [0, 0]
         assert not way.is_coming
         assert not way._under_way
+
+
+def test_a_duty_waits_for_small_commits_a_bounded_share_of_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, waits = [0.0], list[float]()
+
+    def answered(_: Precedence, seconds: float) -> None:
+        waits.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(Precedence, "answered", answered)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    patience = Patience(Precedence())
+    for _ in range(100):
+        clock[0] += 0.01
+        patience.give_way()
+    clock[0] += 10.0
+    patience.give_way()
+    assert sum(waits[:100]) == pytest.approx(100 * 0.01 * PATIENT_SHARE)
+    assert waits[100] == PATIENT_SECONDS_MAX, "however long nothing came"
+
+
+def test_checkpoints_and_merges_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+    monkeypatch.setattr(Patience, "give_way", lambda _: asked.append("stage"))
+    limits = Limits(segment_rows=10, shared_segment_bytes=0, merge_bytes=0, merge_segments=2)
+    with Served(tmp_path / "data", limits=limits) as served:
+        table = served.lake.create_table("d.t", pa.schema([("id", pa.int64())]), primary_key=["id"], buckets=1)
+        for first in (0, 40_000):
+            before = len(asked)
+            table.upsert(pa.table({"id": range(first, first + 40_000)}))
+            served.checkpoint()
+            assert len(asked) > before
+        before, merger = len(asked), served.server.upkeep.checkpointer.merger
+        merger.run_once()
+        assert merger.figures.segments == 2
+        assert len(asked) > before
+
+
+def test_a_large_commit_that_is_being_made_lets_a_small_one_go_first_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, small = list[int](), list[Future[str]]()
+
+    def built_with(group: Sequence[Request], *rest: Any) -> build.Commit:
+        """Has a small commit come while a large one is made."""
+        rows = sum(change.batch.num_rows for request in group for change in request.changes)
+        built.append(rows)
+        if rows > 1:
+            small.append(pool.submit(others.upsert, [{"id": -len(small)}]))
+            until(lambda: len(queue) > 0, "the small request")
+        return build.build(group, *rest)
+
+    schema = pa.schema([("id", pa.int64())])
+    with Served(tmp_path / "data") as served, ThreadPoolExecutor(2) as pool:
+        queue = served.engine.loop.queue
+        table = served.lake.create_table("d.t", schema, primary_key=["id"])
+        others = served.lake.create_table("d.small", schema, primary_key=["id"])
+        monkeypatch.setattr(making, "build", built_with)
+        table.upsert(pa.table({"id": range(20_000)}))
+        held = [served.lake.at(each.result(LONG)).scan("d.t").to_arrow().num_rows for each in small]
+        assert built == [20_000, 1, 20_000, 1]
+        assert held == [0, 20_000], "one small commit is before it, the other one behind it"
 
 
 def test_a_small_commit_does_not_wait_for_itself_whatever_its_rows_become(
@@ -123,4 +196,4 @@ def test_a_small_commit_does_not_wait_for_itself_whatever_its_rows_become(
         table = served.lake.create_table("d.wide", wide, primary_key=["id"])
         table.upsert(pa.table({"id": range(300), "v0": range(300)}))
         assert table.scan().count() == 300
-    assert asked == []
+        assert asked == []

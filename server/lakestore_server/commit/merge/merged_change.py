@@ -18,6 +18,7 @@ from lakestore_server.commit.merge.engines import Merged, merged
 from lakestore_server.commit.merge.kept import baseless
 from lakestore_server.commit.numbering import ABSENT
 from lakestore_server.commit.request import Change
+from lakestore_server.host.stages import stage
 from lakestore_server.index.collisions import Entries, FoundKeys
 from lakestore_server.index.entry import FLAG, is_live
 from lakestore_server.index.key_index import Index
@@ -45,6 +46,7 @@ class MergedChanges:
         for sent in changes:
             part = slice(at, at + len(sent.keys))
             at = part.stop
+            stage()
             change, mine, known = self._based(sent, places_of[part], whole.part(part), values)
             groups = Groups.by(mine)
             places = mine[groups.first]
@@ -56,6 +58,7 @@ class MergedChanges:
             except pa.ArrowException as error:
                 problem = Invalid(f"table {self._table.name}: the rows cannot be merged: {error}")
                 raise RequestRefused(change, problem) from error
+            stage()
             try:
                 row_limit.check(made.batch, self._table, self._draft.draft.message_bytes, merged=True)
             except Invalid as error:
