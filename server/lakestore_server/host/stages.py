@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 _LISTENER: ContextVar[Callable[[], None] | None] = ContextVar("listener", default=None)
-"""Of the thread that asks."""
+"""The listener of the thread that asks."""
 
 
 def stage() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakestore.errors import Internal
-from lakestore_server.commit import loop
+from lakestore_server.commit import loop, making
 from tests.support.served import SCHEMA, Served
 
 POISON = 13
@@ -22,18 +22,18 @@ def _holds_poison(record: Any) -> bool:
 
 
 def _fails_in_encode(monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Any = getattr(loop, "encode")  # noqa: B009 (imported there for itself)
+    real: Any = getattr(making, "encode")  # noqa: B009 (imported there for itself)
 
     def encode(record: Any) -> Any:
         if _holds_poison(record):
             raise TypeError("Integer exceeds 64-bit range")
         return real(record)
 
-    monkeypatch.setattr(loop, "encode", encode)
+    monkeypatch.setattr(making, "encode", encode)
 
 
 def _fails_in_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Any = getattr(loop, "build")  # noqa: B009 (imported there for itself)
+    real: Any = getattr(making, "build")  # noqa: B009 (imported there for itself)
 
     def build(*args: Any) -> Any:
         made = real(*args)
@@ -41,7 +41,7 @@ def _fails_in_build(monkeypatch: pytest.MonkeyPatch) -> None:
             raise MemoryError
         return made
 
-    monkeypatch.setattr(loop, "build", build)
+    monkeypatch.setattr(making, "build", build)
 
 
 def _fails_in_check(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -350,7 +350,7 @@ def test_a_group_of_refused_requests_is_made_a_few_times_and_its_others_are_comm
         made.append(len(group))
         return build(group, *others)
 
-    monkeypatch.setattr("lakestore_server.commit.loop.build", counting)
+    monkeypatch.setattr("lakestore_server.commit.making.build", counting)
     with Served(tmp_path) as served:
         table = photos(served.lake)
 
