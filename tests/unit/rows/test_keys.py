@@ -40,10 +40,11 @@ TYPES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
 def test_keys_of_a_few_rows_are_those_of_many(data: st.DataObject) -> None:
     kinds = data.draw(st.lists(st.sampled_from(TYPES), min_size=1, max_size=3))
     values = [data.draw(st.lists(strategy, min_size=7, max_size=7)) for _, strategy in kinds]
-    many = [pa.array(column, kind) for column, (kind, _) in zip(values, kinds, strict=True)]
-    few = [column.slice(2, 2) for column in many]
-    assert keys.encode(few, PREFIX) == keys.encode(many, PREFIX)[2:4]
-    assert keys.buckets(few, 7).tolist() == keys.buckets(many, 7)[2:4].tolist()
+    beyond = [column * (keys.FEW_ROWS_MAX // 7 + 1) for column in values]
+    many = [pa.array(column, kind) for column, (kind, _) in zip(beyond, kinds, strict=True)]
+    few = [column.slice(2, 5) for column in many]
+    assert keys.encode(few, PREFIX) == keys.encode(many, PREFIX)[2:7]
+    assert keys.buckets(few, 7).tolist() == keys.buckets(many, 7)[2:7].tolist()
 
 
 @pytest.mark.parametrize("kind", range(len(TYPES)))
