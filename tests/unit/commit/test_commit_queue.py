@@ -253,6 +253,17 @@ def test_large_requests_go_back_for_a_small_one_of_others_and_only_once() -> Non
     assert [names(queue.take()) for _ in range(2)] == [[("small", 2)], [("bulk", 2)]]
 
 
+def test_several_large_requests_go_back_in_their_order() -> None:
+    queue = queue_of(group_bytes=4 * LARGE)
+    for sequence in (1, 2, 3):
+        queue.put(request("bulk", sequence, LARGE))
+    large = [each for each in queue.take() if isinstance(each, Request)]
+    assert names(large) == [("bulk", 1), ("bulk", 2), ("bulk", 3)]
+    queue.put(request("small", 1))
+    assert queue.give_back(large)
+    assert [names(queue.take()) for _ in range(4)] == [[("small", 1)], *([("bulk", number)] for number in (1, 2, 3))]
+
+
 @pytest.mark.parametrize("came", ["of its producer", "behind an operation"])
 def test_large_requests_do_not_go_back_for_what_follows_them(came: str) -> None:
     queue = queue_of()
@@ -280,7 +291,7 @@ def test_large_requests_whose_turn_is_due_or_that_go_beside_small_ones_do_not_go
     queue.put(request("small", 2))
     mixed = [each for each in queue.take() if isinstance(each, Request)]
     assert names(mixed) == [("small", 2), ("bulk", 2)]
-    queue.put(request("small", 3))
+    queue.put(request("other", 1))
     assert not queue.give_back(mixed)
 
 
