@@ -124,8 +124,8 @@ class CommitQueue:
         """Turns since the large lane had one while something waited in it."""
         self._beside = 0
         """Turns for which a small request is expected beside large ones."""
-        self._gave_way = self._may_give_way = False
-        """Whether large requests were given back in their last turn; whether those that were taken may be."""
+        self._may_give_way = False
+        """Whether the requests that were taken last may be given back."""
         self._nbytes = 0
         self._closed = self._poked = False
 
@@ -237,17 +237,15 @@ class CommitQueue:
                 self._poked = False
                 return []
             waiting, takes_large = len(self._large), room() is Room.ANY
-            is_due = takes_large and self._is_large_due()
-            if is_due:
+            if takes_large and self._is_large_due():
                 work: list[Work] = [self._pop_large()]
             elif self._small and not isinstance(self._small[0], Request):
                 work = [self._small.popleft()]
             else:
                 work = list(self._group(takes_large=takes_large))
             large = waiting - len(self._large)
+            self._may_give_way = 0 < large == len(work) and not self._passed
             self._passed = self._passed + 1 if self._large and not large else 0
-            self._may_give_way = 0 < large == len(work) and not (is_due or self._gave_way)
-            self._gave_way = self._gave_way and not large
             self._nbytes -= sum(each.nbytes for each in work)
             self._tell()
             return work
@@ -255,7 +253,8 @@ class CommitQueue:
     def give_back(self, requests: Sequence[Request]) -> bool:
         """Have the large requests that were taken last wait again if small ones of others came meanwhile; whether so.
 
-        Those that had to wait for that go on the next time, and so do those of a turn that was due.
+        Those that others have passed just before go on: they are made twice at most, and in vain only where small ones
+        are few.
         """
         if not (self._may_give_way and self._small):
             return False
@@ -267,7 +266,7 @@ class CommitQueue:
             self._large.extendleft(reversed(requests))
             self._in_large.update(name for request in requests for name in request.ordered_by)
             self._nbytes += sum(request.nbytes for request in requests)
-            self._may_give_way, self._gave_way = False, True
+            self._may_give_way = False
             return True
 
     def _lets_small_come(self) -> bool:
