@@ -115,13 +115,16 @@ Manner: TypeAlias = Urgency | Courtesy
 class Patience:
     """The manner of a duty, from the moment it begins; one thread does it."""
 
-    def __init__(self, precedence: Precedence) -> None:
-        self._precedence = precedence
+    def __init__(self, precedence: Precedence, is_awaited: Callable[[], bool] = lambda: False) -> None:
+        """`is_awaited`: whether small commits may be waiting for this very duty."""
+        self._precedence, self._is_awaited = precedence, is_awaited
         self._left, self._since = 0.0, time.monotonic()
         """Seconds that it may wait, and the moment at which it went on."""
 
     def give_way(self) -> None:
         """Let small commits be answered, as long as the work so far has earned."""
+        if self._is_awaited():
+            return
         began = time.monotonic()
         self._left = min(self._left + (began - self._since) * PATIENT_SHARE, PATIENT_SECONDS_MAX)
         self._precedence.answered(self._left)

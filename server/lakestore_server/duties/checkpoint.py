@@ -126,7 +126,7 @@ class Checkpointer:
         with self._running:
             began = self._clock.monotonic()
             try:
-                with at_each_stage(Patience(self._loop.precedence).give_way):
+                with at_each_stage(Patience(self._loop.precedence, self._loop.pace.is_full).give_way):
                     made = self._checkpoint()
             except BaseException:
                 self.figures.failed += 1

@@ -15,6 +15,7 @@ import pytest
 
 from lakestore.limits import Limits
 from lakestore_server.commit import build, making, precedence
+from lakestore_server.commit.pace import Pace
 from lakestore_server.commit.precedence import (
     PATIENT_SECONDS_MAX,
     PATIENT_SHARE,
@@ -157,6 +158,23 @@ def test_checkpoints_and_merges_give_way(tmp_path: Path, monkeypatch: pytest.Mon
         merger.run_once()
         assert merger.figures.segments == 2
         assert len(asked) > before
+
+
+def test_a_checkpoint_does_not_wait_for_commits_that_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small commits are under way while they wait for the room that it makes in a full journal."""
+    asked = list[float]()
+    with Served(tmp_path / "data") as served:
+        table = served.lake.create_table("d.t", pa.schema([("id", pa.int64())]), primary_key=["id"])
+        monkeypatch.setattr(Precedence, "answered", lambda _, seconds: asked.append(seconds))
+        for is_full in (True, False):
+            table.upsert(pa.table({"id": range(40_000)}))
+            asked.clear()
+            with monkeypatch.context() as patched:
+                patched.setattr(Pace, "is_full", lambda *_, full=is_full: full)
+                served.checkpoint()
+            assert bool(asked) is not is_full
 
 
 def test_a_large_commit_that_is_being_made_lets_a_small_one_go_first_once(
