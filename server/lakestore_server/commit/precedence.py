@@ -2,8 +2,8 @@
 
 On two processors a commit of ten rows takes a few milliseconds by itself, and three times that beside the decoding of
 large requests and behind a large commit that begins just before it is queued. Large requests lose next to nothing by
-waiting for it: they are not faster while two threads take the interpreter's lock from one another. Nor do checkpoints
-and merges, which wait a bounded share of the time of their work.
+waiting for it: they are not faster while two threads take the interpreter's lock from one another. Checkpoints and
+merges lose as little; they wait a bounded share of the time of their work.
 """
 
 from __future__ import annotations
