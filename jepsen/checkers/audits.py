@@ -58,7 +58,7 @@ class Transfer:
     end: float
     kind: Kind
     token: str = ""
-    """Of a transfer that was acknowledged."""
+    """The token that an acknowledged transfer was answered with."""
 
 
 class Audit:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 
 from lakestore.errors import Exhausted, LakestoreError, Stopped, Unavailable
@@ -228,14 +227,14 @@ class CommitLoop:
     def _commit(self, requests: list[Request], refused: set[str], *, gives_way: bool = False) -> None:
         """Commit what can be of these requests; `refused` has the producers of earlier ones that were refused.
 
-        `gives_way`: they may go back into the queue, which those behind others that do may not.
+        `gives_way`: they may go back into the queue. Halves of a group never do, for that would reorder them.
         """
         if any(self._looks_up_many(change.table) for request in requests for change in request.changes):
             self._wait(self._flight.drain)
         group = self._admitted(requests, refused)
         while group:
             try:
-                with at_each_stage(partial(self._give_way, group)) if gives_way else nullcontext():
+                with at_each_stage(partial(self._give_way, group) if gives_way else None):
                     commit, encoded = made(group, self._next, self.index, self._record(), self.limits)
                 self._launch(commit, encoded)
             except GaveWay:

@@ -47,7 +47,7 @@ def defect(error: Exception, what: str, count: int) -> Internal:
 def made(
     group: Sequence[Request], state: State, index: Index, record: CommitRecord, limits: Limits
 ) -> tuple[Underway, Sequence[Buffer]]:
-    """The commit that these requests are, and its bytes; or `RequestRefused`, `Unmade` or what a stage raised."""
+    """The commit that these requests are, and its bytes; or `RequestRefused`, `Unmade` or `GaveWay`."""
     try:
         commit = build(group, state.view, index, record, limits)
         stage()

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from itertools import groupby
 
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
@@ -136,7 +136,7 @@ class Writes:
         queued = 0
         try:
             is_small = all(_is_small(request.nbytes) for request in several)
-            with _stages(manner, is_small=is_small):
+            with at_each_stage(None if is_small else manner.give_way):
                 stage()
                 hints = iter(self._engine.foreseen([change.keys for request in several for change in request.changes]))
             for request in several:
@@ -169,7 +169,7 @@ class Writes:
             moves = moves_of(request, self._engine.limits)
             refusal: Refusal | None = None
             try:
-                with _stages(manner, is_small=_is_small(nbytes)):
+                with at_each_stage(None if _is_small(nbytes) else manner.give_way):
                     changes = self._changes(message, parts, moves, claim, held)
             except REFUSALS as error:
                 if not (request.producer or moves.each):
@@ -245,11 +245,6 @@ def _nbytes(message: CommitMessage) -> int:
 
 def _is_small(nbytes: int) -> bool:
     return nbytes <= SMALL_BYTES_MAX
-
-
-def _stages(manner: Manner, *, is_small: bool) -> AbstractContextManager[None]:
-    """Have large requests give way at each stage of the block."""
-    return nullcontext() if is_small else at_each_stage(manner.give_way)
 
 
 def _message(result: ChangeResult) -> pb.ChangeResult:

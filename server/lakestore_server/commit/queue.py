@@ -253,20 +253,20 @@ class CommitQueue:
     def give_back(self, requests: Sequence[Request]) -> bool:
         """Have the large requests that were taken last wait again if small ones of others came meanwhile; whether so.
 
-        Those that others have passed just before go on: they are made twice at most, and in vain only where small ones
-        are few.
+        Those that others have passed just before go on: requests are made in vain only where small ones are few.
         """
         if not (self._may_give_way and self._small):
             return False
         with self._lock:
-            names = {name for request in requests for name in request.ordered_by}
-            small = [work for work in self._small if isinstance(work, Request)]
-            if not (small and small[0] is self._small[0] and all(names.isdisjoint(each.ordered_by) for each in small)):
+            self._may_give_way = False  # a no holds for this turn: what stands in the way stays where it is
+            names = Counter(name for request in requests for name in request.ordered_by)
+            if not isinstance(self._small[0], Request) or any(
+                isinstance(work, Request) and not names.keys().isdisjoint(work.ordered_by) for work in self._small
+            ):
                 return False
             self._large.extendleft(reversed(requests))
-            self._in_large.update(name for request in requests for name in request.ordered_by)
+            self._in_large.update(names)
             self._nbytes += sum(request.nbytes for request in requests)
-            self._may_give_way = False
             return True
 
     def _lets_small_come(self) -> bool:

@@ -15,15 +15,15 @@ _LISTENER: ContextVar[Callable[[], None] | None] = ContextVar("listener", defaul
 
 
 def stage() -> None:
-    """A place in long work where nothing is held that others wait for. It may take a while, and raise."""
+    """A place in long work where no lock is held that a commit takes. It may take a while, and raise."""
     listener = _LISTENER.get()
     if listener is not None:
         listener()
 
 
 @contextmanager
-def at_each_stage(listener: Callable[[], None]) -> Iterator[None]:
-    """Have `listener` called at each stage that this thread comes to in the block."""
+def at_each_stage(listener: Callable[[], None] | None) -> Iterator[None]:
+    """Have `listener`, or nothing, called at each stage that this thread comes to in the block."""
     token = _LISTENER.set(listener)
     try:
         yield

@@ -48,6 +48,11 @@ def names(work: object) -> list[tuple[str, int]]:
     return [(each.producer, each.sequence) for each in work]
 
 
+def next_requests(queue: CommitQueue) -> list[Request]:
+    """The requests of the next turn."""
+    return [each for each in queue.take() if isinstance(each, Request)]
+
+
 def test_small_work_goes_before_a_bulk_load_of_others() -> None:
     queue = queue_of(group_bytes=SMALL_BYTES_MAX)
     for sequence in (1, 2, 3):
@@ -222,7 +227,7 @@ def test_requests_that_are_given_back_are_served_in_order_the_next_time(
     while coming or len(queue):
         if coming:
             queue.put(coming.pop(0))
-        work = [each for each in queue.take() if isinstance(each, Request)]
+        work = next_requests(queue)
         if coming:
             queue.put(coming.pop(0))
         if queue.give_back(work):
@@ -242,7 +247,7 @@ def test_large_requests_go_back_for_a_small_one_of_others_and_only_once() -> Non
     for sequence in (1, 2):
         queue.put(request("bulk", sequence, LARGE))
     waiting = queue.nbytes
-    large = [each for each in queue.take() if isinstance(each, Request)]
+    large = next_requests(queue)
     assert not queue.give_back(large), "nobody came"
     queue.put(request("small", 1))
     assert queue.give_back(large)
@@ -257,7 +262,7 @@ def test_several_large_requests_go_back_in_their_order() -> None:
     queue = queue_of(group_bytes=4 * LARGE)
     for sequence in (1, 2, 3):
         queue.put(request("bulk", sequence, LARGE))
-    large = [each for each in queue.take() if isinstance(each, Request)]
+    large = next_requests(queue)
     assert names(large) == [("bulk", 1), ("bulk", 2), ("bulk", 3)]
     queue.put(request("small", 1))
     assert queue.give_back(large)
@@ -268,7 +273,7 @@ def test_several_large_requests_go_back_in_their_order() -> None:
 def test_large_requests_do_not_go_back_for_what_follows_them(came: str) -> None:
     queue = queue_of()
     queue.put(request("bulk", 1, LARGE))
-    large = [each for each in queue.take() if isinstance(each, Request)]
+    large = next_requests(queue)
     if came == "of its producer":
         queue.put(request("small", 1), request("bulk", 2))
     else:
@@ -283,13 +288,13 @@ def test_large_requests_whose_turn_is_due_or_that_go_beside_small_ones_do_not_go
         queue.put(Operation(lambda _state, _frame: None))
         queue.take()
     queue.put(request("small", 1))
-    due = [each for each in queue.take() if isinstance(each, Request)]
+    due = next_requests(queue)
     assert names(due) == [("bulk", 1)]
     assert not queue.give_back(due)
     queue.put(request("bulk", 2, LARGE))
     assert names(queue.take()) == [("small", 1)]
     queue.put(request("small", 2))
-    mixed = [each for each in queue.take() if isinstance(each, Request)]
+    mixed = next_requests(queue)
     assert names(mixed) == [("small", 2), ("bulk", 2)]
     queue.put(request("other", 1))
     assert not queue.give_back(mixed)
