@@ -113,6 +113,8 @@ def test_messages_beyond_the_limit_are_refused_and_garbage_is_no_defect(address:
 def test_streams_of_one_connection_do_not_keep_other_connections_out(address: str) -> None:
     with grpc.insecure_channel(address) as opened_channel, ExitStack() as stack:
         channel: Any = opened_channel
+        # Calls that wait for a connection start in any order, so the last might have one of the eight streams.
+        grpc.channel_ready_future(opened_channel).result(WAIT_SECONDS)
         follow: Any = channel.unary_stream("/lakestore.v1.Lakestore/Changes")
         asked = pb.ChangesRequest(tables=["t.log"], start="latest").SerializeToString()
         for _ in range(LIMITS.connection_streams * 3):
