@@ -87,7 +87,7 @@ def altered(columns: Sequence[Column], steps: Sequence[Step]) -> list[Column]:
 
 
 BEGINNING: list[Column] = [["a", "string", 1], ["b", "int32", 2]]
-"""The columns of a table that nobody was told of yet, beside its key."""
+"""The columns of a new table, beside its key: nobody may have been told of them before they were altered."""
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class Versions:
 
     def close(self, unknown: Iterable[Call]) -> None:
         """With alterations that may have happened, on any version, one after the other."""
-        versions = list(self._known.values()) or [BEGINNING]
+        versions = [BEGINNING, *(each for each in self._known.values() if each != BEGINNING)]
         pending = [(call.invoked.value["draw"], call.invoked.value["tag"]) for call in unknown]
         newest = [(columns, frozenset[int]()) for columns in versions]
         self._possible = [*versions]

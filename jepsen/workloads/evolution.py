@@ -22,7 +22,7 @@ from jepsen.history import History
 from jepsen.operation import Call, Invocation, Kind
 from jepsen.rows import listed
 from jepsen.workload import SPACING, Target
-from jepsen.workloads.following import take
+from jepsen.workloads.following import take_to_end
 
 TAGS = 10_000
 """Each process numbers its columns by its number and one times this, and counting."""
@@ -216,11 +216,7 @@ class EvolutionClient:
 
     def _stream(self, handle: ls.Table) -> list[dict[str, Any]]:
         """All changes, by version."""
-        with_end = handle.changes(until="now")
-        try:
-            batches = take(with_end, READ_SECONDS, 1_000_000, READ_SECONDS)
-        finally:
-            with_end.close()
+        batches = take_to_end(handle.changes(until="now"), READ_SECONDS)
         return [{**_answer(batch.table), "schema": batch.schema_id} for batch in batches]
 
     def _make(self, f: str, value: dict[str, Any]) -> dict[str, Any]:
@@ -250,10 +246,7 @@ class EvolutionClient:
             return {**value, "tag": tag, **_answer(handle.scan().to_arrow())}
         of, start = self._positions[-1 - value["back"] % len(self._positions)] if self._positions else (tag, "earliest")
         stream = handle.changes(start, until="now")
-        try:
-            batches = take(stream, READ_SECONDS, 1_000_000, READ_SECONDS)
-        finally:
-            stream.close()
+        batches = take_to_end(stream, READ_SECONDS)
         if tag is not None and stream.token:
             self._positions = [*self._positions[-KEPT + 1 :], (tag, stream.token)]
         answers = [_answer(batch.table) for batch in batches]

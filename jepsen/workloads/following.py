@@ -55,6 +55,24 @@ def take_begun(stream: ls.ChangeStream, rest_seconds: float, quiet_seconds: floa
     return found + take(stream, quiet_seconds, BEGUN_BATCHES, seconds)
 
 
+def take_to_end(stream: ls.ChangeStream, seconds: float) -> list[ls.ChangeBatch]:
+    """All batches of a stream with an end, which is closed; one whose end does not come in time has answered nothing.
+
+    Where the network swallows what was sent, a stream is quiet until the connection's keepalive ends it.
+    """
+    found: list[ls.ChangeBatch] = []
+    deadline = time.monotonic() + seconds
+    try:
+        while (left := deadline - time.monotonic()) > 0:
+            batch = stream.next(left)
+            found += [batch] if batch is not None else []
+    except ls.errors.StreamEnded:
+        return found
+    finally:
+        stream.close()
+    raise ls.Unavailable(f"the end of a stream up to now did not come within {seconds:g} s")
+
+
 def take(stream: ls.ChangeStream, quiet_seconds: float, batches: int, seconds: float) -> list[Batch]:
     """The batches that come until nothing comes for a while, behind whole commits unless the time is over."""
     found: list[ls.ChangeBatch] = []

@@ -92,6 +92,17 @@ def test_a_table_of_which_nobody_was_told_has_its_first_columns() -> None:
     assert shop.found == set()
 
 
+def test_the_first_columns_are_a_version_though_only_a_later_one_was_described() -> None:
+    shop = Shop()
+    shop.written = Written()
+    shop.write(7, both(7))
+    shop.read(["a", "b"], ROW, schema=2)
+    shop.alter(ANEW, 10_001)
+    shop.written.call(1, "describe", KEYED, {**KEYED, "schema": 3, "columns": [B, ["a", "string", 10_001]]})
+    shop.read(["a", "b"], ROW, f="stream", schema=2)
+    assert shop.found == set()
+
+
 def test_acknowledged_alterations_and_what_follows() -> None:
     shop = Shop()
     shop.write(7, both(7))
