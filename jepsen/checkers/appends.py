@@ -285,11 +285,6 @@ def _short(elements: Sequence[Any]) -> str:
     return f"[{'… ' if len(elements) > 12 else ''}{' '.join(str(each) for each in elements[-12:])}]"
 
 
-def transactions(calls: Iterable[Call]) -> list[Transaction]:
-    """The transactions of calls."""
-    return [Transaction.of(each) for each in calls]
-
-
 def writers(transactions: Iterable[Transaction]) -> Mapping[tuple[Key, Any], Transaction]:
     """The transaction that appended each element."""
     return {(key, value): each for each in transactions for key, values in each.appended().items() for value in values}

@@ -2,8 +2,9 @@
 
 A list is what its table can order: rows of a log, rows of a keyed table whose bucket is the list's, or one row whose
 `string_list` grows; in a table of the fourth kind a list has one element, which the first of several
-`insert_if_absent` gives it. Values are Elle's micro-operations, so that its own checkers read the history; only
-reads of the past (`past`), which are as of an older commit, are more: leave them out there.
+`insert_if_absent` gives it. Values are Elle's micro-operations, so that its own checkers read the history. Leave two
+things out there: reads of the past (`past`), which are as of an older commit, and appends of `once` of unknown outcome
+that cannot have been, as another was first.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 import lakestore as ls
 from jepsen.anomaly import Anomaly
-from jepsen.checkers.appends import Lists, Transaction, transactions, writers
+from jepsen.checkers.appends import Lists, Transaction, writers
 from jepsen.checkers.cycles import Link
 from jepsen.history import History
 from jepsen.operation import Call, Invocation, Kind
@@ -117,12 +118,26 @@ class ListAppend:
 
     def check(self, history: History) -> Sequence[Anomaly]:
         """Everything that a strictly serializable system does not show."""
-        made = transactions(history.calls("append", "once", "everything", *READS))
+        calls = history.calls("append", "once", "everything", *READS)
+        firsts = {key: held[0] for each in calls for key, held in Transaction.of(each).reads() if held}
+        made = [_possible(each, firsts) for each in calls]
         past = list(_past(history.calls("past"), made))
         edges = [(commit.number, each.number, Link.REALTIME, "it was read as of that commit") for commit, each in past]
         found = Lists([*made, *(each for _, each in past)]).anomalies(edges)
         written = writers(made)
         return [*found, *(anomaly for commit, each in past for anomaly in _beyond(commit, each, written))]
+
+
+def _possible(call: Call, firsts: Mapping[int, int]) -> Transaction:
+    """A call's transaction; one of unknown outcome without the appends that were late, as others were first.
+
+    A commit of `insert_if_absent` has the elements of those of its keys that were absent, and of no others.
+    """
+    made = Transaction.of(call)
+    if call.f != "once" or made.kind is not Kind.INFO:
+        return made
+    was_late = [f == "append" and firsts.get(key, value) != value for f, key, value in made.operations]
+    return replace(made, operations=tuple(m for m, late in zip(made.operations, was_late, strict=True) if not late))
 
 
 def _past(calls: Sequence[Call], made: Sequence[Transaction]) -> Iterator[tuple[Transaction, Transaction]]:

@@ -6,6 +6,8 @@ import itertools
 import random
 from pathlib import Path
 
+import pytest
+
 from jepsen.workloads.list_append import ListAppend
 from tests.jepsen.hand_made import Written, names
 
@@ -72,6 +74,21 @@ def test_two_winners_of_one_key_are_a_lost_update() -> None:
     made.call(1, "once", [["r", 3, None], ["append", 3, 17]], [["r", 3, []], ["append", 3, 17]])
     made.end(0, "once", [["r", 3, []], ["append", 3, 16]])
     assert "lost-update" in checked(made)
+
+
+@pytest.mark.parametrize(("late", "found"), [([9], set()), ([], {"G-single"})])
+def test_of_an_unknown_outcome_a_key_may_be_missing_only_where_another_was_first(
+    late: list[int], found: set[str]
+) -> None:
+    workload = ListAppend(random.Random(1))
+    absent = workload._kinds.index("once")
+    taken = absent + len(workload._kinds)
+    made = Written()
+    if late:
+        made.call(0, "once", [["r", taken, None], ["append", taken, 9]], [["r", taken, []], ["append", taken, 9]])
+    made.unknown(0, "once", [["r", absent, None], ["append", absent, 10], ["r", taken, None], ["append", taken, 11]])
+    made.call(1, "snapshot", [["r", absent, None], ["r", taken, None]], [["r", absent, [10]], ["r", taken, late]])
+    assert names(workload, made) == found
 
 
 def test_half_of_a_commit_over_tables_is_a_cycle() -> None:
