@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from unittest.mock import patch
 
 from jepsen.anomaly import Anomaly
 from jepsen.history import History
@@ -20,8 +19,8 @@ from jepsen.verdict import Verdict
 from jepsen.workload import Workload
 from jepsen.workloads import WORKLOADS
 from lakestore.limits import DEFAULT, Limits
-from lakestore_server.index import levels
 from tests.simulation import folders, nemeses
+from tests.simulation.scale import scaled
 from tests.simulation.system import NoStart, SimSystem
 from tests.simulation.threads import installed
 from tests.simulation.world import Stuck, World
@@ -141,8 +140,7 @@ def run(case: Case) -> Outcome:
     made: list[_Watched] = []
     anomalies: list[Anomaly] = []
     logging.disable(logging.CRITICAL)
-    similar = random.Random(f"{identity} runs").choice((2, 2, 3, levels.SIMILAR))
-    with folders.folder() as folder, installed(world), patch.object(levels, "SIMILAR", similar):
+    with folders.folder() as folder, installed(world), scaled(world, identity):
 
         def main() -> None:
             system = SimSystem(world, folder, identity, limits_of(shape))

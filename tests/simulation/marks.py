@@ -23,6 +23,7 @@ ENDED_ITSELF = "a server ended itself"
 CRASHED = "crashed at a named point"
 NO_START = "a server did not start on a broken disk"
 BEHIND_FAILED = "a checkpoint behind one that had failed in the same life"
+GIVEN_BACK = "large requests waited again behind a small one"
 NEVER = frozenset(
     {CrashPoint.INDEX_FREED, CrashPoint.RUN_LIFTED, CrashPoint.CATALOG_READY, CrashPoint.CATALOG_COMMITTED}
 )
@@ -42,6 +43,7 @@ def wanted(workloads: tuple[str, ...]) -> frozenset[str]:
         CRASHED,
         NO_START,
         BEHIND_FAILED,
+        GIVEN_BACK,
         "power lost",
     }
     found |= {f"reached {CrashPoint.RUN_MERGED}", ended_behind(CrashPoint.RUN_DURABLE)}

@@ -19,8 +19,8 @@ from lakestore_server.commit.merge.current_rows import runs
 from lakestore_server.commit.merge.kept import refusal
 from lakestore_server.commit.merge.merged_change import MergedChanges
 from lakestore_server.commit.numbering import ABSENT, Assigned, assign
-from lakestore_server.commit.queue import IndexEntries
 from lakestore_server.commit.request import Change, Request
+from lakestore_server.commit.work import IndexEntries
 from lakestore_server.host.stages import stage
 from lakestore_server.index.collisions import Entries, FoundKeys
 from lakestore_server.index.entry import live

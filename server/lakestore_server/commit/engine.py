@@ -12,9 +12,9 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore_server.commit import recovery
 from lakestore_server.commit.loop import CommitLoop
 from lakestore_server.commit.parts import PartStore
-from lakestore_server.commit.queue import Done, Operation, T
 from lakestore_server.commit.recovery import Beside, JournalOf
 from lakestore_server.commit.request import Request
+from lakestore_server.commit.work import Done, Operation, T
 from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.crash_points import CrashPoint

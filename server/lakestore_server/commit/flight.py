@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakestore_server.commit.published import Totals
-from lakestore_server.commit.queue import IndexEntries, Room
+from lakestore_server.commit.queue import Room
+from lakestore_server.commit.work import IndexEntries
 from lakestore_server.files.journal import HEADER_BYTES, nbytes_of
 from lakestore_server.host import priority
 from lakestore_server.host.clock import Clock

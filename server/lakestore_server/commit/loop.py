@@ -25,10 +25,11 @@ from lakestore_server.commit.pace import JournalSize, Pace
 from lakestore_server.commit.parts import PartStore
 from lakestore_server.commit.precedence import Precedence
 from lakestore_server.commit.published import Published, Totals
-from lakestore_server.commit.queue import CommitQueue, Done, Operation, T, Task, Work
+from lakestore_server.commit.queue import CommitQueue
 from lakestore_server.commit.recovery import Opened
 from lakestore_server.commit.request import Request, renewed
 from lakestore_server.commit.sequences import Sequences
+from lakestore_server.commit.work import Done, Operation, T, Task, Work
 from lakestore_server.files.journal import encode
 from lakestore_server.host import priority
 from lakestore_server.host.clock import Clock, Timekeeper

@@ -52,7 +52,6 @@ def made(
         commit = build(group, state.view, index, record, limits)
         stage()
         view, encoded = state.view_after(commit.record), encode(commit.record)
-        stage()
     except (RequestRefused, GaveWay):
         raise
     except GroupTooLarge as large:

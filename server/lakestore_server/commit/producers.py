@@ -19,7 +19,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.moves import Moves, moves_of
 from lakestore_server.commit.named_producers import check_name
 from lakestore_server.commit.precedence import Courtesy, Manner, Urgency
-from lakestore_server.commit.queue import SMALL_BYTES_MAX
+from lakestore_server.commit.queue import is_small, stretch_of
 from lakestore_server.commit.request import REFUSALS, Change, Refusal, Request, change_of
 from lakestore_server.commit.wakeups import waited
 from lakestore_server.commit.write_stream import ANSWER_SECONDS, WriteStream
@@ -48,7 +48,7 @@ class Writes:
 
     def commit(self, request: pb.CommitRequest) -> pb.CommitAnswer:
         """One commit, durable when answered."""
-        if any(change.part for change in request.changes) or not _is_small(_nbytes(beside(request))):
+        if any(change.part for change in request.changes) or not is_small(_nbytes(beside(request))):
             return self._committed(request, Courtesy(self._precedence))
         with self._precedence.under_way():
             return self._committed(request, Urgency(self._precedence))
@@ -135,13 +135,13 @@ class Writes:
         """
         queued = 0
         try:
-            is_small = all(_is_small(request.nbytes) for request in several)
-            with at_each_stage(None if is_small else manner.give_way):
+            is_quick = all(is_small(request.nbytes) for request in several)
+            with at_each_stage(None if is_quick else manner.give_way):
                 stage()
                 hints = iter(self._engine.foreseen([change.keys for request in several for change in request.changes]))
             for request in several:
                 request.take_hints(hints)
-            for _, alike in groupby(several, lambda request: _is_small(request.nbytes)):
+            for _, alike in groupby(several, lambda request: is_small(request.nbytes)):
                 together = list(alike)
                 self._engine.submit(*together)
                 queued += len(together)
@@ -160,16 +160,17 @@ class Writes:
         if parts:
             nbytes += self._engine.parts.bytes_of(parts)
             self._check_bytes(nbytes)
-        if not _is_small(nbytes):
+        if not is_small(nbytes):
             manner.give_way()
         claims.enter_context(self._engine.turn(nbytes, waits=waits))
-        claim = claims.enter_context(self._decoding.taken(DECODING_COPIES * nbytes, waits=waits))
+        decoding = self._decoding.taken(DECODING_COPIES * nbytes, waits=waits, stretch=stretch_of(nbytes))
+        claim = claims.enter_context(decoding)
         claims.enter_context(manner.coming())
         with ExitStack() as held:
             moves = moves_of(request, self._engine.limits)
             refusal: Refusal | None = None
             try:
-                with at_each_stage(None if _is_small(nbytes) else manner.give_way):
+                with at_each_stage(None if is_small(nbytes) else manner.give_way):
                     changes = self._changes(message, parts, moves, claim, held)
             except REFUSALS as error:
                 if not (request.producer or moves.each):
@@ -241,10 +242,6 @@ class Writes:
 def _nbytes(message: CommitMessage) -> int:
     """About the memory of a request but for its parts: to ask rows inside for their length copies them."""
     return message.nbytes + MOVE_BYTES * len(message.request.registers)
-
-
-def _is_small(nbytes: int) -> bool:
-    return nbytes <= SMALL_BYTES_MAX
 
 
 def _message(result: ChangeResult) -> pb.ChangeResult:

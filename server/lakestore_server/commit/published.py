@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lakestore_server.commit.pace import JournalSize
-from lakestore_server.commit.queue import IndexEntries
 from lakestore_server.commit.wakeups import Bells
+from lakestore_server.commit.work import IndexEntries
 from lakestore_server.host.histogram import COUNTS, Histogram
 from lakestore_server.index.key_index import Index
 from lakestore_server.state.commit_record import CommitRecord

@@ -11,25 +11,16 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import Any, Generic, TypeVar
-
-import numpy as np
-import numpy.typing as npt
 
 from lakestore.errors import Exhausted
 from lakestore.limits import Limits
 from lakestore_server.commit.pace import Pace
 from lakestore_server.commit.precedence import Precedence
 from lakestore_server.commit.request import Change, Request
-from lakestore_server.index.keys import IndexKeys
-from lakestore_server.state.commit_record import CommitRecord
-from lakestore_server.state.state import State
-from lakestore_server.state.view import View
+from lakestore_server.commit.work import Work
 
 SMALL_BYTES_MAX = 64 << 10
 """A request up to here goes before larger ones of others."""
@@ -49,56 +40,12 @@ TURNS_PASSED_MAX = 16
 """So many turns in a row go by a large request that waits, then it has one: acknowledgements alone never end."""
 
 
-T = TypeVar("T")
-IndexEntries = Sequence[tuple[IndexKeys, npt.NDArray[np.int64]]]
-"""Keys of one table and their new values, several times."""
-
-
-def _none(_: object) -> IndexEntries:
-    return ()
-
-
-@dataclass(frozen=True, slots=True)
-class Done(Generic[T]):
-    """An operation that happened."""
-
-    view: View
-    """The newest state, with the operation in it."""
-    result: T
-    """The value that `plan` returned."""
-
-
 class Room(Enum):
     """Which lanes may go into the next commit."""
 
     NONE = 0
     SMALL = 1
     ANY = 2
-
-
-@dataclass(slots=True)
-class Operation(Generic[T]):
-    """A change that is no producer's: `plan` fills a record from the state and returns a result, or raises."""
-
-    plan: Callable[[State, CommitRecord], T]
-    entries: Callable[[T], IndexEntries] = _none
-    """The index entries of a result, put once the record is durable."""
-    answer: Future[Done[T]] = field(default_factory=Future)
-    nbytes: int = 1024
-    queued: float = 0.0
-    """When, in monotonic seconds; set by the engine."""
-
-
-@dataclass(slots=True)
-class Task(Generic[T]):
-    """Work that must run on the commit loop and writes no record."""
-
-    run: Callable[[], T]
-    answer: Future[T] = field(default_factory=Future)
-    nbytes: int = 0
-
-
-Work = Request | Operation[Any] | Task[Any]
 
 
 class CommitQueue:
@@ -126,6 +73,8 @@ class CommitQueue:
         """Turns for which a small request is expected beside large ones."""
         self._may_give_way = False
         """Whether the requests that were taken last may be given back."""
+        self._given_back = 0
+        """The first so many of the large lane were: nothing is begun more than twice."""
         self._nbytes = 0
         self._closed = self._poked = False
 
@@ -139,14 +88,14 @@ class CommitQueue:
 
     def await_room(self, seconds: float, retry_after: Callable[[], float], nbytes: int = SMALL_BYTES_MAX + 1) -> None:
         """Wait until there is room for so much; `Exhausted` when the time is over."""
-        stretch = SMALL_STRETCH if nbytes <= SMALL_BYTES_MAX else 1.0
+        stretch = stretch_of(nbytes)
         with self._lock:
             self._await(self._changed, lambda: 0.0 if self._has_room(stretch) else math.inf, seconds, retry_after)
 
     @contextmanager
     def turn(self, seconds: float, retry_after: Callable[[], float], nbytes: int) -> Iterator[None]:
         """Wait as for room, and large ones for others and the pace too; bytes are on their way while the block runs."""
-        if nbytes <= SMALL_BYTES_MAX:
+        if is_small(nbytes):
             self.await_room(seconds, retry_after, nbytes)
             yield
             return
@@ -223,7 +172,7 @@ class CommitQueue:
             self._tell()
 
     def _is_large(self, request: Request) -> bool:
-        if request.nbytes > SMALL_BYTES_MAX:
+        if not is_small(request.nbytes):
             return True
         return bool(self._in_large) and any(name in self._in_large for name in request.ordered_by)
 
@@ -244,7 +193,8 @@ class CommitQueue:
             else:
                 work = list(self._group(takes_large=takes_large))
             large = waiting - len(self._large)
-            self._may_give_way = 0 < large == len(work) and not self._passed
+            self._may_give_way = 0 < large == len(work) and not self._passed and not self._given_back
+            self._given_back = max(self._given_back - large, 0)
             self._passed = self._passed + 1 if self._large and not large else 0
             self._nbytes -= sum(each.nbytes for each in work)
             self._tell()
@@ -253,21 +203,34 @@ class CommitQueue:
     def give_back(self, requests: Sequence[Request]) -> bool:
         """Have the large requests that were taken last wait again if small ones of others came meanwhile; whether so.
 
-        Those that others have passed just before go on: requests are made in vain only where small ones are few.
+        Those that others have passed just before go on: requests are made in vain only where small ones are few. What
+        waits may be more than the bounds by these requests, until they are taken again.
         """
         if not (self._may_give_way and self._small):
             return False
         with self._lock:
             self._may_give_way = False  # a no holds for this turn: what stands in the way stays where it is
-            names = Counter(name for request in requests for name in request.ordered_by)
-            if not isinstance(self._small[0], Request) or any(
-                isinstance(work, Request) and not names.keys().isdisjoint(work.ordered_by) for work in self._small
-            ):
+            following = self._following(requests)
+            passing = next((work for work in self._small if id(work) not in following), None)
+            if not isinstance(passing, Request):
                 return False
-            self._large.extendleft(reversed(requests))
-            self._in_large.update(names)
+            back = [*requests, *following.values()]
+            self._small = deque(work for work in self._small if id(work) not in following)
+            self._large.extendleft(reversed(back))
+            self._in_large.update(name for request in back for name in request.ordered_by)
+            self._given_back = len(back)
             self._nbytes += sum(request.nbytes for request in requests)
             return True
+
+    def _following(self, requests: Sequence[Request]) -> dict[int, Request]:
+        """The small requests, by identity, that come behind these or behind one another in the order of a name."""
+        names = {name for request in requests for name in request.ordered_by}
+        following = {}
+        for work in self._small:
+            if isinstance(work, Request) and not names.isdisjoint(work.ordered_by):
+                following[id(work)] = work
+                names.update(work.ordered_by)
+        return following
 
     def _lets_small_come(self) -> bool:
         """Whether a small request is worth a moment's wait: nothing else is to be done before large ones."""
@@ -356,6 +319,16 @@ class CommitQueue:
             self._closed = True
             self._tell()
         return left
+
+
+def is_small(nbytes: int) -> bool:
+    """Whether a request goes before larger ones of others."""
+    return nbytes <= SMALL_BYTES_MAX
+
+
+def stretch_of(nbytes: int) -> float:
+    """The part of a bound that a request may fill: more than all of it for a small one."""
+    return SMALL_STRETCH if is_small(nbytes) else 1.0
 
 
 def _touches(change: Change, insert: Change) -> bool:

@@ -41,10 +41,11 @@ class Permits:
         return self._held
 
     @contextmanager
-    def taken(self, amount: int, owner: str = "", *, waits: bool = True) -> Iterator[Claim]:
+    def taken(self, amount: int, owner: str = "", *, waits: bool = True, stretch: float = 1.0) -> Iterator[Claim]:
         """Hold so many permits while the block runs, or `Exhausted`; the block is given a `Claim` to take more.
 
-        Without an owner nothing is counted against a share. Who has taken permits already must not wait for more.
+        Without an owner nothing is counted against a share. Who has taken permits already must not wait for more. A
+        `stretch` beyond 1 leaves permits for this one when others hold all that there are.
         """
         mine, seconds = 0, self._wait_seconds if waits else 0.0
 
@@ -56,7 +57,7 @@ class Permits:
                     raise Exhausted(
                         f"{owner} has {self._held_by[owner]} of them: {self._refusal}", retry_after=RETRY_AFTER_SECONDS
                     )
-                if not self._changed.wait_for(lambda: self._held + more <= self._most, seconds):
+                if not self._changed.wait_for(lambda: self._held + more <= self._most * stretch, seconds):
                     raise Exhausted(self._refusal, retry_after=RETRY_AFTER_SECONDS)
                 self._held += more
                 if owner:

@@ -18,7 +18,7 @@ from lakestore.model.columns import Column
 from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.queue import Done, Operation
+from lakestore_server.commit.work import Done, Operation
 from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import IndexKeys, encoded

@@ -19,8 +19,9 @@ from lakestore_server.commit import queue as commit_queue
 from lakestore_server.commit.moves import Move, Moves
 from lakestore_server.commit.pace import JournalSize, Pace
 from lakestore_server.commit.precedence import Precedence
-from lakestore_server.commit.queue import BESIDE_PART, SMALL_BYTES_MAX, TURNS_PASSED_MAX, CommitQueue, Operation
+from lakestore_server.commit.queue import BESIDE_PART, SMALL_BYTES_MAX, TURNS_PASSED_MAX, CommitQueue
 from lakestore_server.commit.request import Change, Request
+from lakestore_server.commit.work import Operation
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import NO_KEYS, encoded
 
@@ -223,21 +224,23 @@ def test_requests_that_are_given_back_are_served_in_order_the_next_time(
         sequences[producer] += 1
         coming.append(request(producer, sequences[producer], LARGE if large else 1))
     served: dict[str, list[int]] = {producer: [] for producer in "abc"}
-    back = list[tuple[str, int]]()
+    back, passed = set[tuple[str, int]](), list[tuple[str, int]]()
     while coming or len(queue):
         if coming:
             queue.put(coming.pop(0))
         work = next_requests(queue)
-        if coming:
-            queue.put(coming.pop(0))
+        assert passed == [] or names(work)[0] not in passed, "somebody passes"
+        passed = []
+        for _ in range(2):
+            if coming:
+                queue.put(coming.pop(0))
         if queue.give_back(work):
-            assert back == [], "others are served before these are given back again"
-            back = names(work)
+            assert back.isdisjoint(names(work)), "nothing is begun more than twice"
+            passed = names(work)
+            back.update(passed)
             continue
         for producer, sequence in names(work):
             served[producer].append(sequence)
-        if back and back[0] in names(work):
-            back = []
     assert served == {producer: list(range(1, count + 1)) for producer, count in sequences.items()}
     assert queue.nbytes == 0
 
@@ -269,15 +272,62 @@ def test_several_large_requests_go_back_in_their_order() -> None:
     assert [names(queue.take()) for _ in range(4)] == [[("small", 1)], *([("bulk", number)] for number in (1, 2, 3))]
 
 
-@pytest.mark.parametrize("came", ["of its producer", "behind an operation"])
-def test_large_requests_do_not_go_back_for_what_follows_them(came: str) -> None:
+def test_large_requests_that_have_waited_again_go_on_for_good() -> None:
+    queue = queue_of(group_bytes=4 * LARGE)
+    for sequence in (1, 2, 3, 4):
+        queue.put(request("bulk", sequence, LARGE))
+    large = next_requests(queue)
+    queue.put(request("small", 1), request("bulk", 5, LARGE))
+    assert queue.give_back(large)
+    assert [names(queue.take()) for _ in range(2)] == [[("small", 1)], [("bulk", 1)]]
+    again = next_requests(queue)
+    assert names(again) == [("bulk", 2)]
+    queue.put(request("small", 2))
+    assert not queue.give_back(again)
+    assert [names(queue.take()) for _ in range(3)] == [[("small", 2)], [("bulk", 3)], [("bulk", 4)]]
+    fresh = next_requests(queue)
+    assert names(fresh) == [("bulk", 5)]
+    queue.put(request("small", 3))
+    assert queue.give_back(fresh), "it had not waited before"
+
+
+def test_small_requests_behind_large_ones_of_their_producer_go_back_with_them() -> None:
+    queue = queue_of(group_bytes=1)
+    for sequence in (1, 2):
+        queue.put(request("bulk", sequence, LARGE))
+    large = next_requests(queue)
+    assert names(large) == [("bulk", 1)]
+    queue.put(request("bulk", 3))  # behind the second one
+    assert not queue.give_back(large), "nobody else came"
+    queue = queue_of(group_bytes=1)
+    queue.put(request("bulk", 1, LARGE))
+    large = next_requests(queue)
+    queue.put(request("bulk", 2))
+    queue.put(request("small", 1), request("bulk", 3, LARGE), request("bulk", 4))
+    waiting = queue.nbytes
+    assert queue.give_back(large)
+    assert queue.nbytes == waiting + large[0].nbytes
+    told = [names(queue.take()) for _ in range(5)]
+    assert told == [[("small", 1)], *([("bulk", sequence)] for sequence in (1, 2, 3, 4))]
+    assert queue.nbytes == 0
+
+
+def test_what_goes_back_with_large_requests_holds_back_what_moves_its_registers() -> None:
+    queue = queue_of(group_bytes=1)
+    queue.put(moving("a", nbytes=LARGE))
+    large = next_requests(queue)
+    queue.put(moving("a", "b"), moving("b", "c"), moving("d"))
+    assert queue.give_back(large)
+    queue.put(moving("c"), moving("e"))
+    assert [moved(queue.take()) for _ in range(2)] == [[["d"]], [["e"]]]
+    assert [moved(queue.take()) for _ in range(4)] == [[["a"]], [["a", "b"]], [["b", "c"]], [["c"]]]
+
+
+def test_large_requests_do_not_go_back_for_an_operation() -> None:
     queue = queue_of()
     queue.put(request("bulk", 1, LARGE))
     large = next_requests(queue)
-    if came == "of its producer":
-        queue.put(request("small", 1), request("bulk", 2))
-    else:
-        queue.put(Operation(lambda _state, _frame: None), request("small", 1))
+    queue.put(Operation(lambda _state, _frame: None), request("small", 1))
     assert not queue.give_back(large)
 
 

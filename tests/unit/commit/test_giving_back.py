@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore_server.commit import build, making, producers
+from lakestore_server.commit import build, making
 from lakestore_server.commit import queue as commit_queue
 from lakestore_server.commit.queue import CommitQueue
 from lakestore_server.commit.request import Request
@@ -55,8 +55,7 @@ def test_every_row_has_all_its_values_in_order(merge: str, tmp_path: Path, monke
 
     monkeypatch.setattr(making, "build", slowly_built)
     monkeypatch.setattr(CommitQueue, "give_back", noted)
-    for module in (commit_queue, producers):
-        monkeypatch.setattr(module, "SMALL_BYTES_MAX", 2_000)
+    monkeypatch.setattr(commit_queue, "SMALL_BYTES_MAX", 2_000)
     with Served(tmp_path / "data") as served, ThreadPoolExecutor(5) as pool:
         table = served.lake.create_table("d.t", SCHEMA, primary_key=["of", "id"], buckets=3, merge=merge)
         work = [partial(load, table, of) for of in range(3)] + [partial(commit, table, of) for of in (3, 4)]

@@ -19,7 +19,8 @@ from lakestore.errors import Exhausted
 from lakestore.limits import DEFAULT
 from lakestore_server.commit.pace import JournalSize, Pace
 from lakestore_server.commit.precedence import Precedence
-from lakestore_server.commit.queue import SMALL_BYTES_MAX, CommitQueue, Task
+from lakestore_server.commit.queue import SMALL_BYTES_MAX, CommitQueue
+from lakestore_server.commit.work import Task
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.main import Server

@@ -19,8 +19,9 @@ from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import Sent
-from lakestore_server.commit.queue import SMALL_BYTES_MAX, CommitQueue, Work
+from lakestore_server.commit.queue import SMALL_BYTES_MAX, CommitQueue
 from lakestore_server.commit.wakeups import Pause
+from lakestore_server.commit.work import Work
 from lakestore_server.commit.write_stream import WriteStream
 from lakestore_server.index.hints import Hint
 from lakestore_server.index.keys import IndexKeys
@@ -100,6 +101,15 @@ def test_who_holds_memory_of_decoding_waits_for_none(tmp_path: Path, monkeypatch
         assert turns == [2, 2, 1]
         assert table.scan().count() == 10_000
         assert served.verbs("Write")._decoding.held == 0
+
+
+def test_a_small_commit_does_not_wait_for_the_memory_of_large_ones(tmp_path: Path) -> None:
+    with Served(tmp_path / "a", limits=Limits(in_flight_bytes=1 << 20, queue_wait_ms=100)) as served:
+        table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"])
+        with served.verbs("Write")._decoding.taken(1 << 20):
+            assert table.upsert([{"id": 1}]).result.inserted == 1
+            with pytest.raises(Exhausted):
+                next(served.verbs("Write")._submitted(upserts(1, 10_000)))
 
 
 def test_what_cannot_be_queued_lets_go_of_its_parts(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

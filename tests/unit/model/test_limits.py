@@ -223,6 +223,18 @@ def test_memory_for_decoding_is_bounded_and_one_large_request_still_goes_in() ->
     assert permits.held == 0
 
 
+def test_a_stretch_leaves_permits_when_others_hold_all() -> None:
+    permits = Permits(100, 0.0, "no memory")
+    with permits.taken(100):
+        with permits.taken(25, stretch=1.25):
+            assert permits.held == 125
+            with pytest.raises(Exhausted), permits.taken(1, stretch=1.25):
+                pass
+        with pytest.raises(Exhausted), permits.taken(1):
+            pass
+    assert permits.held == 0
+
+
 def test_a_frame_takes_no_more_than_a_group(tmp_path: Path) -> None:
     with Served(tmp_path / "data", limits=Limits(group_bytes=1)) as served:
         lake = served.lake

@@ -1,0 +1,44 @@
+"""The scale of a run: what takes millions of rows elsewhere happens with a few, and long work takes its time.
+
+Bounds that are no settings are drawn from the seed; at a stage of a commit that is being made others may go first.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from lakestore_server.commit import queue
+from lakestore_server.commit.queue import CommitQueue
+from lakestore_server.commit.request import Request
+from lakestore_server.index import levels
+from tests.simulation.marks import GIVEN_BACK
+from tests.simulation.world import World
+
+MAKING_SECONDS = 0.04
+"""The longest that a commit is in the making: callers wait for a fifth of a second at least."""
+
+
+@contextmanager
+def scaled(world: World, identity: str) -> Iterator[None]:
+    """The bounds of a run and the time of its stages, by the run's identity."""
+    similar = random.Random(f"{identity} runs").choice((2, 2, 3, levels.SIMILAR))
+    chance = random.Random(f"{identity} requests")
+    small, slow = chance.choice((1_040, 1_100, 1_300, queue.SMALL_BYTES_MAX)), chance.choice((0.0, 0.5, 0.9))
+    give_back, making = CommitQueue.give_back, list[Sequence[Request]]()
+
+    def at_stage(self: CommitQueue, requests: Sequence[Request]) -> bool:
+        if not making or making[0] is not requests:
+            making[:] = [requests]
+            if chance.random() < slow:
+                world.sleep(chance.uniform(0.0, MAKING_SECONDS))
+        is_back = give_back(self, requests)
+        if is_back:
+            world.mark(GIVEN_BACK)
+        return is_back
+
+    bounds = patch.object(levels, "SIMILAR", similar), patch.object(queue, "SMALL_BYTES_MAX", small)
+    with bounds[0], bounds[1], patch.object(CommitQueue, "give_back", at_stage):
+        yield
