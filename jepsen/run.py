@@ -20,7 +20,7 @@ import lakestore as ls
 from jepsen.anomaly import Anomaly
 from jepsen.history import Recorder
 from jepsen.operation import EXCUSE, HEALED, NEMESIS, Invocation, Kind
-from jepsen.schedule import LEFT_OUT, Excusing, Nemesis, Planned, moments
+from jepsen.schedule import Excusing, Nemesis, Planned, is_left_out, moments
 from jepsen.verdict import Judged, Verdict, judge
 from jepsen.workload import Client, Target, Workload, trouble
 
@@ -169,7 +169,7 @@ class Run:
                 self._begun[planned] = nemesis
             value = nemesis.begin(self._system, random.Random(planned.seed)) if begins else nemesis.end(self._system)
             error = ""
-            self._made[planned.nemesis] += begins and not (isinstance(value, str) and value.startswith(LEFT_OUT))
+            self._made[planned.nemesis] += begins and not is_left_out(value)
         except Exception as raised:  # a fault that fails must not hide: it is told in the verdict
             value, error = None, f"{type(raised).__name__}: {raised}"
             self.crashes.append(traceback.format_exc())

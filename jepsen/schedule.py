@@ -49,6 +49,11 @@ class Planned:
     seed: int
 
 
+def is_left_out(value: Any) -> bool:
+    """Whether `begin` broke nothing, by what it returned."""
+    return isinstance(value, str) and value.startswith(LEFT_OUT)
+
+
 def plan(seed: int | str, seconds: float, names: Iterable[str]) -> list[Planned]:
     """The faults of a run: one span of time after the other, each with none, one or several kinds."""
     chance, kinds = random.Random(f"{seed} faults"), sorted(names)

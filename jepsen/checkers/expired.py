@@ -11,14 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jepsen.anomaly import Anomaly
+from jepsen.checkers.clocks import may_be_believed
 from jepsen.checkers.lake import Log
 from jepsen.history import History
 from jepsen.operation import Kind
 
 SLACK_SECONDS = 0.001
-CLOCKS = "clock"
-"""Faults of the server's clock begin with this; one that tells `confirm`, the seconds for which a jump has to stand, is
-held to it."""
 
 
 def check(history: History, after_seconds: float) -> Sequence[Anomaly]:
@@ -51,27 +49,11 @@ def _too_early(
     history: History, changes: Sequence[dict[str, Any]], now: float, after: float, at: tuple[int, ...]
 ) -> Iterator[Anomaly]:
     """Rows whose time has not come by the clients' clock, though no jump can have been believed."""
-    if not _may_be_believed(history):
+    if not may_be_believed(history):
         for each in changes:
             if each["__change"] == "-D" and each["seen"] is not None and each["seen"] + after > now:
                 left = each["seen"] + after - now
                 yield Anomaly("too-early", f"row {each['id']} of {each['v']} is gone {left:.0f} s before its time", at)
-
-
-def _may_be_believed(history: History) -> bool:
-    """Whether the server's clock was wrong for as long as it takes to be believed."""
-    faults = [each for each in history.faults() if each.f.startswith(CLOCKS)]
-    begun: dict[str, tuple[int, float]] = {}
-    for each in faults:
-        kind, _, how = each.f.rpartition("-")
-        if how == "begin":
-            value = each.value if isinstance(each.value, dict) else {}
-            begun.setdefault(kind, (each.time, float(value.get("confirm", 0.0))))
-        elif kind in begun:
-            began, confirm = begun.pop(kind)
-            if (each.time - began) / 1e9 >= confirm:
-                return True
-    return bool(begun)
 
 
 def _images(changes: Sequence[dict[str, Any]], at: tuple[int, ...]) -> Iterator[Anomaly]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jepsen.schedule import LEFT_OUT
 from jepsen.workloads.expiry import Expiring
 from tests.jepsen.hand_made import Written, names
 
@@ -72,6 +73,7 @@ def test_rows_that_were_never_there_together() -> None:
 def test_a_jump_excuses_a_deletion_if_it_can_have_been_believed(confirm: int, found: set[str]) -> None:
     told = Written().call(0, "upsert", [[1, 10, 0.0], [2, 11, None]], [[1, 10, NOW], [2, 11, None]])
     told.unknown(1, "upsert", [[3, 12, 9e4]])
+    told.fault("clock-begin", f"{LEFT_OUT}no clock to turn").fault("clock-end", "left out")
     told.fault("clock-begin", {"seconds": 9e4, "confirm": confirm}).fault("clock-end", "true")
     told.call(0, "changelog", None, {"now": NOW + 10, "changes": [*WRITTEN, FAR]})
     assert _names(told) == found

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any, Self
 
+import pytest
+
 from jepsen.workloads.subscription import ALONE, SHARED, Subscribed
 from tests.jepsen.hand_made import Written, names
 
@@ -122,6 +124,13 @@ def test_an_acknowledged_row_that_is_given_to_the_next_reader() -> None:
     assert _names(told.poll(1, 0, ROWS[:2])) == {"again"}
     told = _told().poll(0, 0, ROWS, SHARED).ack(0, 0, {"0": 1, "1": 0}, SHARED)
     assert _names(told.poll(1, 0, ROWS[:2], SHARED)) == {"again"}
+
+
+@pytest.mark.parametrize(("confirm", "found"), [(300, {"again"}), (0, set())])
+def test_a_jump_excuses_a_forgotten_position_if_it_can_have_been_believed(confirm: int, found: set[str]) -> None:
+    told = _told().poll(0, 0, ROWS).ack(0, 0, {"0": 1, "1": 0})
+    told.fault("clock-begin", {"how": "jump", "seconds": 2_592_000, "confirm": confirm}).fault("clock-end", "true")
+    assert _names(told.poll(1, 0, ROWS[:2])) == found
 
 
 def test_an_acknowledgement_of_a_zombie_that_moves_the_position_back() -> None:
