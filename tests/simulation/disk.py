@@ -130,6 +130,9 @@ class _LifeFile:
         """Make durable."""
         self._disk.sync(self._file)
 
+    def write_back(self) -> None:
+        """What was written may be on the disk, as at any moment."""
+
     def truncate(self, size: int) -> None:
         """Cut."""
         self._disk.truncate(self._file, size)

@@ -63,7 +63,7 @@ class FaultyFile:
 
     def __init__(self, name: str, file: AppendFile, faults: Faults, root: Path) -> None:
         self.name, self._file, self._faults, self._root = name, file, faults, root
-        self.truncate, self.end, self.close = file.truncate, file.end, file.close
+        self.write_back, self.truncate, self.end, self.close = file.write_back, file.truncate, file.end, file.close
 
     def write(self, parts: Sequence[Any]) -> int:
         """As far as the quota goes."""

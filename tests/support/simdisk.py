@@ -176,6 +176,9 @@ class SimFile:
                 self._content.lose()
                 raise
 
+    def write_back(self) -> None:
+        """What was written may be on the disk, as at any moment."""
+
     def truncate(self, size: int) -> None:
         """Cut the file."""
         with self._disk.step("truncate"):

@@ -20,6 +20,7 @@ import pyarrow as pa
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.mapping import mapped
 from lakestore_server.host.uncached_file import UncachedFile
+from lakestore_server.host.write_back import write_back
 
 FILE_MODE, FOLDER_MODE = 0o640, 0o750
 """Modes of what the server makes, whatever the umask: its group may read, others may not."""
@@ -36,6 +37,10 @@ class AppendFile(Protocol):
 
     def sync(self) -> None:
         """Make everything written durable."""
+
+    def write_back(self) -> None:
+        """Wait until everything written has left the page cache, so that a later `sync` is short. Nothing is durable
+        by that; what fails is as a failed `sync`."""
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes; not durable before `sync`."""
@@ -117,6 +122,10 @@ class RealFile:
     def sync(self) -> None:
         """fdatasync."""
         os.fdatasync(self._fd)
+
+    def write_back(self) -> None:
+        """sync_file_range."""
+        write_back(self._fd)
 
     def truncate(self, size: int) -> None:
         """Cut to `size` bytes."""

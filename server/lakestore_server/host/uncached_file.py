@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from lakestore_server.host.write_back import write_back
+
 BLOCK = 4 << 10
 PIECE_BYTES = 2 << 20
 """The memory of a file, and the most that one call of the kernel writes."""
@@ -78,6 +80,10 @@ class UncachedFile:
     def sync(self) -> None:
         """fdatasync."""
         os.fdatasync(self._fd)
+
+    def write_back(self) -> None:
+        """Nothing waits, unless the file system writes through its cache without a word."""
+        write_back(self._fd)
 
     def truncate(self, size: int) -> None:
         """Cut to `size` bytes, and take the last block's into memory again."""

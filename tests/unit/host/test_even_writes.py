@@ -1,4 +1,4 @@
-"""Files that others map are written in pieces of one size, each at a multiple of it and synced before the next."""
+"""Files that others map are written in pieces of one size, each at a multiple of it and written back by itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from lakestore_server.host import even_writes
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import AppendFile, RealDisk
-from lakestore_server.host.even_writes import PIECE_BYTES, UNCACHED_BYTES, EvenWrites, write
+from lakestore_server.host.even_writes import PIECE_BYTES, EvenWrites, write
 
 POINTS = CrashPoint.SEGMENT_WRITTEN, CrashPoint.SEGMENT_SYNCED
 
@@ -34,6 +34,10 @@ class NotingFile:
     def sync(self) -> None:
         """Note it."""
         self.asked.append("sync")
+
+    def write_back(self) -> None:
+        """Note it."""
+        self.asked.append("write back")
 
     def truncate(self, size: int) -> None:
         """Nobody asks for it."""
@@ -65,7 +69,7 @@ class NotingDisk(RealDisk):
 
 
 @pytest.mark.parametrize("sizes", [[0], [5], [10], [3, 0, 3, 30, 1, 4, 4], [9, 2, 10, 19, 41], [1] * 47])
-def test_pieces_begin_at_multiples_and_are_synced(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_begin_at_multiples_and_are_written_back(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(even_writes, "PIECE_BYTES", 10)
     parts = [bytes([number % 251]) * size for number, size in enumerate(sizes)]
     file, paused = NotingFile(), list[int]()
@@ -76,7 +80,7 @@ def test_pieces_begin_at_multiples_and_are_synced(sizes: list[int], monkeypatch:
     assert file.data == b"".join(parts)
     assert writes.size == len(file.data)
     whole, rest = divmod(len(file.data), 10)
-    assert file.asked == [10, "sync"] * whole + [rest] * (rest > 0)
+    assert file.asked == [10, "write back"] * whole + [rest] * (rest > 0)
     assert paused == [10] * whole
 
 
@@ -85,20 +89,10 @@ def test_a_file_is_synced_after_its_last_piece_and_before_it_counts(tmp_path: Pa
     disk = NotingDisk()
     parts, note = [b"head", bytes(PIECE_BYTES)], disk.file.asked.append
     assert write(disk, tmp_path / "x", parts, POINTS, note, is_cached=is_cached) == PIECE_BYTES + 4
-    assert PIECE_BYTES < UNCACHED_BYTES, "so that one piece is not synced by itself"
-    one = [PIECE_BYTES, *(["sync"] if is_cached else []), PIECE_BYTES]
+    one = [PIECE_BYTES, "write back", PIECE_BYTES]
     last = [4, "end", "SEGMENT_WRITTEN", "sync", "SEGMENT_SYNCED", 4]
     assert disk.file.asked == one + last, "and a merge pauses for each, however small"
     assert disk.is_cached is is_cached
-
-
-def test_a_file_past_the_page_cache_is_synced_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(even_writes, "PIECE_BYTES", 10)
-    monkeypatch.setattr(even_writes, "UNCACHED_BYTES", 30)
-    disk = NotingDisk()
-    write(disk, tmp_path / "x", [bytes(25), bytes(46)], POINTS, is_cached=False)
-    several = [10, 10, 10, "sync"]
-    assert disk.file.asked == [*several, *several, 10, 1, "end", "SEGMENT_WRITTEN", "sync", "SEGMENT_SYNCED"]
 
 
 def test_what_a_pause_raises_ends_the_work(tmp_path: Path) -> None:
@@ -108,4 +102,4 @@ def test_what_a_pause_raises_ends_the_work(tmp_path: Path) -> None:
     disk = NotingDisk()
     with pytest.raises(InterruptedError):
         write(disk, tmp_path / "x", [bytes(3 * PIECE_BYTES)], POINTS, stop)
-    assert disk.file.asked == [PIECE_BYTES, "sync"]
+    assert disk.file.asked == [PIECE_BYTES, "write back"]
