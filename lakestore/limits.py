@@ -99,7 +99,7 @@ class Limits:
     """Wait of a commit for room, in the queue and in memory, before it is told to come again later."""
     in_flight_bytes: int = option(512 * _MB, low=1 * _MB, high=64 * _GB)
     """Requests that are being decoded and checked, each counted with what that takes; one more waits, as above. Of
-    these three bounds small requests have a quarter more."""
+    this, `queue_commits` and `queue_bytes` small requests have a quarter more."""
     group_bytes: int = option(4 * _MB, low=1, high=_INT32)
     """About what one journal frame takes from the queue; the rest goes into the next."""
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 from jepsen.history import History
+from jepsen.operation import NEVER, Operation
 from jepsen.schedule import is_left_out
 
 CLOCKS = "clock"
@@ -10,17 +15,39 @@ CLOCKS = "clock"
 held to it."""
 
 
-def may_be_believed(history: History) -> bool:
-    """Whether the server's clock was wrong for as long as it takes to be believed."""
-    faults = [each for each in history.faults() if each.f.startswith(CLOCKS) and not is_left_out(each.value)]
-    begun: dict[str, tuple[int, float]] = {}
-    for each in faults:
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A stretch of a history in which the server's clock was wrong, and for as long as it takes to be believed."""
+
+    begun: int
+    """The index of the fault's beginning."""
+    over: float
+    """The index from which on the right time is believed again; infinite if that never came."""
+    seconds: float
+    """The farthest that the clock was told to jump, either way."""
+
+
+def believed(history: History) -> list[Wrong]:
+    """The stretches; faults of one kind that overlap are one."""
+    found, begun = list[Wrong](), dict[str, list[Operation]]()
+    for each in history.faults():
         kind, _, how = each.f.rpartition("-")
+        if not each.f.startswith(CLOCKS) or is_left_out(each.value):
+            continue
         if how == "begin":
-            value = each.value if isinstance(each.value, dict) else {}
-            begun.setdefault(kind, (each.time, float(value.get("confirm", 0.0))))
+            begun.setdefault(kind, []).append(each)
         elif kind in begun:
-            began, confirm = begun.pop(kind)
-            if (each.time - began) / 1e9 >= confirm:
-                return True
-    return bool(begun)
+            found += _wrong(history, begun.pop(kind), each)
+    return found + [wrong for begins in begun.values() for wrong in _wrong(history, begins, None)]
+
+
+def _wrong(history: History, begins: Sequence[Operation], end: Operation | None) -> Iterator[Wrong]:
+    told: list[dict[str, Any]] = [each.value if isinstance(each.value, dict) else {} for each in begins]
+    confirm = float(told[0].get("confirm", 0.0))
+    seconds = max(abs(float(each.get("seconds", 0.0))) for each in told)
+    if end is None:
+        yield Wrong(begins[0].index, NEVER, seconds)
+    elif (end.time - begins[0].time) / 1e9 >= confirm:
+        right = end.time + confirm * 1e9
+        over = next((each.index for each in history.operations if each.time > right), NEVER)
+        yield Wrong(begins[0].index, over, seconds)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jepsen.anomaly import Anomaly
-from jepsen.checkers.clocks import may_be_believed
+from jepsen.checkers.clocks import believed
 from jepsen.checkers.lake import Log
 from jepsen.history import History
 from jepsen.operation import Kind
@@ -49,7 +49,7 @@ def _too_early(
     history: History, changes: Sequence[dict[str, Any]], now: float, after: float, at: tuple[int, ...]
 ) -> Iterator[Anomaly]:
     """Rows whose time has not come by the clients' clock, though no jump can have been believed."""
-    if not may_be_believed(history):
+    if not believed(history):
         for each in changes:
             if each["__change"] == "-D" and each["seen"] is not None and each["seen"] + after > now:
                 left = each["seen"] + after - now

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jepsen.anomaly import Anomaly, few
-from jepsen.checkers.clocks import may_be_believed
+from jepsen.checkers.clocks import believed
 from jepsen.history import History
 from jepsen.operation import NEMESIS, NEVER, Kind
 
 Reader = tuple[int | str, int]
 Place = tuple[int, int]
+IDLE_SECONDS = 7 * 86_400.0
+"""The time after which a server drops a subscription that nobody reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,10 @@ class Positions:
             if not call.invoked.value["shared"]:
                 self.opened_alone[call.invoked.value["subscription"]].append(call.invoked.index)
         self.subscriptions = sorted({each.subscription for each in self.given})
-        self.may_be_idle = may_be_believed(history)
-        """Whether the server may have held subscriptions for idle since long, and dropped them."""
+        for wrong in believed(history):
+            if wrong.seconds >= IDLE_SECONDS:  # the server may have held each for idle since then, and dropped it
+                for name in self.subscriptions:
+                    self.drops[name].append(Span(wrong.begun, wrong.over))
 
     def dropped_between(self, subscription: str, begun: float, ended: float) -> bool:
         """Whether a drop may have happened there."""
@@ -211,7 +215,7 @@ def _again(found: Positions) -> Iterator[Anomaly]:
 
 def _went_back(found: Positions, ack: Acked, each: Given) -> bool:
     """Whether the position may be lower since: it was dropped, or buckets came under one position again."""
-    if found.may_be_idle or found.dropped_between(each.subscription, ack.begun, each.at):
+    if found.dropped_between(each.subscription, ack.begun, each.at):
         return True
     return ack.shared and any(ack.begun < at < each.at for at in found.opened_alone[each.subscription])
 

@@ -56,7 +56,7 @@ def take_begun(stream: ls.ChangeStream, rest_seconds: float, quiet_seconds: floa
 
 
 def take_to_end(stream: ls.ChangeStream, seconds: float) -> list[ls.ChangeBatch]:
-    """All batches of a stream with an end, which is closed; one whose end does not come in time has answered nothing.
+    """The batches of a stream with an end, which is closed; one that gives neither in time has answered nothing.
 
     Where the network swallows what was sent, a stream is quiet until the connection's keepalive ends it.
     """
@@ -70,7 +70,9 @@ def take_to_end(stream: ls.ChangeStream, seconds: float) -> list[ls.ChangeBatch]
         return found
     finally:
         stream.close()
-    raise ls.Unavailable(f"the end of a stream up to now did not come within {seconds:g} s")
+    if not found:
+        raise ls.Unavailable(f"nothing came of a stream up to now within {seconds:g} s")
+    return found
 
 
 def take(stream: ls.ChangeStream, quiet_seconds: float, batches: int, seconds: float) -> list[Batch]:

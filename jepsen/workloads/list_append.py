@@ -29,6 +29,7 @@ ROUND = 50
 """Operations of one process after which it goes on to new keys, so that lists stay short."""
 KEYS_PER_TABLE = 3
 KEPT_TOKENS = 20
+Edge = tuple[int, int, Link, str]
 _KEY = pa.field("k", pa.int64(), nullable=False)
 _NUMBER = pa.field("n", pa.int64(), nullable=False)
 
@@ -121,9 +122,10 @@ class ListAppend:
         calls = history.calls("append", "once", "everything", *READS)
         firsts = {key: held[0] for each in calls for key, held in Transaction.of(each).reads() if held}
         made = [_possible(each, firsts) for each in calls]
+        late = list(_late(calls, made, firsts))
         past = list(_past(history.calls("past"), made))
         edges = [(commit.number, each.number, Link.REALTIME, "it was read as of that commit") for commit, each in past]
-        found = Lists([*made, *(each for _, each in past)]).anomalies(edges)
+        found = Lists([*made, *(each for _, each in past)]).anomalies([*edges, *late])
         written = writers(made)
         return [*found, *(anomaly for commit, each in past for anomaly in _beyond(commit, each, written))]
 
@@ -134,10 +136,24 @@ def _possible(call: Call, firsts: Mapping[int, int]) -> Transaction:
     A commit of `insert_if_absent` has the elements of those of its keys that were absent, and of no others.
     """
     made = Transaction.of(call)
-    if call.f != "once" or made.kind is not Kind.INFO:
-        return made
-    was_late = [f == "append" and firsts.get(key, value) != value for f, key, value in made.operations]
-    return replace(made, operations=tuple(m for m, late in zip(made.operations, was_late, strict=True) if not late))
+    late = _late_keys(call, firsts)
+    return replace(made, operations=tuple(micro for micro in made.operations if micro[1] not in late)) if late else made
+
+
+def _late_keys(call: Call, firsts: Mapping[int, int]) -> set[int]:
+    if call.f != "once" or call.kind is not Kind.INFO:
+        return set()
+    return {key for f, key, value in call.invoked.value if f == "append" and firsts.get(key, value) != value}
+
+
+def _late(calls: Sequence[Call], made: Sequence[Transaction], firsts: Mapping[int, int]) -> Iterator[Edge]:
+    """The edges of appends that were late: if the rest of their commit happened, that was behind whoever was first."""
+    written = writers(made)
+    for call in calls:
+        for key in _late_keys(call, firsts):
+            first = written.get((key, firsts[key]))
+            if first is not None:
+                yield first.number, call.invoked.index, Link.WR, f"its append to key {key} was late"
 
 
 def _past(calls: Sequence[Call], made: Sequence[Transaction]) -> Iterator[tuple[Transaction, Transaction]]:

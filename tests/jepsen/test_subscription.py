@@ -126,11 +126,24 @@ def test_an_acknowledged_row_that_is_given_to_the_next_reader() -> None:
     assert _names(told.poll(1, 0, ROWS[:2], SHARED)) == {"again"}
 
 
-@pytest.mark.parametrize(("confirm", "found"), [(300, {"again"}), (0, set())])
-def test_a_jump_excuses_a_forgotten_position_if_it_can_have_been_believed(confirm: int, found: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "confirm", "found"), [(-2_592_000, 0, set()), (-2_592_000, 300, {"again"}), (86_400, 0, {"again"})]
+)
+def test_a_jump_excuses_a_forgotten_position_if_it_is_long_and_can_have_been_believed(
+    seconds: int, confirm: int, found: set[str]
+) -> None:
     told = _told().poll(0, 0, ROWS).ack(0, 0, {"0": 1, "1": 0})
-    told.fault("clock-begin", {"how": "jump", "seconds": 2_592_000, "confirm": confirm}).fault("clock-end", "true")
+    told.fault("clock-begin", {"how": "jump", "seconds": seconds, "confirm": confirm}).fault("clock-end", "true")
     assert _names(told.poll(1, 0, ROWS[:2])) == found
+
+
+def test_a_jump_that_was_over_excuses_nothing() -> None:
+    jump = {"how": "jump", "seconds": 2_592_000, "confirm": 0}
+    before = _told().fault("clock-begin", jump).fault("clock-end", "true")
+    before.poll(0, 0, ROWS).ack(0, 0, {"0": 1, "1": 0})
+    assert _names(before.poll(1, 0, ROWS[:2])) == {"again"}
+    behind = _told().poll(0, 0, ROWS).ack(0, 0, {"0": 1, "1": 0}).poll(1, 0, ROWS[:2])
+    assert _names(behind.fault("clock-begin", jump).fault("clock-end", "true")) == {"again"}
 
 
 def test_an_acknowledgement_of_a_zombie_that_moves_the_position_back() -> None:

@@ -63,7 +63,7 @@ class FaultyFile:
 
     def __init__(self, name: str, file: AppendFile, faults: Faults, root: Path) -> None:
         self.name, self._file, self._faults, self._root = name, file, faults, root
-        self.write_back, self.truncate, self.end, self.close = file.write_back, file.truncate, file.end, file.close
+        self.truncate, self.end, self.close = file.truncate, file.end, file.close
 
     def write(self, parts: Sequence[Any]) -> int:
         """As far as the quota goes."""
@@ -79,6 +79,12 @@ class FaultyFile:
         if self._faults.due("sync", self.name):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         self._file.sync()
+
+    def write_back(self) -> None:
+        """Or EIO, once, as a sync."""
+        if self._faults.due("sync", self.name):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._file.write_back()
 
 
 class FaultyDisk(RealDisk):

@@ -177,7 +177,14 @@ class SimFile:
                 raise
 
     def write_back(self) -> None:
-        """What was written may be on the disk, as at any moment."""
+        """What was written may be on the disk, as at any moment; what could not be written is lost."""
+        with self._disk.lock:
+            try:
+                with self._disk.step("write back"):
+                    pass
+            except PlantedFailure:
+                self._content.lose()
+                raise
 
     def truncate(self, size: int) -> None:
         """Cut the file."""

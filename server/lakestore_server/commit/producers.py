@@ -19,7 +19,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.moves import Moves, moves_of
 from lakestore_server.commit.named_producers import check_name
 from lakestore_server.commit.precedence import Courtesy, Manner, Urgency
-from lakestore_server.commit.queue import is_small, stretch_of
+from lakestore_server.commit.queue import SMALL_STRETCH, is_small
 from lakestore_server.commit.request import REFUSALS, Change, Refusal, Request, change_of
 from lakestore_server.commit.wakeups import waited
 from lakestore_server.commit.write_stream import ANSWER_SECONDS, WriteStream
@@ -44,6 +44,7 @@ class Writes:
             limits.in_flight_bytes,
             limits.queue_wait_ms / 1000,
             "the server decodes as many rows as its memory allows: send more slowly",
+            beyond=int(limits.in_flight_bytes * (SMALL_STRETCH - 1.0)),
         )
 
     def commit(self, request: pb.CommitRequest) -> pb.CommitAnswer:
@@ -163,7 +164,7 @@ class Writes:
         if not is_small(nbytes):
             manner.give_way()
         claims.enter_context(self._engine.turn(nbytes, waits=waits))
-        decoding = self._decoding.taken(DECODING_COPIES * nbytes, waits=waits, stretch=stretch_of(nbytes))
+        decoding = self._decoding.taken(DECODING_COPIES * nbytes, waits=waits, is_urgent=is_small(nbytes))
         claim = claims.enter_context(decoding)
         claims.enter_context(manner.coming())
         with ExitStack() as held:

@@ -74,7 +74,7 @@ class CommitQueue:
         self._may_give_way = False
         """Whether the requests that were taken last may be given back."""
         self._given_back = 0
-        """The first so many of the large lane were: nothing is begun more than twice."""
+        """The first so many of the large lane were: they are not given back again."""
         self._nbytes = 0
         self._closed = self._poked = False
 
@@ -88,7 +88,7 @@ class CommitQueue:
 
     def await_room(self, seconds: float, retry_after: Callable[[], float], nbytes: int = SMALL_BYTES_MAX + 1) -> None:
         """Wait until there is room for so much; `Exhausted` when the time is over."""
-        stretch = stretch_of(nbytes)
+        stretch = SMALL_STRETCH if is_small(nbytes) else 1.0
         with self._lock:
             self._await(self._changed, lambda: 0.0 if self._has_room(stretch) else math.inf, seconds, retry_after)
 
@@ -209,16 +209,16 @@ class CommitQueue:
         if not (self._may_give_way and self._small):
             return False
         with self._lock:
-            self._may_give_way = False  # a no holds for this turn: what stands in the way stays where it is
             following = self._following(requests)
             passing = next((work for work in self._small if id(work) not in following), None)
+            self._may_give_way = passing is None  # an operation stays where it is for this turn
             if not isinstance(passing, Request):
                 return False
             back = [*requests, *following.values()]
             self._small = deque(work for work in self._small if id(work) not in following)
             self._large.extendleft(reversed(back))
             self._in_large.update(name for request in back for name in request.ordered_by)
-            self._given_back = len(back)
+            self._given_back = len(requests)
             self._nbytes += sum(request.nbytes for request in requests)
             return True
 
@@ -324,11 +324,6 @@ class CommitQueue:
 def is_small(nbytes: int) -> bool:
     """Whether a request goes before larger ones of others."""
     return nbytes <= SMALL_BYTES_MAX
-
-
-def stretch_of(nbytes: int) -> float:
-    """The part of a bound that a request may fill: more than all of it for a small one."""
-    return SMALL_STRETCH if is_small(nbytes) else 1.0
 
 
 def _touches(change: Change, insert: Change) -> bool:

@@ -39,8 +39,8 @@ class AppendFile(Protocol):
         """Make everything written durable."""
 
     def write_back(self) -> None:
-        """Wait until everything written has left the page cache, so that a later `sync` is short. Nothing is durable
-        by that; what fails is as a failed `sync`."""
+        """Wait until everything written has come to the disk, so that a later `sync` is short. Nothing is durable by
+        that; what fails is as a failed `sync`."""
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes; not durable before `sync`."""

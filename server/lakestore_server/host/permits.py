@@ -27,7 +27,11 @@ def share_of(limit: int, limits: Limits) -> int:
 class Permits:
     """A pool of permits; thread-safe."""
 
-    def __init__(self, most: int, wait_seconds: float, refusal: str, share: int | None = None) -> None:
+    def __init__(
+        self, most: int, wait_seconds: float, refusal: str, share: int | None = None, *, beyond: int = 0
+    ) -> None:
+        """`beyond`: permits that only urgent requests take, and before all others."""
+        self._beyond, self._held_urgently = beyond, 0
         self._most, self._wait_seconds, self._refusal = most, wait_seconds, refusal
         self._share = most if share is None else share
         self._held = 0
@@ -41,11 +45,10 @@ class Permits:
         return self._held
 
     @contextmanager
-    def taken(self, amount: int, owner: str = "", *, waits: bool = True, stretch: float = 1.0) -> Iterator[Claim]:
+    def taken(self, amount: int, owner: str = "", *, waits: bool = True, is_urgent: bool = False) -> Iterator[Claim]:
         """Hold so many permits while the block runs, or `Exhausted`; the block is given a `Claim` to take more.
 
-        Without an owner nothing is counted against a share. Who has taken permits already must not wait for more. A
-        `stretch` beyond 1 leaves permits for this one when others hold all that there are.
+        Without an owner nothing is counted against a share. Who has taken permits already must not wait for more.
         """
         mine, seconds = 0, self._wait_seconds if waits else 0.0
 
@@ -57,9 +60,10 @@ class Permits:
                     raise Exhausted(
                         f"{owner} has {self._held_by[owner]} of them: {self._refusal}", retry_after=RETRY_AFTER_SECONDS
                     )
-                if not self._changed.wait_for(lambda: self._held + more <= self._most * stretch, seconds):
+                if not self._changed.wait_for(lambda: more <= self._left(is_urgent=is_urgent), seconds):
                     raise Exhausted(self._refusal, retry_after=RETRY_AFTER_SECONDS)
                 self._held += more
+                self._held_urgently += more * is_urgent
                 if owner:
                     self._held_by[owner] += more
             mine += more
@@ -70,8 +74,14 @@ class Permits:
         finally:
             with self._changed:
                 self._held -= mine
+                self._held_urgently -= mine * is_urgent
                 if owner:
                     self._held_by[owner] -= mine
                     if not self._held_by[owner]:
                         del self._held_by[owner]
                 self._changed.notify_all()
+
+    def _left(self, *, is_urgent: bool) -> int:
+        """The permits that a request finds."""
+        kept = self._beyond if is_urgent else min(self._held_urgently, self._beyond)
+        return self._most + kept - self._held

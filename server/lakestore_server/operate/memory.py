@@ -14,6 +14,7 @@ from typing import Any
 from lakestore.limits import Limits
 from lakestore.model.table import Table
 from lakestore.rows.keys import number_width
+from lakestore_server.commit.queue import SMALL_STRETCH
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.machine import MAPS_DEFAULT, maps_max, memory_bytes
 from lakestore_server.iceberg.metadata_store import CACHE_BYTES_MAX
@@ -115,8 +116,8 @@ def by_settings(limits: Limits) -> tuple[Bound, ...]:
             Bound("rows not yet in segments", limits.journal_bytes, "journal_bytes"),
             Bound("keys not yet in the index", overlay_keys * KEY_BYTES, "journal_bytes"),
             Bound("keys kept of the index", limits.index_cache_keys * LONG_KEY_BYTES, "index_cache_keys"),
-            Bound("commits that wait", limits.queue_bytes, "queue_bytes"),
-            Bound("requests being decoded", limits.in_flight_bytes, "in_flight_bytes"),
+            Bound("commits that wait", int(limits.queue_bytes * SMALL_STRETCH), "queue_bytes"),
+            Bound("requests being decoded", int(limits.in_flight_bytes * SMALL_STRETCH), "in_flight_bytes"),
             Bound("memory for messages, kept for the next ones", limits.journal_bytes, "journal_bytes"),
             Bound("the commit being made", limits.commit_bytes + limits.batch_memory_bytes, "commit_bytes"),
             Bound("messages not yet whole", limits.receiving_bytes, "receiving_bytes"),

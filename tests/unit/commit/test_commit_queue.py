@@ -291,6 +291,19 @@ def test_large_requests_that_have_waited_again_go_on_for_good() -> None:
     assert queue.give_back(fresh), "it had not waited before"
 
 
+def test_turns_of_large_requests_that_met_nobody_change_nothing() -> None:
+    queue = queue_of(group_bytes=1)
+    for sequence in (1, 2, 3):
+        queue.put(request("bulk", sequence, LARGE))
+    for _ in range(2):
+        queue.take()
+    third = next_requests(queue)
+    queue.put(request("bulk", 4))
+    assert not queue.give_back(third), "nobody else came"
+    queue.put(request("small", 1))
+    assert queue.give_back(third), "now somebody did"
+
+
 def test_small_requests_behind_large_ones_of_their_producer_go_back_with_them() -> None:
     queue = queue_of(group_bytes=1)
     for sequence in (1, 2):

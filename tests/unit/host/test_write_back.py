@@ -1,4 +1,4 @@
-"""Bytes that are written back have left the page cache, whatever the system knows for that."""
+"""Bytes that are written back have come to the disk, whatever the system knows for that."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,13 +32,14 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def answering(number: int) -> Any:
-    """A call of the system that fails with this error, or does not."""
+def answering(*numbers: int) -> Any:
+    """A call of the system that fails with these errors, one after the other, and then no more."""
+    left = [*numbers]
 
     def call(_fd: int, at: int, size: int, flags: int) -> int:
         assert (at, size, flags) == (0, 0, 7)
-        ctypes.set_errno(number)
-        return -1 if number else 0
+        ctypes.set_errno(left[0] if left else 0)
+        return -1 if left and left.pop(0) else 0
 
     return call
 
@@ -50,23 +52,29 @@ def test_nothing_is_synced(fd: int, synced: list[int]) -> None:
     assert refused.value.errno == errno.EBADF
 
 
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM, None])
 def test_a_system_without_the_call_syncs(
+    number: int | None, fd: int, synced: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = SimpleNamespace() if number is None else SimpleNamespace(sync_file_range=answering(number))
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: system)
+    written._call.cache_clear()
+    try:
+        write_back(fd)
+        assert synced == [fd]
+    finally:
+        written._call.cache_clear()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EPERM, errno.ENOSPC])
+def test_what_cannot_be_written_is_an_error(
     number: int, fd: int, synced: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(written, "_call", lambda: answering(number))
-    write_back(fd)
-    assert synced == [fd]
-    monkeypatch.setattr(written, "_call", lambda: None)
-    write_back(fd)
-    assert synced == [fd, fd]
-
-
-def test_what_cannot_be_written_is_an_error(fd: int, synced: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(written, "_call", lambda: answering(errno.EIO))
+    call = answering(errno.EINTR, number)
+    monkeypatch.setattr(written, "_call", lambda: call)
     with pytest.raises(OSError) as failed:
         write_back(fd)
-    assert (failed.value.errno, synced) == (errno.EIO, []), "a sync behind it would say that all is well"
+    assert (failed.value.errno, synced) == (number, []), "a sync behind it would say that all is well"
 
 
 @pytest.mark.parametrize("is_cached", [True, False])

@@ -28,6 +28,7 @@ from lakestore_server.index.run_merge import merge, of_numbers, slices
 from lakestore_server.index.run_writer import RunWriter
 from lakestore_server.index.worker_client import DamagedIndex
 from tests.support.seeds import seeded
+from tests.support.simdisk import SimDisk
 
 DISK = RealDisk()
 HASH = key_hash(bytes(32))
@@ -240,6 +241,19 @@ def test_a_run_that_is_cut_short_is_damaged(tmp_path: Path, kept: int) -> None:
     (tmp_path / "2.run").write_bytes(data[:kept])
     with pytest.raises(DamagedIndex):
         Run(tmp_path / "2.run", DISK.map(tmp_path / "2.run"))
+
+
+def test_a_finished_run_is_durable_but_for_its_name(tmp_path: Path) -> None:
+    disk = SimDisk(tmp_path / "data")
+    writer = RunWriter(disk, tmp_path / "data" / "r.run", HASH, 1)
+    section = writer.begin(1, 8, 1_000)
+    numbers, values = arrays({number: number for number in range(1_000)})
+    section.add(numbers, packed(numbers, values))
+    section.end()
+    writer.finish()
+    disk.sync_folder(tmp_path / "data")
+    after = disk.crash(tmp_path / "after")
+    assert after.read(tmp_path / "after" / "r.run") == disk.read(tmp_path / "data" / "r.run")
 
 
 def test_an_entry_that_is_not_its_own_is_damage_even_if_its_block_is_whole(tmp_path: Path) -> None:

@@ -223,15 +223,25 @@ def test_memory_for_decoding_is_bounded_and_one_large_request_still_goes_in() ->
     assert permits.held == 0
 
 
-def test_a_stretch_leaves_permits_when_others_hold_all() -> None:
-    permits = Permits(100, 0.0, "no memory")
-    with permits.taken(100):
-        with permits.taken(25, stretch=1.25):
+def test_the_urgent_have_permits_of_their_own_and_take_no_others_before_those() -> None:
+    permits = Permits(100, 0.0, "no memory", beyond=25)
+    with permits.taken(90) as claim:
+        with permits.taken(20, is_urgent=True), permits.taken(5, is_urgent=True):
+            claim(10)
             assert permits.held == 125
-            with pytest.raises(Exhausted), permits.taken(1, stretch=1.25):
+            with pytest.raises(Exhausted), permits.taken(1, is_urgent=True):
                 pass
-        with pytest.raises(Exhausted), permits.taken(1):
+            with pytest.raises(Exhausted), permits.taken(1):
+                pass
+            claim(50)  # who has all that there are has enough
+        assert permits.held == 100
+    with permits.taken(30, is_urgent=True):
+        with pytest.raises(Exhausted), permits.taken(96):
             pass
+        with permits.taken(95):
+            assert permits.held == 125
+    with permits.taken(100), pytest.raises(Exhausted), permits.taken(1):
+        pass
     assert permits.held == 0
 
 
