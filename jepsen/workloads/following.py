@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing, suppress
 from datetime import datetime
 from typing import Any
 
@@ -55,23 +56,20 @@ def take_begun(stream: ls.ChangeStream, rest_seconds: float, quiet_seconds: floa
     return found + take(stream, quiet_seconds, BEGUN_BATCHES, seconds)
 
 
-def take_to_end(stream: ls.ChangeStream, seconds: float) -> list[ls.ChangeBatch]:
+def take_to_end(stream: ls.ChangeStream, seconds: float) -> list[Batch]:
     """The batches of a stream with an end, which is closed; one that gives neither in time has answered nothing.
 
     Where the network swallows what was sent, a stream is quiet until the connection's keepalive ends it.
     """
     found: list[ls.ChangeBatch] = []
     deadline = time.monotonic() + seconds
-    try:
+    with closing(stream), suppress(ls.errors.StreamEnded):
         while (left := deadline - time.monotonic()) > 0:
             batch = stream.next(left)
-            found += [batch] if batch is not None else []
-    except ls.errors.StreamEnded:
-        return found
-    finally:
-        stream.close()
-    if not found:
-        raise ls.Unavailable(f"nothing came of a stream up to now within {seconds:g} s")
+            if batch is not None:
+                found.append(batch)
+        if not found:
+            raise ls.Unavailable(f"nothing came of a stream up to now within {seconds:g} s")
     return found
 
 

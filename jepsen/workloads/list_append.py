@@ -29,7 +29,6 @@ ROUND = 50
 """Operations of one process after which it goes on to new keys, so that lists stay short."""
 KEYS_PER_TABLE = 3
 KEPT_TOKENS = 20
-Edge = tuple[int, int, Link, str]
 _KEY = pa.field("k", pa.int64(), nullable=False)
 _NUMBER = pa.field("n", pa.int64(), nullable=False)
 
@@ -120,48 +119,46 @@ class ListAppend:
     def check(self, history: History) -> Sequence[Anomaly]:
         """Everything that a strictly serializable system does not show."""
         calls = history.calls("append", "once", "everything", *READS)
-        firsts = {key: held[0] for each in calls for key, held in Transaction.of(each).reads() if held}
-        made = [_possible(each, firsts) for each in calls]
-        late = list(_late(calls, made, firsts))
-        past = list(_past(history.calls("past"), made))
-        edges = [(commit.number, each.number, Link.REALTIME, "it was read as of that commit") for commit, each in past]
-        found = Lists([*made, *(each for _, each in past)]).anomalies([*edges, *late])
+        told = [Transaction.of(call) for call in calls]
+        late = _late(calls, {key: held[0] for each in told for key, held in each.reads() if held})
+        made = [_without(each, late.get(each.number, {})) for each in told]
         written = writers(made)
+        past = list(_past(history.calls("past"), written))
+        edges = [(commit.number, each.number, Link.REALTIME, "it was read as of that commit") for commit, each in past]
+        edges += [
+            (written[first].number, number, Link.WR, f"its append to key {first[0]} was late")
+            for number, firsts in late.items()
+            for first in firsts.items()
+            if first in written
+        ]
+        found = Lists([*made, *(each for _, each in past)]).anomalies(edges)
         return [*found, *(anomaly for commit, each in past for anomaly in _beyond(commit, each, written))]
 
 
-def _possible(call: Call, firsts: Mapping[int, int]) -> Transaction:
-    """A call's transaction; one of unknown outcome without the appends that were late, as others were first.
+def _late(calls: Sequence[Call], firsts: Mapping[int, int]) -> dict[int, dict[int, int]]:
+    """By the number of a transaction of unknown outcome its keys on which others were first, with their elements.
 
-    A commit of `insert_if_absent` has the elements of those of its keys that were absent, and of no others.
+    A commit of `insert_if_absent` has the elements of those of its keys that were absent, and of no others; if it
+    happened, then behind those that were first.
     """
-    made = Transaction.of(call)
-    late = _late_keys(call, firsts)
-    return replace(made, operations=tuple(micro for micro in made.operations if micro[1] not in late)) if late else made
-
-
-def _late_keys(call: Call, firsts: Mapping[int, int]) -> set[int]:
-    if call.f != "once" or call.kind is not Kind.INFO:
-        return set()
-    return {key for f, key, value in call.invoked.value if f == "append" and firsts.get(key, value) != value}
-
-
-def _late(calls: Sequence[Call], made: Sequence[Transaction], firsts: Mapping[int, int]) -> Iterator[Edge]:
-    """The edges of appends that were late: if the rest of their commit happened, that was behind whoever was first."""
-    written = writers(made)
+    late = dict[int, dict[int, int]]()
     for call in calls:
-        for key in _late_keys(call, firsts):
-            first = written.get((key, firsts[key]))
-            if first is not None:
-                yield first.number, call.invoked.index, Link.WR, f"its append to key {key} was late"
+        if call.f == "once" and call.kind is Kind.INFO:
+            own = {key: value for f, key, value in call.invoked.value if f == "append"}
+            late[call.invoked.index] = {key: firsts[key] for key in own if firsts.get(key, own[key]) != own[key]}
+    return late
 
 
-def _past(calls: Sequence[Call], made: Sequence[Transaction]) -> Iterator[tuple[Transaction, Transaction]]:
+def _without(made: Transaction, keys: Mapping[int, int]) -> Transaction:
+    """A transaction less what it did with some keys."""
+    return replace(made, operations=tuple(micro for micro in made.operations if micro[1] not in keys))
+
+
+def _past(calls: Sequence[Call], written: Mapping[Any, Transaction]) -> Iterator[tuple[Transaction, Transaction]]:
     """Reads of the past behind the commits of which they are: they are where the commit was, whenever they were done.
 
     They belong to no process's order.
     """
-    written = writers(made)
     for call in calls:
         if call.kind is not Kind.OK or call.value["of"] is None:
             continue

@@ -131,7 +131,7 @@ class _LifeFile:
         self._disk.sync(self._file)
 
     def write_back(self) -> None:
-        """What was written may be on the disk, as at any moment."""
+        """Bytes that were written may be on the disk at any moment: nothing happens."""
 
     def truncate(self, size: int) -> None:
         """Cut."""

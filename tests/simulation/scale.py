@@ -27,11 +27,13 @@ def scaled(world: World, identity: str) -> Iterator[None]:
     similar = random.Random(f"{identity} runs").choice((2, 2, 3, levels.SIMILAR))
     chance = random.Random(f"{identity} requests")
     small, slow = chance.choice((1_040, 1_100, 1_300, queue.SMALL_BYTES_MAX)), chance.choice((0.0, 0.5, 0.9))
-    give_back, making = CommitQueue.give_back, list[Sequence[Request]]()
+    give_back = CommitQueue.give_back
+    making: Sequence[Request] = ()
 
     def at_stage(self: CommitQueue, requests: Sequence[Request]) -> bool:
-        if not making or making[0] is not requests:
-            making[:] = [requests]
+        nonlocal making
+        if making is not requests:
+            making = requests
             if chance.random() < slow:
                 world.sleep(chance.uniform(0.0, MAKING_SECONDS))
         is_back = give_back(self, requests)
@@ -39,6 +41,9 @@ def scaled(world: World, identity: str) -> Iterator[None]:
             world.mark(GIVEN_BACK)
         return is_back
 
-    bounds = patch.object(levels, "SIMILAR", similar), patch.object(queue, "SMALL_BYTES_MAX", small)
-    with bounds[0], bounds[1], patch.object(CommitQueue, "give_back", at_stage):
+    with (
+        patch.object(levels, "SIMILAR", similar),
+        patch.object(queue, "SMALL_BYTES_MAX", small),
+        patch.object(CommitQueue, "give_back", at_stage),
+    ):
         yield

@@ -76,15 +76,17 @@ class FaultyFile:
 
     def sync(self) -> None:
         """Or EIO, once."""
-        if self._faults.due("sync", self.name):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._fail_if_due()
         self._file.sync()
 
     def write_back(self) -> None:
         """Or EIO, once, as a sync."""
+        self._fail_if_due()
+        self._file.write_back()
+
+    def _fail_if_due(self) -> None:
         if self._faults.due("sync", self.name):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        self._file.write_back()
 
 
 class FaultyDisk(RealDisk):

@@ -17,6 +17,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -168,20 +169,21 @@ class SimFile:
 
     def sync(self) -> None:
         """Make the contents durable; the name is the folder's."""
-        with self._disk.lock:
-            try:
-                with self._disk.step("sync"):
-                    self._content.sync()
-            except PlantedFailure:
-                self._content.lose()
-                raise
+        with self._flushing("sync"):
+            self._content.sync()
 
     def write_back(self) -> None:
-        """What was written may be on the disk, as at any moment; what could not be written is lost."""
+        """Bytes that were written may be on the disk at any moment: nothing happens, or they are lost."""
+        with self._flushing("write back"):
+            pass
+
+    @contextmanager
+    def _flushing(self, what: str) -> Iterator[None]:
+        """One step to the disk, by whose failure all that was not synced is lost."""
         with self._disk.lock:
             try:
-                with self._disk.step("write back"):
-                    pass
+                with self._disk.step(what):
+                    yield
             except PlantedFailure:
                 self._content.lose()
                 raise

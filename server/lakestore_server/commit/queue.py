@@ -209,28 +209,28 @@ class CommitQueue:
         if not (self._may_give_way and self._small):
             return False
         with self._lock:
-            following = self._following(requests)
-            passing = next((work for work in self._small if id(work) not in following), None)
-            self._may_give_way = passing is None  # an operation stays where it is for this turn
-            if not isinstance(passing, Request):
+            following, others = self._parted(requests)
+            self._may_give_way = not others  # an operation stays where it is for this turn
+            if not others or not isinstance(others[0], Request):
                 return False
-            back = [*requests, *following.values()]
-            self._small = deque(work for work in self._small if id(work) not in following)
+            back, self._small = [*requests, *following], others
             self._large.extendleft(reversed(back))
             self._in_large.update(name for request in back for name in request.ordered_by)
             self._given_back = len(requests)
             self._nbytes += sum(request.nbytes for request in requests)
             return True
 
-    def _following(self, requests: Sequence[Request]) -> dict[int, Request]:
-        """The small requests, by identity, that come behind these or behind one another in the order of a name."""
+    def _parted(self, requests: Sequence[Request]) -> tuple[list[Request], deque[Work]]:
+        """(the small requests that come behind these or behind one another in the order of a name, the rest)."""
         names = {name for request in requests for name in request.ordered_by}
-        following = {}
+        following, others = list[Request](), deque[Work]()
         for work in self._small:
             if isinstance(work, Request) and not names.isdisjoint(work.ordered_by):
-                following[id(work)] = work
+                following.append(work)
                 names.update(work.ordered_by)
-        return following
+            else:
+                others.append(work)
+        return following, others
 
     def _lets_small_come(self) -> bool:
         """Whether a small request is worth a moment's wait: nothing else is to be done before large ones."""
