@@ -224,7 +224,6 @@ def _session_conf() -> dict[str, str]:
     return {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.python.filterPushdown.enabled": "true",
     }
 
 

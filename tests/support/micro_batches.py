@@ -35,12 +35,10 @@ def through_pickle(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))
 
 
-def read_rows(options: dict[str, str], filters: Any = None, schema: StructType | None = None) -> list[dict[str, Any]]:
+def read_rows(options: dict[str, str], schema: StructType | None = None) -> list[dict[str, Any]]:
     """A batch read: every part, read twice, as by a task that was tried again."""
     source, own = loaded(**options)
     reader = source.reader(schema or own)
-    if filters is not None:
-        reader.pushFilters(filters)
     rows: list[dict[str, Any]] = []
     for part in map(through_pickle, reader.partitions()):
         rows += _twice(through_pickle(reader), part)

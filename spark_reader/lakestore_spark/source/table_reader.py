@@ -7,11 +7,11 @@ it reads, and leases the same rows anew where it began too late.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from lakestore.errors import Invalid
@@ -23,7 +23,6 @@ from lakestore.union import arrow, plan
 from lakestore.union.cut import Cut
 from lakestore.union.plan import ScanPart, TableScan
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_spark.source.filters import pushed
 from lakestore_spark.source.options import Address, Options
 from lakestore_spark.source.shown import Shown
 
@@ -121,21 +120,19 @@ def _runs(scan: TableScan) -> Iterator[tuple[plan.Split, ...]]:
 
 
 class TableReader(DataSourceReader):
-    """A read of one table, at the head of the moment in which Spark plans it or at the cut of the option `at`."""
+    """A read of one table, at the head of the moment in which Spark plans it or at the cut of the option `at`.
+
+    It has no `pushFilters`. Spark 4.1 stores the partitions of a push-down in the relation and reads them again for
+    later queries of the same DataFrame, view or statement, which have other filters. Without the method Spark evaluates
+    every filter itself, also if the session turns on `spark.sql.python.filterPushdown.enabled`. The option `where`
+    belongs to the relation, so it is safe.
+    """
 
     def __init__(self, options: Options, table: Table, schema: StructType) -> None:
         self._options, self._shown = options, Shown.of(table, schema)
         if "__change" in self._shown.names:
             raise Invalid("a read has no startingOffsets: use spark.readStream for changes, or leave the option out")
-        where = clock_words.fixed(options.text("where"))
-        self._where = [f"({where})"] if where else []
-        self.pushFilters = _Pushing(self)  # type: ignore[method-assign]
-
-    def pushed(self, filters: list[Filter]) -> list[Filter]:
-        """Take the filters that mean the same as a condition of ours; those that Spark has to evaluate."""
-        texts, left = pushed(filters, self._shown.table)
-        self._where += texts
-        return left
+        self._where = clock_words.fixed(options.text("where"))
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks of a plan that is made now."""
@@ -144,7 +141,7 @@ class TableReader(DataSourceReader):
         try:
             at = position_text(options.text("at")) if options.text("at") else ""
             answer = transport.plan(plan.request([options.table], at=at, lease_seconds=LEASE_SECONDS))
-            rows = Rows(self._shown, " AND ".join(self._where))
+            rows = Rows(self._shown, self._where)
             self._shown.check(plan.decode(answer).tables[0].table, rows.where)
             return parts_of(address, answer, rows)
         finally:
@@ -154,16 +151,3 @@ class TableReader(DataSourceReader):
         """The rows of one task."""
         assert isinstance(partition, PlanPart)
         return partition.read()
-
-
-class _Pushing:
-    """The reader's `pushFilters`. Where the session's push-down is off, PySpark refuses a reader with one of its own:
-    it knows it by the function, so this one has the function of a reader without any."""
-
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, reader: TableReader) -> None:
-        self._reader = reader
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return self._reader.pushed(filters)
