@@ -25,12 +25,13 @@ from lakestore.connectors.bridge.outcome import Decoded, Mapped
 from lakestore.connectors.bridge.pipeline import Pipeline
 from lakestore.connectors.bridge.records import Records
 from lakestore.connectors.bridge.spec import CHANGES, BridgeSpec, TableSpec, TopicSpec
-from lakestore.connectors.bridge.tables import wanted
+from lakestore.connectors.bridge.tables import event_paths, op_column, wanted
 from lakestore.errors import Conflict, Invalid, NotFound
 from lakestore.evolution import Step
 from lakestore.model.altered import altered
 from lakestore.model.table import Table
 from lakestore.model.table_file import WantedColumn, WantedTable, steps_between
+from lakestore.model.types import arrow_type
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
@@ -88,11 +89,17 @@ class Assembly:
         return list(found.values())
 
     def _planned(self, spec: TableSpec, name: str, before: Table | None, told: Told) -> Planned:
-        key = () if spec.primary_key else told.key
+        log = told.is_log(spec)
+        key = () if spec.primary_key or log else told.key
         schema = told.schema
         if before is not None and (told.lacks_key(spec) or (schema is None and not spec.columns)):
             return Planned(spec, WantedTable(name, _kept(before), {}), before, before)
-        table = wanted(spec, schema, name=name, key=key)
+        if log and spec.events == "apply":
+            raise Invalid(
+                f"the change events of table {name} have no key, so no row can be found that one changes: say its"
+                " primary_key, or events: log"
+            )
+        table = wanted(spec, schema, name=name, key=key, log=log)
         if before is None:
             return Planned(spec, table, None, table.definition())
         keys = tuple(table.options.get("primary_key", ()))
@@ -102,7 +109,9 @@ class Assembly:
                 f" ({', '.join(keys)}): say its primary_key, or name another table"
             )
         if not spec.columns:
-            steps: tuple[Step, ...] = tuple(additions(before, schema, spec)) if schema is not None else ()
+            steps: tuple[Step, ...] = ()
+            if schema is not None:
+                steps = tuple(additions(before, _with_events(schema, table, told, spec), spec))
             return Planned(spec, WantedTable(name, _kept(before), {}), before, altered(before, steps), steps)
         steps = tuple(steps_between(before, _grown(before, table)))
         return Planned(spec, table, before, altered(before, steps), steps)
@@ -213,11 +222,24 @@ class Told:
         """Whether the key is that of change events, of which none was seen yet."""
         return self.is_changes and not spec.primary_key and not self.has_rows
 
+    def is_log(self, spec: TableSpec) -> bool:
+        """Whether rows of a table are change events, which change no other row."""
+        return self.is_changes and (spec.events == "log" or not (spec.primary_key or self.key))
+
     def names(self, spec: TableSpec) -> Sequence[str]:
         """The whole names of a table of the file, as far as they are known."""
         if not names_origin(spec.table):
             return (table_name(spec.table, self.topic),)
         return tuple(dict.fromkeys(table_name(spec.table, self.topic, origin) for origin in self.origins))
+
+
+def _with_events(schema: pa.Schema, table: WantedTable, told: Told, spec: TableSpec) -> pa.Schema:
+    """The schema with the columns that have parts of change events beside the row."""
+    names = event_paths(spec, op=op_column(schema.names)) if told.is_log(spec) else event_paths(spec)
+    for each in table.columns:
+        if each.name in names:
+            schema = schema.append(pa.field(each.name, arrow_type(each.type)))
+    return schema
 
 
 def _of_one(topic: TopicSpec, name: str) -> TopicSpec:

@@ -14,6 +14,10 @@ EVENT_ROOTS = ("source", "transaction", "op", "ts_ms", "ts_us", "ts_ns", "positi
 """Roots that change events alone have."""
 WITH_PARTS = ("value", "key", "headers", "source", "transaction")
 ROOTS = ("value", "key", "headers", "topic", "partition", "offset", "timestamp", *EVENT_ROOTS)
+_NUMBERS = {
+    "ts_ms", "ts_us", "ts_ns", "lsn", "xmin", "server_id", "pos", "row", "thread", "event_serial_no", "ord", "bucket",
+    "offset", "total_order", "data_collection_order", "position",
+}  # fmt: skip
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 
 
@@ -43,6 +47,11 @@ class Path:
         if root == "headers" and parts:
             parts = [".".join(parts)]
         return Path(root, tuple(parts))
+
+    @property
+    def event_type(self) -> str:
+        """The column type of a part that change events have beside the row."""
+        return "int64" if (self.parts or (self.root,))[-1] in _NUMBERS else "string"
 
     def __str__(self) -> str:
         return ".".join([self.root, *(part if "." not in part else f"`{part}`" for part in self.parts)])

@@ -15,6 +15,7 @@ OnError = Literal["dlq", "fail", "skip"]
 Tombstone = Literal["delete", "ignore", "dlq"]
 Truncate = Literal["refuse", "ignore"]
 Drift = Literal["follow", "propose", "ignore"]
+Events = Literal["apply", "log"]
 POSITION = ("kafka_source", "kafka_offset")
 """Columns of bridged tables with a key that keep each row's source position: topic, its id and partition; offset."""
 COORDINATES = ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp")
@@ -112,6 +113,10 @@ class TableSpec:
     truncate: Truncate = "refuse"
     drift: Drift = "follow"
     """Additive changes and widenings are followed; the rest waits as a proposal. `propose`: all of it waits."""
+    events: Events | None = None
+    """Change events change rows by key, or are rows of a log each, deletes too. None: a log if they have no key."""
+    event_columns: tuple[str, ...] = ()
+    """Parts of change events beside the row that are columns too: `op`, `source.lsn`, `transaction.id` and the like."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Other options of the table, as in tables.yaml."""
     line: int = 0

@@ -6,11 +6,12 @@ later position stays; so records that come again, or late from the dead letters,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
 
 from lakestore.connectors.bridge import dead_letters
+from lakestore.connectors.bridge.paths import Path
 from lakestore.connectors.bridge.spec import COORDINATES, POSITION, ColumnSpec, TableSpec
 from lakestore.errors import Invalid
 from lakestore.model.merge_engines import versioned
@@ -28,6 +29,24 @@ _COORDINATES = (
 )
 
 
+OP, OP_BESIDE = "op", "event_op"
+"""The column of a log of change events that has each event's operation; the second name where a field has the first."""
+
+
+def op_column(names: Collection[str]) -> str:
+    """The name of the column of the operation beside fields of these names."""
+    return OP_BESIDE if OP in names else OP
+
+
+def event_paths(spec: TableSpec, *, op: str = "") -> dict[str, Path]:
+    """Columns that have parts of change events beside the row. `op` names the column of the operation, in a log."""
+    paths = [Path.of(text) for text in spec.event_columns]
+    found = {"_".join((path.root, *path.parts)): path for path in paths}
+    if op and not any(path == Path("op") for path in paths) and all(each.source != "op" for each in spec.columns):
+        found[op] = Path("op")
+    return found
+
+
 def keeps_position(spec: TableSpec, key: Sequence[str] = ()) -> bool:
     """Whether rows carry their source position, which decides which of a key's rows stays."""
     return bool(spec.primary_key or key) and not spec.version and "merge" not in spec.options
@@ -42,11 +61,14 @@ def wanted_table(spec: TableSpec, schema: pa.Schema | None = None, *, name: str 
     return wanted(spec, schema, name=name, key=key).definition()
 
 
-def wanted(spec: TableSpec, schema: pa.Schema | None = None, *, name: str = "", key: Sequence[str] = ()) -> WantedTable:
-    """The same table as tables.yaml would say it."""
+def wanted(
+    spec: TableSpec, schema: pa.Schema | None = None, *, name: str = "", key: Sequence[str] = (), log: bool = False
+) -> WantedTable:
+    """The same table as tables.yaml would say it; `log` if its rows are change events."""
     name = name or spec.table
     keys = tuple(spec.primary_key or key)
     columns = list(_declared(spec.columns) if spec.columns else _told(schema, name))
+    columns += _of_events(spec, {each.name for each in columns}, name, log=log)
     columns = _with(columns, keys, name)
     options = dict(spec.options)
     if keys:
@@ -68,6 +90,17 @@ def wanted(spec: TableSpec, schema: pa.Schema | None = None, *, name: str = "", 
     if spec.coordinates:
         columns = _beside(columns, _COORDINATES, name, "coordinates: true")
     return WantedTable(name, tuple(columns), options)
+
+
+def _of_events(spec: TableSpec, names: Collection[str], table: str, *, log: bool) -> Iterator[WantedColumn]:
+    paths = event_paths(spec, op=op_column(names) if log else "")
+    for name, path in paths.items():
+        if name in names:
+            raise Invalid(
+                f"table {table} has a column {name!r}, and event_columns needs that name for {path}: leave it out, or"
+                f" name your columns, with {{name: …, type: {path.event_type}, from: {path}}}"
+            )
+        yield WantedColumn(name, path.event_type)
 
 
 def _declared(columns: Sequence[ColumnSpec]) -> list[WantedColumn]:

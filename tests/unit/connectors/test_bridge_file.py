@@ -59,12 +59,16 @@ def test_every_key_reaches_its_field() -> None:
     }
     assert shop.registry
     assert shop.registry.options == {"basic.auth.user.info": "lakestore:hush-registry"}
-    orders, changes, metrics = spec.topics
+    orders, changes, audit, metrics = spec.topics
     assert isinstance(orders.target, RouteSpec)
     first, second = orders.tables
     assert (first.primary_key, second.primary_key, second.on_error) == (("order_id",), ("refund_id",), "fail")
     assert (orders.start, orders.target.otherwise, first.drift) == ("2026-11-20T10:00Z", "skip", "propose")
     assert (changes.pattern, changes.topic, changes.transactions) == (r"shop\.public\..*", "", "shop.transaction")
+    assert [(each.events, each.event_columns) for each in (*changes.tables, *audit.tables)] == [
+        (None, ("source.lsn",)),
+        ("log", ()),
+    ]
     assert (metrics.start, metrics.start_offsets) == ("offsets", {0: 1200, 1: 900})
     [table] = metrics.tables
     assert table.options == {

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakestore.connectors.bridge.formats.debezium.change_events import Policy
 from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
+from lakestore.connectors.bridge.formats.debezium.event_policy import Policy
 from lakestore.connectors.bridge.outcome import Op
 from lakestore.connectors.bridge.spec import Tombstone
 from tests.support.bridge_blocks import check_decoded

@@ -29,8 +29,11 @@ POLICIES: dict[str, tuple[str, ...]] = {
     "tombstone": get_args(said.Tombstone),
     "truncate": get_args(said.Truncate),
     "drift": get_args(said.Drift),
+    "events": get_args(said.Events),
 }
-TABLE_PART_KEYS = ("primary_key", "columns", "where", "coordinates", "version", *POLICIES, *OPTION_KEYS)
+TABLE_PART_KEYS = (
+    "primary_key", "columns", "where", "coordinates", "version", "event_columns", *POLICIES, *OPTION_KEYS,
+)  # fmt: skip
 ROUTE_KEYS = ("by", "tables", "otherwise")
 COLUMN_KEYS = ("name", "type", "from", "expression", "required", "default", "unit", "zone")
 PLACEHOLDERS = ("topic", "database", "schema", "table")
@@ -77,6 +80,7 @@ def _table(place: Place, keys: Mapping[str, Place], form: str) -> TableSpec:
         keys["coordinates"].flag() if "coordinates" in keys else False,
         keys["version"].text() if "version" in keys else "",
         **policies,
+        event_columns=_event_columns(keys["event_columns"], form) if "event_columns" in keys else (),
         options={key: _option(key, keys[key]) for key in OPTION_KEYS if key in keys},
         line=place.line,
     )
@@ -118,6 +122,8 @@ def _check_columns(place: Place, columns: tuple[ColumnSpec, ...], form: str) -> 
 def _check_table(place: Place, keys: Mapping[str, Place], table: TableSpec, form: str) -> None:
     """Refuse options that no table can have, as far as the columns are known."""
     keyed = bool(table.primary_key) or form.startswith("debezium")
+    if table.events and not form.startswith("debezium"):
+        raise keys["events"].refused("is about change events: say a debezium format")
     if table.version and not keyed:
         raise keys["version"].refused("decides between rows of one key: name a primary_key")
     name = re.sub(r"\{[^{}]*\}", "x", table.table)
@@ -168,6 +174,16 @@ def _column(place: Place) -> ColumnSpec:
         keys["unit"].one_of(_DECIMAL_UNITS if kind.startswith("decimal") else _TIME_UNITS) if "unit" in keys else "",
         _zone(keys["zone"]) if "zone" in keys else "",
     )
+
+
+def _event_columns(place: Place, form: str) -> tuple[str, ...]:
+    if not form.startswith("debezium"):
+        raise place.refused("names parts of change events: say a debezium format")
+    for text in place.texts():
+        root, _, part = text.partition(".")
+        if not _PATH.fullmatch(text) or root not in EVENT_ROOTS or (root in ("source", "transaction")) != bool(part):
+            raise place.refused(f"names source.FIELD, transaction.FIELD, op, ts_ms or position, not {text!r}")
+    return tuple(place.texts())
 
 
 def _zone(place: Place) -> str:

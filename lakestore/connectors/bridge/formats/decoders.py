@@ -8,10 +8,10 @@ from functools import lru_cache
 
 from lakestore.connectors.bridge.formats.arrow import ArrowDecoder
 from lakestore.connectors.bridge.formats.avro.avro_records import AvroRecords
-from lakestore.connectors.bridge.formats.debezium.change_events import Policy
 from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
 from lakestore.connectors.bridge.formats.debezium.debezium_avro import AvroKeys, DebeziumAvro
 from lakestore.connectors.bridge.formats.debezium.event_keys import JsonKeys, Keys
+from lakestore.connectors.bridge.formats.debezium.event_policy import Policy
 from lakestore.connectors.bridge.formats.decoding import Decoder
 from lakestore.connectors.bridge.formats.json.json_records import JsonDecoder
 from lakestore.connectors.bridge.formats.protobuf.protobuf_records import ProtobufRecords

@@ -5,7 +5,7 @@ A field that is null or missing gives the column's default. A key column that is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,7 @@ from lakestore.connectors.bridge.mapping.inputs import Inputs
 from lakestore.connectors.bridge.outcome import Op, Reject, Stage
 from lakestore.connectors.bridge.paths import Path
 from lakestore.connectors.bridge.spec import COORDINATES, POSITION, ColumnSpec, TableSpec
+from lakestore.connectors.bridge.tables import OP, OP_BESIDE, event_paths
 from lakestore.errors import Invalid
 from lakestore.model import defaults
 from lakestore.model.columns import Column
@@ -130,6 +131,12 @@ class MappedColumn:
     def _check_present(self, array: pa.Array, inputs: Inputs, deletes: Mask, faults: Faults) -> None:
         missing = array.is_null().to_numpy(zero_copy_only=False)
         kept = self.kept(inputs)
+        if self.stays and not self.key and (missing & deletes).any():
+            say = (
+                f"the delete has no value for {self.path}, the version of the row, or one that its source made up: say"
+                " REPLICA IDENTITY FULL there, or take the version from: position"
+            )
+            faults.add(missing & deletes, Stage.CHANGE, "no-version", say, self.path)
         if not self.key:
             missing = missing & ~deletes if kept is None else missing & ~deletes & ~kept
         if not missing.any():
@@ -157,12 +164,14 @@ class MappedColumn:
         )
 
 
-def mapped_columns(spec: TableSpec, table: Table) -> tuple[MappedColumn, ...]:
-    """The sources of a table's columns; `Invalid` for what can never be."""
+def mapped_columns(spec: TableSpec, table: Table, *, log: bool = False) -> tuple[MappedColumn, ...]:
+    """The sources of a table's columns; `Invalid` for what can never be. `log` if its rows are change events."""
     said = {column.name: column for column in spec.columns}
     for name in said:
         table.column(name)
-    return tuple(_mapped(spec, table, column, said.get(column.name)) for column in table.columns)
+    names = {column.name for column in table.columns}
+    events = event_paths(spec, op=(OP_BESIDE if OP_BESIDE in names else OP) if log else "")
+    return tuple(_mapped(spec, table, column, said.get(column.name), events) for column in table.columns)
 
 
 def declared(spec: TableSpec) -> list[tuple[Path | Expression | None, pa.DataType]]:
@@ -170,8 +179,11 @@ def declared(spec: TableSpec) -> list[tuple[Path | Expression | None, pa.DataTyp
     return [(_said_source(spec.table, column), arrow_type(column.type)) for column in spec.columns]
 
 
-def _mapped(spec: TableSpec, table: Table, column: Column, said: ColumnSpec | None) -> MappedColumn:
-    source = _source(spec, table, column, said)
+def _mapped(
+    spec: TableSpec, table: Table, column: Column, said: ColumnSpec | None, events: Mapping[str, Path]
+) -> MappedColumn:
+    event_part = events.get(column.name) if said is None else None
+    source = event_part or _source(spec, table, column, said)
     rule = Rule(column.arrow.type, said.unit if said else "", said.zone if said else "")
     default = said.default if said is not None and said.default is not None else column.default
     fill = None if default is None else defaults.scalar(default, column.type, column.name)

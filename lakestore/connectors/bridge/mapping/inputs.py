@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,21 @@ class Inputs:
             None if self.envelope is None else self.envelope.take(at),
         )
 
+    def as_events(self, deletes: npt.NDArray[np.bool_]) -> Inputs:
+        """Deletes as rows to put, with the operation `d`. What a source sends of a deleted row beyond its key may be
+        made up (PostgreSQL without REPLICA IDENTITY FULL: 1970-01-01, 0), so it is null where the record has a key.
+        """
+        values, envelope = self.values, self.envelope
+        if values is not None and self.keys is not None:
+            hidden = pc.and_(pa.array(deletes), self.keys.is_valid())
+            values = _hidden(values, hidden, {part.name for part in self.keys.type})
+        if envelope is not None:
+            at = envelope.type.get_field_index("op")
+            columns = envelope.flatten()
+            columns[at] = pc.if_else(pa.array(deletes), "d", columns[at])
+            envelope = pa.StructArray.from_arrays(columns, fields=list(envelope.type))
+        return replace(self, values=values, envelope=envelope, op=np.full(len(self), Op.PUT, dtype=np.int8))
+
     def read(self, path: Path) -> pa.Array:
         """The values at a path; nulls where there is none."""
         if path.root == "headers":
@@ -142,6 +157,15 @@ class Inputs:
         found = [held[row] for row in self.record.tolist()]
         rows = [None if row is None else [{"name": name, "value": value} for name, value in row] for row in found]
         return pa.array(rows, _HEADERS)
+
+
+def _hidden(values: pa.StructArray, hidden: pa.BooleanArray, but: Collection[str]) -> pa.StructArray:
+    """Rows without values in some of them, but in the fields named."""
+    columns = [
+        column if part.name in but else pc.if_else(hidden, pa.scalar(None, part.type), column)
+        for part, column in zip(values.type, values.flatten(), strict=True)
+    ]
+    return pa.StructArray.from_arrays(columns, fields=[part.with_nullable(True) for part in values.type])
 
 
 def _last(headers: Any, name: str) -> bytes | None:

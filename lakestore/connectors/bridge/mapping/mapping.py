@@ -19,7 +19,8 @@ from lakestore.connectors.bridge.mapping.routing import Routed, first_table, rou
 from lakestore.connectors.bridge.outcome import TOMBSTONE, Mapped, Op, Reject, Stage, TableRows
 from lakestore.connectors.bridge.paths import Path
 from lakestore.connectors.bridge.records import Ints, Records
-from lakestore.connectors.bridge.spec import RouteSpec, TableSpec, TopicSpec
+from lakestore.connectors.bridge.spec import CHANGES, RouteSpec, TableSpec, TopicSpec
+from lakestore.connectors.bridge.tables import OP
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
@@ -52,20 +53,27 @@ class Ends:
 class TableMapping:
     """The way of rows into one table."""
 
-    def __init__(self, spec: TableSpec, table: Table, limits: Limits) -> None:
-        """`Invalid` for a column, a path, an expression or a condition that can never be."""
+    def __init__(self, spec: TableSpec, table: Table, limits: Limits, *, changes: bool = False) -> None:
+        """`Invalid` for a column, a path, an expression or a condition that can never be.
+
+        With `changes` the rows come from change events.
+        """
         self.spec, self.table = spec, table
-        self.columns = mapped_columns(spec, table)
+        self._log = changes and (spec.events == "log" or not table.keyed)
+        self.columns = mapped_columns(spec, table, log=self._log)
         self._where: RowFilter | None = parse(spec.where, table) if spec.where else None
         self._row_bytes = limits.message_bytes - OVERHEAD_BYTES
 
     def rows(self, inputs: Inputs, ends: Ends) -> None:
         """Add the rows' ends."""
         faults = Faults.of(inputs)
+        deletes = inputs.op == Op.DELETE
+        if self._log and deletes.any():
+            inputs = self._as_events(inputs, deletes, faults)
         arrays = [column.made(inputs, faults) for column in self.columns]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.table.nullable_schema)
         kept = {column.column.name: mask for column in self.columns if (mask := column.kept(inputs)) is not None}
-        stays = self._held(batch, inputs, kept, faults)
+        stays = self._held(batch, inputs, kept, faults) | deletes
         self._check_sizes(batch, faults)
         ends.reject(self.table.name, faults.rejects)
         ends.leave(FILTERED, inputs.record[~stays & ~faults.bad])
@@ -79,6 +87,16 @@ class TableMapping:
             ends.tables.append(
                 TableRows(self.table.name, self.spec, batch, inputs.record, inputs.op, masks, inputs.atomic)
             )
+
+    def _as_events(self, inputs: Inputs, deletes: Mask, faults: Faults) -> Inputs:
+        """The rows of a log. A delete is a row too, with the fields of its key, or all fields if it has no key."""
+        if not any(column.source == Path("op") for column in self.columns):
+            say = (
+                f"a delete is a row of the log {self.table.name} only if a column has its operation: add the column"
+                f" {OP!r} of type string, or say columns: with {{name: {OP}, type: string, from: op}}"
+            )
+            faults.add(deletes, Stage.CHANGE, "delete-in-log", say, "value.op")
+        return inputs.as_events(deletes)
 
     def _held(self, batch: pa.RecordBatch, inputs: Inputs, kept: Mapping[str, Mask], faults: Faults) -> Mask:
         """The rows that the condition lets in; deletes go in whatever it says."""
@@ -127,7 +145,7 @@ class TopicMapping:
             return None
         held = self._made.get((name, id(spec)))
         if held is None or held[0] is not table:
-            held = (table, TableMapping(spec, table, self._limits))
+            held = (table, TableMapping(spec, table, self._limits, changes=self.topic.format in CHANGES))
             self._made[name, id(spec)] = held
             self._bind()
         return held[1]

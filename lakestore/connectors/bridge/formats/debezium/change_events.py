@@ -14,13 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakestore.connectors.bridge.formats.debezium import before_images
 from lakestore.connectors.bridge.formats.debezium.connect_types import Kind, struct
 from lakestore.connectors.bridge.formats.debezium.connect_values import Faults, converted
+from lakestore.connectors.bridge.formats.debezium.event_policy import Policy
 from lakestore.connectors.bridge.formats.debezium.key_changes import key_changes
 from lakestore.connectors.bridge.formats.debezium.positions import positions
 from lakestore.connectors.bridge.outcome import TOMBSTONE, Decoded, Op, Reject, Stage
 from lakestore.connectors.bridge.records import Ints, Records
-from lakestore.connectors.bridge.spec import Tombstone, TopicSpec, Truncate
 
 _TEXT, _INT = Kind("string"), Kind("int64")
 SOURCE = struct(
@@ -38,7 +39,6 @@ ENVELOPE = pa.struct([pa.field(name, kind.type) for name, kind in HEAD.fields] +
 """The type of `Decoded.envelope`."""
 PUTS = ("c", "r", "u")
 PASSED = {"m": "message"}
-_TOMBSTONES: tuple[Tombstone, ...] = ("dlq", "delete", "ignore")
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Events:
     head: pa.StructArray
     """The kind HEAD."""
     before: pa.StructArray
-    """Read for deletes only."""
+    """Read for the rows that `with_before` names."""
     after: pa.StructArray
     """The rows as puts leave them; `before` is of the same kind."""
     kept: Mapping[str, pa.BooleanArray] = field(default_factory=dict)
@@ -75,6 +75,10 @@ class Block:
     plain_keys: bool = False
     """Whether the ids of documents among the keys are plain texts already."""
 
+    def keys_of(self, rows: Ints) -> pa.StructArray | None:
+        """The keys of some records of the block."""
+        return None if self.keys is None else self.keys.take(pa.array(rows))
+
     def faultless(self, faults: Faults, rows: Ints) -> npt.NDArray[np.bool_]:
         """Which of the rows have no fault; the others are rejected, once each. `rows` are records of the block."""
         good = np.ones(len(rows), bool)
@@ -83,24 +87,6 @@ class Block:
                 self.rejects.append(Reject(int(rows[row]), Stage.CONVERT, code, reason, path))
                 good[row] = False
         return good
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """Ends of records that have no row."""
-
-    truncate: Truncate = "refuse"
-    tombstone: Tombstone = "delete"
-    """Tombstones that are not behind a delete."""
-
-    @staticmethod
-    def of(topic: TopicSpec) -> Policy:
-        """The strictest of the topic's tables, for such records name none."""
-        truncates, tombstones = zip(*((table.truncate, table.tombstone) for table in topic.tables), strict=True)
-        return Policy(
-            "refuse" if "refuse" in truncates else "ignore",
-            next(policy for policy in _TOMBSTONES if policy in tombstones),
-        )
 
 
 class Changes:
@@ -116,11 +102,18 @@ class Changes:
         ops = np.full(len(records), "", dtype="<U1")
         for part in block.events:
             ops[part.rows] = _letters(pc.struct_field(part.head, "op"))
-        rows = [self._rows(part, block, ops) for part in block.events]
+        rows = [made for part in block.events for made in self._rows(part, block, ops)]
         rows.append(self._tombstones(records, block, ops))
         return _assembled(records, block, [part for part in rows if len(part.rows)])
 
-    def _rows(self, part: Events, block: Block, ops: npt.NDArray[np.str_]) -> _Part:
+    def with_before(self, head: pa.StructArray, keys: pa.StructArray | None) -> Ints:
+        """The events whose row before the change is needed: deletes, and updates that may change a declared key."""
+        ops = pc.struct_field(head, "op")
+        others = set(self._policy.key) - ({part.name for part in keys.type} if keys is not None else set())
+        asked = pa.array(["d", "u"] if others else ["d"])
+        return np.flatnonzero(pc.is_in(ops, value_set=asked).to_numpy(zero_copy_only=False))
+
+    def _rows(self, part: Events, block: Block, ops: npt.NDArray[np.str_]) -> list[_Part]:
         """The rows of events; events that are none are passed or rejected."""
         op = ops[part.rows]
         put, delete = np.isin(op, PUTS), op == "d"
@@ -138,7 +131,11 @@ class Changes:
             name: _chosen(gone, _child(part.before, name), _child(part.after, name)) for name in part.after.type.names
         }
         kept = {name: pc.and_not(mask, pa.array(gone)) for name, mask in part.kept.items()}
-        return _Part(part.rows, gone, values, kept, part.head)
+        rest = _Part(part.rows, gone, values, kept, part.head)
+        moved = np.zeros(len(part.rows), bool)
+        if self._policy.key:
+            moved = ~gone & before_images.moved(part.before, part.after, self._policy.key, part.kept)
+        return [_left_behind(part, moved, rest), rest] if moved.any() else [rest]
 
     def _others(self, rows: Ints, ops: npt.NDArray[np.str_], block: Block) -> None:
         for row in rows.tolist():
@@ -164,6 +161,10 @@ class Changes:
         elif self._policy.tombstone == "dlq":
             block.rejects.extend(_refused(row, TOMBSTONE, _ALONE, "value") for row in alone.tolist())
             alone = alone[:0]
+        nameless = records.keys.is_null().to_numpy(zero_copy_only=False)[alone]
+        if nameless.any():  # behind a delete in a table without a key; in whatever partition, it says nothing
+            block.passed.setdefault(TOMBSTONE, []).extend(alone[nameless].tolist())
+            alone = alone[~nameless]
         has_key = np.zeros(len(alone), bool)
         if block.keys is not None:
             has_key = block.keys.is_valid().to_numpy(zero_copy_only=False)[alone]
@@ -205,6 +206,18 @@ class _Part:
     values: dict[str, pa.Array]
     kept: dict[str, pa.BooleanArray]
     head: pa.StructArray
+
+
+def _left_behind(part: Events, moved: npt.NDArray[np.bool_], rest: _Part) -> _Part:
+    """Deletes of the rows that updates leave under another key. Values that such updates in `rest` do not bring are
+    those of the row before."""
+    for name, mask in rest.kept.items():
+        carried = pc.and_(pa.array(moved), mask)
+        rest.values[name] = pc.if_else(carried, _child(part.before, name), rest.values[name])
+        rest.kept[name] = pc.and_not(mask, carried)
+    some = part.where(moved)
+    values = {name: _child(some.before, name) for name in some.before.type.names}
+    return _Part(some.rows, np.ones(len(some.rows), bool), values, {}, some.head)
 
 
 _NO_AFTER = (

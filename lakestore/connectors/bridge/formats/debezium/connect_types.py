@@ -69,6 +69,8 @@ class Kind:
     """The declared column's type, where records bring no schema."""
     unit: str = ""
     """Form of a declared decimal that comes as text: base64 or text; empty: as each value shows."""
+    default: Any = field(default=None, compare=False)
+    """The column's default as JSON has it; None: none, or null."""
 
     def child(self, name: str) -> Kind | None:
         """A field of a struct."""
@@ -132,6 +134,7 @@ def from_connect(schema: Mapping[str, Any]) -> Kind:
         tuple((str(part.get("field", "")), from_connect(part)) for part in listed if isinstance(part, Mapping)),
         _part(schema.get("items", schema.get("values"))) if wire in ("array", "map") else None,
         _part(schema.get("keys")) if wire == "map" else None,
+        default=schema.get("default"),
     )
 
 

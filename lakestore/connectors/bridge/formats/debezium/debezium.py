@@ -12,10 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.connectors.bridge.formats.debezium import documents, json_shapes
-from lakestore.connectors.bridge.formats.debezium.change_events import HEAD, Block, Changes, Events, Policy
+from lakestore.connectors.bridge.formats.debezium.before_images import real
+from lakestore.connectors.bridge.formats.debezium.change_events import HEAD, Block, Changes, Events
 from lakestore.connectors.bridge.formats.debezium.connect_types import Kind
 from lakestore.connectors.bridge.formats.debezium.connect_values import Faults, converted
 from lakestore.connectors.bridge.formats.debezium.event_keys import JsonKeys, Keys
+from lakestore.connectors.bridge.formats.debezium.event_policy import Policy
 from lakestore.connectors.bridge.formats.debezium.event_rows import (
     gathered,
     image,
@@ -124,29 +126,30 @@ class DebeziumJson:
         return documents.ROW if own is not None or text else inferred(part.texts, ("after", "before"))
 
     def _events(self, rows: Ints, texts: pa.BinaryArray, raw: pa.StructArray, row: Kind, reading: _Reading) -> None:
-        """Events whose envelope was read; `before` is read of deletes alone."""
+        """Events whose envelope was read; `before` is read where it is needed."""
         faults = Faults()
         head = converted(raw, HEAD, "value", faults)
-        deletes = np.flatnonzero(_equal(pc.struct_field(head, "op"), "d"))
+        asked = self._changes.with_before(head, reading.block.keys)
         before = pa.nulls(len(rows), row.type)
-        if len(deletes):
-            before = self._before(texts, row, deletes)
+        if len(asked):
+            before = self._before(texts, row, asked)
+            before = real(before, row, reading.block.keys_of(rows), head)
         shown = pc.struct_field(raw, "after")
         after, kept = documents.images(shown, head, row, (reading.block, rows), faults, self._markers)
         good = reading.block.faultless(faults, rows)
         events = Events(rows, head, before, after, kept)
         reading.block.events.append(events.where(good))
 
-    def _before(self, texts: pa.BinaryArray, row: Kind, deletes: Ints) -> pa.StructArray:
-        """Before-images of deletes, in their places. Images that cannot be read are null: the key tells the row."""
-        some = texts.take(pa.array(deletes))
+    def _before(self, texts: pa.BinaryArray, row: Kind, asked: Ints) -> pa.StructArray:
+        """Before-images of some events, in their places. Images that cannot be read are null: the key tells the row."""
+        some = texts.take(pa.array(asked))
         kind = Kind("struct", fields=(("before", row),))
         read = json_shapes.objects(some, kind, json_shapes.learned(some, kind))
         found = []
         for rows, raw in read.parts:
             before, _ = image(pc.struct_field(raw, "before"), row, "", Faults(), self._markers)
             if pa.types.is_struct(before.type):
-                found.append((deletes[rows], before))
+                found.append((asked[rows], before))
         whole = gathered(found, len(texts))
         return pa.nulls(len(texts), row.type) if whole is None else whole
 

@@ -10,11 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.connectors.bridge.formats.debezium import documents
-from lakestore.connectors.bridge.formats.debezium.change_events import HEAD, Block, Changes, Events, Policy
+from lakestore.connectors.bridge.formats.debezium.before_images import real
+from lakestore.connectors.bridge.formats.debezium.change_events import HEAD, Block, Changes, Events
 from lakestore.connectors.bridge.formats.debezium.connect_types import TIMESTAMPS, Kind
 from lakestore.connectors.bridge.formats.debezium.connect_values import Faults, converted
 from lakestore.connectors.bridge.formats.debezium.debezium import reason_of
 from lakestore.connectors.bridge.formats.debezium.event_keys import Keys
+from lakestore.connectors.bridge.formats.debezium.event_policy import Policy
 from lakestore.connectors.bridge.formats.debezium.event_rows import (
     gathered,
     image,
@@ -87,14 +89,14 @@ class DebeziumAvro:
         rows, raw = found.record[known], found.values.filter(pa.array(known))
         faults = Faults()
         head = converted(raw, HEAD, "value", faults)
-        deletes = np.flatnonzero(pc.equal(pc.struct_field(head, "op"), "d").to_numpy(zero_copy_only=False))
+        needed = self._changes.with_before(head, block.keys)
         shown = _image(raw, "after", row)
         after, kept = documents.images(shown, head, row, (block, rows), faults, self._markers)
-        some, _ = image(_image(raw, "before", row).take(pa.array(deletes)), row, "", Faults(), self._markers)
-        whole = gathered([(deletes, some)], len(rows)) if pa.types.is_struct(some.type) else None
+        some, _ = image(_image(raw, "before", row).take(pa.array(needed)), row, "", Faults(), self._markers)
+        whole = gathered([(needed, some)], len(rows)) if pa.types.is_struct(some.type) else None
         good = block.faultless(faults, rows)
-        nothing = pa.nulls(len(rows), row.type)
-        block.events.append(Events(rows, head, nothing if whole is None else whole, after, kept).where(good))
+        before = pa.nulls(len(rows), row.type) if whole is None else real(whole, row, block.keys_of(rows), head)
+        block.events.append(Events(rows, head, before, after, kept).where(good))
 
 
 def _image(raw: pa.StructArray, name: str, row: Kind) -> pa.Array:
