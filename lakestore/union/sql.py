@@ -26,7 +26,7 @@ from lakestore.model.times import position_text
 from lakestore.model.token import Token
 from lakestore.rows import clock_words, condition_text
 from lakestore.rows.literals import short
-from lakestore.union import arrow, kept_rows, sql_catalog, sql_text
+from lakestore.union import arrow, kept_rows, sql_catalog, sql_gate, sql_text
 from lakestore.union.cut import Cut, Source, opened
 from lakestore.union.explanation import Explanation
 from lakestore.union.figures import Figures
@@ -44,14 +44,8 @@ Params = Sequence[Any] | Mapping[str, Any] | None
 PUSHED_CHARS_MAX = 16 << 10
 """Characters of a query whose conditions DuckDB may hand to a scan: as one nested expression, which Arrow walks down by
 recursion until the stack is at its end."""
-_REPLACES_NOTHING = {"python_enable_replacements": "false"}
-"""Names are tables, never variables of the program that asks."""
-_CLOSED = _REPLACES_NOTHING | {
-    "enable_external_access": "false",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-}
-"""No file and no address is read, and nothing is installed; the text cannot change that, as the settings are locked."""
+_OPEN = {"python_enable_replacements": "false"}
+"""Settings of a query that may read files: names are tables or files, never variables of the program that asks."""
 _BATCH_ROWS = 2_048
 """Rows of a batch of an answer that is not kept as a whole: one of DuckDB's own vectors."""
 _DOTTED = re.compile(r"\w+\.\w+")
@@ -156,7 +150,7 @@ class Query:
     @property
     def settings(self) -> dict[str, str]:
         """DuckDB's settings for it."""
-        return (_REPLACES_NOTHING if self.external_access else _CLOSED) | (self.bounds.settings if self.bounds else {})
+        return (_OPEN if self.external_access else sql_gate.CLOSED) | (self.bounds.settings if self.bounds else {})
 
 
 def run(source: Source, query: Query | str, tables: Callable[[], Sequence[Table]] = tuple) -> SqlResult:
@@ -182,7 +176,9 @@ def _run(source: Source, query: Query, asked: Statement, tables: Callable[[], Se
     quoted = {name for name in sql_text.bare_names(asked.tree) if _DOTTED.fullmatch(name)}
     known = tables() if quoted or asked.of_catalog else ()
     named |= {table.name: table.name for table in known if table.name in quoted}
-    request = _Request(engine, asked, query, known if asked.of_catalog else (), frozenset(quoted & set(named)), tables)
+    declared = {table.name for table in known} if asked.of_catalog else set(named)
+    sql_gate.check(engine, asked.text, _rules(asked, query, declared, tables))
+    request = _Request(engine, asked, query, known if asked.of_catalog else (), frozenset(quoted & set(named)))
     if not named and not asked.past:
         found, behind = _answer(request, {}, [])
         return SqlResult(found, "", rows_behind=behind)
@@ -193,7 +189,7 @@ def _run(source: Source, query: Query, asked: Statement, tables: Callable[[], Se
         views = {name: Rows(cut, cut.plan.scan(name), system, failures) for name in named} if cut else {}
         for place, (name, position) in enumerate(asked.past):
             then = held.enter_context(opened(source, [name], _position(engine, position)))
-            views[f"{sql_text.PAST}{place}.{name.split('.')[1]}"] = Rows(then, then.plan.scan(name), system, failures)
+            views[sql_text.past_name(place, name)] = Rows(then, then.plan.scan(name), system, failures)
         if cut and not query.params and views.keys() == named.keys():
             counted = _counted(asked, cut, next(iter(views)))
             if counted is not None:
@@ -203,14 +199,19 @@ def _run(source: Source, query: Query, asked: Statement, tables: Callable[[], Se
         return SqlResult(found, cut.token if cut else then.token, reads, behind)
 
 
+def _rules(asked: Statement, query: Query, named: set[str], tables: Callable[[], Sequence[Table]]) -> sql_gate.Rules:
+    """The names that the text may use: its tables of the lake, and the lists of `sql_functions`."""
+    past = (sql_text.past_name(place, name) for place, (name, _) in enumerate(asked.past))
+    names = frozenset(name.lower() for name in (*named, *past))
+    return sql_gate.Rules(names, files=query.external_access, hint=lambda name: _hint(name, tables))
+
+
 def _position(engine: Any, text: str) -> str:
-    """The position that an expression behind AT means: a token, or a time."""
-    with engine.connect(config=_CLOSED) as connection:
-        try:
-            connection.execute("SET TimeZone = 'UTC'")
-            (found,) = connection.execute(f"SELECT {clock_words.fixed(text)}").fetchone()
-        except engine.Error as error:
-            raise Invalid(f"AT ({short(text)}) is neither a time nor a token: {sql_text.plain(error)}") from error
+    """The position that the constant behind AT means: a token, or a time."""
+    try:
+        found = sql_gate.constant(engine, clock_words.fixed(text))
+    except (engine.Error, Invalid) as error:
+        raise Invalid(f"AT ({short(text)}) is neither a time nor a token: {sql_text.plain(error)}") from error
     if isinstance(found, datetime) and found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
     return position_text(found if isinstance(found, datetime) else str(found))
@@ -265,7 +266,6 @@ class _Request:
     """Tables that stand in DuckDB without rows."""
     quoted: frozenset[str] = frozenset()
     """Tables that the query names in one pair of quotes."""
-    tables: Callable[[], Sequence[Table]] = tuple
 
 
 def _answer(request: _Request, tables: Mapping[str, Rows], failures: list[LakestoreError]) -> tuple[pa.Table, int]:
@@ -312,7 +312,7 @@ def _answered(
             raise failures[0] from error
         if _INTERRUPTED in str(error) and settings.get("threads") != "1" and not asked_to_stop.is_set():
             raise _Unexplained from error
-        raise Invalid(f"the query failed: {sql_text.plain(error)}{_hint(request, error)}") from error
+        raise Invalid(f"the query failed: {sql_text.plain(error)}") from error
     finally:
         connection.close()
 
@@ -336,15 +336,12 @@ def _has_nan(params: Params) -> bool:
     return any(not isinstance(value, str | int | bytes) and "nan" in str(value).lower() for value in values)
 
 
-def _hint(request: _Request, error: Exception) -> str:
-    """The way out of an error of DuckDB, where one is known."""
-    if isinstance(error, request.engine.PermissionException) and not request.query.external_access:
-        return "; a query reads the tables of the lake alone: external_access=True lets it read files and addresses"
-    if isinstance(error, request.engine.CatalogException) and sql_text.bare_names(request.asked.tree):
-        known = {table.name.split(".")[1].lower(): table.name for table in request.tables()}
-        close = nearest(sql_text.bare_names(request.asked.tree)[0], known)
-        return f"; tables are named database.table{f': did you mean {known[close]}?' if close else ''}"
-    return ""
+def _hint(name: str, tables: Callable[[], Sequence[Table]]) -> str:
+    """The end of an error for a name that is no table's."""
+    names = [table.name for table in tables()]
+    known = {each.lower() if "." in name else each.split(".")[1].lower(): each for each in names}
+    close = nearest(name, known)
+    return f"; tables are named database.table{f': did you mean {known[close]}?' if close else ''}"
 
 
 def _register(connection: Any, name: str, alias: str, rows: Rows) -> None:

@@ -15,11 +15,11 @@ from sqlglot import TokenType, exp
 from sqlglot.errors import SqlglotError
 
 from lakestore.errors import Invalid
+from lakestore.union.sql_functions import OWN_SCHEMAS
 
 TEXT_CHARS_MAX = 1 << 20
 PAST = "__lakestore_at_"
 """The schema of the tables of a past cut, before its number."""
-_OWN_SCHEMAS = {"information_schema", "pg_catalog", "main", "temp", "system"}
 _QUERIES = (exp.Query, exp.Describe, exp.Summarize)
 _EXPLAIN = re.compile(r"\s*EXPLAIN\b(\s+ANALYZE\b)?", re.IGNORECASE)
 _SHOW = re.compile(r"\s*SHOW\s+(?:ALL\s+)?(TABLES|DATABASES|SCHEMAS)(?:\s+(?:FROM|IN)\s+(\w+))?\s*;?\s*", re.IGNORECASE)
@@ -94,7 +94,7 @@ def _parsed(text: str) -> exp.Expr:
 
 def table_names(tree: exp.Expr) -> list[str]:
     """The `database.table` names of a query. Names without a database are DuckDB's: functions and WITH parts."""
-    found = [table for table in tree.find_all(exp.Table) if table.db and table.db.lower() not in _OWN_SCHEMAS]
+    found = [table for table in tree.find_all(exp.Table) if table.db and table.db.lower() not in OWN_SCHEMAS]
     return list(dict.fromkeys(f"{table.db}.{table.name}" for table in found if not table.catalog))
 
 
@@ -148,6 +148,11 @@ def _clause(tokens: list[Any], place: int) -> tuple[int, str, int] | None:
     if place < 3 or tokens[place - 2].token_type is not TokenType.DOT or end == len(tokens):
         raise Invalid("AT (…) stands behind a table's name, database.table, and before its alias")
     return place - 3, f"{tokens[place - 3].text}.{tokens[place - 1].text}", end
+
+
+def past_name(place: int, table: str) -> str:
+    """The name of the view of a table at the past cut of this number."""
+    return f"{PAST}{place}.{table.split('.')[1]}"
 
 
 def plain(error: BaseException) -> str:

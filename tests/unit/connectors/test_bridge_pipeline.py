@@ -338,6 +338,18 @@ def test_cast_that_fails_is_found_without_a_look_at_each_row(monkeypatch: pytest
         "value.a; DROP TABLE x",
         "*",
         "topic.x",
+        "json_serialize_plan('select 1')",
+        "json_serialize_sql('select 1')",
+        "version()",
+        "current_user",
+        "finalize(value.a)",
+        "value.a::regclass",
+        "list_aggregate([1], value.a)",
+        "json_group_array(value.a)",
+        "error",
+        "parse_duckdb_log_message('x', value.a)",
+        "value.a IN (SELECT 1)",
+        "variant_bytes_to_variant(value.a, value.a)",
     ],
 )
 def test_expression_that_is_not_pure_is_refused(text: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from lakestore.cli.main import run_command
 from lakestore.errors import Invalid
+from lakestore.union import sql_gate
 from tests.support.served import Served
 
 TEXTS = [
@@ -29,26 +30,37 @@ TEXTS = [
 ]
 
 
+@pytest.mark.parametrize("has_list", [True, False])
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_query_reads_no_file(served: Served, tmp_path: Path, text: str) -> None:
+def test_a_query_reads_no_file(
+    served: Served, tmp_path: Path, text: str, has_list: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The allow list refuses the text; DuckDB's settings refuse the file also without the list."""
+    if not has_list:
+        monkeypatch.setattr(sql_gate, "check", lambda *_: None)
     file = tmp_path / "secret.csv"
     file.write_text("a,b\n1,topsecret\n")
     held = pa.table({"a": ["topsecret"]})
     served.lake.create_table("shop.orders", pa.schema([("id", pa.int64())])).append([{"id": 1}])
+    if text.endswith("duckdb_secrets()") and not has_list:
+        return
     with pytest.raises(Invalid, match="the query failed") as refused:
         served.lake.sql(text.format(file=file, folder=tmp_path))
     assert "topsecret" not in refused.value.message
     assert held.num_rows == 1
 
 
-def test_settings_are_locked_and_queries_of_tables_are_as_ever(served: Served) -> None:
+def test_settings_are_locked_and_queries_of_tables_are_as_ever(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     served.lake.create_table("shop.orders", pa.schema([("id", pa.int64())])).append([{"id": 1}, {"id": 2}])
-    names = "'enable_external_access','autoinstall_known_extensions','autoload_known_extensions'"
-    text = f"SELECT value FROM duckdb_settings() WHERE name IN ({names})"
-    assert {row["value"] for row in served.lake.sql(text).to_pylist()} == {"false"}
     answer = served.lake.sql("SELECT sum(id) s, max(json_extract('[7]', '$[0]')) j FROM shop.orders")
     assert [row["s"] for row in answer.to_pylist()] == [3]
     assert "2" in str(served.lake.snapshot().sql("SELECT max(id) FROM shop.orders"))
+    names = "'enable_external_access','autoinstall_known_extensions','autoload_known_extensions'"
+    text = f"SELECT value FROM duckdb_settings() WHERE name IN ({names})"
+    with pytest.raises(Invalid, match="duckdb_settings is refused"):
+        served.lake.sql(text)
+    monkeypatch.setattr(sql_gate, "check", lambda *_: None)
+    assert {row["value"] for row in served.lake.sql(text).to_pylist()} == {"false"}
 
 
 def test_a_query_that_is_told_to_reads_files(served: Served, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ cast at once; other fields of JSON are texts. A row whose expression fails is to
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -25,20 +25,14 @@ from lakestore.connectors.bridge.mapping.inputs import Inputs
 from lakestore.connectors.bridge.paths import ROOTS, WITH_PARTS, Path
 from lakestore.errors import Invalid
 from lakestore.rows.literals import cast_type, first_line, short
+from lakestore.union import sql_functions, sql_gate
 
 if TYPE_CHECKING:
     import duckdb
 
 CHARS_MAX = 1 << 16
 """Characters of an expression."""
-_CLOSED: dict[str, str | bool | int | float | list[str]] = {
-    "threads": 1,
-    "enable_external_access": "false",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "python_enable_replacements": "false",
-    "memory_limit": "1GB",
-}
+_CLOSED = sql_gate.CLOSED | {"threads": "1", "memory_limit": "1GB"}
 _CLOCKS_AND_USERS = {
     "current_date",
     "current_time",
@@ -53,11 +47,14 @@ _CLOCKS_AND_USERS = {
     "current_database",
     "user",
 }
-_SETTINGS = {"getenv", "getvariable", "current_setting", "query", "query_table"}
 _UNBOUNDED = {"repeat", "lpad", "rpad", "range", "generate_series", "list_resize", "array_resize", "bar", "bitstring"}
 """Functions that make values of any size of a small one."""
 _TEMPLATES = {"printf", "format"}
 _WIDE = re.compile(r"\*|\{[^}]*\{|[0-9]{4}")
+_PURE = sql_functions.PURE - _UNBOUNDED
+"""The only functions that an expression may call: the answer follows from the arguments and has a bounded size."""
+_CHANGING = sql_functions.CLOCK | sql_functions.CHANCE | sql_functions.SESSION
+_MANY_ROWS = sql_functions.AGGREGATES | sql_functions.WINDOWS | sql_functions.ROWS
 _OTHER_ROWS = (exp.Query, exp.Window, exp.AggFunc, exp.Star, exp.Placeholder, exp.Parameter, exp.Command)
 _BRANCHES = (exp.Case, exp.If, exp.Coalesce, exp.TryCast, exp.Connector, exp.Lambda, exp.Nullif)
 _TEXTS = ("headers", "key")
@@ -78,6 +75,7 @@ class Expression:
         """The types of parts that are cast at once, wherever the expression names them."""
         bound = self._bound(tree)
         self._sql = _query(bound)
+        self._check_calls()
         self._misfits = _misfits(bound)
         self._cursor: duckdb.DuckDBPyConnection | None = None
 
@@ -202,10 +200,20 @@ class Expression:
             called = following is not None and following.token_type is TokenType.L_PAREN
             if token.token_type is TokenType.STRING or (token.token_type is TokenType.IDENTIFIER and not called):
                 continue
-            if name in _CLOCKS_AND_USERS or (called and name in _SETTINGS):
+            if name in _CLOCKS_AND_USERS or (called and name in _CHANGING):
                 raise self._invalid(f"{name} is not the same for each reading of a record")
-            if called and (refusal := _functions().get(name)):
-                raise self._invalid(f"{name}() {refusal}")
+            if called and name in _MANY_ROWS - _PURE:
+                raise self._invalid(f"{name}() reads more than one row")
+            if called and name in _UNBOUNDED:
+                raise self._invalid(f"{name}() makes values of any size")
+
+    def _check_calls(self) -> None:
+        """Refuse what is on no list, as DuckDB's own parser reads the text that runs."""
+        rules = sql_gate.Rules(frozenset({"block"}), functions=_PURE, table_functions=frozenset(), views=False)
+        try:
+            sql_gate.check(_duckdb(), self._sql, rules)
+        except Invalid as error:
+            raise self._invalid(error.message.removeprefix("the query failed: ")) from error
 
     def _check_arguments(self, call: exp.Func) -> None:
         """Refuse calls that are pure or bounded by their arguments only."""
@@ -300,25 +308,15 @@ def _cast_at_once(node: exp.Expr) -> pa.DataType | None:
 @cache
 def _engine() -> Any:
     """DuckDB without any table, file or address."""
-    try:
-        import duckdb
-    except ImportError as error:
-        raise Invalid("expressions of columns need DuckDB: pip install 'lakestore[duckdb]'") from error
-    connection = duckdb.connect(":memory:", config=_CLOSED)
+    connection = _duckdb().connect(":memory:", config=_CLOSED)
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET lock_configuration = true")
     return connection
 
 
-@cache
-def _functions() -> dict[str, str]:
-    """Name of a function to why it is refused; those that are pure are not there."""
-    text = (
-        "SELECT function_name, bool_or(function_type IN ('scalar', 'macro')), "
-        "bool_or(function_type = 'scalar' AND stability <> 'CONSISTENT') FROM duckdb_functions() GROUP BY 1"
-    )
-    found: Iterable[tuple[str, bool, bool]] = _engine().cursor().execute(text).fetchall()
-    refused = dict.fromkeys(_UNBOUNDED, "makes values of any size")
-    refused |= {name: "reads more than one row" for name, of_a_row, _ in found if not of_a_row}
-    changing = "is not the same for each reading of a record"
-    return refused | {name: changing for name, of_a_row, changes in found if of_a_row and changes and name != "error"}
+def _duckdb() -> Any:
+    try:
+        import duckdb
+    except ImportError as error:
+        raise Invalid("expressions of columns need DuckDB: pip install 'lakestore[duckdb]'") from error
+    return duckdb

@@ -1,0 +1,238 @@
+"""The first wall around SQL: a query runs only if every part of it is on an allow list.
+
+DuckDB's own parser turns the text into a tree: `json_serialize_sql` parses and runs nothing, and takes SELECT only.
+1. The text that was checked is the text that runs, and the same parser reads both times.
+2. Every node is compared with a list: kinds of nodes here, functions and views in `sql_functions`.
+3. A node that no list names is refused, so what a newer DuckDB adds is refused until it is listed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from lakestore.errors import Invalid
+from lakestore.model.names import meant
+from lakestore.rows.literals import short
+from lakestore.union import sql_functions as lists
+
+CLOSED = {
+    "python_enable_replacements": "false",
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+}
+"""DuckDB's settings: no file, no address, no extension, no variable of the program."""
+_PARSER = CLOSED | {"threads": "1", "memory_limit": "256MB", "temp_directory": ""}
+_PARSE = "SELECT json_serialize_sql(?::VARCHAR, skip_default := true, skip_empty := true, skip_null := true)"
+_CLASSES = frozenset(
+    "BETWEEN CASE CAST COLLATE COLUMN_REF COMPARISON CONJUNCTION CONSTANT FUNCTION LAMBDA OPERATOR PARAMETER"
+    " POSITIONAL_REFERENCE STAR SUBQUERY WINDOW".split()
+)
+"""Classes of expressions."""
+_CONSTANT_CLASSES = frozenset({"CAST", "CONSTANT", "FUNCTION"})
+_KINDS = frozenset(
+    "SELECT_NODE SET_OPERATION_NODE RECURSIVE_CTE_NODE CTE_NODE BASE_TABLE EMPTY EMPTY_FROM EXPRESSION_LIST JOIN"
+    " PIVOT SHOW_REF SUBQUERY TABLE_FUNCTION DISTINCT_MODIFIER LIMIT_MODIFIER LIMIT_PERCENT_MODIFIER"
+    " ORDER_MODIFIER ASCENDING DESCENDING ORDER_DEFAULT ARRAY_TYPE_INFO DECIMAL_TYPE_INFO LIST_TYPE_INFO"
+    " STRING_TYPE_INFO STRUCT_TYPE_INFO UNBOUND_TYPE_INFO".split()
+)
+"""Kinds of nodes that are no expressions: queries, tables, modifiers, descriptions of types."""
+_TYPES = frozenset(
+    {"TIMESTAMP WITH TIME ZONE", "TIME WITH TIME ZONE"}.union(
+        "ARRAY BIGINT BIGNUM BIT BLOB BOOLEAN CHAR DATE DECIMAL DOUBLE FLOAT HUGEINT INTEGER INTEGER_LITERAL"
+        " INTERVAL LIST MAP NULL SMALLINT STRING_LITERAL STRUCT TIME TIME_NS TIMESTAMP TIMESTAMP_MS TIMESTAMP_NS"
+        " TIMESTAMP_S TINYINT UBIGINT UHUGEINT UINTEGER UNBOUND UNION USMALLINT UTINYINT UUID VARCHAR VARIANT".split()
+    )
+)
+"""Types of constants and casts. POINTER and AGGREGATE_STATE are addresses of the process."""
+_NAMED_TYPES = frozenset({"enum", "json"})
+_SHOWN = frozenset({"DESCRIBE", "SUMMARY"})
+_CONSTANT_NODE = frozenset({"type", "select_list", "from_table", "aggregate_handling"})
+_CONSTANT_FUNCTIONS = lists.TIMES | lists.OPERATORS | {"trunc"}
+_DOC = "docs/sql.md lists what a query may call"
+_OPEN_FILES = "a query reads the tables of the lake alone: external_access=True lets it read files and addresses"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The names that one query may use, in lower case."""
+
+    tables: frozenset[str] = frozenset()
+    """`database.table` of each table that is registered for the query, and names without a database."""
+    functions: frozenset[str] = lists.FUNCTIONS
+    table_functions: frozenset[str] = lists.TABLE_FUNCTIONS
+    views: bool = True
+    """Whether DuckDB's own views may be named."""
+    files: bool = False
+    """Whether files and addresses may be read."""
+    hint: Callable[[str], str] = field(default=lambda _: "")
+    """The end of the error for a table's name that is unknown."""
+
+
+def check(engine: Any, text: str, rules: Rules) -> None:
+    """Refuse a text by `Invalid` unless it is one query and every part of it is on a list."""
+    _Walk(rules).query(_statement(engine, text))
+
+
+def constant(engine: Any, text: str) -> Any:
+    """The value of a text that is one constant, such as a literal or `TIMESTAMP '…' - INTERVAL 1 HOUR`.
+
+    `Invalid` for any other text; DuckDB's error if the constant cannot be computed.
+    """
+    node = _statement(engine, f"SELECT {text}")["node"]
+    items = node.get("select_list", ())
+    if node.keys() - _CONSTANT_NODE or node.get("from_table") != {"type": "EMPTY"} or len(items) != 1:
+        raise Invalid("it is no single constant")
+    _Walk(Rules(functions=_CONSTANT_FUNCTIONS), _CONSTANT_CLASSES).query(node)
+    (value,) = _parser(engine).cursor().execute(f"SELECT {text}").fetchone()
+    return value
+
+
+def _statement(engine: Any, text: str) -> dict[str, Any]:
+    """The tree of the one query that a text is."""
+    try:
+        (answer,) = _parser(engine).cursor().execute(_PARSE, [text]).fetchone()
+        found = json.loads(answer)
+    except (engine.Error, ValueError, RecursionError) as error:
+        raise Invalid("the query failed: its text cannot be read, or nests too deep") from error
+    if found["error"]:
+        said = found["error_message"]
+        if found.get("error_type") == "parser":
+            raise Invalid(f"the query failed: Parser Error: {said}")
+        raise Invalid(f"the query failed: only one SELECT is run ({said})")
+    if len(found["statements"]) != 1:
+        raise Invalid(f"the query failed: the text has {len(found['statements'])} statements, only one is run")
+    statement: dict[str, Any] = found["statements"][0]
+    return statement
+
+
+@lru_cache(maxsize=1)
+def _parser(engine: Any) -> Any:
+    """A connection that parses: it has no table, and its settings are locked."""
+    connection = engine.connect(":memory:", config=_PARSER)
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+class _Walk:
+    """One walk over the tree of a query."""
+
+    def __init__(self, rules: Rules, classes: frozenset[str] = _CLASSES) -> None:
+        self._rules, self._classes = rules, classes
+        self._parts: set[str] = set()
+        """Names of WITH parts."""
+        self._tables: list[dict[str, Any]] = []
+
+    def query(self, tree: dict[str, Any]) -> None:
+        """Visit every node; names of tables are judged last, when all WITH parts are known."""
+        left: list[Any] = [tree]
+        while left:
+            node = left.pop()
+            if isinstance(node, list):
+                left += node
+            elif isinstance(node, dict):
+                self._visit(node)
+                left += self._below(node)
+        for table in self._tables:
+            self._check_table(table)
+
+    def _below(self, node: dict[str, Any]) -> Iterator[Any]:
+        """The parts of a node. The call of a table function is judged with its table."""
+        for key, value in node.items():
+            if key == "function" and node.get("type") == "TABLE_FUNCTION":
+                yield [part for name, part in value.items() if name != "function_name"]
+            elif key == "cte_map":
+                self._parts.update(part["key"].lower() for part in value.get("map", ()))
+                yield value
+            elif isinstance(value, dict | list):
+                yield value
+
+    def _visit(self, node: dict[str, Any]) -> None:
+        kind = node.get("type")
+        if "class" in node:
+            if node["class"] not in self._classes:
+                raise _refused(f"an expression of the kind {node['class']}")
+        elif isinstance(kind, str) and kind not in _KINDS:
+            raise _refused(f"a part of the kind {kind}")
+        if "id" in node and "class" not in node:
+            self._check_type(node)
+        if node.get("export_state"):
+            raise _refused("EXPORT_STATE")
+        if "function_name" in node:
+            self._check_function(node)
+        if kind == "TABLE_FUNCTION":
+            self._check_table_function(node["function"])
+        elif kind == "BASE_TABLE":
+            self._tables.append(node)
+        elif kind == "SHOW_REF" and (node.get("show_type") not in _SHOWN or "query" not in node):
+            raise _refused("SHOW inside a query")
+
+    def _check_type(self, node: dict[str, Any]) -> None:
+        told = node.get("type_info") or {}
+        if node["id"] not in _TYPES:
+            raise _refused(f"the type {node['id']}")
+        if node["id"] == "UNBOUND" and (told.get("schema") or str(told.get("name")).lower() not in _NAMED_TYPES):
+            raise _refused(f"the type {short(str(told.get('name')))}")
+
+    def _check_function(self, call: dict[str, Any]) -> None:
+        name = str(call["function_name"]).lower()
+        if name not in self._rules.functions:
+            raise _unlisted(name, self._rules.functions)
+        if name in lists.AGGREGATE_BY_NAME:
+            # x.list_aggregate('sum') has x for a schema, and its arguments are one place further to the left.
+            arguments = call.get("children", ())
+            constant = arguments[1] if len(arguments) > 1 and call.get("schema", "main") == "main" else {}
+            value = constant.get("value") or {}
+            if constant.get("class") != "CONSTANT" or str(value.get("value")).lower() not in lists.AGGREGATES:
+                raise _refused(f"{name}() without the name of an aggregate as its second argument")
+
+    def _check_table_function(self, call: dict[str, Any]) -> None:
+        name = str(call.get("function_name")).lower()
+        if call.get("class") != "FUNCTION":
+            raise _refused("a table function of an unknown form")
+        if name in self._rules.table_functions or (self._rules.files and name in lists.FILE_TABLES):
+            return
+        if name in lists.FILE_TABLES:
+            raise Invalid(f"the query failed: {name}() is refused; {_OPEN_FILES}")
+        raise _unlisted(name, self._rules.table_functions)
+
+    def _check_table(self, node: dict[str, Any]) -> None:
+        schema, name = str(node.get("schema_name", "")).lower(), str(node.get("table_name", "")).lower()
+        if node.get("catalog_name") or node.get("at_clause"):
+            raise _refused(f"the form in which table {short(name)} is named: write database.table")
+        if schema:
+            if name in lists.VIEWS.get(schema, ()) and self._rules.views:
+                return
+            if f"{schema}.{name}" in self._rules.tables:
+                return
+            if schema in lists.OWN_SCHEMAS:
+                raise _refused(f"table {short(f'{schema}.{name}')}")
+            raise _absent(node, self._rules, f"{schema}.{name}")
+        listed = lists.VIEWS["main"] | lists.VIEWS["pg_catalog"]
+        if name.startswith(lists.ENGINE_PREFIXES):
+            if name in listed and self._rules.views:
+                return
+            raise _refused(f"table {short(name)}")
+        if name not in self._parts and name not in self._rules.tables and not self._rules.files:
+            raise _absent(node, self._rules, name)
+
+
+def _refused(what: str) -> Invalid:
+    return Invalid(f"the query failed: {what} is refused; {_DOC}")
+
+
+def _absent(node: dict[str, Any], rules: Rules, name: str) -> Invalid:
+    is_file = "schema_name" not in node and set(name) & set("./")
+    why = f"; {_OPEN_FILES}" if is_file else rules.hint(name)
+    return Invalid(f"the query failed: there is no table {short(name)!r}{why}")
+
+
+def _unlisted(name: str, listed: frozenset[str]) -> Invalid:
+    if any(name in names for names in lists.REFUSED.values()) or name.startswith(lists.REFUSED_PREFIXES):
+        return _refused(f"the function {short(name)}")
+    return Invalid(f"the query failed: the function {short(name)} is on no list{meant(name, listed)}; {_DOC}")
