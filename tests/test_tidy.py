@@ -73,6 +73,8 @@ BANNED_CALLS = re.compile(
     r"time\.(time|time_ns|monotonic|monotonic_ns|perf_counter|sleep)|(datetime\.)*datetime\.(now|utcnow)|date\.today"
     r"|random\..*|secrets\..*|uuid4|uuid\.uuid[14]|os\.urandom|open|io\.open|os\.open"
 )
+DECIMAL_CONTEXTS = {"Context", "getcontext", "setcontext", "localcontext", "DefaultContext"}
+DECIMAL_METHODS = {"scaleb", "quantize", "fma", "remainder_near", "create_decimal"}
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 RIDDLE = re.compile(r"\s*(Of|As|What|How|Those|Whoever|Who)\b")
 BANNED_IMPORTS = {"threading", "asyncio", "random", "secrets", "time"}
@@ -413,6 +415,46 @@ def foreign_loggers(source: Source) -> Iterator[str]:
                 yield f"{node.lineno}: a logger that is not named lakestore.…"
 
 
+def decimal_arithmetic(source: Source) -> Iterator[str]:
+    """`Decimal` rounds to 28 digits wherever no context is named, so arithmetic stands in `model/decimals.py`."""
+    if not source.product or source.path == "lakestore/model/decimals.py":
+        return
+    for node in source.nodes:
+        if isinstance(node, ast.ImportFrom) and node.module == "decimal":
+            wrong = sorted({each.name for each in node.names} & DECIMAL_CONTEXTS)
+            yield from (f"{node.lineno}: decimal.{name} outside lakestore/model/decimals.py" for name in wrong)
+        if isinstance(node, ast.Attribute) and node.attr in DECIMAL_METHODS:
+            yield f"{node.lineno}: .{node.attr} outside lakestore/model/decimals.py"
+        if isinstance(node, ast.FunctionDef):
+            yield from _decimal_operators(node)
+
+
+def _decimal_operators(function: ast.FunctionDef) -> Iterator[str]:
+    """Operators on a call of `Decimal`, or on a name that the function declares or assigns as one."""
+    arguments = (*function.args.args, *function.args.kwonlyargs)
+    names = {each.arg for each in arguments if each.annotation is not None and _dotted(each.annotation) == "Decimal"}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and _is_decimal(node.value, set()):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    for node in ast.walk(function):
+        operands: list[ast.expr] = []
+        if isinstance(node, ast.BinOp):
+            operands = [node.left, node.right]
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+            operands = [node.operand]
+        elif isinstance(node, ast.Call) and _dotted(node.func) in ("abs", "round", "divmod", "pow", "sum"):
+            operands = node.args
+        if any(_is_decimal(each, names) for each in operands):
+            yield f"{function.lineno}: arithmetic with a Decimal outside lakestore/model/decimals.py"
+
+
+def _is_decimal(node: ast.expr, names: set[str]) -> bool:
+    if isinstance(node, ast.Name):
+        return node.id in names
+    called = _dotted(node.func) if isinstance(node, ast.Call) else ""
+    return called.rpartition(".")[2] in ("Decimal", "fitted", "from_unscaled", "rounded", "product")
+
+
 RULES: tuple[Rule, ...] = (
     long_functions,
     long_files,
@@ -426,6 +468,7 @@ RULES: tuple[Rule, ...] = (
     riddles,
     decisions_by_message,
     foreign_loggers,
+    decimal_arithmetic,
     unmarked_spark,
 )
 
@@ -508,6 +551,7 @@ PLANTED: dict[Rule, tuple[str, str]] = {
     misplaced_imports: ("server/x.py", "import grpc\n"),
     missing_module_docstring: ("server/x.py", "x = 1\n"),
     foreign_loggers: ("server/x.py", "import logging\n\nlog = logging.getLogger(__name__)\n"),
+    decimal_arithmetic: ("server/x.py", "def f(a: Decimal) -> Decimal:\n    return -a\n"),
     decisions_by_message: ("server/x.py", "try:\n    f()\nexcept E as e:\n    if 'full' in str(e):\n        g()\n"),
     missing_public_docstrings: ("server/x.py", '"""X."""\n\n\ndef f() -> None:\n    pass\n'),
     unmarked_spark: ("tests/x/test_x.py", "def test_x(spark: SparkSession) -> None:\n    pass\n"),
@@ -519,6 +563,19 @@ PLANTED: dict[Rule, tuple[str, str]] = {
 def test_a_planted_violation_is_found(rule: Rule) -> None:
     path, text = PLANTED[rule]
     assert list(rule(Source(path, text)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from decimal import Context\n",
+        "x = y.scaleb(-2)\n",
+        "def f(a: str) -> Any:\n    return Decimal(a) * 3\n",
+        "def f(a: int) -> Any:\n    b = from_unscaled(a, 2)\n    return abs(b)\n",
+    ],
+)
+def test_planted_decimal_arithmetic_is_found(text: str) -> None:
+    assert list(decimal_arithmetic(Source("lakestore/x.py", text)))
 
 
 @pytest.mark.parametrize(

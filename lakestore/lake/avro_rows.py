@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Context, Decimal
 from itertools import islice
 from typing import Any
 
@@ -13,9 +12,9 @@ import pyarrow as pa
 from lakestore.errors import Corrupt
 from lakestore.lake.avro import Container
 from lakestore.lake.field_ids import FIELD_ID
+from lakestore.model.decimals import from_unscaled
 
 BATCH_ROWS = 16_384
-_EXACT = Context(prec=77)
 _PLAIN: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -118,7 +117,7 @@ def _value(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_decimal(kind):
-        return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-kind.scale, _EXACT)
+        return from_unscaled(int.from_bytes(value, "big", signed=True), kind.scale)
     if pa.types.is_struct(kind):
         return {part.name: _value(value[part.name], part.type) for part in kind}
     if pa.types.is_map(kind):

@@ -1,16 +1,50 @@
-"""Decimals as their type holds them: exactly, or not at all.
+"""Decimal numbers of any number of digits, exactly.
 
-Arrow scales a decimal by a table of 38 powers of ten, whatever its exponent is: `1e-999999999` ends the process. So no
-decimal of outside comes to Arrow before it was fitted here.
+- Python's default context keeps 28 digits, and a `decimal(38, s)` has more: `scaleb`, `quantize`, `normalize`, `+`, `*`
+  and even `-number` round to it without a word. So all arithmetic with `Decimal` stands here, and `tests/test_tidy.py`
+  refuses it elsewhere. `Decimal(text)`, comparisons, `copy_negate` and `as_tuple` are exact by themselves.
+- Arrow scales a decimal by a table of 38 powers of ten, whatever its exponent is: `1e-999999999` ends the process. So
+  a decimal from outside goes through `fitted` before Arrow sees it.
+- A function here returns the exact number or raises; only `rounded` rounds, to the places that it is told.
 """
 
 from __future__ import annotations
 
-from decimal import Context, Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 
 import pyarrow as pa
 
-_WIDE = Context(prec=100)
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[InvalidOperation, Inexact])
+_WIDE = Context(prec=200, traps=[InvalidOperation])
+
+
+def from_unscaled(number: int, scale: int) -> Decimal:
+    """The decimal `number / 10**scale`."""
+    return Decimal(number).scaleb(-scale, _EXACT)
+
+
+def product(a: Decimal, b: Decimal) -> Decimal:
+    """The exact product, whose digits are those of both factors together."""
+    return _EXACT.multiply(a, b)
+
+
+def rounded(number: Decimal, scale: int, rounding: str) -> Decimal:
+    """The number with `scale` places after the point; `InvalidOperation` if it has more than 200 digits then."""
+    return number.quantize(from_unscaled(1, scale), rounding, _WIDE)
+
+
+def places(number: Decimal) -> int:
+    """The places after the point that a finite number needs."""
+    _, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int), "the number is finite"
+    text = "".join(map(str, digits)).lstrip("0")
+    return max(0, -(exponent + len(text) - len(text.rstrip("0")))) if text else 0
+
+
+def extremes(kind: pa.DataType) -> tuple[Decimal, Decimal]:
+    """The least and the greatest number of a decimal type."""
+    most = from_unscaled(10**kind.precision - 1, kind.scale)
+    return most.copy_negate(), most
 
 
 def fitted(number: Decimal, kind: pa.DataType) -> Decimal:
@@ -25,5 +59,5 @@ def fitted(number: Decimal, kind: pa.DataType) -> Decimal:
     behind = -(exponent + trailing)
     if behind > kind.scale or len(kept) + exponent > kind.precision - kind.scale:
         raise ValueError(f"{kind} does not hold it exactly")
-    found = Decimal(int(kept[: len(kept) - trailing])).scaleb(-behind, _WIDE)
-    return -found if sign else found
+    unscaled = int(kept[: len(kept) - trailing])
+    return from_unscaled(-unscaled if sign else unscaled, behind)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
 
 from lakestore.errors import Invalid
-from lakestore.model.decimals import fitted
+from lakestore.model.decimals import fitted, rounded
 from lakestore.model.typed import shown
 from lakestore.model.types import arrow_type
 
@@ -61,7 +61,7 @@ def _python(value: Any, arrow: pa.DataType) -> Any:
         return _parsed(value, arrow)
     if t.is_decimal(arrow):
         if isinstance(value, float):
-            return Decimal(str(value)).quantize(Decimal(1).scaleb(-arrow.scale))
+            value = rounded(Decimal(str(value)), arrow.scale, ROUND_HALF_EVEN)
         return fitted(value, arrow) if isinstance(value, Decimal) else value
     if t.is_string(arrow):
         raise TypeError("a text is wanted")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from decimal import ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_FLOOR, Decimal
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
+from lakestore.model import decimals
 from lakestore.rows.condition import NEVER, UNKNOWN, Comparison, Skip
 from lakestore.rows.literals import Literal, bytes_of, cast_scalar, readable, short
 
@@ -33,7 +34,6 @@ _ARROW: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]] = {
 }
 _BESIDE = {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}
 """The sign against the greatest value below a literal that the column's type does not have."""
-_WIDE = Context(prec=200)
 _EPOCH_DAY, _DAY = date(1970, 1, 1), timedelta(days=1)
 _FLOAT_MAX = {bits: float(np.finfo(f"f{bits // 8}").max) for bits in (32, 64)}
 _EXACT_FLOAT_BITS = 32
@@ -285,7 +285,7 @@ def _number(operand: Operand, literal: Literal) -> _Fitted:
     if isinstance(value, float) and not math.isfinite(value):
         return _Fitted(None if value < 0 else _range(kind)[1], exact=False)
     exact = Decimal(value)
-    if isinstance(value, float) and pa.types.is_decimal(kind) and not _is_at_scale(exact, kind.scale):
+    if isinstance(value, float) and pa.types.is_decimal(kind) and decimals.places(exact) > kind.scale:
         raise Invalid(
             f"{literal.text} is a float, which column {operand.column!r}, a {kind}, does not hold exactly: write"
             " it without an exponent"
@@ -295,22 +295,15 @@ def _number(operand: Operand, literal: Literal) -> _Fitted:
         return _Fitted(None, exact=False)
     if exact > most:
         return _Fitted(most, exact=False)
-    step = Decimal(1).scaleb(-kind.scale) if pa.types.is_decimal(kind) else Decimal(1)
-    below = exact.quantize(step, rounding=ROUND_FLOOR, context=_WIDE)
+    below = decimals.rounded(exact, kind.scale if pa.types.is_decimal(kind) else 0, ROUND_FLOOR)
     found = below if pa.types.is_decimal(kind) else int(below)
     return _Fitted(found, exact=below == exact)
-
-
-def _is_at_scale(value: Decimal, scale: int) -> bool:
-    exponent = value.normalize(_WIDE).as_tuple().exponent
-    return isinstance(exponent, int) and -exponent <= scale
 
 
 def _range(kind: pa.DataType) -> tuple[Any, Any]:
     """The least and the greatest value of an integer's or a decimal's type."""
     if pa.types.is_decimal(kind):
-        most = Decimal(10**kind.precision - 1).scaleb(-kind.scale, context=_WIDE)
-        return -most, most
+        return decimals.extremes(kind)
     if pa.types.is_signed_integer(kind):
         return -(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1
     return 0, 2**kind.bit_width - 1

@@ -6,14 +6,14 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import time
-from decimal import ROUND_HALF_UP, Context, Decimal
+from decimal import ROUND_HALF_UP, Decimal
 from uuid import UUID
 
 import pyarrow as pa
 from sqlglot import exp
 
 from lakestore.errors import Invalid
-from lakestore.model.decimals import fitted
+from lakestore.model.decimals import fitted, rounded
 
 NUMBER_CHARS_MAX = 400
 """Characters of a number: more than the longest that a float has before its point."""
@@ -115,7 +115,6 @@ def readable(value: pa.Scalar, target: pa.DataType) -> bool:
     return bool(pa.types.is_string(value.type) and not pa.types.is_nested(target))
 
 
-_WIDE = Context(prec=200)
 _TRUTHS = {"true": True, "t": True, "yes": True, "y": True, "1": True}
 _TRUTHS |= {"false": False, "f": False, "no": False, "n": False, "0": False}
 _NUMERAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?\s*")
@@ -149,9 +148,8 @@ def _read_text(text: str, target: pa.DataType) -> pa.Scalar:
     number = Decimal(text.strip())
     if not number.is_finite() or number.adjusted() > 80:
         raise pa.ArrowInvalid(f"{short(text)!r} is too large for a {target}")
-    step = Decimal(1).scaleb(-scale)
-    rounded = number.quantize(step, ROUND_HALF_UP, _WIDE) if number.adjusted() > -100 else Decimal(0)
-    return pa.scalar(fitted(rounded, target) if pa.types.is_decimal(target) else int(rounded), target)
+    near = rounded(number, scale, ROUND_HALF_UP) if number.adjusted() > -100 else Decimal(0)
+    return pa.scalar(fitted(near, target) if pa.types.is_decimal(target) else int(near), target)
 
 
 def cast_scalar(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
@@ -167,8 +165,7 @@ def cast_scalar(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
     if pa.types.is_string(value.type) and not pa.types.is_string(target) and not pa.types.is_temporal(target):
         return _read_text(value.as_py(), target)
     if pa.types.is_decimal(target) and pa.types.is_decimal(value.type) and target.scale < value.type.scale:
-        step = Decimal(1).scaleb(-target.scale)
-        return pa.scalar(fitted(value.as_py().quantize(step, ROUND_HALF_UP, _WIDE), target), target)
+        return pa.scalar(fitted(rounded(value.as_py(), target.scale, ROUND_HALF_UP), target), target)
     if pa.types.is_decimal(target) and pa.types.is_integer(value.type):
         return pa.scalar(Decimal(value.as_py())).cast(target)
     if pa.types.is_floating(target) and pa.types.is_decimal(value.type):

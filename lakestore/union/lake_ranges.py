@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from lakestore.lake.manifests import File
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES
+from lakestore.model.decimals import from_unscaled
 from lakestore.model.table import Table
 from lakestore.rows.offsets import OffsetSet, OffsetsFrom
 from lakestore.rows.ranges import Range
@@ -60,7 +61,7 @@ def bound(data: bytes, kind: pa.DataType) -> Any:
         if t.is_integer(kind):
             return int.from_bytes(data, "little", signed=True)
         if t.is_decimal(kind):
-            return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-kind.scale)
+            return from_unscaled(int.from_bytes(data, "big", signed=True), kind.scale)
         if t.is_string(kind):
             return data.decode()
         if t.is_binary(kind) or t.is_fixed_size_binary(kind):

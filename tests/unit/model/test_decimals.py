@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
+from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lakestore.errors import Invalid
+from lakestore.lake.values import unscaled_bytes
+from lakestore.model import decimals
 from lakestore.model.decimals import fitted
 from lakestore.model.defaults import scalar
 from lakestore.model.table import define
+from lakestore.rows import pushed
 from lakestore.rows.condition_text import parse
 from lakestore.rows.python import of_dicts
+from lakestore.union.lake_ranges import bound
 from tests.support.loading import read
 
 KIND = pa.decimal128(9, 3)
@@ -36,6 +41,36 @@ def test_decimal_is_itself_or_refused(number: Decimal) -> None:
         return
     assert found == number
     assert pa.scalar(found, KIND).as_py() == number
+
+
+def _digits(unscaled: int, scale: int) -> str:
+    """The number as text, made without `decimal`."""
+    text = str(abs(unscaled)).rjust(scale + 1, "0")
+    return ("-" if unscaled < 0 else "") + text[: len(text) - scale] + "." + text[len(text) - scale :]
+
+
+@given(st.integers(-(10**38) + 1, 10**38 - 1), st.integers(1, 38))
+@example(12345678901234567890123456789012345678, 5)
+@example(-12345678901234567890123456789012345678, 5)
+def test_every_digit_of_38_is_kept(unscaled: int, scale: int) -> None:
+    """In bounds of manifests, pushed literals, conditions, defaults and values of rows, beyond Python's 28 digits."""
+    kind, text = pa.decimal128(38, scale), _digits(unscaled, scale)
+    number = Decimal(text)
+    assert decimals.from_unscaled(unscaled, scale) == number
+    assert fitted(number, kind) == number
+    assert decimals.rounded(number, scale, ROUND_FLOOR) == number
+    assert decimals.product(number, number) == Decimal(_digits(unscaled * unscaled, 2 * scale))
+    assert decimals.places(number) <= scale
+    most = 10**38 - 1
+    assert decimals.extremes(kind) == (Decimal(_digits(-most, scale)), Decimal(_digits(most, scale)))
+    assert bound(unscaled_bytes(unscaled), kind) == number
+    assert scalar(text, f"decimal(38,{scale})", "d").as_py() == number
+    table = define("a.b", pa.schema([("d", kind)]))
+    condition = pushed.parse(pc.field("d") == pa.scalar(number, kind), table, pa.schema([("d", kind)]))
+    assert condition is not None
+    assert text in condition.text
+    rows = pa.record_batch({"d": pa.array([number, None], kind)})
+    assert parse(f"d = {text}", table).mask(rows).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("text", FAR)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.connectors.bridge.casting.cast_rules import INTEGER, Misfit, Rule
+from lakestore.model.decimals import product
 
 _COUNT = r"^-?[0-9]+(\.[0-9]*)?$"
 _ZONED = r"[0-9 ](Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
@@ -79,7 +80,7 @@ def _micros(array: pa.Array, unit: str) -> pa.Array:
     if not (t.is_string(array.type) or t.is_decimal(source)):
         raise Misfit(f"{source} is no time")
     factor = Decimal("0.001") if unit == "ns" else Decimal(_MICROS[unit or "ms"])
-    exact = [None if value is None else Decimal(value) * factor for value in array.to_pylist()]
+    exact = [None if value is None else product(Decimal(value), factor) for value in array.to_pylist()]
     return pa.array([None if value is None else math.floor(value) for value in exact], pa.int64())
 
 

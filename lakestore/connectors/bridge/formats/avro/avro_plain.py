@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from lakestore.connectors.bridge.formats.avro.avro_schema import Node
 from lakestore.connectors.bridge.framing.cursors import VARINT_BYTES_MAX, Fault
+from lakestore.model.decimals import from_unscaled
 
 _SHORT = "the record ends inside a field"
 
@@ -87,7 +88,7 @@ def _decimal(node: Node, raw: bytes, path: str) -> Decimal:
     if abs(value) >= 10**node.arrow.precision or len(raw) > node.arrow.bit_width // 8:
         text = f"a decimal has more than the {node.arrow.precision} digits of its schema"
         raise Unreadable(Fault("out-of-range", text, path))
-    return Decimal((int(value < 0), tuple(int(digit) for digit in str(abs(value))), -node.arrow.scale))
+    return from_unscaled(value, node.arrow.scale)
 
 
 def _bytes(node: Node, place: _Place, path: str) -> Any:

@@ -7,7 +7,6 @@ that a record holds is left out because a newer schema has dropped its field.
 from __future__ import annotations
 
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 
 from lakestore.connectors.bridge.formats.avro.avro_schema import Field, Node, struct
 from lakestore.errors import Invalid
+from lakestore.model.decimals import from_unscaled
 
 _NUMBERS = ("int", "long", "float", "double")
 _TEXTS = ("string", "bytes")
@@ -199,6 +199,6 @@ def _default_scalar(node: Node, said: Any) -> Any:
     if node.kind in ("bytes", "fixed"):
         raw = said.encode("latin-1")
         if node.logical == "decimal":
-            return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-node.arrow.scale)
+            return from_unscaled(int.from_bytes(raw, "big", signed=True), node.arrow.scale)
         return raw
     return said * 1000 if node.logical == "time-millis" else said

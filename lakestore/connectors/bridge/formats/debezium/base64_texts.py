@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from decimal import Context, Decimal
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.connectors.bridge.framing.spans import spans
+from lakestore.model.decimals import from_unscaled
 
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _BAD = 255
@@ -18,7 +17,8 @@ _CODES[np.frombuffer(_ALPHABET, np.uint8)] = np.arange(64, dtype=np.uint8)
 _PAD = ord("=")
 _DIGITS_MAX = 38
 _WIDTH = 16
-_EXACT = Context(prec=100_000)
+SCALE_MAX = 100_000
+"""Zeros that a text gets at most: a message names any scale of 32 bits."""
 
 
 def decoded(texts: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
@@ -102,7 +102,7 @@ def _over(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
 
 
 def digits(raw: bytes, scale: int) -> str:
-    """A decimal of big-endian two's complement bytes as digits, exactly."""
+    """A decimal of big-endian two's complement bytes as exact digits, or with an exponent for a far scale."""
     whole = int.from_bytes(raw, "big", signed=True)
-    made = Decimal(whole).scaleb(-scale, _EXACT)
-    return format(made, "f")
+    number = from_unscaled(whole, scale)
+    return format(number, "f") if abs(scale) < SCALE_MAX else str(number)
