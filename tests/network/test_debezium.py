@@ -1,0 +1,38 @@
+"""A real Debezium: each table of PostgreSQL, with every type and every kind of change, is equal to the lake's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lakestore as ls
+from lakestore.connectors.bridge.lane.bridge import Bridge
+from tests.support.debezium_source import DebeziumSource
+
+pytestmark = pytest.mark.timeout(180)
+TABLES = ("app.comp", 'app."MiXed Case"', "app.fence")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DebeziumSource]:
+    with DebeziumSource(tmp_path_factory.mktemp("debezium"), seed=11) as running:
+        yield running
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[ls.Lake]:
+    with ls.open(tmp_path / "lake") as opened:
+        yield opened
+
+
+def test_tables_are_equal_after_snapshot_and_changes(source: DebeziumSource, lake: ls.Lake) -> None:
+    bridge = Bridge(source.spec("equal"), lake)
+    source.settle()
+    bridge.run(once=True)
+    assert source.differences(lake, *TABLES) == []
+    source.shop.change(80)
+    source.settle()
+    Bridge(source.spec("equal"), lake).run(once=True)
+    assert source.differences(lake, *TABLES) == []
