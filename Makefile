@@ -15,7 +15,7 @@ SIMULATION_SECONDS = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MI
 SUITE_MINUTES = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MINUTES)) * 0.8 }')
 unexport PYTHONDONTWRITEBYTECODE  # else every server, tool and worker compiles the whole product when it starts
 
-.PHONY: help setup check browser postgres proto demo test long crash jepsen lint format bench growth docs site wheel clean
+.PHONY: help setup check programs proto demo test long crash jepsen lint format bench growth docs site wheel clean
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -25,10 +25,10 @@ setup: check $(VENV)/.ready $(PB2)  ## make .venv with everything in it, .venv/b
 demo: setup  ## run the whole story once and check it (under three minutes)
 	$(VENV)/bin/lakestore demo $(ARGS)
 
-test: browser postgres  ## run the tests, two files at a time; ARGS="-k name" picks some, ARGS="-n 0 --pdb" debugs
+test: programs  ## run the tests, two files at a time; ARGS="-k name" picks some, ARGS="-n 0 --pdb" debugs
 	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
-long: postgres  ## the tests that make test leaves out: second forms of long ones
+long: programs  ## the tests that make test leaves out: second forms of long ones
 	$(PY) -m pytest -m long $(ARGS)
 
 crash: setup  ## power cuts, kills and flipped bits at every crash point, with many outcomes each (an hour)
@@ -82,11 +82,8 @@ check:  ## see whether Python and a JDK are there; on Debian as root the JDK is 
 	@sh -c '$(JAVA_OK)' || { $(JAVA_INSTALL); sh -c '$(JAVA_OK)'; } || \
 		{ echo "Lakestore needs a JDK 17 or newer: install one, or set JAVA_HOME to it" >&2; exit 1; }
 
-browser: setup  ## see whether Chromium is there for tests of the console; on Debian as root it is installed
-	@$(PY) -m tests.support.browser
-
-postgres: setup  ## see whether PostgreSQL is there for tests of Debezium; on Debian as root it is installed
-	@$(PY) -m tests.support.postgres
+programs: setup  ## see whether Chromium and PostgreSQL are there for tests; on Debian as root they are installed
+	@$(PY) -m tests.support.browser && $(PY) -m tests.support.postgres
 
 # The first number of the version, as Spark will find it: JAVA_HOME before PATH.
 JAVA_OK = java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; \

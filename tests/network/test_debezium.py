@@ -12,7 +12,7 @@ from lakestore.connectors.bridge.lane.bridge import Bridge
 from tests.support.debezium_source import DebeziumSource
 
 pytestmark = pytest.mark.timeout(180)
-TABLES = ("app.comp", 'app."MiXed Case"', "app.fence")
+TABLES = ("app.comp", "app.toast", 'app."MiXed Case"', "app.fence")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,9 @@ def test_tables_are_equal_after_snapshot_and_changes(source: DebeziumSource, lak
     source.settle()
     bridge.run(once=True)
     assert source.differences(lake, *TABLES) == []
-    source.shop.change(80)
-    source.settle()
-    Bridge(source.spec("equal"), lake).run(once=True)
-    assert source.differences(lake, *TABLES) == []
+    for _ in range(2):  # updates that leave values alone follow in the second round
+        source.shop.change(80)
+        source.settle()
+        Bridge(source.spec("equal"), lake).run(once=True)
+        assert source.differences(lake, *TABLES) == []
+    assert [letter for letter in source.dead_letters(lake) if "app_kitchen" not in letter] == []

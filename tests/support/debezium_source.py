@@ -89,6 +89,16 @@ class DebeziumSource:
                 found += differences(self.postgres, lake, table, bridged, _KINDS[connector])
         return found
 
+    @staticmethod
+    def dead_letters(lake: ls.Lake) -> list[str]:
+        """Return a sentence for each dead letter."""
+        return [
+            f"{table.name}: {row['code']}: {row['sentence']}"
+            for table in lake.tables()
+            if table.name.endswith("__dlq")
+            for row in table.scan(["code", "sentence"]).to_arrow().to_pylist()
+        ]
+
     def __enter__(self) -> Self:
         return self
 

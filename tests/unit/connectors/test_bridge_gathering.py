@@ -5,6 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+import pytest
+
+from lakestore.connectors.bridge.formats.debezium.key_changes import NEW_KEY, OLD_KEY
+from lakestore.connectors.bridge.lane import gathering as room
 from lakestore.connectors.bridge.lane.batch import Batch
 from lakestore.connectors.bridge.lane.gathering import Gathering
 from lakestore.connectors.bridge.lane.positions import Place
@@ -15,6 +19,8 @@ from lakestore.connectors.bridge.spec import BatchBounds
 class _Message:
     place: Place
     number: int
+    text: bytes | None = b"{}"
+    header: str = ""
 
     def topic(self) -> str:
         return self.place.topic
@@ -31,11 +37,11 @@ class _Message:
     def key(self) -> None:
         return None
 
-    def value(self) -> bytes:
-        return b"{}"
+    def value(self) -> bytes | None:
+        return self.text
 
-    def headers(self) -> None:
-        return None
+    def headers(self) -> list[tuple[str, bytes]] | None:
+        return [(self.header, b"")] if self.header else None
 
 
 PLACES = [Place(topic, partition) for topic in "ab" for partition in range(3)]
@@ -74,3 +80,46 @@ def test_each_record_comes_with_the_move_behind_it_whatever_partitions_are_left(
                 for place, offsets in found.items():
                     assert offsets == list(range(committed[place], batch.moves[place]))
                 committed.update(batch.moves)
+
+
+def _change(place: Place, first: int) -> list[_Message]:
+    """A change of a key: a delete, its tombstone, and the event of the new key."""
+    return [
+        _Message(place, first, header=NEW_KEY),
+        _Message(place, first + 1, None),
+        _Message(place, first + 2, header=OLD_KEY),
+    ]
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_a_batch_ends_before_half_of_a_key_change(cut: int) -> None:
+    gathering, place, other = Gathering(BatchBounds()), Place("a", 0), Place("b", 0)
+    gathering.topic_ids, gathering.next = {"a": "1", "b": "2"}, {place: 0, other: 0}
+    half = _change(place, 3)
+    gathering.add([*(_Message(place, number) for number in range(3)), *half[:cut], _Message(other, 0)], {})
+    batch = gathering.taken(1)
+    assert (_offsets(batch), batch.moves) == ({place: [0, 1, 2], other: [0]}, {place: 3, other: 1})
+    assert not gathering.is_due
+    empty = gathering.taken(1)
+    assert (_offsets(empty), empty.moves) == ({}, {})
+    gathering.add(half[cut:], {})
+    batch = gathering.taken(1)
+    assert (_offsets(batch), batch.moves) == ({place: [3, 4, 5]}, {place: 6})
+
+
+def test_half_of_a_key_change_goes_alone_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    gathering, place = Gathering(BatchBounds()), Place("a", 0)
+    gathering.topic_ids, gathering.next = {"a": "1"}, {place: 0}
+    gathering.add(_change(place, 0)[:2], {})
+    assert gathering.taken(1).moves == {}
+    monkeypatch.setattr(room, "HALF_SECONDS", 0.0)
+    batch = gathering.taken(1)
+    assert (_offsets(batch), batch.moves) == ({place: [0, 1]}, {place: 2})
+
+
+def test_halves_in_two_partitions_are_one_change() -> None:
+    gathering, places = Gathering(BatchBounds()), [Place("a", 0), Place("a", 1)]
+    gathering.topic_ids, gathering.next = {"a": "1"}, dict.fromkeys(places, 0)
+    half = _change(places[0], 0)
+    gathering.add([*half[:2], _Message(places[1], 0, header=OLD_KEY)], {})
+    assert gathering.taken(1).moves == {places[0]: 2, places[1]: 1}

@@ -19,6 +19,7 @@ from lakestore.client.retry import is_passing, within
 from lakestore.client.transport import message_bytes
 from lakestore.connectors.bridge import dead_letters
 from lakestore.connectors.bridge.lane.batch import Batch, Cut, Opened
+from lakestore.connectors.bridge.lane.carry_over import carry_over, live_rows
 from lakestore.connectors.bridge.lane.positions import Accepted, Place, Position, register_of
 from lakestore.connectors.bridge.lane.seen import Counts
 from lakestore.connectors.bridge.lane.source import Source
@@ -335,7 +336,7 @@ class Committer:
         for rows in part.tables():
             self._check_columns(rows)
             key = self._targets.key(rows.table)
-            for step in steps_of(rows, key):
+            for step in steps_of(carry_over(rows, key, live_rows(self._lake, rows.table)), key):
                 if step.op is Op.DELETE:
                     commit.delete(step.table, step.rows)
                 elif not key:

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from lakestore.connectors.bridge.formats.debezium.key_changes import open_half
 from lakestore.connectors.bridge.lane.batch import Batch
 from lakestore.connectors.bridge.lane.positions import Place
 from lakestore.connectors.bridge.lane.source import records_of
@@ -18,6 +20,8 @@ from lakestore.connectors.bridge.spec import BatchBounds
 IDLE_SECONDS = 0.05
 QUIET_SECONDS = 1.0
 """Between commits that only move progress past what are no records."""
+HALF_SECONDS = 2.0
+"""The longest wait of the first half of a key change for its second half."""
 _RECORD_BYTES_FIRST = 8 << 10
 _COUNT_MAX = 100_000
 
@@ -35,6 +39,10 @@ class Gathering:
         self._moves: dict[Place, int] = {}
         self._first = self._taken = 0.0
         self._record_bytes = float(_RECORD_BYTES_FIRST)
+        self._halves: dict[Place, tuple[int, float]] = {}
+        """The offset from which records wait for the second half of a key change, and since when."""
+        self._waiting = 0
+        """Records that wait so."""
 
     def appetite(self) -> tuple[int, float]:
         """Records to take at most, and seconds to wait for them."""
@@ -88,6 +96,8 @@ class Gathering:
         """Whether the batch has reached one of its bounds."""
         if not self._rows:
             return bool(self._moves) and time.monotonic() - self._taken > QUIET_SECONDS
+        if self._rows == self._waiting and not self._is_late(time.monotonic()):
+            return False
         full = self._rows >= self._bounds.rows or self._bytes + self._record_bytes > self._bounds.bytes
         return full or time.monotonic() - self._first >= self._bounds.seconds
 
@@ -97,17 +107,49 @@ class Gathering:
         return bool(self._moves)
 
     def taken(self, generation: int) -> Batch:
-        """The batch as it is now; the next one begins."""
+        """Return the batch as it is now; halves of key changes that wait for their other half go into the next one."""
         now = time.monotonic()
         blocks = [joined(pieces) for pieces in self._pieces.values()]
-        batch = Batch(generation, blocks, self._moves, now, self._bytes)
+        moves, held = self._moves, [self._held(block, now) for block in blocks]
+        sent = [
+            block.take(np.flatnonzero(~mask)) if mask.any() else block for block, mask in zip(blocks, held, strict=True)
+        ]
+        kept = [block.take(np.flatnonzero(mask)) for block, mask in zip(blocks, held, strict=True) if mask.any()]
         self._taken = now
         self._empty()
-        return batch
+        for block in kept:
+            self._keep(block)
+        self._waiting = self._rows
+        for place, (offset, _) in self._halves.items():
+            self._moves[place] = moves[place]
+            is_sent = any(place.partition in block.partition for block in sent if block.topic == place.topic)
+            moves = {**moves, place: offset} if is_sent else {each: to for each, to in moves.items() if each != place}
+        sent = [block for block in sent if len(block)]
+        return Batch(generation, sent, moves, now, sum(block.nbytes for block in sent))
+
+    def _held(self, records: Records, now: float) -> npt.NDArray[np.bool_]:
+        """Whether each record waits: it lies behind a half of a key change whose other half has not come."""
+        held = np.zeros(len(records), np.bool_)
+        for number in np.unique(records.partition).tolist():
+            place, rows = Place(records.topic, number), np.flatnonzero(records.partition == number)
+            half = open_half(records, rows)
+            before = self._halves.pop(place, None)
+            if half is None:
+                continue
+            offset = int(records.offset[half])
+            since = before[1] if before is not None and before[0] == offset else now
+            if now - since < HALF_SECONDS:
+                self._halves[place] = offset, since
+                held[rows[rows >= half]] = True
+        return held
+
+    def _is_late(self, now: float) -> bool:
+        return any(now - since >= HALF_SECONDS for _, since in self._halves.values())
 
     def forget(self) -> None:
         """Throw the batch away, and all positions."""
         self._empty()
+        self._halves.clear()
         self.next.clear()
 
     def leave(self, places: Sequence[Place]) -> None:
@@ -115,6 +157,7 @@ class Gathering:
         for place in places:
             self.next.pop(place, None)
             self._moves.pop(place, None)
+            self._halves.pop(place, None)
         for topic in {place.topic for place in places} & set(self._pieces):
             gone = [place.partition for place in places if place.topic == topic]
             self._pieces[topic] = [left for each in self._pieces[topic] if len(left := _without(each, gone))]
@@ -122,9 +165,10 @@ class Gathering:
                 del self._pieces[topic]
         kept = [each for pieces in self._pieces.values() for each in pieces]
         self._rows, self._bytes = sum(map(len, kept)), sum(each.nbytes for each in kept)
+        self._waiting = 0
 
     def _empty(self) -> None:
-        self._pieces, self._moves, self._rows, self._bytes = {}, {}, 0, 0
+        self._pieces, self._moves, self._rows, self._bytes, self._waiting = {}, {}, 0, 0, 0
 
 
 def _without(records: Records, partitions: Sequence[int]) -> Records:

@@ -192,8 +192,8 @@ class Lane:
 
     def _hand_over(self) -> None:
         """Send what was gathered on its way."""
-        if self._gathering.has_moves:
-            self._outbox.append(self._gathering.taken(self._generation))
+        if self._gathering.has_moves and (batch := self._gathering.taken(self._generation)).moves:
+            self._outbox.append(batch)
 
     def _push(self) -> None:
         """Give the second stage what waits for it; while there is no room, partitions rest."""

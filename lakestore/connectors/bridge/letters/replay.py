@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.connectors.bridge import dead_letters
+from lakestore.connectors.bridge.lane.carry_over import carry_over, live_rows
 from lakestore.connectors.bridge.lane.stages import Pipeline
 from lakestore.connectors.bridge.lane.targets import Targets
 from lakestore.connectors.bridge.lane.writing import Step, steps_of
@@ -218,6 +219,7 @@ class Replay:
     def _write(self, commit: Commit, rows: TableRows, letters: pa.RecordBatch) -> None:
         """The rows as changes in their order, due when their letters were stored."""
         table = self._definition(rows.table)
+        rows = carry_over(rows, table.primary_key, live_rows(self._lake, rows.table))
         for step in steps_of(rows, table.primary_key):
             due = _due(step, letters) if table.merge.within else None
             if step.op is Op.DELETE:

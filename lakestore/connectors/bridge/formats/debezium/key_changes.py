@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from lakestore.connectors.bridge.records import Ints, Records
 
-_NEW_KEY, _OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
+NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
+"""Headers: of the delete of an old key, and of the event of the new one."""
 
 
 def key_changes(
@@ -30,9 +31,9 @@ def key_changes(
     count = 0
     for row in [row for row, name in enumerate(named) if name]:
         place = (position[row].as_py(), str(source[row].as_py()))
-        if gone[row] and named[row] == _NEW_KEY:
+        if gone[row] and named[row] == NEW_KEY:
             open_.setdefault(place, []).append(row)
-        elif not gone[row] and named[row] == _OLD_KEY and open_.get(place):
+        elif not gone[row] and named[row] == OLD_KEY and open_.get(place):
             atomic[[open_[place].pop(0), row]] = count
             count += 1
     return atomic if count else None
@@ -41,6 +42,21 @@ def key_changes(
 def _named(headers: Sequence[tuple[str, bytes | None]] | None) -> str:
     """The header of a key change that a record has."""
     for name, _ in headers or ():
-        if name in (_NEW_KEY, _OLD_KEY):
+        if name in (NEW_KEY, OLD_KEY):
             return name
     return ""
+
+
+def open_half(records: Records, rows: Ints) -> int | None:
+    """Return the last delete of an old key among rows of one partition, if its new key's event is still to come.
+
+    A tombstone may stand behind the delete. In a topic of several partitions the event may be in another one.
+    """
+    for row in rows[-2:].tolist():
+        if records.headers is None or _named(records.headers[row]) != NEW_KEY:
+            continue
+        is_last = row == rows[-1] or records.values[int(rows[-1])].as_py() is None
+        named = [_named(headers) for headers in records.headers]
+        if is_last and named.count(NEW_KEY) > named.count(OLD_KEY):
+            return int(row)
+    return None
