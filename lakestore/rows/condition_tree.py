@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from sqlglot import Dialect, TokenType, exp
 from sqlglot.errors import SqlglotError
@@ -21,6 +22,34 @@ _STEPS_PER_TOKEN, _STEPS_MORE = 16, 10_000
 _LEVELS_MAX = 256
 """Levels of the tree, of which a chain of AND or OR is one: more than the reader of conditions goes down."""
 _TREES_KEPT = 4
+_ARGUMENTS = frozenset({"this", "expression", "expressions"})
+"""The arguments that every kind of node may have. The readers of conditions read all of them."""
+_MORE_ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
+    exp.Between: frozenset({"low", "high"}),
+    exp.Case: frozenset({"ifs", "default"}),
+    exp.Cast: frozenset({"to"}),
+    exp.Column: frozenset({"table", "db", "catalog"}),
+    exp.Concat: frozenset({"safe", "coalesce"}),
+    exp.DPipe: frozenset({"safe"}),
+    exp.DataType: frozenset({"nested"}),
+    exp.DateTrunc: frozenset({"unit"}),
+    exp.Greatest: frozenset({"ignore_nulls"}),
+    exp.ILike: frozenset({"negate"}),
+    exp.Identifier: frozenset({"quoted"}),
+    exp.If: frozenset({"true", "false"}),
+    exp.In: frozenset({"query", "unnest"}),
+    exp.Interval: frozenset({"unit"}),
+    exp.Least: frozenset({"ignore_nulls"}),
+    exp.Like: frozenset({"negate"}),
+    exp.Literal: frozenset({"is_string"}),
+    exp.Replace: frozenset({"replacement"}),
+    exp.Round: frozenset({"decimals"}),
+    exp.Substring: frozenset({"start", "length"}),
+    exp.TimestampTrunc: frozenset({"unit"}),
+    exp.Trim: frozenset({"position"}),
+    exp.TryCast: frozenset({"to"}),
+}
+"""More arguments, by kind. `safe`, `coalesce` and `ignore_nulls` are set by the parser for DuckDB's own meaning."""
 
 
 class _TooManySteps(Exception):
@@ -28,7 +57,7 @@ class _TooManySteps(Exception):
 
 
 class _Parser(DuckDBParser):
-    """DuckDB's, which gives up after so many steps."""
+    """DuckDB's. It gives up after so many steps, and drops no argument."""
 
     steps_left = 0
 
@@ -37,6 +66,14 @@ class _Parser(DuckDBParser):
         if self.steps_left < 0:
             raise _TooManySteps
         super()._advance(times)
+
+    def validate_expression(self, expression: Any, args: list[Any] | None = None) -> Any:
+        """Refuse a call of which the parser keeps fewer arguments than were written: a zone of date_trunc, say."""
+        kept = sum(len(value) if isinstance(value, list) else bool(value) for value in expression.args.values())
+        if args and kept < len(args):
+            text = f"{short(expression.sql(dialect='duckdb'))!r} with {len(args)} arguments"
+            raise Invalid(f"{text} is not understood in a condition: the last one is refused")
+        return super().validate_expression(expression, args)
 
 
 @lru_cache(maxsize=_TREES_KEPT)
@@ -61,7 +98,21 @@ def tree(text: str) -> exp.Expr:
     if len(found) != 1 or found[0] is None:
         raise not_whole(text)
     _check_levels(found[0])
+    for node in found[0].walk():
+        _check_arguments(node)
     return found[0]
+
+
+def _check_arguments(node: exp.Expr) -> None:
+    """Refuse an argument that no reader knows, such as SYMMETRIC of BETWEEN: unread, it would change the answer."""
+    known = _ARGUMENTS | _MORE_ARGUMENTS.get(type(node), frozenset())
+    strange = sorted(name for name, value in node.args.items() if value and name not in known)
+    if isinstance(node.args.get("unit"), exp.IntervalSpan):
+        strange.append("unit")
+    if strange:
+        raise Invalid(
+            f"{short(node.sql(dialect='duckdb'))!r} is not understood in a condition: {strange[0]} is refused"
+        )
 
 
 def _check_levels(root: exp.Expr) -> None:

@@ -232,3 +232,39 @@ def test_texts_and_days_stand_for_times() -> None:
     assert len(_kept("c0 <= TIMESTAMP '2026-01-01 12:00:00'", _table("date"), days)) == 1
     assert not _kept("c0 = TIMESTAMP '2026-01-01 12:00:00'", _table("date"), days)
     assert len(_kept("CAST(c0 AS DATE) = DATE '2026-01-02'", _table("timestamptz"), moments)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a BETWEEN SYMMETRIC 2 AND 0",
+        "a NOT BETWEEN SYMMETRIC 2 AND 0",
+        "a + 0 BETWEEN SYMMETRIC 2 AND 0",
+        "round(a, 1, 2) = 1",
+        "ceil(a, 1) = 1",
+        "ceil(a TO DAY) = 1",
+        "date_trunc('month', t, 'Europe/Berlin') = TIMESTAMP '2026-01-01'",
+        "t > TIMESTAMP '2026-01-01' + INTERVAL '1' DAY TO HOUR",
+        "t > TIMESTAMP '2026-01-01' + INTERVAL '1-2' YEAR TO MONTH",
+        "TRY_CAST(s AS INT) = 1",
+        "a IN l",
+        "a IN (SELECT 1)",
+        "abs(DISTINCT a) = 1",
+        "abs(a) OVER () = 1",
+        "abs(a) FILTER (WHERE a > 1) = 1",
+        "coalesce(a, a IGNORE NULLS) = 1",
+        "upper(s ORDER BY a) = 'A'",
+        "s COLLATE nocase = 'A'",
+        "s LIKE ANY ('a%', 'b')",
+        "l[1:2] = 1",
+        "left(s, 1, 2) = 'a'",
+        "contains(s, 'a', 'b')",
+    ],
+)
+def test_an_argument_that_no_reader_knows_is_refused(text: str) -> None:
+    """The reader skipped such arguments and gave the answer of another condition."""
+    fields = {"a": pa.int64(), "s": pa.string(), "t": pa.timestamp("us"), "l": pa.list_(pa.int64())}
+    table = define("s.t", pa.schema(list(fields.items())))
+    with pytest.raises(Invalid):
+        condition_text.parse(text, table)
+    condition_text.parse("a BETWEEN 0 AND 2 AND round(a, 1) = 1 AND date_trunc('month', t) IS NOT NULL", table)
