@@ -18,7 +18,7 @@ from lakestore.model.names import rows_text
 CELL_CHARS_MIN = 8
 """Characters that a value keeps on a screen, before whole columns are left out."""
 _NUMBERS = (int, float)
-_BAR_SECONDS, _LINE_SECONDS = 0.2, 5.0
+_BAR_SECONDS, _FIRST_LINE_SECONDS, _LINE_SECONDS = 0.2, 0.5, 5.0
 
 
 def emit(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str = "nothing") -> None:
@@ -134,18 +134,21 @@ def duration(seconds: float) -> str:
 class Progress:
     """Rows done so far, on stderr: in place on a terminal, else a line now and then."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, started: float | None = None) -> None:
+        """`started` is the monotonic time from which the rate counts; none for now."""
         self._what = what
-        self._started = self._shown = time.monotonic()
         self._live = sys.stderr.isatty()
+        self._pause = _BAR_SECONDS if self._live else _FIRST_LINE_SECONDS
+        self._shown = time.monotonic()
+        self._started = self._shown if started is None else started
         self.rows = 0
 
     def add(self, rows: int) -> None:
         """Count more rows."""
         self.rows += rows
         now = time.monotonic()
-        if now - self._shown >= (_BAR_SECONDS if self._live else _LINE_SECONDS):
-            self._shown = now
+        if now - self._shown >= self._pause:
+            self._shown, self._pause = now, _BAR_SECONDS if self._live else _LINE_SECONDS
             click.echo(("\r" if self._live else "") + self._line(), err=True, nl=not self._live)
 
     def done(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,8 @@ from lakestore.errors import Invalid, NotFound
 from lakestore.loading.files import FORMATS, TEXTS, Source, source_of
 from lakestore.loading.load import MAX_BAD, Load, Stopped
 from lakestore.loading.reading import Options, Wanted
-from lakestore.model.names import rows_text
-from lakestore.model.types import type_name
+from lakestore.model.names import meant, no_column, rows_text
+from lakestore.model.types import canonical, type_name
 from lakestore.wire.counts import COUNTS
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class _Asked:
     skip_bad: Path | None
     max_bad: int
     again: bool
+    types: dict[str, str]
+    """Columns to the names of their types."""
     options: Options
 
 
@@ -68,6 +71,9 @@ class _Asked:
 @click.option("--again", is_flag=True, help="Load from the beginning, whatever was loaded before.")
 @click.option("--create", is_flag=True, help="Make the table if it is absent; --key says so too.")
 @click.option("--key", "keys", multiple=True, help="Primary-key column of the table to be made; may be repeated.")
+@click.option(
+    "--type", "kinds", multiple=True, metavar="COLUMN=TYPE", help="Type of a column of the table to be made: id=int32."
+)
 @click.option("--buckets", default=4, show_default=True, help="Buckets of the table to be made.")
 @click.option("-y", "--yes", is_flag=True, help="Make the table without asking.")
 @server_option
@@ -87,12 +93,17 @@ def write(
     """
     if name and len(files) > 1:
         raise Invalid("--name is the name of one source: give one FILE, a folder or a glob in quotes")
+    started = time.monotonic()
     texts = {key: said.pop(key) for key in ("delimiter", "null", "header", "op_column")}
-    asked = _Asked(options=Options(**texts), **said)
+    asked = _Asked(options=Options(**texts), types=_types(said.pop("kinds")), **said)
     sources = [source_of(file, name=name, kind=kind) for file in files]
     with connected(server) as lake:
-        definition = _target(lake, table, sources[0], asked)
-        told = [_loaded(lake, definition, source, asked) for source in sources]
+        definition, waited = _target(lake, table, sources[0], asked)
+        started += waited
+        told = []
+        for source in sources:
+            told.append(_loaded(lake, definition, source, asked, started))
+            started = time.monotonic()
         token = told[-1]["token"] or head(lake.transport, table)
     if as_json:
         emit_json(_summed(table, told, token))
@@ -107,29 +118,56 @@ def _summed(table: str, told: list[dict[str, Any]], token: str) -> dict[str, Any
     return {"table": table, **summed, "result": counts, "sources": told, "token": token}
 
 
-def _target(lake: Lake, name: str, source: Source, asked: _Asked) -> Table:
-    """The table, made of the first rows if it is absent and the command says so."""
+def _types(kinds: Sequence[str]) -> dict[str, str]:
+    """Columns to the names of their types, from options such as `id=uint64`."""
+    types: dict[str, str] = {}
+    for text in kinds:
+        column, sign, kind = text.partition("=")
+        if not column or not sign:
+            raise Invalid(f"--type takes COLUMN=TYPE, such as id=uint64, unlike {text!r}")
+        types[column] = canonical(kind)
+    return types
+
+
+def _target(lake: Lake, name: str, source: Source, asked: _Asked) -> tuple[Table, float]:
+    """The table, and the seconds that a question waited for its answer.
+
+    The first rows tell the columns of a table that is absent, if the command says to make it.
+    """
     try:
-        return lake.table(name).definition
+        definition = lake.table(name).definition
     except NotFound as error:
         if not asked.keys and not asked.create:
+            tables = [table.name for table in lake.tables()]
             raise NotFound(
-                f"table {name} does not exist: give --key COLUMN to make a primary-key table, --create for a log table"
+                f"table {name} does not exist{meant(name, tables)}"
+                f"{';' if meant(name, tables) else ':'} give --key COLUMN to make a primary-key table, --create for a"
+                " log table"
             ) from error
+    else:
+        for column, kind in asked.types.items():
+            known = definition.schema.field(column).type if column in definition.schema.names else None
+            if known is None or type_name(known, column) != kind:
+                raise Invalid(
+                    f"table {name} exists, and --type {column}={kind} differs from it: `lakestore describe {name}`"
+                    " shows its columns, `lakestore alter` changes them"
+                )
+        return definition, 0.0
     return _created(lake, name, source, asked)
 
 
-def _created(lake: Lake, name: str, source: Source, asked: _Asked) -> Table:
-    """A new table, once its first rows are read as it would have them."""
+def _created(lake: Lake, name: str, source: Source, asked: _Asked) -> tuple[Table, float]:
+    """A new table, once its first rows are read as it would have them, and the seconds that the question took."""
     from lakestore.loading.inference import first_chunk, sampled
     from lakestore.model.table import define
 
     file = source.files[0]
-    sample = sampled(file, asked.options)
+    click.echo(f"reading the first rows of {file.shown}", err=True)
+    sample = sampled(file, asked.options, asked.types)
     keys = list(asked.keys) or list(sample.key)
     for key in keys:
         if key not in sample.schema.names:
-            raise Invalid(f"{file.shown} has no column {key!r}; it has {', '.join(sample.schema.names)}")
+            raise Invalid(no_column(file.shown, key, sample.schema.names))
     definition = define(name, sample.schema, primary_key=keys, buckets=asked.buckets)
     chunk = first_chunk(file, Wanted(definition, asked.options, asked.delete), asked.where)
     if chunk is not None and chunk.bad and asked.skip_bad is None:
@@ -141,9 +179,11 @@ def _created(lake: Lake, name: str, source: Source, asked: _Asked) -> Table:
     click.echo(f"{name}: {kind}, {asked.buckets} buckets; {origin} of {file.shown}", err=True)
     for field in sample.schema:
         click.echo(f"  {field.name}  {type_name(field.type, field.name)}", err=True)
+    asked_at = time.monotonic()
     if not asked.yes:
         _ask(name)
-    return lake.create(definition).definition
+    waited = time.monotonic() - asked_at
+    return lake.create(definition).definition, waited
 
 
 def _ask(name: str) -> None:
@@ -153,9 +193,9 @@ def _ask(name: str) -> None:
         raise click.Abort
 
 
-def _loaded(lake: Lake, table: Table, source: Source, asked: _Asked) -> dict[str, Any]:
+def _loaded(lake: Lake, table: Table, source: Source, asked: _Asked, started: float) -> dict[str, Any]:
     """Load one source, and say what is committed however that ends; what it did."""
-    progress = Progress(f"{table.name} ← {source.shown}")
+    progress = Progress(f"{table.name} ← {source.shown}", started)
     load = Load(
         lake, table, source, asked.options,
         where=asked.where, deletes=asked.delete, again=asked.again, skip_bad=asked.skip_bad, max_bad=asked.max_bad,

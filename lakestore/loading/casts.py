@@ -37,12 +37,15 @@ def written(kind: pa.DataType) -> pa.DataType:
     return mapped(optional(kind), written) if pa.types.is_nested(kind) else kind
 
 
-def cast(array: pa.Array, field: pa.Field, convert: Convert) -> tuple[pa.Array, Mask | None]:
-    """A column in its type, and the rows that do not fit, which are null; None where all do."""
+def cast(array: pa.Array, field: pa.Field, convert: Convert, *, most: int) -> tuple[pa.Array, Mask | None]:
+    """A column in its type, and the rows that do not fit, which are null; None where all do.
+
+    After `most` rows that do not fit and one more, all later rows are marked: the load ends there.
+    """
     try:
         return convert(array, field), None
     except casts.FAILURES:
-        return casts.parted(array, lambda some: convert(some, field), field.type)
+        return casts.parted(array, lambda some: convert(some, field), field.type, most=most)
 
 
 def why(array: pa.Array, row: int, field: pa.Field, convert: Convert) -> str:
@@ -126,10 +129,7 @@ def _scalars(array: pa.Array, kind: pa.DataType) -> pa.Array:
         most = _PLAIN_TIME_CHARS if t.is_timestamp(kind) else 0
         if longest > most and pc.any(pc.match_substring_regex(array, _FINE)).as_py():
             raise Misfit("it has more than microseconds")
-    made, bad = casts.cast(array, Rule(kind))
-    if bad is not None and bad.any():
-        raise Misfit(casts.why(array.filter(pa.array(bad))[:1], Rule(kind)))
-    return made
+    return casts.exact(array, Rule(kind))
 
 
 def _offsets(array: pa.Array) -> pa.Array:

@@ -61,7 +61,7 @@ class Columnar:
         names = batch.schema.names
         self._wanted.check(self._file, names)
         read = {name: batch.column(name) for name in names if not self._wanted.is_ignored(name)}
-        made, refused = columns(read, self._schema, casts.from_arrow, batch.num_rows)
+        made, refused = columns(read, self._schema, casts.from_arrow, batch.num_rows, bad_max=self._wanted.bad_max)
         numbers = np.arange(batch.num_rows)
 
         def text(row: int) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from lakestore.connectors.bridge.casting import casts as bridge_casts
 from lakestore.errors import Invalid
 from lakestore.loading import casts
 from lakestore.loading.chunks import Bad, Bools, Chunk, Ints
@@ -169,7 +170,7 @@ class Csv:
         else:
             known = set(self._schema.names)
             named = {name: column for name, column in read.items() if name in known}
-            batch, refused = columns(named, self._schema, self._convert, len(numbers))
+            batch, refused = columns(named, self._schema, self._convert, len(numbers), bad_max=self._wanted.bad_max)
         chunk = Chunk(
             len(records), batch, numbers, records.lines, sorted(bad, key=lambda each: each.record),
             records.place_after, records.text,
@@ -257,10 +258,10 @@ class Csv:
             if read[field.name].type == field.type:
                 arrays.append(read[field.name])
                 continue
-            made, bad = casts.cast(read[field.name], field, self._convert)
-            if bad is not None:
+            try:
+                arrays.append(self._convert(read[field.name], field))
+            except bridge_casts.FAILURES:
                 return read
-            arrays.append(made)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 

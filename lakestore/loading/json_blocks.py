@@ -25,6 +25,7 @@ from lakestore.loading.progress import Place
 from lakestore.loading.reading import Wanted, columns, refusing
 from lakestore.loading.texts import Records, Text
 from lakestore.model.columns import SYSTEM_TYPES
+from lakestore.model.names import no_column
 
 _SAMPLED = 32
 _PART, _PARTS = 64, 16
@@ -79,7 +80,7 @@ class JsonLines:
         absent = self._absent(records, record, rows)
         flat = dict(zip([field.name for field in rows.type], rows.flatten(), strict=True))
         named = {name: flat[name] for name in self._schema.names if not absent.get(name, _SOME).all()}
-        batch, refused = columns(named, self._schema, casts.from_json, len(record))
+        batch, refused = columns(named, self._schema, casts.from_json, len(record), bad_max=self._wanted.bad_max)
         chunk = Chunk(
             len(records), batch, record, records.lines, bad, records.place_after, records.text,
             absent={name: flags for name, flags in absent.items() if name in named},
@@ -156,7 +157,9 @@ class JsonLines:
                 extra: dict[str, pa.DataType] = {}
                 note_extra(found, fields, "", extra)
                 if unknown := sorted(name for name in extra if not self._wanted.is_ignored(name)):
-                    raise Refused("unknown", f"table {self._wanted.table.name} has no column {unknown[0]!r}")
+                    raise Refused(
+                        "unknown", no_column(f"table {self._wanted.table.name}", unknown[0], self._schema.names)
+                    )
                 rows.append(read(found))
                 kept.append(record)
             except Refused as refused:

@@ -59,7 +59,7 @@ class Load:
     ) -> None:
         """`on_rows` is told of rows that are committed. `max_bad` is the most records that one run leaves out."""
         self._lake, self._table, self._source = lake, table, source
-        self._wanted = Wanted(table, options or Options(), deletes)
+        self._wanted = Wanted(table, options or Options(), deletes, max_bad if skip_bad is not None else 0)
         self._changes = Changes(self._wanted, where)
         self._again, self._skip_bad, self._max_bad, self._on_rows = again, skip_bad, max_bad, on_rows
         self._skipped: SkippedFile | None = None

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from lakestore.connectors.bridge.casting.casts import Mask
 from lakestore.errors import Invalid
 from lakestore.loading import casts
 from lakestore.loading.casts import Convert
@@ -16,6 +17,7 @@ from lakestore.loading.chunks import Bools, Chunk
 from lakestore.loading.files import File
 from lakestore.loading.progress import Place
 from lakestore.model.columns import SYSTEM_TYPES
+from lakestore.model.names import no_column
 from lakestore.model.table import Table
 from lakestore.rows.user import NAMING
 
@@ -42,6 +44,8 @@ class Wanted:
     options: Options
     deletes: bool = False
     """Whether rows are keys to delete."""
+    bad_max: int = 0
+    """Bad records that the load leaves out at most. The record after that many bad ones ends the load."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -73,13 +77,11 @@ class Wanted:
             if names.count(name) > 1:
                 raise Invalid(f"{file.shown} has the column {name!r} twice")
             if name not in known and not self.is_ignored(name):
-                raise Invalid(
-                    f"{file.shown}: table {self.table.name} has no column {name!r}; it has {', '.join(known)}"
-                )
+                raise Invalid(f"{file.shown}: {no_column(f'table {self.table.name}', name, known)}")
         needed = [*self.table.primary_key, *([self.options.op_column] if self.options.op_column else [])]
         for name in needed:
             if name not in names:
-                raise Invalid(f"{file.shown} has no column {name!r}, which every row needs")
+                raise Invalid(f"{no_column(file.shown, name, names)}; every row needs {name!r}")
 
 
 class Reader(Protocol):
@@ -91,22 +93,36 @@ class Reader(Protocol):
 
 
 def columns(
-    read: Mapping[str, pa.Array], schema: pa.Schema, convert: Convert, rows: int
+    read: Mapping[str, pa.Array], schema: pa.Schema, convert: Convert, rows: int, *, bad_max: int
 ) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """Columns in their types, and the first reason to refuse each row that does not fit."""
+    """Columns in their types, and the first reason to refuse each row that does not fit.
+
+    The `bad_max + 1` first refused rows are judged. Rows after them may be refused unread, without a reason.
+    """
     made: list[pa.Array] = []
-    refused: dict[int, str] = {}
+    misfits: list[tuple[pa.Field, pa.Array, Mask]] = []
     fields = [schema.field(name) for name in read]
     for field, array in zip(fields, read.values(), strict=True):
-        column, bad = casts.cast(array, field, convert)
+        column, bad = casts.cast(array, field, convert, most=bad_max)
         made.append(column)
         if bad is not None:
-            for row in np.flatnonzero(bad).tolist():
-                if row not in refused:
-                    refused[row] = casts.why(array, row, field, convert)
+            misfits.append((field, array, bad))
+    refused = _reasons(misfits, convert, bad_max)
     if not made:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([]))), refused
     return pa.RecordBatch.from_arrays(made, schema=pa.schema(fields)), refused
+
+
+def _reasons(misfits: Sequence[tuple[pa.Field, pa.Array, Mask]], convert: Convert, bad_max: int) -> dict[int, str]:
+    """Row to the reason of its first column that does not fit, for all rows that are marked."""
+    if not misfits:
+        return {}
+    rows = np.flatnonzero(np.logical_or.reduce([bad for _, _, bad in misfits])).tolist()
+    refused = dict.fromkeys(rows, "")
+    for row in rows[: bad_max + 1]:
+        field, array, _ = next(misfit for misfit in misfits if misfit[2][row])
+        refused[row] = casts.why(array, row, field, convert)
+    return refused
 
 
 def refusing(chunk: Chunk, refused: Mapping[int, str]) -> Chunk:

@@ -8,12 +8,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from lakestore.model.typed import shown
+
 VERSION_MARK = "$"
 """Between a table's name and the number of a version; no name of a table holds the mark."""
 POSITION_MARK = "@"
 """Between a table's name and a position; no name of a table of ours holds the mark."""
 PRESENTED = "__presented"
 """The folder of a warehouse with the files of presented cuts; no namespace has the name."""
+_NAMES_SHOWN = 20
+"""Names of columns in an error."""
 DROPPED, HIDDEN = "(dropped)", "(no right)"
 """In place of the name of a table that is no more, or that the reader may not know of; no table has such a name."""
 
@@ -41,6 +45,14 @@ def meant(name: str, known: Iterable[str]) -> str:
     """`: did you mean …?` with the name that is most like an unknown one, else nothing."""
     close = nearest(name, known)
     return f": did you mean {close}?" if close else ""
+
+
+def no_column(owner: str, name: str, known: Iterable[str]) -> str:
+    """The sentence about a column that a table or a file does not have: with the name that was meant, or all names."""
+    names = list(known)
+    more = f", and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    hint = meant(name, names) or f"; it has {', '.join(names[:_NAMES_SHOWN])}{more}"
+    return f"{owner} has no column {shown(name)}{hint}"
 
 
 def rows_text(count: int, noun: str = "row") -> str:

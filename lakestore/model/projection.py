@@ -12,6 +12,7 @@ import pyarrow as pa
 from lakestore.errors import Invalid
 from lakestore.model import defaults
 from lakestore.model.columns import Column
+from lakestore.model.names import no_column
 from lakestore.model.table import Table
 
 Fill = Literal["initial", "default", "null"]
@@ -36,7 +37,7 @@ def renamed(batch: pa.RecordBatch, source: Table, target: Table) -> pa.RecordBat
     names = {column.id: column.name for column in target.columns}
     for name in batch.schema.names:
         if name not in ids:
-            raise Invalid(f"table {target.name} has no column {name!r} in schema version {source.schema_id}")
+            raise Invalid(no_column(f"version {source.schema_id} of table {target.name}", name, ids))
     check_present(set(map(ids.__getitem__, batch.schema.names)), source, target)
     return batch.rename_columns([names[ids[name]] for name in batch.schema.names])
 

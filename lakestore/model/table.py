@@ -33,6 +33,7 @@ from lakestore.model.columns import (
 from lakestore.model.merge_engines import DELETES, UPSERT, Merge
 from lakestore.model.merge_engines import check as check_merge
 from lakestore.model.merge_engines import parsed as parse_merge
+from lakestore.model.names import no_column
 from lakestore.model.retention import Retention
 from lakestore.model.retention import check as check_retention
 from lakestore.model.retention import parsed as parse_retention
@@ -119,7 +120,7 @@ class Table:
         for column in self.columns:
             if column.name == name:
                 return column
-        raise Invalid(f"table {self.name} has no column {typed.shown(name)}")
+        raise Invalid(no_column(f"table {self.name}", name, [column.name for column in self.columns]))
 
     def selected(self, columns: list[str] | tuple[str, ...] | None) -> list[str]:
         """Checked names of columns to read: all user columns when none are named."""

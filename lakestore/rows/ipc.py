@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from lakestore.errors import Corrupt, Invalid
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.columns import Column
+from lakestore.model.names import no_column
 from lakestore.model.projection import filled
 from lakestore.model.table import Table
 from lakestore.rows import ipc_metadata
@@ -242,10 +243,10 @@ def conform(
     names = only or table.primary_key
     wanted = [table.column(name) for name in names] if keys_only else table.columns
     if not keys_only:
-        known = {column.name for column in wanted}
+        known = [column.name for column in wanted]
         for name in batch.schema.names:
             if name not in known:
-                raise Invalid(f"table {table.name} has no column {name!r}")
+                raise Invalid(no_column(f"table {table.name}", name, known))
     if len(set(batch.schema.names)) != len(batch.schema.names):
         raise Invalid(f"table {table.name}: the rows have a column twice")
     cast = Cast(table.name, limits, claim)

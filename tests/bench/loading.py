@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +25,8 @@ from tests.support.process import ServerProcess
 
 ROWS, PART_ROWS, RUNS = 2_000_000, 100_000, 3
 NESTED_ROWS = 600_000
+FIRST_ROWS = 1_000_000
+FIRST_TEXTS = (("name", 5), ("city", 1000), ("2024-01-01 order", 1 << 40))
 
 
 def measure(folder: Path) -> Iterator[Figure]:
@@ -30,6 +34,7 @@ def measure(folder: Path) -> Iterator[Figure]:
     with ServerProcess(folder / "server") as server, lakestore.connect(server.address) as lake:
         yield from _flat(lake, folder)
         yield from _nested(lake, folder)
+        yield _first(server.address, folder)
 
 
 def _flat(lake: lakestore.Lake, folder: Path) -> Iterator[Figure]:
@@ -44,6 +49,24 @@ def _flat(lake: lakestore.Lake, folder: Path) -> Iterator[Figure]:
     for path, bar in ((csv, 1_000_000), (parquet, 1_000_000), (lines, 300_000)):
         yield _measured(lake, path, schema, ROWS, f"load of {path.suffix[1:]}, 6 columns", bar)
         path.unlink()
+
+
+def _first(address: str, folder: Path) -> Figure:
+    """A first load by the command: a CSV with three texts, one of which begins like dates, into a table it makes."""
+    path = folder / "first.csv"
+    numbers = np.arange(FIRST_ROWS)
+    texts = [pa.array([f"{text} {number % count}" for number in numbers]) for text, count in FIRST_TEXTS]
+    moments = pa.array(numbers * 1_000_000, pa.timestamp("us"))
+    names = ["id", "name", "city", "note", "amount", "at"]
+    pacsv.write_csv(pa.table([pa.array(numbers), *texts, pa.array(numbers / 100), moments], names=names), path)
+    runs = []
+    for run in range(RUNS):
+        table = f"bench.first_{run}"
+        arguments = ["write", table, str(path), "--key", "id", "-y", "--server", address]
+        seconds = _seconds(lambda: subprocess.run([sys.executable, "-m", "lakestore", *arguments], check=True))  # noqa: B023
+        runs.append(FIRST_ROWS / seconds)
+    path.unlink()
+    return rate("first load of csv by the command, 6 columns, 3 of them texts", 200_000, runs)
 
 
 def _nested(lake: lakestore.Lake, folder: Path) -> Iterator[Figure]:

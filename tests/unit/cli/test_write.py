@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ import pytest
 import lakestore as ls
 from lakestore.cli import write as command
 from lakestore.cli.main import run_command
+from lakestore.loading import inference
 from tests.support.served import Served
 
 Run = Callable[..., tuple[str, str]]
@@ -158,3 +160,46 @@ def test_every_ending_says_what_is_committed(served: Served, run: Run) -> None:
     assert "3 updated" in run("a.t", "a.csv", "--again")[1]
     Path("b.csv").write_text("id\n1\n9\n")
     assert "1 deleted, 1 not found" in run("a.t", "b.csv", "--delete")[1]
+
+
+def test_types_of_a_new_table_can_be_named_and_an_old_table_keeps_its_own(
+    run: Run, served: Served, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("id,code\n1,10\n")
+    run("a.typed", "a.csv", "--key", "id", "-y", "--type", "code=string", "--type", "id=int32")
+    assert _types(served, "a.typed") == {"id": "int32", "code": "string"}
+    run("a.typed", "a.csv", "--type", "code=string")
+    _, said = run("a.typed", "a.csv", "--type", "code=int64", code=1)
+    assert "table a.typed exists, and --type code=int64 differs from it" in said
+    _, said = run("a.typed2", "a.csv", "--create", "-y", "--type", "code:string", code=1)
+    assert "--type takes COLUMN=TYPE" in said
+
+
+def test_the_rate_counts_the_reading_of_the_first_rows_and_no_question(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text("id\n" + "".join(f"{i}\n" for i in range(1000)))
+    now = [100.0]
+    monkeypatch.setattr(command.time, "monotonic", lambda: now[0])
+
+    def spent(seconds: float, then: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **named: Any) -> Any:
+            now[0] += seconds
+            return then(*arguments, **named)
+
+        return timed
+
+    monkeypatch.setattr(inference, "sampled", spent(10.0, inference.sampled))
+    monkeypatch.setattr(command, "_ask", spent(60.0, lambda _: None))
+    _, said = run("a.rate", "a.csv", "--key", "id")
+    assert said.startswith("reading the first rows of a.csv\n")
+    assert "1,000 rows in 10.0 s (100 rows/s)" in said
+
+
+def test_a_name_that_is_nearly_a_table_or_a_column_is_told(run: Run, served: Served, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,cusotmer\n1,ann\n")
+    served.lake.create_table("a.orders", pa.schema([("id", pa.int64()), ("customer", pa.string())]))
+    _, said = run("a.ordesr", "a.csv", code=1)
+    assert "table a.ordesr does not exist: did you mean a.orders?" in said
+    _, said = run("a.orders", "a.csv", code=1)
+    assert "has no column 'cusotmer': did you mean customer?" in said

@@ -6,12 +6,16 @@ import gzip
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from lakestore.connectors.bridge.casting import casts as bridge_casts
+from lakestore.connectors.bridge.casting.cast_rules import Rule
 from lakestore.errors import Invalid
+from lakestore.loading import casts
 from lakestore.loading.files import source_of
 from lakestore.loading.inference import sampled
-from lakestore.loading.reading import Options
+from lakestore.loading.reading import Options, columns
 
 
 @pytest.mark.parametrize("name", ["bad.csv", "bad.csv.gz"])
@@ -23,3 +27,64 @@ def test_a_line_that_is_no_utf_8_is_named_with_its_file(tmp_path: Path, name: st
     (file,) = source_of(str(path)).files
     with pytest.raises(Invalid, match=f"{re.escape(file.shown)}, line {len(lines)}: the line is no UTF-8"):
         sampled(file, Options())
+
+
+class _Counted:
+    """A conversion of texts that counts the values that it is given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.values = 0
+        self._convert = casts.from_csv
+        monkeypatch.setattr(casts, "from_csv", self)
+
+    def __call__(self, array: pa.Array, field: pa.Field) -> pa.Array:
+        self.values += len(array)
+        return self._convert(array, field)
+
+
+def test_a_column_of_texts_is_not_searched_for_every_text_that_is_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "texts.csv"
+    path.write_text(
+        "name,day,note\n" + "".join(f"word {i},2024-01-{i % 28 + 1:02},2024-01-01 #{i}\n" for i in range(5000))
+    )
+    (file,) = source_of(str(path)).files
+    exact, counted = bridge_casts.exact, _Counted(monkeypatch)
+    calls: list[int] = []
+
+    def spied(array: pa.Array, rule: Rule) -> pa.Array:
+        calls.append(len(array))
+        return exact(array, rule)
+
+    monkeypatch.setattr(bridge_casts, "exact", spied)
+    schema = sampled(file, Options()).schema
+    assert schema == pa.schema([("name", pa.string()), ("day", pa.date32()), ("note", pa.string())])
+    assert counted.values < 2 * 5000
+    assert sum(calls) < 2 * 5000
+
+
+@pytest.mark.parametrize(("bad_max", "judged"), [(0, 1), (10, 11)])
+def test_a_column_of_another_type_is_judged_up_to_the_row_that_ends_the_load(bad_max: int, judged: int) -> None:
+    values = pa.array(["2024-01-01 00:00:00"] * 100 + ["no time"] * 5000)
+    converted: list[int] = []
+
+    def convert(array: pa.Array, field: pa.Field) -> pa.Array:
+        converted.append(len(array))
+        return casts.from_csv(array, field)
+
+    schema = pa.schema([("at", pa.timestamp("us"))])
+    _, refused = columns({"at": values}, schema, convert, len(values), bad_max=bad_max)
+    assert list(refused) == list(range(100, 5100))
+    assert [row for row, reason in refused.items() if reason] == list(range(100, 100 + judged))
+    assert len(converted) < 40 + 4 * judged
+
+
+def test_types_that_the_user_names_are_those_of_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,code\n1,10\n2,20\n")
+    (file,) = source_of(str(path)).files
+    schema = sampled(file, Options(), {"code": "string", "id": "int32"}).schema
+    assert schema == pa.schema([("id", pa.int32()), ("code", pa.string())])
+    with pytest.raises(Invalid, match=r"has no column 'cod': did you mean code\?"):
+        sampled(file, Options(), {"cod": "string"})

@@ -35,46 +35,58 @@ def cast(array: pa.Array, rule: Rule) -> tuple[pa.Array, Mask | None]:
     if array.type == rule.kind and not pa.types.is_nested(rule.kind):
         return array, None
     try:
-        return _cast(array, rule), None
+        return exact(array, rule), None
     except FAILURES:
-        made, bad = parted(array, lambda some: _cast(some, rule), rule.kind)
+        made, bad = parted(array, lambda some: exact(some, rule), rule.kind)
         return made, bad
 
 
 def why(value: pa.Array, rule: Rule) -> str:
     """The reason why one value does not fit."""
     try:
-        _cast(value, rule)
+        exact(value, rule)
     except FAILURES as error:
         return str(error).splitlines()[0] if str(error) else type(error).__name__
     return "it does not fit"
 
 
-def parted(array: pa.Array, convert: Callable[[pa.Array], pa.Array], kind: pa.DataType) -> tuple[pa.Array, Mask]:
-    """Values converted in halves of halves, so that only those which fail by themselves are nulls, and marked."""
+def parted(
+    array: pa.Array, convert: Callable[[pa.Array], pa.Array], kind: pa.DataType, *, most: int | None = None
+) -> tuple[pa.Array, Mask]:
+    """Values converted in halves of halves: a value that fails by itself becomes null, and its row is marked.
+
+    After `most` failures and one more, all later rows are marked unread: a failure costs up to a millisecond.
+    """
     bad = np.zeros(len(array), dtype=np.bool_)
     made: list[pa.Array] = []
     todo = [(0, len(array))]
+    failures = 0
     while todo:
         start, end = todo.pop()
         try:
             made.append(convert(array.slice(start, end - start)))
         except FAILURES:
-            if end - start == 1:
-                bad[start] = True
-                made.append(pa.nulls(1, kind))
-            else:
+            if end - start > 1:
                 middle = (start + end) // 2
                 todo += [(middle, end), (start, middle)]
+                continue
+            failures += 1
+            if most is not None and failures > most:
+                bad[start:] = True
+                made.append(pa.nulls(len(array) - start, kind))
+                break
+            bad[start] = True
+            made.append(pa.nulls(1, kind))
     return pa.concat_arrays(made) if made else pa.nulls(0, kind), bad
 
 
-def _cast(array: pa.Array, rule: Rule) -> pa.Array:
+def exact(array: pa.Array, rule: Rule) -> pa.Array:
+    """The values in the rule's type. Raises one of `FAILURES` if any value does not fit."""
     kind, source, t = rule.kind, array.type, pa.types
     if array.null_count == len(array):
         return pa.nulls(len(array), kind)
     if t.is_dictionary(source):
-        return _cast(array.dictionary_decode(), rule)
+        return exact(array.dictionary_decode(), rule)
     if t.is_large_string(source) or t.is_string_view(source):
         array, source = array.cast(pa.string()), pa.string()
     if t.is_nested(kind):
@@ -82,7 +94,7 @@ def _cast(array: pa.Array, rule: Rule) -> pa.Array:
     if source == kind:
         return array
     if t.is_binary(source) and not (t.is_binary(kind) or t.is_fixed_size_binary(kind)):
-        return _cast(array.cast(pa.string()), rule)
+        return exact(array.cast(pa.string()), rule)
     for is_one, convert in _CASTS:
         if is_one(kind):
             return convert(array, rule)
@@ -182,7 +194,7 @@ def _nested(array: pa.Array, rule: Rule) -> pa.Array:
 def _inside(array: pa.Array, rule: Rule) -> pa.Array:
     kind, t = rule.kind, pa.types
     if array.type == kind or not t.is_nested(kind):
-        return array if array.type == kind else _cast(array, rule)
+        return array if array.type == kind else exact(array, rule)
     mask = array.is_null() if array.null_count else None
     if t.is_struct(kind) and t.is_struct(array.type):
         children = array.flatten()
