@@ -15,7 +15,7 @@ from lakestore.lake.manifest_entries import Entries, Longs
 from lakestore.lake.manifests import POSITION_DELETES, Entry, File
 from lakestore.lake.position_deletes import PATH_ID
 from lakestore.lake.row_search import Flags
-from lakestore.lake.values import unscaled
+from lakestore.lake.values import partition_key
 
 Partition = tuple[object, ...]
 
@@ -151,6 +151,4 @@ def _partition_of(file: File) -> Partition:
 
 
 def _partition(spec_id: int, held: Iterable[tuple[str, object]]) -> Partition:
-    """A file's partition, equal where Iceberg's is: NaN is, and decimals of more and fewer bytes."""
-    values = ((name, unscaled(one) if isinstance(one, bytes) else None if one != one else one) for name, one in held)
-    return spec_id, *values
+    return spec_id, *((name, partition_key(value)) for name, value in held)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from lakestore.errors import Invalid
 from lakestore.lake.manifests import File
 from lakestore.lake.transforms import transformed
-from lakestore.lake.values import source_of
+from lakestore.lake.values import partition_key, source_of
 from lakestore.model.table import Table
 from lakestore.model.types import iceberg_type
 from lakestore.rows.condition import Comparison, Skip, comparisons
@@ -25,7 +25,7 @@ class Partitions:
     """The partitions of the comparisons of a condition that say what a column equals."""
 
     _wanted: Mapping[tuple[int, Comparison], tuple[tuple[str, frozenset[object]], ...]]
-    """Spec and comparison to the partition fields of its column, each with the values that rows can have."""
+    """Spec and comparison to the partition fields of its column, each with the `partition_key`s that rows can have."""
 
     @staticmethod
     def of(specs: Mapping[int, Mapping[str, Any]], table: Table, skip: Skip) -> Partitions:
@@ -35,7 +35,7 @@ class Partitions:
         return Partitions({key: fields for key, fields in found.items() if fields})
 
     def wanted(self, spec_id: int, test: Comparison) -> tuple[tuple[str, frozenset[object]], ...]:
-        """The partition fields of a spec that a comparison is about, each with the values that its rows can have."""
+        """The partition fields of a spec that a comparison is about, each with the keys that its rows can have."""
         return self._wanted.get((spec_id, test), ())
 
     def may_hold(self, file: File, test: Comparison) -> bool:
@@ -43,7 +43,7 @@ class Partitions:
         if not self._wanted:
             return True
         fields = self.wanted(file.spec_id, test)
-        return all(file.partition.get(name) in values for name, values in fields)
+        return all(partition_key(file.partition.get(name)) in values for name, values in fields)
 
 
 def _fields(spec: Mapping[str, Any], table: Table, test: Comparison) -> Iterator[tuple[str, frozenset[object]]]:
@@ -56,4 +56,4 @@ def _fields(spec: Mapping[str, Any], table: Table, test: Comparison) -> Iterator
             made = transformed(pa.array(list(test.values), column.arrow.type), field["transform"], kind)
         except (Invalid, pa.ArrowException):
             continue  # A transform that is not known says nothing.
-        yield field["name"], frozenset(made.to_pylist())
+        yield field["name"], frozenset(map(partition_key, made.to_pylist()))

@@ -15,7 +15,7 @@ import numpy as np
 
 from lakestore.lake.manifest_entries import Entries, Longs
 from lakestore.lake.manifest_lists import Manifest, Summary
-from lakestore.lake.values import partition_types
+from lakestore.lake.values import partition_key, partition_types
 from lakestore.rows.condition import Comparison, RowFilter, Skip, comparisons
 from lakestore.rows.ranges import Range, may_meet
 from lakestore.union import lake_snapshot
@@ -122,7 +122,7 @@ def _parted(
     ids = {field["name"]: field["field-id"] for field in specs[entries.manifest.spec_id]["fields"]}
     for name, values in wanted:
         held = entries.partition(ids[name])
-        mask &= np.fromiter((value in values for value in held), np.bool_, len(held))
+        mask &= np.fromiter((partition_key(value) in values for value in held), np.bool_, len(held))
     return mask
 
 

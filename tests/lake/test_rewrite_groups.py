@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lakestore_tiering.iceberg_java import LakeDelete, LakeFile
@@ -37,6 +39,13 @@ def file(size: int, partition: str = "", deleted: int = 0, *, alone: bool = True
 )
 def test_due_by_the_rewrites_own_rule(files: list[LakeFile], expected: bool) -> None:
     assert due(files, TARGET) == expected
+
+
+@pytest.mark.parametrize("values", [[b"\0\x7d", b"\0\0\0\x7d"], [float("nan"), float("nan")]], ids=["widened", "nan"])
+def test_one_partition_of_several_versions_is_one_group(values: list[Any]) -> None:
+    """A decimal has more bytes after a widening, and NaN is no key of itself."""
+    files = [LakeFile("p", 100, 740, None, None, "PARQUET", (value,)) for value in values]
+    assert due(files, TARGET)
 
 
 def test_files_of_other_formats_are_brought_back() -> None:

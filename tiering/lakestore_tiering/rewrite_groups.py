@@ -6,9 +6,9 @@ A compaction is begun only for a group that the rewrite takes, else each round w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-from lakestore.lake.values import Value
+from lakestore.lake.values import partition_key
 from lakestore_tiering.iceberg_java import LakeFile
 
 SMALL_FILES_MIN = 8
@@ -44,11 +44,11 @@ def foreign(files: Iterable[LakeFile]) -> bool:
 
 def _groups(files: Iterable[LakeFile], target_bytes: int) -> Iterator[list[LakeFile]]:
     """Files that are too small, too large or deleted from, by partition, in groups of bounded size."""
-    by_partition: dict[tuple[Value, ...] | None, list[LakeFile]] = defaultdict(list)
+    by_partition: dict[tuple[Hashable, ...], list[LakeFile]] = defaultdict(list)
     for file in files:
         wrong = not int(target_bytes * _SMALL) <= file.bytes <= int(target_bytes * _LARGE)
         if wrong or _dirty(file):
-            by_partition[file.partition or None].append(file)
+            by_partition[tuple(map(partition_key, file.partition or ()))].append(file)
     for wanted in by_partition.values():
         yield from _packed(wanted)
 
