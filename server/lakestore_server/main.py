@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from lakestore.errors import Unavailable
 from lakestore.release import RELEASE
 from lakestore_server.access.admission import Admission
 from lakestore_server.access.callers import Access
-from lakestore_server.access.policy import Kind
+from lakestore_server.access.finders import Kind
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.named_producers import NamedProducers
@@ -68,8 +68,20 @@ class KnownTables:
 
     def table_of(self, uuid: str) -> str | None:
         """The name of the table with that uuid."""
-        state = self.engine.view.kept.get(uuid)
+        view = self.engine.view
+        state = view.tables.get(uuid)
+        if state is None and uuid in view.dropped:
+            state = view.dropped[uuid].state
         return state.table.name if state else None
+
+    def uuid_of(self, table: str) -> str | None:
+        """The uuid of the table that has the name now."""
+        return self.engine.view.names.get(table)
+
+    def subscribed(self, subscription: str) -> Sequence[str]:
+        """The names that the tables of a subscription have now, or had when they were dropped."""
+        held = self.engine.view.subscriptions.get(subscription)
+        return [name for uuid in held.tables if (name := self.table_of(uuid)) is not None] if held else ()
 
     def kind_of(self, table: str) -> Kind:
         """The kind of a table of the catalog."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore_server.access import policy
 from lakestore_server.access.admission import Admission
-from lakestore_server.access.policy import CATALOG, ROUTES, RPCS, HttpRequestFacts, Kind, Listing, Own
+from lakestore_server.access.finders import HttpRequestFacts, Kind
+from lakestore_server.access.policy import CATALOG, ROUTES, RPCS, Listing, Own
 from lakestore_server.access.principals import RIGHTS, Grant, Principal, book_of
 from lakestore_server.edge.console.routes import Console
 from lakestore_server.edge.http import routes
@@ -34,6 +36,12 @@ class World:
 
     def table_of(self, uuid: str) -> str | None:
         return "shop.orders" if uuid == UUID else None
+
+    def uuid_of(self, table: str) -> str | None:
+        return UUID if table == "shop.orders" else None
+
+    def subscribed(self, subscription: str) -> Sequence[str]:
+        return ["shop.orders"] if subscription == "daily" else []
 
     def kind_of(self, table: str) -> Kind:
         return "own" if table == "shop.orders" else "other" if table == "shop.foreign" else "absent"

@@ -11,7 +11,7 @@ import logging
 import stat
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lakestore.errors import Invalid, NotAuthenticated
@@ -118,7 +118,8 @@ class Access:
         now_us = self._clock.now_us()
         claim = signing.read(self._key, token, now_us // 1_000_000)
         if claim is not None:
-            return self._book.by_id(claim.principal, claim.token_id, now_us)
+            proof = self._book.by_id(claim.principal, claim.token_id, now_us)
+            return replace(proof, until_us=claim.until_s * 1_000_000) if proof else None
         return self._book.by_token(token, now_us)
 
     def _refresh_when_due(self) -> None:

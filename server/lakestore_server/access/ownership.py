@@ -18,7 +18,8 @@ from lakestore.errors import Denied, PlanExpired
 from lakestore.model.names import DROPPED, HIDDEN
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.access.callers import Caller
-from lakestore_server.access.policy import Listing, Own, Row, catalog_target
+from lakestore_server.access.finders import TableFacts, catalog_target
+from lakestore_server.access.policy import Listing, Own, Row
 from lakestore_server.access.principals import EVERYTHING
 
 UNTOLD = "an administrator sees why"
@@ -33,6 +34,14 @@ _COUNTED = (
     pb.CommitRequest,
 )
 """Requests that take something which is counted against their principal, or that is the principal's alone."""
+
+
+def bound(request: Any, known: TableFacts) -> None:
+    """Have a change stream read the very tables whose rights were asked, whatever names they get from now on."""
+    if isinstance(request, pb.ChangesRequest) and len(request.table_uuids) in (0, len(request.tables)):
+        said = request.table_uuids or [""] * len(request.tables)
+        named = zip(request.tables, said, strict=True)
+        request.table_uuids[:] = [uuid or known.uuid_of(name) or "" for name, uuid in named]
 
 
 def kept(caller: Caller, row: Row, request: Any) -> None:

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -112,6 +112,12 @@ class Proof:
     token: str = ""
     """Hash of the token; empty for a certificate."""
     certificate: str = ""
+    until_us: int | None = None
+    """The moment from which an access token that was shown is not valid; None: no access token was."""
+
+    def holds(self, now_us: int) -> bool:
+        """Whether the access token that was shown is still valid, if one was."""
+        return self.until_us is None or now_us < self.until_us
 
 
 class Book:
@@ -158,7 +164,8 @@ class Book:
         """The same caller by this book; None if its token or certificate is valid no more."""
         if proof.certificate:
             return self.by_certificate([proof.certificate])
-        return self.by_id(proof.principal.name, proof.token, now_us)
+        found = self.by_id(proof.principal.name, proof.token, now_us) if proof.holds(now_us) else None
+        return replace(found, until_us=proof.until_us) if found else None
 
 
 def hash_of(token: str) -> str:

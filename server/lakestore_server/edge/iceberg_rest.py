@@ -18,7 +18,7 @@ from starlette.routing import Route
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT
 from lakestore.model import typed
-from lakestore_server.access.policy import catalog_target
+from lakestore_server.access.finders import catalog_target
 from lakestore_server.edge.catalog_request import CatalogRequest, Endpoints, Sources, Verb, done, json_answer
 from lakestore_server.iceberg.commits import TableChange
 from lakestore_server.iceberg.contents import Name

@@ -111,8 +111,7 @@ class AnswerStream:
             self._end()
         elif not self._is_sending and not self._is_pausing():
             try:
-                self._call.recheck()
-                self._handle(next(self._items))
+                self._handle(self._call.next_item(self._items))
             except StopIteration:
                 self._end()
                 self._rpc.finish(grpc.StatusCode.OK)

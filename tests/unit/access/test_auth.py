@@ -228,7 +228,8 @@ def test_without_a_file_everyone_may_everything(clock: HandClock) -> None:
 
 def test_an_access_token_ends_with_its_time_its_origin_or_its_key(access: Access, file: Path, clock: HandClock) -> None:
     token, seconds = access.exchanged(access.caller(TOKEN))
-    assert access.caller(token).principal.name == "etl"
+    caller = access.caller(token)
+    assert access.renewed(access.renewed(caller)).principal.name == "etl"
     again, _ = access.exchanged(access.caller(token))
     assert access.caller(again).principal.name == "etl"
     with pytest.raises(NotAuthenticated):
@@ -236,6 +237,8 @@ def test_an_access_token_ends_with_its_time_its_origin_or_its_key(access: Access
     clock.us += seconds * 1_000_000
     with pytest.raises(NotAuthenticated):
         access.caller(token)
+    with pytest.raises(NotAuthenticated, match="valid no more"):
+        access.renewed(caller)
     fresh, _ = access.exchanged(access.caller(TOKEN))
     changed(file, yaml.safe_dump(said((["read"], ["*"]), tokens=[{"sha256": hash_of(OTHER)}])))
     clock.us += 2_000_000

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json as json_text
 import subprocess
+import time
 from collections.abc import Generator
 from functools import partial
 from itertools import count
@@ -26,7 +27,7 @@ from lakestore.wire import errors, piped, rpc
 from lakestore.wire.piped import Frame, Kind
 from lakestore_server.access.callers import Caller
 from lakestore_server.edge.console.answers import body_of, caller_of, json, problem, text_in
-from lakestore_server.edge.console.rpcs import Rpcs
+from lakestore_server.edge.console.rpcs import Reads, Rpcs
 from lakestore_server.host import own_process
 from lakestore_server.host.bounded_pipe import BoundedPipe, ended, exactly
 from lakestore_server.host.permits import Permits, share_of
@@ -34,6 +35,8 @@ from lakestore_server.host.permits import Permits, share_of
 _WORKER = "lakestore.client.query_process"
 TEXT_CHARS_MAX = 64 << 10
 END_SECONDS = 2.0
+RECHECK_SECONDS = 1.0
+"""Time between two checks of the rights to what a query has read."""
 GRACE_SECONDS = 5.0
 """Silence of a process beyond the time of a query."""
 
@@ -64,19 +67,37 @@ class Queries:
             return problem(error)
 
     async def _answered(self, request: Request, query: Query) -> dict[str, Any]:
-        """The answer, unless the reader goes first or the time is over: then the process is ended."""
+        """The answer, unless the reader, the right to what was read, or the time ends first: that ends the process."""
         self._running.add(query)
         work = asyncio.ensure_future(anyio.to_thread.run_sync(query.answer, limiter=self._threads))
         gone = asyncio.ensure_future(_gone(request))
         try:
-            await asyncio.wait({work, gone}, timeout=self._limits.query_seconds, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                query.cancel("its reader has gone" if gone.done() else f"it took {self._limits.query_seconds} seconds")
-            return await work
+            await self._watched(work, gone, query)
+            found: dict[str, Any] = await work
+            query.reads.recheck()
+            return found
         finally:
             query.cancel("its reader has gone")
             gone.cancel()
             self._running.discard(query)
+
+    async def _watched(self, work: asyncio.Future[Any], gone: asyncio.Future[None], query: Query) -> None:
+        """Wait for the answer, and end the query if it may not go on until then."""
+        began, most = time.monotonic(), self._limits.query_seconds
+        while True:
+            left = began + most - time.monotonic()
+            pause = max(min(left, RECHECK_SECONDS), 0.0)
+            await asyncio.wait({work, gone}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return
+            if gone.done() or left <= 0:
+                query.cancel("its reader has gone" if gone.done() else f"it took {most} seconds")
+                return
+            try:
+                query.reads.recheck()
+            except LakestoreError as error:
+                query.cancel(error)
+                return
 
     def close(self) -> None:
         """End all queries; from any thread."""
@@ -94,9 +115,9 @@ class Query:
     """One query and its process."""
 
     def __init__(self, rpcs: Rpcs, caller: Caller, limits: Limits, text: str) -> None:
-        self._rpcs, self._caller, self._limits, self._text = rpcs, caller, limits, text
+        self.reads, self._limits, self._text = Reads(rpcs, caller), limits, text
         self._process: subprocess.Popen[bytes] | None = None
-        self._why = ""
+        self._why: str | LakestoreError = ""
         self._streams: dict[int, Generator[bytes]] = {}
         self._numbers = count()
 
@@ -105,8 +126,8 @@ class Query:
         """The process, if there is one."""
         return self._process.pid if self._process else None
 
-    def cancel(self, why: str) -> None:
-        """End it, unless it has ended; from any thread."""
+    def cancel(self, why: str | LakestoreError) -> None:
+        """End it, unless it has ended; from any thread. The reader is told why, or gets the error."""
         self._why = self._why or why
         if (process := self._process) is not None:
             process.kill()
@@ -159,10 +180,10 @@ class Query:
 
     def _answer_to(self, frame: Frame) -> Frame:
         if frame.kind is Kind.CALL:
-            return Frame(Kind.ANSWER, self._rpcs.read(self._caller, *piped.parted(frame.payload)))
+            return Frame(Kind.ANSWER, self.reads.read(*piped.parted(frame.payload)))
         if frame.kind is Kind.OPEN:
             number = next(self._numbers)
-            self._streams[number] = self._rpcs.rows(self._caller, *piped.parted(frame.payload))
+            self._streams[number] = self.reads.rows(*piped.parted(frame.payload))
             return Frame(Kind.ANSWER, piped.NUMBER.pack(number))
         (number,) = piped.NUMBER.unpack(frame.payload)
         if frame.kind is Kind.NEXT:
@@ -172,6 +193,8 @@ class Query:
         return Frame(Kind.END)
 
     def _lost(self) -> LakestoreError:
+        if isinstance(self._why, LakestoreError):
+            return self._why
         if self._why:
             return Exhausted(f"the query was ended: {self._why}")
         return Unavailable("the query's process has ended: it may have needed more memory than it may take")

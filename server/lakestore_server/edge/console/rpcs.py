@@ -33,31 +33,61 @@ class Rpcs:
 
     def call(self, caller: Caller, name: str, request: Any) -> Any:
         """The answer of an RPC with one."""
-        call = self.begun(caller, name)
+        return self.answer(self.begun(caller, name), name, request)
+
+    def answer(self, call: RpcCall, name: str, request: Any) -> Any:
+        """The answer of a call that was begun."""
         try:
             return call.answer(self._verbs[name](call.request(request)))
         except LakestoreError as error:
             raise call.told(error) from error
 
+    def parsed(self, name: str, data: bytes) -> Any:
+        """The request of an RPC that bytes are, or `Invalid`."""
+        return parsed(self._methods[name].request, data)
+
     def stream(self, call: RpcCall, name: str, request: Any, *listener: Any) -> Generator[Any]:
         """The answers of an RPC with many, each asked for while the viewer has the right to it."""
         try:
             with closing(self._verbs[name](call.request(request), *listener)) as items:
-                for item in items:
-                    call.recheck()
+                while True:
+                    try:
+                        item = call.next_item(items)
+                    except StopIteration:
+                        return
                     yield item
         except LakestoreError as error:
             raise call.told(error) from error
 
-    def read(self, caller: Caller, name: str, data: bytes) -> bytes:
-        """The bytes of an answer to the bytes of a request that a query made."""
-        answer: bytes = self.call(caller, name, self._request(name, data)).SerializeToString()
+
+class Reads:
+    """The RPCs of one query, whose rights are asked again for as long as the query runs. Thread-safe."""
+
+    def __init__(self, rpcs: Rpcs, caller: Caller) -> None:
+        self._rpcs, self._caller = rpcs, caller
+        self._calls = {("", ""): rpcs.begun(caller, "Plan")}
+        """By RPC and the tables that it names. The first one has no request and stands for the caller's token."""
+
+    def read(self, name: str, data: bytes) -> bytes:
+        """The bytes of an answer to the bytes of a request that the query made."""
+        request = self._request(name, data)
+        call = self._rpcs.begun(self._caller, name)
+        answer: bytes = self._rpcs.answer(call, name, request).SerializeToString()
+        call.follow()
+        self._calls[name, _tables_text(request)] = call
         return answer
 
-    def rows(self, caller: Caller, name: str, data: bytes) -> Generator[bytes]:
+    def rows(self, name: str, data: bytes) -> Generator[bytes]:
         """The same of an RPC with many answers, or `Denied` at once."""
         request = self._request(name, data)
-        return self._encoded(self.stream(self.begun(caller, name), name, request))
+        call = self._rpcs.begun(self._caller, name)
+        self._calls[name, _tables_text(request)] = call
+        return self._encoded(self._rpcs.stream(call, name, request))
+
+    def recheck(self) -> None:
+        """Raise if the caller has lost the right to anything that was read, or its token."""
+        for call in list(self._calls.values()):
+            call.recheck()
 
     @staticmethod
     def _encoded(items: Generator[Any]) -> Generator[bytes]:
@@ -68,4 +98,10 @@ class Rpcs:
     def _request(self, name: str, data: bytes) -> Any:
         if name not in READS:
             raise Denied(f"a query of the console does not call {name}")
-        return parsed(self._methods[name].request, data)
+        return self._rpcs.parsed(name, data)
+
+
+def _tables_text(request: Any) -> str:
+    """The tables that a request names, as a key: of calls that name the same ones the newest stands for all."""
+    said = (getattr(request, field, "") for field in ("table", "table_uuid", "tables"))
+    return repr([value if isinstance(value, str) else list(value) for value in said])

@@ -1,0 +1,203 @@
+"""Finders: the tables that a request names, as the rows of `policy` use them. Pure.
+
+A finder gives names of tables, or a pattern for a request that names none that could be read. Three rules hold: a
+malformed request gives `EVERYTHING`, a finder changes nothing, and it tells nothing of whether a table exists.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from lakestore.model import names
+from lakestore.model.requirement import feed_of
+from lakestore_server.access.principals import EVERYTHING
+
+Kind = Literal["own", "other", "absent"]
+
+
+class TableFacts(Protocol):
+    """The server's knowledge of things that a request names other than by a table's name."""
+
+    def table_of(self, uuid: str) -> str | None:
+        """The name of the table with that uuid."""
+
+    def uuid_of(self, table: str) -> str | None:
+        """The uuid of the table that has the name now."""
+
+    def subscribed(self, subscription: str) -> Sequence[str]:
+        """The names that the tables of a subscription have now, or had when they were dropped."""
+
+    def kind_of(self, table: str) -> Kind:
+        """Whether a table of the catalog is ours, another one, or absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequestFacts:
+    """The parts of an HTTP request that rights depend on: parameters of its path, and its body."""
+
+    path: Mapping[str, str]
+    body: Mapping[str, Any]
+
+
+Finder = Callable[[Any, TableFacts], Iterable[str]]
+
+
+def catalog_target(namespace: Any, table: Any) -> str:
+    """The name of a catalog's table for patterns; no pattern can name a dot inside a namespace."""
+    return f"{str(namespace).replace('.', chr(31))}.{table}"
+
+
+# Finders of the tables of an RPC.
+
+
+def nothing(_: Any, __: TableFacts) -> Sequence[str]:
+    """A request that names no table."""
+    return ()
+
+
+def fed_tables(request: Any, _: TableFacts) -> Iterable[str]:
+    """The tables of the feeds among a request's registers, or among the registers that it moves."""
+    registers = (getattr(each, "register", each) for each in request.registers)
+    return dict.fromkeys(found.table for name in registers if (found := feed_of(name)))
+
+
+def everything(_: Any, __: TableFacts) -> Sequence[str]:
+    """A call that is about all tables."""
+    return (EVERYTHING,)
+
+
+def table_field(request: Any, _: TableFacts) -> Sequence[str]:
+    """The field `table`."""
+    return (request.table,)
+
+
+def both_names(request: Any, _: TableFacts) -> Sequence[str]:
+    """The fields `table` and, where it is set, `new_name`."""
+    return (request.table, request.new_name) if request.new_name else (request.table,)
+
+
+def tables_field(request: Any, _: TableFacts) -> Sequence[str]:
+    """The field `tables`."""
+    return list(request.tables)
+
+
+def committed_tables(request: Any, known: TableFacts) -> Iterable[str]:
+    """The tables of a commit's changes, and those of the feeds whose registers it moves."""
+    changed = (change.table for change in request.changes)
+    return dict.fromkeys([*changed, *fed_tables(request, known)])
+
+
+def change_field(request: Any, _: TableFacts) -> Sequence[str]:
+    """The table of the field `change`."""
+    return (request.change.table,)
+
+
+def wanted_field(request: Any, _: TableFacts) -> Iterable[str]:
+    """The tables whose rows the answer to a commit shows."""
+    return [change.table for change in request.changes if change.want_rows]
+
+
+def definition_field(request: Any, _: TableFacts) -> Sequence[str]:
+    """A definition that cannot be read names no table; the verb refuses it after this."""
+    try:
+        return (str(json.loads(request.definition)["name"]),)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return (EVERYTHING,)
+
+
+def uuid_field(request: Any, known: TableFacts) -> Sequence[str]:
+    """A table that was dropped has no name, so only a principal with every right is told so."""
+    return (known.table_of(request.table_uuid) or EVERYTHING,)
+
+
+# Finders of tables that a call reads by uuid, under the names that they have now.
+
+
+def present_uuid(request: Any, known: TableFacts) -> Sequence[str]:
+    """The table of the field `table_uuid`; nothing once the table is forgotten."""
+    name = known.table_of(request.table_uuid)
+    return () if name is None else (name,)
+
+
+def present_stream(request: Any, known: TableFacts) -> Sequence[str]:
+    """The tables of a change stream, once `ownership.bound` has named their uuids, and of its subscription."""
+    tables = [name for uuid in request.table_uuids if uuid and (name := known.table_of(uuid)) is not None]
+    return [*tables, *present_subscription(request, known)]
+
+
+def present_subscription(request: Any, known: TableFacts) -> Sequence[str]:
+    """The tables of the subscription that the request names, if it names one."""
+    return known.subscribed(request.subscription) if request.subscription else ()
+
+
+# Finders of the tables of an HTTP request. A malformed request asks for a right on everything.
+
+
+def path_table(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
+    """A table of the catalog in the path."""
+    return (catalog_target(asked.path["namespace"], asked.path["table"]),)
+
+
+def unversioned(target: str, known: TableFacts) -> str:
+    """The table that a name is of in the lake: `shop.orders$3` is a version of `shop.orders`, if that is ours."""
+    parted = names.parted(target)
+    return parted[0] if parted and known.kind_of(parted[0]) == "own" else target
+
+
+def uncut(target: str, known: TableFacts) -> str:
+    """The table that a name is of under a prefix.
+
+    `shop.orders@<position>` is a cut of `shop.orders`, if that is ours and no table has the whole name.
+    """
+    parted = names.positioned(target)
+    is_cut = parted is not None and known.kind_of(target) == "absent" and known.kind_of(parted[0]) == "own"
+    return parted[0] if parted is not None and is_cut else target
+
+
+def path_name(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
+    """A table of ours in the path."""
+    return (asked.path["table"],)
+
+
+def path_namespace(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
+    """Every table of the namespace in the path."""
+    return (catalog_target(asked.path["namespace"], EVERYTHING),)
+
+
+def body_namespace(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
+    """Every table of the namespace in the body."""
+    levels = asked.body.get("namespace")
+    if not isinstance(levels, list) or len(levels) != 1 or not isinstance(levels[0], str):
+        return (EVERYTHING,)
+    return (catalog_target(levels[0], EVERYTHING),)
+
+
+def body_name(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
+    """The table with the name in the body, in the namespace of the path."""
+    name = asked.body.get("name")
+    return (catalog_target(asked.path["namespace"], name if isinstance(name, str) else EVERYTHING),)
+
+
+def identifier(said: Any) -> str:
+    """The table of a table identifier, or `EVERYTHING`."""
+    try:
+        (level,), name = said["namespace"], said["name"]
+    except (TypeError, KeyError, ValueError):
+        return EVERYTHING
+    return catalog_target(level, name) if isinstance(level, str) and isinstance(name, str) else EVERYTHING
+
+
+def body_rename(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
+    """The source and the destination in the body."""
+    return (identifier(asked.body.get("source")), identifier(asked.body.get("destination")))
+
+
+def body_changes(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
+    """The tables of the changes in the body."""
+    changes = asked.body.get("table-changes")
+    if not isinstance(changes, list) or not changes:
+        return (EVERYTHING,)
+    return [identifier(each.get("identifier")) if isinstance(each, dict) else EVERYTHING for each in changes]
