@@ -118,7 +118,7 @@ class Server:
         self.upkeep = Upkeep(self.engine, clock)
         self._closed = False
         held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.kept.items()}
-        leases = Leases(clock, held, settings.lease_grace_seconds, settings.limits)
+        leases = Leases(clock, held, settings.lease_grace_seconds, settings.limits, self._may_read)
         ledger = JournalLedger(self.engine, leases, store)
         self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline)
         self._look_at_lake(store)
@@ -189,6 +189,11 @@ class Server:
             ahead.end()
             let_go.pop_all()
         return store
+
+    def _may_read(self, principal: str, table_uuid: str) -> bool:
+        """Whether a principal, who is empty where nobody is asked, may read a table by its present name."""
+        name = KnownTables(self.engine).table_of(table_uuid)
+        return name is None or self.access.may_read(principal, name)
 
     def _look_at_lake(self, store: MetadataStore) -> None:
         """Stop tiering and retention of tables whose lake is gone, or went on without this history after a restore."""

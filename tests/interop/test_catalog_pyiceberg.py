@@ -31,7 +31,7 @@ from lakestore.errors import Unavailable
 from lakestore_server.edge.catalog_request import Sources
 from lakestore_server.edge.iceberg_rest import VERBS, routes
 from lakestore_server.state.catalog_change import CatalogChange
-from tests.support.catalogs import SCHEMA, World, set_ref, snapshot, world
+from tests.support.catalogs import SCHEMA, World, for_anyone, set_ref, snapshot, world
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": pa.array(["a", "b", "c"])})
 
@@ -46,7 +46,7 @@ def lake(tmp_path: Path) -> World:
 def url(lake: World) -> Iterator[str]:
     """Where the catalog is served, on a free port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    app = Starlette(routes=[Mount("/iceberg", routes=routes(Sources(lake.catalog)))])
+    app = for_anyone(Starlette(routes=[Mount("/iceberg", routes=routes(Sources(lake.catalog)))]))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

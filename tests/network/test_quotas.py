@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.errors import Exhausted
+from lakestore.errors import Denied, Exhausted
 from lakestore.limits import Limits
 from lakestore.model.token import LogPosition, position_of
 from lakestore.v1 import lakestore_pb2 as pb
@@ -23,7 +23,8 @@ from tests.support.rights import token_of, write_auth
 from tests.support.waiting import until
 
 LIMITS = Limits(leases=10, subscriptions=10, streams=10, threads=16, principal_percent=40)
-PRINCIPALS = {"root": {"*": ["admin"]}, "reader": {"shop.log": ["read"]}}
+PRINCIPALS = {"root": {"*": ["admin"]}, "reader": {"shop.log": ["read"]}, "none": {}}
+PRINCIPALS |= {"second": {"shop.*": ["read"]}, "writer": {"shop.log": ["write"]}}
 PART = 4
 """One principal's part of ten."""
 PATIENCE, REFUSED_WITHIN = 30.0, 1.0
@@ -68,6 +69,23 @@ def test_leases_and_subscriptions_have_a_part_for_everybody(server: Server) -> N
         log = reader.table("shop.log")
         assert taken(reader, lambda n: list(log.changes(subscription=f"s{n}", start="latest", until="now"))) == PART
         assert list(root.table("hr.log").changes(subscription="plain", start="latest", until="now")) == []
+
+
+def test_a_lease_on_a_whole_cut_is_for_whoever_reads_and_holds_what_may_be_read(server: Server) -> None:
+    asked = pb.HeadRequest(lease_seconds=3_600)
+    uuids = server.engine.view.names
+    for name in ("none", "writer"):
+        with lake_of(server, name) as lake:
+            with pytest.raises(Denied, match="no right 'read' on any table"):
+                lake.transport.head(asked)
+            assert not lake.transport.head(pb.HeadRequest()).lease
+    with lake_of(server, "second") as second:
+        head = second.transport.head(asked)
+        leases = server.sources.leases
+        assert head.lsn in leases.cuts(uuids["shop.keyed"])
+        assert head.lsn not in leases.cuts(uuids["hr.log"]), "what the holder may not read is not held for it"
+        second.transport.release_lease(pb.LeaseRequest(lease=head.lease))
+        assert head.lsn not in leases.cuts(uuids["shop.keyed"])
 
 
 def test_streams_have_a_part_for_everybody(server: Server) -> None:

@@ -102,6 +102,11 @@ class Access:
         """Whether there is a principal of that name."""
         return name in self._book
 
+    def may_read(self, name: str, table: str) -> bool:
+        """Whether the principal of that name may read a table; a server that asks nobody lets everybody."""
+        principal = self._book.named(name)
+        return self.is_open or (principal is not None and principal.may("read", table))
+
     def principals(self) -> Sequence[str]:
         """Names of all principals."""
         return list(self._book)

@@ -27,6 +27,8 @@ CONSOLE = "/console/api"
 _NAMESPACE = f"{CATALOG}/namespaces/{{namespace}}"
 _TABLE = f"{_NAMESPACE}/tables/{{table}}"
 _VIEW = f"{_NAMESPACE}/views/{{view}}"
+_UNTARGETED = ("open", "known", "see")
+"""Rights that a call without tables needs on no table."""
 _COMMIT: Mapping[Kind, str] = {"own": "tier", "other": "write", "absent": "admin"}
 
 
@@ -93,15 +95,16 @@ class Row:
 def check(row: Row | None, principal: Principal, asked: Any, known: TableFacts, what: str) -> None:
     """`Denied` unless the principal may; `what` names a call without a rule."""
     row = _ruled(row, what)
-    if row.right in ("open", "known"):
-        return
     targets = list(row.finder(asked, known))
     for target in targets:
         _check_one(row, principal, target, known)
     for target in row.reads(asked, known) if row.reads is not None else ():
         if not principal.may("read", target):
             raise Denied(_sentence(principal, "read", target))
-    if not targets and row.right != "see" and not principal.may_somewhere(row.right):
+    leases = Own.GRANTED_LEASE in row.owns and asked.lease_seconds > 0
+    if leases and not principal.may_somewhere("read"):
+        raise Denied(_sentence(principal, "read", "any table"))
+    if not targets and row.right not in _UNTARGETED and not principal.may_somewhere(row.right):
         raise Denied(_sentence(principal, row.right, "any table"))
 
 
@@ -161,7 +164,7 @@ _OF_SUBSCRIPTION = Row(
 )
 RPCS: dict[str, Row] = {
     f"{SERVICE}Hello": Row("known", finders.nothing),
-    f"{SERVICE}Head": Row("known", finders.nothing, owns=(Own.GRANTED_LEASE,)),
+    f"{SERVICE}Head": Row("known", finders.nothing, "with a lease `read` on some table", owns=(Own.GRANTED_LEASE,)),
     f"{SERVICE}CreateTable": Row("admin", finders.definition_field, "the name in `definition`"),
     f"{SERVICE}DropTable": Row("admin", finders.table_field, _NAMED),
     f"{SERVICE}AlterTable": Row("admin", finders.table_field, _NAMED),

@@ -132,6 +132,11 @@ class Book:
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
+    def named(self, name: str) -> Principal | None:
+        """The principal of that name."""
+        entry = self._entries.get(name)
+        return entry.principal if entry else None
+
     def by_token(self, token: str, now_us: int) -> Proof | None:
         """The holder of this token; every hash is compared, so that the time taken says nothing."""
         digest = hash_of(token)

@@ -170,7 +170,7 @@ class Retention:
         uuid = state.table.uuid
         holds = [LogHold("lake", self._tiered(state))]
         holds += [LogHold("lease", reaching(state, starts)) for starts in self._leases.starts(uuid)]
-        holds += [LogHold("lease", cut) for cut in self._leases.cuts() if cut >= max(state.created_lsn, 1)]
+        holds += [LogHold("lease", cut) for cut in self._leases.cuts(uuid) if cut >= max(state.created_lsn, 1)]
         holds += [
             LogHold(f"subscription {s.name}", needed(s, state)) for s in view.subscriptions.values() if uuid in s.tables
         ]

@@ -19,10 +19,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lakestore.errors import Invalid, LakestoreError
+from lakestore.errors import Invalid, LakestoreError, NotAuthenticated
 from lakestore.model import typed
 from lakestore.wire import errors
-from lakestore_server.access.principals import ANYONE, Principal
+from lakestore_server.access.callers import Caller
+from lakestore_server.access.principals import Principal
 from lakestore_server.edge import http_errors
 from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.iceberg.contents import Name
@@ -31,7 +32,7 @@ from lakestore_server.iceberg.schemas import Json
 from lakestore_server.present.presented import PresentedTables
 
 CALLER = "lakestore.caller"
-"""Key of the scope under which the gate puts the `Caller`; without a caller, as in a test, everyone has every right."""
+"""Key of the scope under which the gate puts the `Caller`."""
 IDEMPOTENCY_KEY_CHARS_MAX = 128
 LEVELS = "\x1f"
 """The separator of a namespace's levels in a path."""
@@ -171,6 +172,14 @@ def _key(request: Request, principal: Principal, body: bytes) -> str:
     return hashlib.sha256(said).hexdigest()
 
 
+def _principal(request: Request) -> Principal:
+    """The caller whom the gate has put into the scope; a request that came past the gate is nobody's and is refused."""
+    caller: Caller | None = request.scope.get(CALLER)
+    if caller is None:
+        raise NotAuthenticated("the request came to the catalog without a caller: this is a defect of the server")
+    return caller.principal
+
+
 class Endpoints:
     """The requests of one port, from HTTP to verbs and back."""
 
@@ -196,8 +205,7 @@ class Endpoints:
 
     async def _call(self, request: Request) -> CatalogRequest:
         data = await _body(request, self._bytes_max)
-        caller = request.scope.get(CALLER)
-        principal = caller.principal if caller else ANYONE
+        principal = _principal(request)
         key, body = _key(request, principal, data), _object(data)
         path, query, headers = request.path_params, request.query_params, request.headers
         return CatalogRequest(self._sources, path, query, headers, body, key, principal)

@@ -340,13 +340,15 @@ def _credentials(keys: TlsKeys) -> grpc.ServerCredentials:
 
 def _token(call: Rpc) -> str:
     """The bearer token of a call; empty if there is none."""
-    for key, value in call.metadata:
-        if key == "authorization":
-            scheme, _, token = (value.decode("latin-1") if isinstance(value, bytes) else value).partition(" ")
-            if scheme.lower() != "bearer" or not token:
-                raise NotAuthenticated("the authorization metadata is not `Bearer <token>`")
-            return token.strip()
-    return ""
+    said = [value for key, value in call.metadata if key == "authorization"]
+    if not said:
+        return ""
+    if len(said) > 1:
+        raise NotAuthenticated("the call has more than one authorization metadata: send one")
+    scheme, _, token = (said[0].decode("latin-1") if isinstance(said[0], bytes) else said[0]).partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise NotAuthenticated("the authorization metadata is not `Bearer <token>`")
+    return token.strip()
 
 
 def _certificate_names(call: Rpc) -> Sequence[str]:

@@ -40,6 +40,10 @@ OPEN_BODY_BYTES_MAX = 64 << 10
 """Limit of the body of a request whose sender is not known yet."""
 _ICEBERG, _CONSOLE = "/iceberg/", "/console/"
 _BODILESS = ("GET", "HEAD")
+_ONCE = frozenset(
+    (b"authorization", b"content-encoding", b"content-length", b"content-type", b"host", b"idempotency-key", b"origin")
+)
+"""Headers by which a request is judged: a proxy in front may go by another one of two than the server does."""
 _SHOWN_CHARS = 100
 """Characters of an unknown path that log and refusal show."""
 
@@ -210,11 +214,16 @@ def _token(scope: Scope) -> str:
 
 
 def _check_head(scope: Scope, bytes_max: int) -> None:
-    """The parser limits a head only while it is incomplete."""
+    """Refuse a head that is too large, which the parser only does while it is incomplete, or that reads in two ways."""
     size = len(scope["raw_path"]) + len(scope["query_string"])
     size += sum(len(name) + len(value) for name, value in scope["headers"])
     if size > bytes_max:
         raise Invalid(f"the head of the request is larger than {bytes_max} bytes")
+    names = [name for name, _ in scope["headers"]]
+    if len(names) > len(set(names)) and (twice := next((name for name in _ONCE if names.count(name) > 1), None)):
+        raise Invalid(f"the head of the request has the header {twice.decode()} more than once: send it once")
+    if b"content-length" in names and b"transfer-encoding" in names:
+        raise Invalid("the request has both Content-Length and Transfer-Encoding: send one of them")
 
 
 def _check_encoding(scope: Scope) -> None:

@@ -109,7 +109,7 @@ class JournalLedger:
     def _of_cuts(self, state: TableState) -> frozenset[int]:
         """The snapshots from which a table is read at the cuts that are held as a whole."""
         begin = max(state.created_lsn, state.log_start_lsn)
-        cuts = self._leases.cuts()
+        cuts = self._leases.cuts(state.table.uuid)
         found = [usable_tier(state, cut, self._leases) for cut in cuts if cut >= begin]
         before = [(self._leases.earlier.at(state.table.uuid, cut), cut) for cut in cuts if cut < state.truncated_lsn]
         found += [usable_tier(each, cut, self._leases) for each, cut in before if each is not None]

@@ -10,6 +10,7 @@ from lakestore.errors import Invalid
 from lakestore.model.names import PRESENTED
 from lakestore_server.iceberg.errors import Forbidden
 from lakestore_server.iceberg.schemas import Json
+from lakestore_server.state import catalog_change
 
 PROPERTIES_BYTES_MAX = 256 << 10
 """Names and values of all properties of one namespace or table."""
@@ -98,7 +99,7 @@ def check_namespace(name: object) -> str:
 
 def check_size(properties: Mapping[str, str], what: str) -> None:
     """Refuse more properties than a catalog keeps and sends with every answer."""
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in properties.items())
+    size = catalog_change.size_of(properties)
     if size > PROPERTIES_BYTES_MAX:
         raise Invalid(
             f"the properties of {what} take {size:,} bytes, more than {PROPERTIES_BYTES_MAX:,}: keep less there"

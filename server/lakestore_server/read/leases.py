@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lakestore.errors import Exhausted, Invalid, PlanExpired, Unavailable
@@ -18,6 +18,8 @@ from lakestore_server.host.permits import share_of
 from lakestore_server.read.earlier import EarlierTables
 from lakestore_server.state.view import TableState
 
+MayRead = Callable[[str, str], bool]
+"""Whether an owner, who is empty where nobody is asked, may read the table with a uuid."""
 KEPT_PART = 10
 """Leases of streams that are gone are this part of all that there may be, at most."""
 
@@ -39,7 +41,8 @@ class Lease:
     holders: int = 0
     """Number of connected streams that need the lease: it does not expire while there are any."""
     cut: int | None = None
-    """LSN of a cut that is held as a whole, with what reads of any table at it need; None for a read of named ones."""
+    """LSN of a cut that is held as a whole, with what reads of any table that the owner may read need at it; None for a
+    read of named ones."""
     is_kept: bool = False
     """Whether a stream has held it and is gone: it is kept for a consumer that may come back."""
 
@@ -74,8 +77,10 @@ class Leases:
         held: Mapping[str, frozenset[int]],
         grace_seconds: float,
         limits: Limits = DEFAULT,
+        may_read: MayRead = lambda _owner, _table_uuid: True,
     ) -> None:
-        self._clock, self._limits = clock, limits
+        """A lease on a whole cut holds the logs of the tables that its owner may read, by `may_read`."""
+        self._clock, self._limits, self._may_read = clock, limits, may_read
         self._lock = threading.Lock()
         self._leases: dict[str, Lease] = {}
         self._released: deque[str] = deque()
@@ -143,11 +148,19 @@ class Leases:
             self._add(name, Lease(self._until(seconds), {}, owner=owner, cut=lsn))
         return name
 
-    def cuts(self) -> list[int]:
-        """The LSNs of the cuts that are held as a whole."""
+    def cuts(self, table_uuid: str) -> list[int]:
+        """The LSNs of the cuts that are held as a whole, for reads of a table."""
         with self._lock:
             self._drop_expired()
-            return sorted({lease.cut for lease in self._leases.values() if lease.cut is not None})
+            return sorted({lease.cut for lease in self._of_cuts(table_uuid).values() if lease.cut is not None})
+
+    def _of_cuts(self, table_uuid: str) -> dict[str, Lease]:
+        """The leases on whole cuts whose owners may read a table. Under the lock."""
+        return {
+            name: lease
+            for name, lease in self._leases.items()
+            if lease.cut is not None and self._may_read(lease.owner, table_uuid)
+        }
 
     def hold(
         self, name: str, snapshots: Mapping[str, int], starts: Mapping[str, tuple[int, ...]], *, owner: str = ""
@@ -220,7 +233,7 @@ class Leases:
         with self._lock:
             if any(_below(held, starts) for held in self._starts(table_uuid)):
                 return False
-            if any(lease.cut in lsns for lease in self._leases.values() if lease.cut is not None):
+            if any(lease.cut in lsns for lease in self._of_cuts(table_uuid).values()):
                 return False
             self._newest_start = max(self._newest_start, lsns.stop)
             self._log_starts[table_uuid] = starts
@@ -231,7 +244,7 @@ class Leases:
         uuid = state.table.uuid
         with self._lock:
             self._drop_expired()
-            held = [name for name, lease in self._leases.items() if uuid in lease.starts or lease.cut is not None]
+            held = [name for name, lease in self._leases.items() if uuid in lease.starts] + [*self._of_cuts(uuid)]
             self._newest_start = max(self._newest_start, lsn)
             self._log_starts[uuid] = tuple(state.heads())
         self.earlier.keep(state, lsn, held)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from lakestore.errors import Conflict, Invalid, NotFound
+from lakestore.errors import Conflict, LimitReached, NotFound
 
 DROPPED = "\0dropped"
 """The namespace of the pointers of dropped tables, by uuid: of no catalog, for no name begins so."""
 
 NAMESPACES_MAX = 100_000
 """Databases of a server, which are in every checkpoint and in memory; one more is refused."""
+PROPERTIES_TOTAL_BYTES_MAX = 32 << 20
+"""Properties of all databases together, which are in every checkpoint and in memory; more are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +98,18 @@ Namespaces = dict[str, Mapping[str, str]]
 Pointers = dict[tuple[str, str], Pointer]
 
 
-def check(change: CatalogChange, namespaces: Mapping[str, Any], pointers: Mapping[tuple[str, str], Pointer]) -> None:
+def check(
+    change: CatalogChange, namespaces: Mapping[str, Mapping[str, str]], pointers: Mapping[tuple[str, str], Pointer]
+) -> None:
     """Refuse a change whose expectations are not met; nothing of it is written then."""
     known = set(namespaces)
     current: dict[tuple[str, str], str | None] = {}
     for step in change.steps:
         if isinstance(step, SetNamespace):
             if step.namespace not in known and len(known) >= NAMESPACES_MAX:
-                raise Invalid(f"the server has {NAMESPACES_MAX:,} databases, its limit: drop some that are empty")
+                raise LimitReached(f"the server has {NAMESPACES_MAX:,} databases, its limit: drop some that are empty")
             known.add(step.namespace)
+            _check_properties(step, namespaces)
         elif isinstance(step, DropNamespace):
             if any(namespace == step.namespace for namespace, _ in pointers):
                 raise Conflict(f"namespace {step.namespace} is not empty")
@@ -114,6 +118,21 @@ def check(change: CatalogChange, namespaces: Mapping[str, Any], pointers: Mappin
             if step.namespace not in known and step.namespace != DROPPED:
                 raise NotFound(f"there is no namespace {step.namespace}")
             _check_pointer(step, current, pointers)
+
+
+def _check_properties(step: SetNamespace, namespaces: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse properties that grow beyond what all databases may have together."""
+    more = size_of(step.properties) - size_of(namespaces.get(step.namespace, {}))
+    if more > 0 and more + sum(map(size_of, namespaces.values())) > PROPERTIES_TOTAL_BYTES_MAX:
+        raise LimitReached(
+            f"the properties of all databases would take more than {PROPERTIES_TOTAL_BYTES_MAX:,} bytes, the limit:"
+            " remove properties, or drop databases that are empty"
+        )
+
+
+def size_of(properties: Mapping[str, str]) -> int:
+    """The bytes of some properties."""
+    return sum(len(key.encode()) + len(value.encode()) for key, value in properties.items())
 
 
 def _check_pointer(

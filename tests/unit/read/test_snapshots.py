@@ -79,7 +79,7 @@ def test_the_log_is_held_for_tables_that_the_snapshot_has_not_read(served: Serve
 def test_a_snapshot_and_a_moving_log_start_cannot_miss_each_other(served: Served) -> None:
     leases, uuid = served.server.sources.leases, served.state(LOG).table.uuid
     held = leases.grant_cut(5, 10)
-    assert leases.cuts() == [5]
+    assert leases.cuts(uuid) == [5]
     assert leases.raise_log_start(uuid, (1,), range(0, 5)), "the start may come up to the cut"
     assert not leases.raise_log_start(uuid, (2,), range(0, 6))
     assert leases.raise_log_start(uuid, (2,), range(6, 8)), "a table that is younger than the cut"
