@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,7 @@ _LIVE_SECONDS, _LINE_SECONDS = 1.0, 10.0
     help="Go on behind records that retention has deleted before they were read; may be repeated.",
 )
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Answer GET /metrics here; 0 picks a free port.")
+@click.option("--all", "whole", is_flag=True, help="With --check: a line for each finding, not one for equal ones.")
 @click.option("--samples", type=click.IntRange(1, 100_000), default=1_000, show_default=True, help="Of each topic.")
 @server_option
 @json_option
@@ -63,6 +65,7 @@ def bridge(
     new: tuple[str, ...],
     lost: tuple[str, ...],
     samples: int,
+    whole: bool,
     metrics_port: int | None,
     server: str,
     as_json: bool,
@@ -80,7 +83,7 @@ def bridge(
     spec = spec_file.read(path)
     with connected(server) as lake:
         if check:
-            return _check(spec, lake, samples, as_json=as_json)
+            return _check(spec, lake, samples, whole=whole, as_json=as_json)
         if plan:
             return _plan(spec, lake, samples, as_json=as_json)
         return _run(spec, lake, Accepted(new, lost), metrics_port, once=once, as_json=as_json)
@@ -150,22 +153,18 @@ class _Progress:
         click.echo(f"\r{line}\x1b[K" if self._live else line, err=True, nl=last or not self._live)
 
 
-def _check(spec: BridgeSpec, lake: Lake, samples: int, *, as_json: bool) -> int:
-    from lakestore.connectors.bridge.survey.check import Level, check
+def _check(spec: BridgeSpec, lake: Lake, samples: int, *, whole: bool, as_json: bool) -> int:
+    from lakestore.connectors.bridge.survey import findings
+    from lakestore.connectors.bridge.survey.check import check
 
-    found = []
-    for each in check(spec, lake, samples):
-        found.append(each)
-        if not as_json:
-            click.echo(f"{each.level:<6} {each.about}: {each.sentence}")
+    found = findings.ranked(list(check(spec, lake, samples)))
     if as_json:
-        emit_json([{"level": str(each.level), "about": each.about, "sentence": each.sentence} for each in found])
-    stops = sum(each.level is Level.STOPS for each in found)
-    if not as_json:
-        click.echo(
-            f"{stops} of {len(found)} findings would stop the bridge" if stops else "nothing stops the bridge", err=True
-        )
-    return FAILED if stops else 0
+        emit_json([{**asdict(each), "level": str(each.level)} for each in found])
+    else:
+        for line in findings.lines(found, whole=whole):
+            click.echo(line)
+        click.echo(findings.summary(found), err=True)
+    return FAILED if any(each.level is findings.Level.STOPS for each in found) else 0
 
 
 def _plan(spec: BridgeSpec, lake: Lake, samples: int, *, as_json: bool) -> int:
@@ -173,23 +172,25 @@ def _plan(spec: BridgeSpec, lake: Lake, samples: int, *, as_json: bool) -> int:
     from lakestore.connectors.bridge.survey.check import sampled
     from lakestore.model.table_file import written
 
-    planned: dict[str, Planned] = {}
-    unknown: list[str] = []
-    for each in sampled(spec, lake, samples):
-        planned.update({table.after.name: table for table in each.planned})
-        if not each.planned:
-            unknown.append(each.facts.name)
+    found = list(sampled(spec, lake, samples))
+    planned = {table.after.name: table for each in found for table in each.planned}
+    logs = {name: ways for each in found for name, ways in each.logs()}
     if as_json:
-        emit_json([_as_data(table) for table in planned.values()])
+        emit_json([{**_as_data(table), "key_offer": logs.get(name)} for name, table in planned.items()])
         return 0
-    new = [table for table in planned.values() if table.before is None]
     for table in planned.values():
         if table.before is not None:
             click.echo(f"# {table.after.name}: {'to alter' if table.steps else 'nothing to do'}")
             for sign, text in lines(table.before, table.after):
                 click.echo(f"#   {sign} {text}")
-    for name in unknown:
-        click.echo(f"# topic {name} is empty: the columns of its table are those of its first records")
+    for name, ways in logs.items():
+        click.echo(f"# {name}: a log, for its change events have no key: each event is a row with its op")
+        for text in ways.splitlines():
+            click.echo(f"#   {text}")
+    for each in found:
+        if not each.planned:
+            click.echo(f"# topic {each.facts.name} is empty: the columns of its table are those of its first records")
+    new = [table for table in planned.values() if table.before is None]
     if new:
         click.echo(written([table.wanted for table in new]), nl=False)
     return 0

@@ -29,6 +29,7 @@ from lakestore.connectors.bridge.spec import SourceSpec
 from lakestore.connectors.bridge.survey.cluster import Cluster, Clusters
 from lakestore.errors import Denied, NotFound, Unavailable
 from lakestore.model import table_file
+from tests.support.debezium_events import event, text
 from tests.support.documents import KAFKA, ROOT, Reader, blocks, pages, parts, runner_of, words_of
 from tests.support.secure_kafka import USERS, SecureKafka
 from tests.support.served import Served
@@ -292,6 +293,8 @@ def topics(kafka: SecureKafka) -> None:
         named.make(topic, 1)
         values = [json.dumps(record).encode() for record in records]
         named.send(topic, [(None, value) for value in [*values, *([] if topic == "drifting" else [b"{"])]])
+    named.make("shop.app.customers", 1)
+    named.send("shop.app.customers", [(b'{"id": 1}', text(event("c", None, {"id": 1, "name": "Ada"})))])
 
 
 @pytest.mark.parametrize("on_kafka", [*dict.fromkeys(part.page for part in ON_KAFKA)], indirect=True)

@@ -5,23 +5,28 @@ Nothing is written, and no group is joined.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakestore.connectors.bridge import dead_letters
 from lakestore.connectors.bridge.assembly import Assembly, Planned
-from lakestore.connectors.bridge.outcome import Mapped, Op, TableRows
+from lakestore.connectors.bridge.formats import decoders
+from lakestore.connectors.bridge.outcome import TOMBSTONE, Mapped, Op, Reject, TableRows
 from lakestore.connectors.bridge.records import Records
-from lakestore.connectors.bridge.spec import BridgeSpec, SourceSpec, TableSpec, TopicSpec
+from lakestore.connectors.bridge.spec import CHANGES, BridgeSpec, SourceSpec, TableSpec, TopicSpec
+from lakestore.connectors.bridge.survey import key_advice
 from lakestore.connectors.bridge.survey.cluster import Cluster, TopicFacts, require_topic
+from lakestore.connectors.bridge.survey.findings import Finding, Level
+from lakestore.connectors.bridge.survey.key_advice import EventKeys
 from lakestore.connectors.bridge.tables import dead_letter_table
-from lakestore.errors import LakestoreError, NotFound
+from lakestore.errors import Denied, LakestoreError, NotFound
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
@@ -32,24 +37,11 @@ TOPICS_SAMPLED = 20
 """Topics of one pattern that are sampled."""
 PROTOCOL = 5
 """The protocol since which servers have registers."""
-
-
-class Level(StrEnum):
-    """The weight of a finding."""
-
-    OK = "ok"
-    NOTE = "note"
-    STOPS = "stops"
-    """The bridge would not run, or not go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at."""
-
-    level: Level
-    about: str
-    sentence: str
+_USUAL = {TOMBSTONE, "heartbeat", "transaction-marker", "schema-change", "message"}
+"""Reasons for which records are left out whatever the file says."""
+_TYPED = {"wrong-type", "not-a-number", "out-of-range", "bad-base64", "unsure-decimal", "mixed-array"}
+"""Codes of values that a column of another type would take."""
+_TRUNCATE = rb'"op"\s*:\s*"t"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +52,18 @@ class Sampled:
     facts: TopicFacts
     records: Records
     planned: Sequence[Planned]
+    keys: EventKeys | None
+    """Facts about the keys of change events; None for other records, and without samples."""
+
+    def logs(self) -> Iterator[tuple[str, str]]:
+        """Tables that are logs because their events have no key, and the ways to a table of current rows."""
+        for each in self.planned:
+            if self.keys is not None and not each.after.keyed and each.spec.events != "log":
+                yield each.after.name, key_advice.offer(self.keys, self.facts.name, each.spec)
 
 
 def check(spec: BridgeSpec, lake: Lake, samples: int = SAMPLES) -> Iterator[Finding]:
-    """Everything that is found, in order."""
+    """Everything that is found, in the order in which it is looked at."""
     yield _server(lake)
     assembly = Assembly(spec, lake, writes=False)
     for source in spec.sources.values():
@@ -82,7 +82,7 @@ def _server(lake: Lake) -> Finding:
     server = lake.transport.server
     if server.protocol < PROTOCOL:
         say = f"the server ({server.release or 'an older release'}) has no registers: run it with a newer release"
-        return Finding(Level.STOPS, "server", say)
+        return Finding(Level.STOPS, "server", say, mend="pip install --upgrade lakestore, where the server runs")
     return Finding(Level.OK, "server", f"release {server.release}")
 
 
@@ -91,7 +91,20 @@ def _group(cluster: Cluster, source: SourceSpec) -> Iterator[Finding]:
         cluster.check_group()
         yield Finding(Level.OK, f"group {source.group}", "the user may read in it")
     except LakestoreError as error:
-        yield Finding(Level.STOPS, f"group {source.group}", error.message)
+        yield Finding(
+            Level.STOPS, f"group {source.group}", error.message, mend=_right(error, source, "group", source.group)
+        )
+
+
+def _right(error: LakestoreError, source: SourceSpec, kind: str, name: str) -> str:
+    """The command that gives the right to read, where that is what lacks."""
+    if not isinstance(error, Denied):
+        return ""
+    user = source.options.get("sasl.username", "USER")
+    return (
+        f"kafka-acls.sh --bootstrap-server {source.bootstrap} --add --allow-principal User:{user} --operation Read"
+        f" --{kind} {name}"
+    )
 
 
 def _topic(
@@ -100,7 +113,8 @@ def _topic(
     said = topic.topic or f"pattern {topic.pattern}"
     names = _names(topic, cluster, assembly.spec)
     if not names:
-        yield Finding(Level.NOTE, said, "no topic has such a name yet")
+        yield Finding(Level.NOTE, said, "no topic has such a name yet", "no-topic")
+    seen_truncate = False
     if topic.transactions:
         names = [*names, topic.transactions]
     for name in names[:TOPICS_SAMPLED]:
@@ -114,13 +128,40 @@ def _topic(
                 continue
             records = cluster.sampled(facts, samples)
         except LakestoreError as error:
-            yield Finding(Level.STOPS, f"topic {name}", error.message)
+            mend = _right(error, source, "topic", name)
+            yield Finding(Level.STOPS, f"topic {name}", error.message, f"topic-{error.kind}", mend)
             continue
         told = f"{facts.partitions} partitions, {len(records):,} records sampled"
-        yield Finding(Level.OK, f"topic {name}", told)
+        yield Finding(Level.OK, f"topic {name}", told, "sampled")
         yield from _samples(topic, name, records, assembly, lake)
+        yield from _keys(topic, name, records, assembly, facts)
+        seen_truncate |= bool(pc.any(pc.match_substring_regex(records.values, _TRUNCATE)).as_py())
+    if topic.format in CHANGES and not seen_truncate:
+        say = "Debezium sends no TRUNCATE unless it is told to, so rows that one removes stay here"
+        yield Finding(Level.NOTE, said, say, "truncate", '"skipped.operations": "none" in the connector')
     if len(names) > TOPICS_SAMPLED:
         yield Finding(Level.NOTE, said, f"{len(names):,} topics, of which {TOPICS_SAMPLED} were sampled")
+
+
+def _keys(topic: TopicSpec, name: str, records: Records, assembly: Assembly, facts: TopicFacts) -> Iterator[Finding]:
+    """The keys of change events."""
+    try:
+        keys = event_keys(topic, name, records, assembly.spec)
+        planned = assembly.planned(topic, name, records) if keys is not None else ()
+    except LakestoreError:
+        return  # said where the samples were looked at
+    for each in planned:
+        if keys is not None:
+            yield from key_advice.findings(each, keys, name, facts.partitions)
+
+
+def event_keys(topic: TopicSpec, name: str, records: Records, spec: BridgeSpec) -> EventKeys | None:
+    """Facts about the keys of a topic's change events; None for other records, and where there is none to look at."""
+    if topic.format not in CHANGES or not len(records):
+        return None
+    of_one = replace(topic, topic=name, pattern="")
+    decoded = decoders.decoder(of_one, spec.sources[topic.source]).decode(records, None)
+    return EventKeys.of(decoded, records) if len(decoded.record) else None
 
 
 def _names(topic: TopicSpec, cluster: Cluster, spec: BridgeSpec) -> Sequence[str]:
@@ -133,7 +174,7 @@ def _samples(topic: TopicSpec, name: str, records: Records, assembly: Assembly, 
         planned = assembly.planned(topic, name, records)
         if not planned:
             say = "the columns are not known: the topic is empty, and neither columns: nor a registry names them"
-            yield Finding(Level.NOTE, f"topic {name}", say)
+            yield Finding(Level.NOTE, f"topic {name}", say, "no-columns")
         for each in planned:
             yield from _table(each, lake)
         mapped = assembly.pipeline(topic, name).process(records) if len(records) and planned else None
@@ -151,12 +192,12 @@ def _table(planned: Planned, lake: Lake) -> Iterator[Finding]:
     try:
         if planned.before is None:
             lake.create(planned.after, check_only=True)
-            yield Finding(Level.OK, about, "will be made (see --plan)")
+            yield Finding(Level.OK, about, "will be made (see --plan)", "made")
         elif planned.steps:
             lake.alter(planned.before, planned.steps, check_only=True)
-            yield Finding(Level.OK, about, f"will get {len(planned.steps)} columns (see --plan)")
+            yield Finding(Level.OK, about, f"will get {len(planned.steps)} columns (see --plan)", "grows")
         else:
-            yield Finding(Level.OK, about, "is there")
+            yield Finding(Level.OK, about, "is there", "there")
         if planned.spec.on_error == "dlq":
             letters = dead_letter_table(planned.after.name)
             try:
@@ -180,15 +221,18 @@ def _ends(
             say = (
                 f"{many:,} of {count:,} sampled records {_end(spec, table)}: {code}, as at {place}: {example.sentence}"
             )
-            yield Finding(Level.STOPS if spec.on_error == "fail" else Level.NOTE, f"topic {name}", say)
+            level = {"fail": Level.STOPS, "dlq": Level.WARNS, "skip": Level.WARNS}[spec.on_error]
+            yield Finding(level, f"topic {name}", say, f"reject-{code}", _mend(_field_of(example), table, code))
     for reason, numbers in mapped.passed.items():
         say = f"{len(numbers):,} of {count:,} sampled records are left out: {reason}"
-        yield Finding(Level.NOTE, f"topic {name}", say)
+        level = Level.OK if reason in _USUAL else Level.NOTE
+        yield Finding(level, f"topic {name}", say, f"passed-{reason}")
     for rows in mapped.tables:
-        yield from _rows(rows, keys.get(rows.table, ()))
+        yield from _rows(rows, keys.get(rows.table, ()), changes=topic.format in CHANGES)
     if mapped.extra:
         told = ", ".join(f"{field} ({kind})" for field, kind in list(mapped.extra.items())[:10])
-        yield Finding(Level.NOTE, f"topic {name}", f"no column takes the fields {told}")
+        mend = "name them under columns:, or leave columns: out to take all fields"
+        yield Finding(Level.NOTE, f"topic {name}", f"no column takes the fields {told}", "extra", mend)
 
 
 def _end(spec: TableSpec, table: str) -> str:
@@ -200,15 +244,33 @@ def _end(spec: TableSpec, table: str) -> str:
     return ends[spec.on_error]
 
 
-def _rows(rows: TableRows, key: Sequence[str]) -> Iterator[Finding]:
+def _field_of(reject: Reject) -> str:
+    """The field that a reject names, without its root."""
+    return reject.path.removeprefix("value.").removeprefix("after.")
+
+
+def _mend(path: str, table: str, code: str) -> str:
+    """The way to keep records of a reject, whatever it is."""
+    see = f"once it runs: lakestore dlq show {table} --code {code}, mend, lakestore dlq replay"
+    field = re.fullmatch(r"[A-Za-z_]\w*", path)
+    return (
+        f"columns: with {{name: {path}, type: string}} takes any value of it; {see}"
+        if field and code in _TYPED
+        else see
+    )
+
+
+def _rows(rows: TableRows, key: Sequence[str], *, changes: bool) -> Iterator[Finding]:
+    """Values and keys of sampled rows. Nulls and keys that repeat are usual in change events."""
+    usual = Level.OK if changes else Level.NOTE
     puts = rows.batch.filter(pa.array(rows.op == Op.PUT))
     about, count = f"table {rows.table}", puts.num_rows
     for name, lacking in _lacking(puts, rows.kept).items():
         if lacking == count > 0:
             say = f"none of {count:,} sampled records has {name}: is its path right?"
-            yield Finding(Level.NOTE, about, say)
+            yield Finding(Level.NOTE, about, say, "never")
         elif lacking:
-            yield Finding(Level.NOTE, about, f"{lacking:,} of {count:,} sampled records lack {name}")
+            yield Finding(usual, about, f"{lacking:,} of {count:,} sampled records lack {name}", "lacks")
     if key and count:
         repeated = _repeated(puts, key)
         say = (
@@ -216,7 +278,7 @@ def _rows(rows: TableRows, key: Sequence[str]) -> Iterator[Finding]:
             if repeated
             else (f"all {count:,} sampled keys ({', '.join(key)}) are different")
         )
-        yield Finding(Level.NOTE if repeated else Level.OK, about, say)
+        yield Finding(usual if repeated else Level.OK, about, say, "repeats")
 
 
 def _lacking(puts: pa.RecordBatch, kept: Mapping[str, pa.BooleanArray]) -> dict[str, int]:
@@ -246,7 +308,8 @@ def sampled(spec: BridgeSpec, lake: Lake, samples: int = SAMPLES) -> Iterator[Sa
                     require_topic(facts, source.bootstrap)
                     needs = not all(table.columns for table in topic.tables) or "{" in topic.tables[0].table
                     records = cluster.sampled(facts, samples) if needs else _none(facts)
-                    yield Sampled(topic, facts, records, assembly.planned(topic, name, records))
+                    planned = assembly.planned(topic, name, records)
+                    yield Sampled(topic, facts, records, planned, event_keys(topic, name, records, spec))
 
 
 def _none(facts: TopicFacts) -> Records:

@@ -10,11 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from lakestore.connectors.bridge.assembly import Told, storable
+from lakestore.connectors.bridge.formats.decoders import decoder
 from lakestore.connectors.bridge.formats.decoders import registry as registry_of
 from lakestore.connectors.bridge.formats.json.inference import inferred
 from lakestore.connectors.bridge.records import Records
 from lakestore.connectors.bridge.schemas.registry import Registry
 from lakestore.connectors.bridge.spec import CHANGES, BridgeSpec, Format, SourceSpec, TableSpec, TopicSpec
+from lakestore.connectors.bridge.survey.key_advice import EventKeys, full_rows
 from lakestore.errors import Invalid, NotFound
 from lakestore.model.table_file import WantedColumn, column_text
 from lakestore.model.types import type_name
@@ -38,7 +40,7 @@ def format_of(records: Records, registry: Registry | None) -> Format:
     framed = [value for value in values if len(value) > 5 and value[0] == 0]
     if len(framed) >= MOST * len(values):
         return _registered(int.from_bytes(framed[-1][1:5], "big"), registry)
-    objects = [found for value in values if (found := _object(value)) is not None]
+    objects = [found for value in values if (found := json_object(value)) is not None]
     if len(objects) >= MOST * len(values):
         events = [each for each in objects if _is_event(each)]
         return "debezium-json" if len(events) >= MOST * len(objects) else "json"
@@ -46,7 +48,8 @@ def format_of(records: Records, registry: Registry | None) -> Format:
     return "arrow" if len(arrow) >= MOST * len(values) else "raw"
 
 
-def _object(value: bytes) -> dict[str, Any] | None:
+def json_object(value: bytes) -> dict[str, Any] | None:
+    """The object that a value is; None for anything else."""
     try:
         found = json.loads(value)
     except (ValueError, RecursionError):
@@ -92,13 +95,13 @@ def first_file(source: SourceSpec, records: Records, *, table: str = "") -> str:
     spec = BridgeSpec(re.sub(r"[^A-Za-z0-9._-]", "-", records.topic)[:NAME_CHARS_MAX], {source.name: source}, (topic,))
     told = Told.of(topic, spec, records.topic, records)
     lines = [
-        f"name: {_quoted(spec.name)}",
-        f"source: {{bootstrap: {_quoted(source.bootstrap)}{_registry(source)}}}     # and sasl, tls: docs/bridge.md",
+        f"name: {quoted(spec.name)}",
+        source_line(source),
         "topics:",
-        f"  - topic: {_quoted(records.topic)}",
+        f"  - topic: {quoted(records.topic)}",
         f"    table: {topic.tables[0].table}",
         f"    format: {form}",
-        *_key(topic, records, told),
+        *_key(topic, records, told, source),
         *_columns(told, form, records),
         "    start: earliest",
         "    on_error: dlq",
@@ -106,18 +109,35 @@ def first_file(source: SourceSpec, records: Records, *, table: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """A text as YAML takes it, whatever it holds."""
     return json.dumps(text)
 
 
-def _registry(source: SourceSpec) -> str:
-    return f", registry: {_quoted(source.registry.url)}" if source.registry else ""
+def source_line(source: SourceSpec) -> str:
+    """The line of a source, without options, which may be secrets."""
+    registry = f", registry: {quoted(source.registry.url)}" if source.registry else ""
+    return f"source: {{bootstrap: {quoted(source.bootstrap)}{registry}}}     # and sasl, tls: docs/bridge.md"
 
 
-def _key(topic: TopicSpec, records: Records, told: Told) -> list[str]:
+def _without_key(topic: TopicSpec, records: Records, source: SourceSpec) -> list[str]:
+    """Lines about change events that have no key, with one that might do as theirs."""
+    facts = EventKeys.of(decoder(topic, source).decode(records, None), records)
+    key = ", ".join(facts.unique[:1] or facts.whole) or "..."
+    why = f"different in all {facts.rows:,} sampled rows" if facts.unique else "no two rows may be the same"
+    return [
+        "    # the change events have no key: each is a row of a log with its op, and none replaces another",
+        f"    # for a table of current rows: {full_rows(facts)}, and",
+        f"    # primary_key: [{key}]     # {why}; or give the source table a primary key",
+    ]
+
+
+def _key(topic: TopicSpec, records: Records, told: Told, source: SourceSpec) -> list[str]:
     if topic.format in CHANGES:
-        key = ", ".join(told.key)
-        return [f"    # the key is that of the change events{f': {key}' if key else ''}"]
+        if told.key or not told.has_rows:
+            key = ", ".join(told.key)
+            return [f"    # the key is that of the change events{f': {key}' if key else ''}"]
+        return _without_key(topic, records, source)
     found = inferred(records).keys if topic.format == "json" and len(records) > 1 else ()
     first = next((each.field for each in found if each.is_kafka_key), None)
     if first:

@@ -32,7 +32,7 @@ MOST = 0.9
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.,]\d+)?)?( ?(Z|[+-]\d\d(:?\d\d)?))?")
 _DIGITS_MAX = 38
-_KEY_KINDS = (pa.types.is_integer, pa.types.is_string, pa.types.is_date, pa.types.is_decimal)
+KEY_KINDS = (pa.types.is_integer, pa.types.is_string, pa.types.is_date, pa.types.is_decimal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ def _candidates(
     """Fields that every sample has, of types that keys are made of."""
     found: list[KeyCandidate] = []
     for part in schema:
-        if part.name in missing or not objects or not any(is_one(part.type) for is_one in _KEY_KINDS):
+        if part.name in missing or not objects or not any(is_one(part.type) for is_one in KEY_KINDS):
             continue
         values = [held[part.name] for held in objects]
         repeats = 1 - len({str(value) for value in values}) / len(values)
@@ -264,10 +264,10 @@ def _candidates(
         )
         found.append(KeyCandidate(part.name, repeats, same))
     last = topic.split(".")[-1].lower()
-    return sorted(found, key=lambda each: (not each.is_kafka_key, _unlikely(each.field.lower(), last), each.repeats))
+    return sorted(found, key=lambda each: (not each.is_kafka_key, rank(each.field.lower(), last), each.repeats))
 
 
-def _unlikely(name: str, topic: str) -> int:
+def rank(name: str, topic: str) -> int:
     """The rank of a name among keys: ids of the topic itself first."""
     if name in ("id", "key", "uuid", f"{topic}_id", f"{topic.removesuffix('s')}_id", f"{topic.removesuffix('s')}id"):
         return 0
