@@ -28,11 +28,11 @@ demo: setup  ## run the whole story once and check it (under three minutes)
 test: programs  ## run the tests, two files at a time; ARGS="-k name" picks some, ARGS="-n 0 --pdb" debugs
 	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
-long: programs  ## the tests that make test leaves out: second forms of long ones
-	$(PY) -m pytest -m long $(ARGS)
+long: programs  ## the tests that make test leaves out, with new random cases each time
+	LAKESTORE_EXPLORE=1 $(PY) -m pytest -m long $(ARGS)
 
 crash: setup  ## power cuts, kills and flipped bits at every crash point, with many outcomes each (an hour)
-	LAKESTORE_CRASH_SEEDS=$${SEEDS:-8} LAKESTORE_FLIPS=$${FLIPS:-200} LAKESTORE_MODEL_EXAMPLES=$${EXAMPLES:-300} \
+	LAKESTORE_EXPLORE=1 LAKESTORE_CRASH_SEEDS=$${SEEDS:-8} LAKESTORE_FLIPS=$${FLIPS:-200} LAKESTORE_MODEL_EXAMPLES=$${EXAMPLES:-300} \
 	$(PY) -m pytest tests/model tests/promises/test_damage_is_found.py tests/unit/index/test_index_faults.py \
 	tests/promises/test_a_full_disk_heals.py tests/promises/test_acknowledged_is_durable.py $(ARGS)
 

@@ -23,6 +23,8 @@ from jepsen.workloads import WORKLOADS
 
 SEEDS = 1 << 31
 NONE = "none"
+OPERATIONS_SECONDS = 3_600.0
+"""Length of a run that has a number of operations: they end it before."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -34,7 +36,11 @@ def main() -> None:
 @click.option("--seed", default="", help="Of everything that is drawn, as a run prints it; any if none is given.")
 @click.option("--seconds", type=float, help="Length of the main phase.")
 @click.option("--processes", type=click.IntRange(1), help="Clients of each workload.")
+@click.option("--operations", type=click.IntRange(1), help="Of each client; the run ends when they are done.")
 @click.option("--workload", "-w", "workloads", multiple=True, type=click.Choice(sorted(WORKLOADS)))
+@click.option(
+    "--light", "all_light", is_flag=True, help="All workloads that need no Spark, Kafka or object store, side by side."
+)
 @click.option("--nemesis", "-n", "nemeses", multiple=True, type=click.Choice([*sorted(NEMESES), NONE]))
 @click.option("--folder", type=click.Path(path_type=Path), help="Where histories, logs and the report are kept.")
 @click.option("--server", help="A Lakestore that runs: its host and gRPC port. Tables `jepsen.…` there are dropped.")
@@ -45,7 +51,9 @@ def run(
     seed: str,
     seconds: float | None,
     processes: int | None,
+    operations: int | None,
     workloads: tuple[str, ...],
+    all_light: bool,
     nemeses: tuple[str, ...],
     folder: Path | None,
     server: str | None,
@@ -55,11 +63,13 @@ def run(
 ) -> None:
     """One run; the seed chooses what is not given."""
     cluster = Cluster(server, catalog, begins=begins, ends=ends) if server else None
+    workloads += tuple(name for name in sorted(WORKLOADS) if not trials.needs_of([name])) if all_light else ()
     trial = trials.of_seed(seed or str(random.randrange(1, SEEDS)))
     trial = replace(
         trial,
-        seconds=seconds or trial.seconds,
+        seconds=seconds or (OPERATIONS_SECONDS if operations else trial.seconds),
         processes=processes or trial.processes,
+        operations=operations or trial.operations,
         workloads=workloads or trial.workloads,
         nemeses=tuple(name for name in nemeses if name != NONE) if nemeses else trial.nemeses,
     )

@@ -24,6 +24,7 @@ from jepsen.schedule import Excusing, Nemesis, Planned, is_left_out, moments
 from jepsen.verdict import Judged, Verdict, judge
 from jepsen.workload import Client, Target, Workload, trouble
 
+OPERATIONS = 1_000_000
 HEAL_SECONDS = 60.0
 """Once everything has healed, every operation must succeed within this time (R36)."""
 AGAIN_SECONDS = 0.25
@@ -51,8 +52,8 @@ class Course:
     seed: int | str
     seconds: float
     processes: int = 4
-    operations: int = 1_000_000
-    """The most that one process does in the main phase."""
+    operations: int = OPERATIONS
+    """The most that one process does in the main phase, which then ends if no fault is planned."""
     pause_seconds: float = 0.01
     """Between two operations of a process, on average."""
     hung_seconds: float | None = None
@@ -82,6 +83,7 @@ class Run:
         files = {each.name: folder / f"{each.name}.jsonl" if folder else None for each in workloads}
         self._recorders = {name: Recorder(file) for name, file in files.items()}
         self._over = threading.Event()
+        self._lock, self._working = threading.Lock(), 0
         self._begun: dict[Planned, Nemesis[Any]] = {}
         self._made: Counter[str] = Counter()
         self._sessions: dict[str, _Session] = {}
@@ -116,6 +118,7 @@ class Run:
                 name = f"{workload.name}-{process}"
                 given = workload, process
                 threads.append(threading.Thread(target=self._work, args=given, name=name, daemon=True))
+        self._working = len(threads) - 1
         for thread in threads:
             thread.start()
         threads[0].join()
@@ -148,6 +151,14 @@ class Run:
             self.crashes.append(traceback.format_exc())
         finally:
             session.close()
+            self._ended()
+
+    def _ended(self) -> None:
+        """The last process to end also ends a main phase in which no fault is to come."""
+        with self._lock:
+            self._working -= 1
+            if not self._working and not self._planned:
+                self._over.set()
 
     def _break(self) -> None:
         begun = time.monotonic()  # not the recorders' time: to make the tables may take long

@@ -11,7 +11,7 @@ from typing import Any
 
 from jepsen import report, schedule
 from jepsen.nemeses import NEMESES, combinations, possible
-from jepsen.run import Course, Run
+from jepsen.run import OPERATIONS, Course, Run
 from jepsen.schedule import Nemesis, Planned
 from jepsen.system import System
 from jepsen.system.cluster import Cluster
@@ -39,6 +39,8 @@ class Trial:
     nemeses: tuple[str, ...]
     seconds: float = SECONDS
     processes: int = PROCESSES
+    operations: int = OPERATIONS
+    """The most that one client does in the main phase."""
 
     @property
     def command(self) -> str:
@@ -48,6 +50,7 @@ class Trial:
     @property
     def _shape(self) -> str:
         shape = f"--seed {self.seed} --seconds {self.seconds:g} --processes {self.processes}"
+        shape += f" --operations {self.operations}" if self.operations != OPERATIONS else ""
         return " ".join(["python -m jepsen run", shape, *(f"-w {name}" for name in self.workloads)])
 
     def again(self, cluster: Cluster | None) -> str:
@@ -82,7 +85,7 @@ class Trial:
         """
         folder.mkdir(parents=True, exist_ok=True)
         made = self.made()
-        course = Course(self.seed, self.seconds, self.processes, hung_seconds=HUNG_SECONDS)
+        course = Course(self.seed, self.seconds, self.processes, self.operations, hung_seconds=HUNG_SECONDS)
         if cluster is not None:
             nemeses: Mapping[str, Nemesis[Any]] = schedule.chosen(cluster.nemeses, self.nemeses)
             verdict = Run(cluster, made, nemeses, self.planned(), course, folder).run()

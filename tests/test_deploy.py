@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from lakestore_server.edge import exposure_check
 from lakestore_server.operate import metrics
 from lakestore_server.settings import Settings
 from tests.support import kubernetes_models
+from tests.support.waiting import until
 
 DEPLOY = Path(__file__).resolve().parent.parent / "examples" / "deploy"
 FILES = sorted(DEPLOY.iterdir())
@@ -246,13 +246,14 @@ def test_what_the_container_file_installs_starts_and_is_healthy(tmp_path: Path) 
     words += ["--port", "0", "--http-port", str(http)]
     check = json.loads(instruction("HEALTHCHECK").partition("CMD ")[2])
     check = [programs / "python", *(word.replace("7341", str(http)) for word in check[1:])]
+
+    def is_healthy() -> bool:
+        return not subprocess.run(check, env=environment, stderr=subprocess.DEVNULL, check=False).returncode
+
     with subprocess.Popen([programs / words[0], *words[1:]], env=environment, cwd=tmp_path) as server:
         try:
-            deadline = time.monotonic() + 60
-            while subprocess.run(check, env=environment, stderr=subprocess.DEVNULL, check=False).returncode:
-                assert server.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.5)
+            until(lambda: server.poll() is not None or is_healthy(), "the health of the server")
+            assert server.poll() is None
         finally:
             server.terminate()
         assert server.wait(60) == 0

@@ -75,6 +75,17 @@ BANNED_CALLS = re.compile(
 )
 DECIMAL_CONTEXTS = {"Context", "getcontext", "setcontext", "localcontext", "DefaultContext"}
 DECIMAL_METHODS = {"scaleb", "quantize", "fma", "remainder_near", "create_decimal"}
+UNSEEDED = (
+    "tests/bench/",
+    "tests/repro/",
+    "tests/support/seeds.py",
+    "tests/simulation/test_world.py",
+    "jepsen/__main__.py",
+)
+"""Files that draw without a seed: measurements, scripts of reports, and the places that draw or replace seeds."""
+GENERATORS = ("random.Random", "Random", "random.default_rng", "SystemRandom")
+UNSEEDED_CALLS = r"random\.[a-z]\w*|(np|numpy)\.random\.(?!Generator)\w+|secrets\.\w+|os\.urandom"
+CLOCKS = r"time\.(time|time_ns|monotonic|monotonic_ns|perf_counter|perf_counter_ns|process_time|thread_time)"
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 RIDDLE = re.compile(r"\s*(Of|As|What|How|Those|Whoever|Who)\b")
 BANNED_IMPORTS = {"threading", "asyncio", "random", "secrets", "time"}
@@ -455,7 +466,79 @@ def _is_decimal(node: ast.expr, names: set[str]) -> bool:
     return called.rpartition(".")[2] in ("Decimal", "fitted", "from_unscaled", "rounded", "product")
 
 
+def chance_without_seed(source: Source) -> Iterator[str]:
+    """Tests and jepsen draw from a generator that has a seed: a run that failed can be done again."""
+    if not source.path.startswith(("tests/", "jepsen/")) or source.path.startswith(UNSEEDED):
+        return
+    imports = [alias.name for node in source.nodes if isinstance(node, ast.Import) for alias in node.names]
+    for node in source.nodes:
+        if isinstance(node, ast.Call) and _dotted(node.func).endswith(GENERATORS):
+            if not node.args and not node.keywords:
+                yield f"{node.lineno}: {_dotted(node.func)}() without a seed; tests.support.seeds has one"
+        elif isinstance(node, ast.Attribute) and not (called := _dotted(node)).endswith(GENERATORS):
+            module = "numpy" if called.startswith("np.") else called.partition(".")[0]
+            if module in imports and re.fullmatch(UNSEEDED_CALLS, called):
+                yield f"{node.lineno}: {called} has no seed of its own; take a generator of tests.support.seeds"
+        elif isinstance(node, ast.ImportFrom) and node.module in ("random", "secrets", "uuid"):
+            for alias in node.names:
+                if alias.name not in ("Random", "UUID"):
+                    yield f"{node.lineno}: {node.module}.{alias.name} has no seed of its own"
+
+
+def upper_bounds_of_time(source: Source) -> Iterator[str]:
+    """No assertion says that something took at most so long: a busy machine would break it. Benchmarks measure.
+
+    A lower bound may stand. Waiting with an end is `tests.support.waiting.until`.
+    """
+    if not source.path.startswith("tests/") or source.path.startswith((*UNSEEDED, "tests/support/waiting.py")):
+        return
+    for function in source.functions:
+        spans = {name for node in ast.walk(function) for name in _spans(node)}
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assert):
+                pairs = (
+                    pair for each in ast.walk(node.test) if isinstance(each, ast.Compare) for pair in _lesser(each)
+                )
+                for lesser in pairs:
+                    if any(_is_clock(part) or (isinstance(part, ast.Name) and part.id in spans) for part in lesser):
+                        yield f"{node.lineno}: asserts that time has not passed"
+
+
+def _spans(node: ast.AST) -> Iterator[str]:
+    """Names that a statement gives a difference of times, or appends one to."""
+    value: ast.expr | None = None
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        value, targets = node.value, node.targets
+    elif (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append" and node.args
+    ):
+        value, targets = node.args[0], [node.func.value]
+    if value is None or not any(
+        isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) for part in ast.walk(value)
+    ):
+        return
+    if any(_is_clock(part) for part in ast.walk(value)):
+        yield from (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
+
+
+def _lesser(compare: ast.Compare) -> Iterator[list[ast.AST]]:
+    """All parts of the lesser side of each inequality."""
+    sides = [compare.left, *compare.comparators]
+    for place, operator in enumerate(compare.ops):
+        if isinstance(operator, ast.Lt | ast.LtE):
+            yield list(ast.walk(sides[place]))
+        elif isinstance(operator, ast.Gt | ast.GtE):
+            yield list(ast.walk(sides[place + 1]))
+
+
+def _is_clock(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and re.fullmatch(CLOCKS, _dotted(node.func)) is not None
+
+
 RULES: tuple[Rule, ...] = (
+    chance_without_seed,
+    upper_bounds_of_time,
     long_functions,
     long_files,
     prints,
@@ -542,6 +625,8 @@ def test_no_address_of_a_package_index_or_absolute_path_is_pinned() -> None:
 
 
 PLANTED: dict[Rule, tuple[str, str]] = {
+    chance_without_seed: ("tests/x.py", "import random\n\nx = random.randrange(5)\n"),
+    upper_bounds_of_time: ("tests/x.py", "def f() -> None:\n    assert time.monotonic() - began < 5\n"),
     long_functions: ("server/x.py", "def f() -> None:\n" + "    pass\n" * FUNCTION_LINES_MAX),
     long_files: ("server/x.py", "x = 1\n" * (FILE_LINES_MAX + 1)),
     prints: ("server/x.py", "print(1)\n"),
@@ -576,6 +661,36 @@ def test_a_planted_violation_is_found(rule: Rule) -> None:
 )
 def test_planted_decimal_arithmetic_is_found(text: str) -> None:
     assert list(decimal_arithmetic(Source("lakestore/x.py", text)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (chance_without_seed, "import random\n\nx = random.Random()\n"),
+        (chance_without_seed, "import numpy as np\n\nx = np.random.default_rng()\n"),
+        (chance_without_seed, "import numpy as np\n\nx = np.random.permutation(5)\n"),
+        (chance_without_seed, "import os\n\nx = os.urandom(5)\n"),
+        (chance_without_seed, "from secrets import token_hex\n"),
+        (upper_bounds_of_time, "def f() -> None:\n    took = time.time() - began\n    assert 0.1 <= took < 5\n"),
+        (upper_bounds_of_time, "def f() -> None:\n    took.append(time.time() - began)\n    assert max(took) < 5\n"),
+        (upper_bounds_of_time, "def f() -> None:\n    assert 5 > time.perf_counter() - began\n"),
+    ],
+)
+def test_other_planted_chances_and_bounds_of_time_are_found(rule: Rule, text: str) -> None:
+    assert list(rule(Source("tests/x.py", text)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import random\n\nx = random.Random(5).random()\n",
+        "def f(random: Random) -> int:\n    return random.randrange(5)\n",
+        "import time\n\n\ndef f() -> None:\n    assert time.monotonic() - began >= 0.1\n",
+    ],
+)
+def test_seeded_chance_and_lower_bounds_of_time_may_stand(text: str) -> None:
+    source = Source("tests/x.py", text)
+    assert not [*chance_without_seed(source), *upper_bounds_of_time(source)]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ class Proxy:
         self._connections: set[_Connection] = set()
         self._lock = threading.Lock()
         self._closed = False
+        self._chance = random.Random(0)
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
     def breaks(self, to_server: Fault = SOUND, to_client: Fault = SOUND) -> None:
@@ -155,8 +156,8 @@ class Proxy:
         server.settimeout(None)
         for one in (client, server):
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = _Connection(self, client, server)
         with self._lock:
+            connection = _Connection(self, client, server, self._chance.random())
             self._connections.add(connection)
         connection.start()
 
@@ -164,9 +165,9 @@ class Proxy:
 class _Connection:
     """Two sockets, and a thread for each direction. The sockets are closed once both threads have ended."""
 
-    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket, luck: float) -> None:
         self.proxy, self._client, self._server = proxy, client, server
-        self.luck = random.random()
+        self.luck = luck
         self.is_cut = False
         self.has_lost = False
         self._left = 2

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import random
+import fcntl
 import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from jepsen.run import Unrecoverable
 from jepsen.system import processes
@@ -20,6 +22,8 @@ from jepsen.system.processes import Found, Nursery
 
 PORTS = range(12_000, 30_000)
 """Below those that systems give to connections."""
+_CLAIMS: dict[int, IO[bytes]] = {}
+"""Ports of this process to the files whose locks claim them: a lock ends with the process, however that ends."""
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
@@ -164,9 +168,25 @@ class Server:
 
 
 def free_port() -> int:
-    """A port of this machine that nothing listens on, and that no connection is given while a server is down."""
-    for port in random.SystemRandom().sample(PORTS, 100):
-        with socket.socket() as each, suppress(OSError):
-            each.bind(("127.0.0.1", port))
+    """A port that nothing listens on. While this process lives no other call returns it, nor does another process's."""
+    for port in PORTS:
+        if port not in _CLAIMS and (claim := _claim(port)) is not None:
+            _CLAIMS[port] = claim
             return port
-    raise OSError(f"of a hundred ports from {PORTS.start} on none is free")
+    raise OSError(f"no port from {PORTS.start} to {PORTS.stop - 1} is free")
+
+
+def _claim(port: int) -> IO[bytes] | None:
+    """The locked file of a port; nothing if another process claims the port or listens on it."""
+    try:
+        claim = (Path(tempfile.gettempdir()) / f"lakestore-port-{port}").open("wb")
+    except PermissionError:  # the file of another user, who runs tests too
+        return None
+    try:
+        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with socket.socket() as each:
+            each.bind(("127.0.0.1", port))
+    except OSError:
+        claim.close()
+        return None
+    return claim

@@ -56,6 +56,7 @@ class Wire:
         base = self._net.rpartition(".")
         self.near, self.far = f"{base[0]}.{int(base[2]) + 1}", f"{base[0]}.{int(base[2]) + 2}"
         self.weather = FAIR
+        self._chance = random.Random(0)
         self._holder = nursery.spawn(["unshare", "--net", "sleep", "infinity"])
         names = f"jep{number}n", f"jep{number}f"
         self._near, self._far = _tun(names[0]), _tun(names[1])
@@ -111,11 +112,14 @@ class Wire:
     def _lot(self, *, to_server: bool) -> list[float]:
         """The times at which a packet comes; none for one that is lost."""
         weather = self.weather
-        if not (weather.to_server if to_server else weather.to_clients) or _happens(weather.lost):
+        if not (weather.to_server if to_server else weather.to_clients) or self._happens(weather.lost):
             return []
         now = time.monotonic() + weather.delay_seconds
-        times = [now] * (2 if _happens(weather.doubled) else 1)
-        return [each + random.random() * weather.jitter_seconds for each in times]
+        times = [now] * (2 if self._happens(weather.doubled) else 1)
+        return [each + self._chance.random() * weather.jitter_seconds for each in times]
+
+    def _happens(self, share: float) -> bool:
+        return share > 0 and self._chance.random() < share
 
     def close(self) -> None:
         """Take it down."""
@@ -134,10 +138,6 @@ def obstacle() -> str:
         return f"network namespaces take {', '.join(missing) or TUN}"
     tried = subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False)
     return "this machine lets nobody make network namespaces" if tried.returncode else ""
-
-
-def _happens(share: float) -> bool:
-    return share > 0 and random.random() < share
 
 
 def _deliver(target: int, packet: bytes) -> None:

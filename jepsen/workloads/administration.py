@@ -111,8 +111,8 @@ class AdministeredClient:
         raise ls.NotFound("the table has neither of its names")
 
     def _undrop(self) -> dict[str, Any]:
-        """Have the table back if it is dropped."""
-        dropped = self._lake.dropped_tables()
+        """Have the table back if it is dropped. Other workloads drop tables of their own on the same server."""
+        dropped = [each for each in self._lake.dropped_tables() if each.name in NAMES]
         if not dropped:
             return {"done": False}
         self._lake.undrop(dropped[0].name, uuid=dropped[0].uuid)

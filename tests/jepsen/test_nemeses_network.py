@@ -18,6 +18,7 @@ from jepsen.nemeses.network import BREAKS
 from jepsen.system import System, wire
 from jepsen.system.proxy import BLACK_HOLE, LOST, SOUND, Fault, Proxy
 from jepsen.system.wire import FAIR, Weather
+from tests.support.waiting import until
 
 SCHEMA = pa.schema([("n", pa.int64())])
 REPLY_SECONDS = 5.0
@@ -123,10 +124,12 @@ def test_a_black_hole_says_nothing_and_gives_all_back(
     with connected(proxy) as one:
         assert reply(one, b"a") == b"a"
         proxy.breaks(to_server, to_client)
-        time.sleep(0.1)
         with pytest.raises(TimeoutError):
             reply(one, b"b", 0.2)
-        assert (b"b" in echo.got) == (not to_server.holds)
+        if to_server.holds:
+            assert b"b" not in echo.got
+        else:
+            until(lambda: b"b" in echo.got, "the byte at the server")
         proxy.mend()
         one.settimeout(REPLY_SECONDS)
         assert one.recv(10) == b"b"
@@ -138,7 +141,7 @@ def test_a_connection_that_lost_bytes_is_cut_once_it_is_mended(proxy: Proxy, ech
         proxy.breaks(SOUND, LOST)
         with pytest.raises(TimeoutError):
             reply(one, b"b", 0.2)
-        assert echo.got == b"ab"
+        until(lambda: echo.got == b"ab", "the byte at the server")
         proxy.mend()
         assert one.recv(10) == b""
 
@@ -228,11 +231,11 @@ def test_packets_are_lost_and_the_partition_heals(system: System) -> None:
         system.wire.weather = weather
         assert not appended(system, -1, 0.3)
     system.wire.weather = Weather(delay_seconds=0.005, jitter_seconds=0.01, lost=0.05, doubled=0.2)
-    assert appended(system, -1, 10)
+    assert appended(system, -1, 60)
     assert NEMESES["packets"].begin(system, random.Random(1))
     NEMESES["packets"].end(system)
     assert system.wire.weather == FAIR
-    assert appended(system, -1, 10)
+    assert appended(system, -1, 60)
 
 
 def test_where_there_are_no_namespaces_the_nemesis_is_left_out(
@@ -259,14 +262,16 @@ def test_the_servers_clock_jumps_stands_still_and_strobes(system: System) -> Non
     if system.clock is None:
         pytest.skip(system.missing["clock"])
     clock = system.clock
-    assert abs(stamp(system) - time.time()) < 30
+    before = time.time()
+    assert before - 1 <= stamp(system) <= time.time() + 1
     clock.move(3_600)
-    assert abs(stamp(system) - time.time() - 3_600) < 30, "it jumps, here and for the server"
+    before = time.time()
+    assert before + 3_599 <= stamp(system) <= time.time() + 3_601, "it jumps, here and for the server"
     assert abs(clock.ahead() - 3_600) < 1
     clock.move(7_200, -1_000_000)
-    first, between = stamp(system), time.monotonic()
-    time.sleep(0.2)
-    assert stamp(system) - first < (time.monotonic() - between) / 2 + 0.01, "it stands still"
+    first = stamp(system)
+    time.sleep(0.4)
+    assert stamp(system) - first < 0.2, "it stands still"
     clock.strobe((0.0, 86_400.0), 0.002)
     last = 0.0
     for _ in range(5):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import random
 from collections.abc import Iterator
 from datetime import timedelta
 from email.message import Message
@@ -90,7 +90,7 @@ def test_lists_have_pages_and_folders(store: Store) -> None:
 def test_another_client_than_ours_agrees_with_it(store: Store) -> None:
     """Arrow writes in parts, makes folders' markers, reads ranges, and deletes many at once."""
     files = S3FileSystem(endpoint_override=store.proxy.address, scheme="http", region="us-east-1")
-    folder, data = "lakestore/other", os.urandom(11 << 20)
+    folder, data = "lakestore/other", random.Random(1).randbytes(11 << 20)
     files.create_dir(f"{folder}/deep")
     with files.open_output_stream(f"{folder}/deep/big") as out:
         out.write(data)

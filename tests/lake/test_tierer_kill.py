@@ -33,6 +33,7 @@ from lakestore_server.iceberg.contents import Name
 from lakestore_server.iceberg.gate import PIN_PREFIX
 from lakestore_server.main import Server
 from tests.support.seeds import seeded
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -107,11 +108,8 @@ def _tiering(server: Server, log: Any) -> Iterator[subprocess.Popen[bytes]]:
 
 def _until(process: subprocess.Popen[bytes], reached: Callable[[], bool]) -> None:
     """Wait for a moment in a running tierer's life."""
-    limit = time.monotonic() + MOMENT_SECONDS_MAX
-    while not reached():
-        assert process.poll() is None, "the tierer ended by itself"
-        assert time.monotonic() < limit, "the tierer does not come to this moment"
-        time.sleep(0.005)
+    until(lambda: reached() or process.poll() is not None, "a moment in the tierer's life", MOMENT_SECONDS_MAX)
+    assert process.poll() is None, "the tierer ended by itself"
 
 
 def _refs(server: Server, table: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from lakestore_server.main import Server
 from lakestore_spark.types import schema_for_spark, spark_schema
 from lakestore_tiering import Tierer
 from tests.support.all_types import FIELDS, NESTED, SCHEMA, rows
+from tests.support.seeds import seeded
 
 pytestmark = pytest.mark.spark
 
@@ -28,7 +29,7 @@ FOR_SPARK = schema_for_spark(SCHEMA)
 
 def some_rows(ids: range) -> pa.Table:
     """Random rows; in front one whose columns are null, and one whose columns are there but null inside."""
-    random = find(rows(list(ids)[2:]), lambda _: True, settings=QUIET)
+    random = find(rows(list(ids)[2:]), lambda _: True, settings=QUIET, random=seeded(f"rows {ids}"))
     nulls = pa.Table.from_pylist([{"id": ids[0]}], schema=SCHEMA)
     nested = {name: _hollow(SCHEMA.field(name).type) for name, kind in FIELDS.items() if kind in NESTED}
     hollow = pa.Table.from_pylist([{"id": ids[1], **nested}], schema=SCHEMA)

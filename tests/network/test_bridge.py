@@ -28,6 +28,7 @@ from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
 from lakestore_server.operate import metrics
+from tests.support.seeds import serial
 from tests.support.served import Served
 from tests.support.switch import World
 from tests.support.waiting import until
@@ -50,7 +51,7 @@ def topics(kafka: KafkaProcess) -> Topics:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    return f"{request.node.name[:60].translate({91: 45, 93: None})}.{random.randrange(10**9)}"
+    return serial(request.node.name[:60].translate({91: 45, 93: None}))
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def events(lake: ls.Lake) -> ls.Table:
 
 def _spec(kafka: KafkaProcess, topic: str, **said: Any) -> BridgeSpec:
     table = said.pop("table", TableSpec("shop.events"))
-    source = SourceSpec("", kafka.address, f"g-{random.randrange(10**9)}", options=GROUP)
+    source = SourceSpec("", kafka.address, serial("group"), options=GROUP)
     return BridgeSpec(topic[:80], {"": source}, (TopicSpec("", topic, target=table, **said),))
 
 

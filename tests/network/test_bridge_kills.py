@@ -19,7 +19,7 @@ from lakestore.connectors.bridge.lane.bridge import Bridge
 from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
 from tests.support.bridge_process import BridgeProcess
 from tests.support.process import ServerProcess
-from tests.support.seeds import seeded
+from tests.support.seeds import seeded, serial
 
 PARTITIONS, KEYS, STEP = 3, 50, 150
 COLUMNS = (ColumnSpec("id", "int64", required=True), ColumnSpec("seq", "int64", required=True))
@@ -95,7 +95,7 @@ def _victims(chance: random.Random, kills: int) -> list[str]:
 
 
 def _killed(kafka: KafkaProcess, folder: Path, kills: int, chance: random.Random) -> None:
-    name = f"kills{random.randrange(10**9)}"
+    name = serial("kills")
     topics = Topics(kafka.address)
     for topic in ("log", "keyed"):
         topics.make(f"{name}.{topic}", PARTITIONS)

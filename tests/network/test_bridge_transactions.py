@@ -22,6 +22,7 @@ from lakestore.errors import Invalid, NotFound
 from lakestore_server.main import Server
 from tests.support.bridge_process import BridgeProcess
 from tests.support.debezium_events import event
+from tests.support.seeds import serial
 
 COLUMNS = (ColumnSpec("id", "int64", required=True), ColumnSpec("amount", "int64"))
 IDS = 20
@@ -98,7 +99,7 @@ class Bank:
 
 @pytest.fixture
 def bank(kafka: KafkaProcess) -> Bank:
-    return Bank(Topics(kafka.address), f"bank{random.randrange(10**9)}", random.Random(5))
+    return Bank(Topics(kafka.address), serial("bank"), random.Random(5))
 
 
 def _spec(kafka: KafkaProcess, bank: Bank, rows: int = 50) -> BridgeSpec:

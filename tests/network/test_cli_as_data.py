@@ -294,10 +294,11 @@ class Terminal:
         self._wait(lambda: words in self.plain(), words)
         return self.plain()
 
-    def _wait(self, holds: Callable[[], bool], what: str, seconds: float = 30) -> None:
+    def _wait(self, holds: Callable[[], bool], what: str, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
         while not holds():
-            assert time.monotonic() < deadline, f"{what!r} is not shown: {self.plain()[-800:]!r}"
+            if time.monotonic() > deadline:
+                pytest.fail(f"{what!r} is not shown: {self.plain()[-800:]!r}")
             if select.select([self._end], [], [], 0.05)[0]:
                 self._take()
 

@@ -137,14 +137,12 @@ def test_latest_and_now_mean_the_moment_of_the_call_on_every_connection(table: l
 def test_a_server_that_says_nothing_is_noticed_by_unary_calls(lake: ls.Lake, table: ls.Table, proxy: Proxy) -> None:
     table.append([{"id": 1}])
     proxy.breaks(LOST, LOST)
-    began = time.monotonic()
     with lake.within(0.5), pytest.raises(Unavailable, match="in time") as lost:
         lake.tables()
     assert lost.value.applied == "no"
     with lake.within(0.5), pytest.raises(Unavailable) as unknown:
         table.append([{"id": 2}])
     assert unknown.value.applied == "unknown"
-    assert time.monotonic() - began < 20
 
 
 def test_a_server_that_says_nothing_is_noticed_by_streams(
@@ -167,10 +165,8 @@ def _silence_is_noticed(table: ls.Table, proxy: Proxy) -> None:
     table.append([{"id": 1}])
     assert next(stream).table["id"].to_pylist() == [1]
     proxy.breaks(LOST, LOST)
-    began = time.monotonic()
     with pytest.raises(Unavailable):
         next(stream)
-    assert time.monotonic() - began < 30
 
 
 def test_one_lake_serves_many_threads(lake: ls.Lake) -> None:

@@ -19,6 +19,7 @@ import lakestore as ls
 from jepsen.system.server import free_port
 from lakestore.errors import Exhausted, LakestoreError, Unavailable
 from tests.support.process import ServerProcess
+from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.int64())])
 RETRIABLE = (Unavailable, Exhausted)
@@ -53,8 +54,7 @@ class Client:
     def end(self) -> None:
         """Wait for it and raise what it saw."""
         self.stop.set()
-        self._thread.join(90)
-        assert not self._thread.is_alive()
+        self._thread.join()
         if self.wrong is not None:
             raise self.wrong
 
@@ -115,11 +115,8 @@ def test_a_drain_under_load_loses_nothing_and_fails_nobody(server: ServerProcess
     clients = [*logs, stream, follow, look]
     for _ in range(ROUNDS):
         before = [client.done for client in (*logs, stream, look)]
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and any(
-            now.done <= then for now, then in zip((*logs, stream, look), before, strict=True)
-        ):
-            time.sleep(0.05)
+        working = list(zip((*logs, stream, look), before, strict=True))
+        until(lambda: all(now.done > then for now, then in working), "progress of every client")  # noqa: B023
         assert server.stop() == 0
         assert list(data.glob("checkpoint-*"))
         assert not [file for file in data.glob("journal-*") if file.stat().st_size > 4096], "a last checkpoint was made"
@@ -128,9 +125,7 @@ def test_a_drain_under_load_loses_nothing_and_fails_nobody(server: ServerProcess
         for client in (*logs, stream, look):
             client.end()
         follow.done = logs[0].done
-        deadline = time.monotonic() + 30
-        while len(follow.__dict__["seen"]) < follow.done and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: len(follow.__dict__["seen"]) >= follow.done, "the follower")
         follow.stop.set()
         with ls.connect(address) as lake:
             for client, name in zip(logs, ("d.log0", "d.log1"), strict=True):
@@ -156,12 +151,10 @@ def test_health_says_so_before_the_port_closes_and_a_second_signal_ends_at_once(
         next(iter(scan))
         health = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service="lakestore.v1.Lakestore")
-        assert health.Check(request, timeout=5).status == health_pb2.HealthCheckResponse.SERVING
+        assert health.Check(request, timeout=60).status == health_pb2.HealthCheckResponse.SERVING
         os.kill(server.pid, signal.SIGTERM)
-        deadline = time.monotonic() + 10
-        while health.Check(request, timeout=5).status == health_pb2.HealthCheckResponse.SERVING:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        serving = health_pb2.HealthCheckResponse.SERVING
+        until(lambda: health.Check(request, timeout=60).status != serving, "the health that says so")
         with lake.within(0.3), pytest.raises(Unavailable):
             lake.table("d.keyed").lookup([{"id": 1}])
         os.kill(server.pid, signal.SIGTERM)

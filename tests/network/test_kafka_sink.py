@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,6 +22,8 @@ from lakestore.connectors.kafka import SinkPosition, Transactions
 from lakestore.connectors.kafka_sink import KafkaSink
 from lakestore.errors import Fenced, Invalid, LakestoreError, Unavailable
 from tests.support.proxied_kafka import ProxiedKafka
+from tests.support.seeds import serial
+from tests.support.waiting import until
 
 ORDERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
 pytestmark = pytest.mark.timeout(90)
@@ -42,7 +42,7 @@ def orders(lake: ls.Lake) -> Any:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    return f"{request.node.name[:60]}.{random.randrange(10**9)}"
+    return serial(request.node.name[:60])
 
 
 def _sink(lake: ls.Lake, kafka: KafkaProcess, topic: str, *tables: str, **said: Any) -> KafkaSink:
@@ -196,7 +196,7 @@ def test_of_two_processes_of_one_name_the_newer_goes_on(
     threads = [threading.Thread(target=run, args=(sink,)) for sink in sinks]
     for number, thread in enumerate(threads):
         thread.start()
-        _until(lambda number=number: sinks[number].written.token != "")
+        until(lambda: sinks[number].written.token != "", "the sink")  # noqa: B023
         orders.upsert([{"id": number + 1, "note": "b"}])
     threads[0].join(60)
     orders.upsert([{"id": 9, "note": "c"}])
@@ -214,22 +214,15 @@ def test_who_takes_the_subscription_does_not_stop_the_sink(
     thread = threading.Thread(target=sink.run)
     thread.start()
     orders.upsert([{"id": 0, "note": "a"}])
-    _until(lambda: sink.written.events == 1)
+    until(lambda: sink.written.events == 1, "the sink")
     name = lake.subscriptions()[0].name
     orders.upsert([{"id": 1, "note": "a"}])
     next(lake.changes(["shop.orders"], subscription=name))
     orders.upsert([{"id": 2, "note": "a"}])
-    _until(lambda: sink.written.events == 3)
+    until(lambda: sink.written.events == 3, "the sink")
     sink.stop()
     thread.join(60)
     assert sorted(key["id"] for key, _ in _read(kafka, topic)) == [0, 1, 2]
-
-
-def _until(holds: Any, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it does not come about"
-        time.sleep(0.02)
 
 
 def test_tables_have_topics_of_their_own_and_logs_keep_the_order_of_their_buckets(
@@ -340,7 +333,7 @@ def test_a_commit_that_kafka_took_and_then_forgot_is_undone_whole_before_it_is_m
 
     thread = threading.Thread(target=commit)
     thread.start()
-    _until(lambda: not living._began)
+    until(lambda: not living._began, "the sink")
     kafka.restart_forgetful()
     thread.join(60)
     living.abort()  # as a sink recovers

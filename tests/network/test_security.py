@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ssl
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from lakestore_server.main import Server
 from lakestore_server.settings import Settings, Tls
 from tests.support.certificates import Authority, Signed
 from tests.support.rights import token_of, write_auth
+from tests.support.waiting import until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 PRINCIPALS = {
@@ -311,13 +311,6 @@ def test_a_subscription_belongs_to_its_principal(world: World) -> None:
             batch.ack()
 
 
-def eventually(check: Callable[[], bool]) -> None:
-    until = time.monotonic() + WAIT_SECONDS
-    while not check():
-        assert time.monotonic() < until, "it never came to be"
-        time.sleep(0.05)
-
-
 def test_a_right_taken_away_ends_a_stream_and_a_token_taken_away_ends_all(world: World) -> None:
     def is_refused(lake: ls.Lake) -> bool:
         try:
@@ -331,16 +324,16 @@ def test_a_right_taken_away_ends_a_stream_and_a_token_taken_away_ends_all(world:
         next(stream)
         try:
             write_auth(world.auth, {**PRINCIPALS, "report": {"shop.items": ["read"]}})
-            eventually(lambda: [table.name for table in lake.tables()] == ["shop.items"])
+            until(lambda: [table.name for table in lake.tables()] == ["shop.items"], "the rights")
             root.table("shop.orders").upsert([{"id": 50, "v": "unseen"}])
             with pytest.raises(Denied):
                 for _ in stream:
                     pass
             write_auth(world.auth, {name: grants for name, grants in PRINCIPALS.items() if name != "report"})
-            eventually(lambda: is_refused(lake))
+            until(lambda: is_refused(lake), "the refusal")
         finally:
             write_auth(world.auth, PRINCIPALS)
-            eventually(lambda: not is_refused(lake))
+            until(lambda: not is_refused(lake), "the token")
 
 
 def catalog(world: World, monkeypatch: pytest.MonkeyPatch, **properties: str) -> RestCatalog:

@@ -195,7 +195,7 @@ def test_closing_ends_what_waits(server: Server) -> None:
         until_there()
         lake.close()
         with pytest.raises(Stopped):
-            waits.result(10)
+            waits.result(60)
     with pytest.raises(Stopped):
         table.lookup([{"id": 1}])
 
@@ -351,8 +351,6 @@ def test_a_server_that_goes_answers_what_it_began_and_waits_for_no_silent_stream
                 for talk in list(talks(server)):
                     talk.end(Unavailable("going"))
                 until(lambda: len(talks(server)) == 1, "the end of the silent stream")
-            assert waits.result(10).num_rows == 1
-        began = time.monotonic()
-        port.stop(20)
-        assert time.monotonic() - began < 5
+            assert waits.result(60).num_rows == 1
+        port.stop(600)  # longer than a test may take: it waits for nobody
     server.close()

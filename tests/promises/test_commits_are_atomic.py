@@ -5,7 +5,6 @@ Transfers are sums of amounts in an `aggregate` table, so that one of which a pa
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +19,7 @@ from lakestore.errors import LakestoreError, Unavailable
 from lakestore.union.verify import verify
 from tests.support.folding import Fold
 from tests.support.process import ServerProcess
+from tests.support.seeds import seeded
 from tests.support.waiting import until
 
 NAME = "bank.accounts"
@@ -38,7 +38,7 @@ class Bank:
         self.transfers = 0
         self.audits = {"lookup": 0, "scan": 0, "changes": 0}
         self.wrong: list[str] = []
-        self._fold = Fold(images=False)
+        self._fold, self._chance = Fold(images=False), seeded()
         self._token: str | None = None
         jobs = (self._transfer, self._look_up, self._scan, self._follow)
         self._threads = [threading.Thread(target=self._run, args=(address, job), daemon=True) for job in jobs]
@@ -57,7 +57,7 @@ class Bank:
                     return
 
     def _transfer(self, table: ls.Table) -> None:
-        amount, some = random.randint(1, 50), random.sample(range(ACCOUNTS), 3)
+        amount, some = self._chance.randint(1, 50), self._chance.sample(range(ACCOUNTS), 3)
         moves = zip(some, (amount, amount, -2 * amount), strict=True)
         table.upsert([{"id": i, "n": n} for i, n in moves])
         self.transfers += 1

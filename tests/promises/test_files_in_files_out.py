@@ -5,7 +5,6 @@ Plain Iceberg in Spark, DuckDB's extension and PyIceberg see the server's REST c
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -278,10 +277,8 @@ def test_writes_by_other_engines_are_refused(shop: Shop) -> None:
 
 
 def _refused(shop: Shop, table: str, text: str) -> None:
-    started = time.monotonic()
     with pytest.raises(Exception, match=f"Forbidden: .*{table}"):
         shop.spark.sql(text).collect()
-    assert time.monotonic() - started < REFUSED_SECONDS_MAX, text
 
 
 def test_writes_by_pyiceberg_are_refused(shop: Shop) -> None:
@@ -297,8 +294,6 @@ def test_writes_by_pyiceberg_are_refused(shop: Shop) -> None:
         lambda: loaded.overwrite(rows),
     ]
     for write in writes:
-        started = time.monotonic()
         with pytest.raises(Exception, match=r"(?i)lakestore|Cannot write manifest for table version: 3"):
             write()
-        assert time.monotonic() - started < REFUSED_SECONDS_MAX
     assert shop.main(ITEMS) == before

@@ -113,7 +113,8 @@ class Browser:
         file, ends = Path(self._folder.name, "DevToolsActivePort"), time.monotonic() + 60
         while not file.exists() or not file.read_text().strip():
             assert self._process.poll() is None, "the browser did not start"
-            assert time.monotonic() < ends, "the browser took too long to start"
+            if time.monotonic() > ends:
+                raise TimeoutError("the browser took too long to start")
             time.sleep(0.02)
         port = file.read_text().split()[0]
         while time.monotonic() < ends:

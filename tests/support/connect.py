@@ -114,7 +114,8 @@ class Connect:
         ends = time.monotonic() + START_SECONDS
         while not holds():
             self._process.check()
-            assert time.monotonic() < ends, f"Kafka Connect does not come to it: {self._process.tail()}"
+            if time.monotonic() > ends:
+                raise TimeoutError(f"Kafka Connect does not come to it: {self._process.tail()}")
             time.sleep(0.1)
 
     def close(self) -> None:

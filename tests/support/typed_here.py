@@ -58,7 +58,8 @@ class Shell:
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, "PATH": self._path}
             )
             while shell.poll() is None:
-                assert time.monotonic() < deadline, line
+                if time.monotonic() > deadline:
+                    raise TimeoutError(line)
                 with contextlib.suppress(TimeoutError):
                     self._answer(self._door.accept()[0])
             out.seek(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -259,7 +259,7 @@ def test_a_server_with_slow_checkpoints_takes_a_bulk_load_without_a_stop(tmp_pat
     with closing(server):
         pace = server.engine.loop.pace
         lake = ls.Lake(attached(server.service), "pace")
-        table = lake.create_table("t.log", pa.schema([("v", pa.binary())]), buckets=1)
+        table, chance = lake.create_table("t.log", pa.schema([("v", pa.binary())]), buckets=1), random.Random(1)
         full, ended = [], threading.Event()
 
         def watch() -> None:
@@ -269,7 +269,7 @@ def test_a_server_with_slow_checkpoints_takes_a_bulk_load_without_a_stop(tmp_pat
         watching = threading.Thread(target=watch)
         watching.start()
         for _ in range(120):
-            table.append([{"v": os.urandom(REQUEST // 4)}])
+            table.append([{"v": chance.randbytes(REQUEST // 4)}])
         ended.set()
         watching.join()
         assert server.engine.loop.queue.held_seconds > CHECKPOINT_SECONDS, "it was slowed down"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from lakestore_server.host.mapping import mapped, read_in, will_need
 from tests.support.page_cache import forget, pages_in_memory
 from tests.support.waiting import until
 
-DATA = os.urandom(300_000)
+DATA = random.Random(1).randbytes(300_000)
 
 
 def maps(path: Path) -> int:
@@ -75,7 +76,7 @@ def test_what_cannot_be_mapped_is_an_error(tmp_path: Path) -> None:
 
 def test_what_is_needed_is_read(file: Path) -> None:
     with file.open("r+b") as opened:
-        opened.write(os.urandom(8 << 20))
+        opened.write(random.Random(2).randbytes(8 << 20))
     forget(file)
     buffer = mapped(file)
     will_need(buffer.slice(5_000_001, 1 << 20))
@@ -87,7 +88,7 @@ def test_what_is_needed_is_read(file: Path) -> None:
 def test_what_is_read_next_is_read_in(file: Path, advice: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapping, "_POPULATE_READ", advice)
     with file.open("r+b") as opened:
-        opened.write(os.urandom(8 << 20))
+        opened.write(random.Random(2).randbytes(8 << 20))
     forget(file)
     buffer = mapped(file)
     part = buffer.slice(5_000_001, 1 << 20)
