@@ -23,6 +23,7 @@ from lakestore_server.iceberg.schemas import Json
 from lakestore_server.state.catalog_change import CatalogChange, SetNamespace
 from tests.support.memory_ledger import MemoryLedger
 
+START_MS = 1_700_000_000_000
 UUID = "11111111-2222-4333-8444-555555555555"
 SCHEMA: Json = {
     "type": "struct",
@@ -41,12 +42,20 @@ def own_table(**options: Any) -> Table:
 
 
 @dataclass
+class CatalogClock:
+    """The catalog's clock, which a test sets."""
+
+    ms: int = START_MS + 1_000
+
+
+@dataclass
 class World:
     """Everything a test of the catalog touches."""
 
     ledger: MemoryLedger
     catalog: Catalog
     warehouse: str
+    clock: CatalogClock
 
     def create_own(self, **options: Any) -> Table:
         """A table of ours, known to the ledger."""
@@ -73,7 +82,9 @@ def world(folder: Path) -> World:
     warehouse = f"file://{folder}/warehouse"
     ledger = MemoryLedger()
     ledger.commit(CatalogChange((SetNamespace("db"),)))
-    return World(ledger, Catalog(ledger, MetadataStore(LocalStorage(warehouse)), warehouse), warehouse)
+    clock = CatalogClock()
+    store = MetadataStore(LocalStorage(warehouse))
+    return World(ledger, Catalog(ledger, store, warehouse, now_ms=lambda: clock.ms), warehouse, clock)
 
 
 def for_anyone(application: Any) -> Any:
@@ -95,7 +106,7 @@ def snapshot(number: int, parent: int | None, sequence: int, operation: str = "a
             "snapshot-id": number,
             "parent-snapshot-id": parent,
             "sequence-number": sequence,
-            "timestamp-ms": 1_700_000_000_000 + number,
+            "timestamp-ms": START_MS + number,
             "manifest-list": f"file:///m/{number}.avro",
             "schema-id": 0,
             "summary": {"operation": operation, **said},

@@ -296,6 +296,8 @@ _KINDS: Mapping[str, type[Invalid | Conflict | NotFound]] = {
 }
 """Java exception class to the error of ours that it means; all others leave the outcome unknown."""
 _CAUSES_MAX = 16
+_CLOCK_REFUSALS = ("Invalid update timestamp", "[BUG] Expected sorted")
+"""Beginnings of the texts by which Iceberg refuses a commit of its own whose time is before the table's."""
 
 
 @contextmanager
@@ -310,7 +312,7 @@ def java_errors() -> Iterator[None]:
 def plain_error(error: Py4JJavaError | PySparkException) -> LakestoreError:
     """A Java failure as an error of ours, by the classes of its causes: refused, raced, absent, or unknown outcome."""
     if isinstance(error, PySparkException):
-        return Unavailable(f"Spark failed: {str(error).splitlines()[0]}", applied="unknown")
+        return Unavailable(f"Spark failed: {_explained(str(error).splitlines()[0])}", applied="unknown")
     causes = list(_causes(error.java_exception))
     said = (str(cause.getMessage() or "").split("\n")[0] for cause in causes)
     names = [str(cause.getClass().getName()) for cause in causes]
@@ -318,7 +320,17 @@ def plain_error(error: Py4JJavaError | PySparkException) -> LakestoreError:
     kinds = {_KINDS[name] for name in names if name in _KINDS}
     # A refusal by the catalog says more than the race or the absence in which its client may have wrapped it.
     own = next((kind for kind in (Invalid, Conflict, NotFound) if kind in kinds), None)
-    return own(message) if own else Unavailable(message, applied="unknown")
+    return own(message) if own else Unavailable(_explained(message), applied="unknown")
+
+
+def _explained(message: str) -> str:
+    """The message, with what to do about it where Java's own text does not say it."""
+    if not message.startswith(_CLOCK_REFUSALS):
+        return message
+    return (
+        f"{message}: the clock of Spark's machine is over a minute behind the catalog's; set both by NTP, or wait "
+        "until it has passed the table's last change"
+    )
 
 
 def _causes(throwable: Any) -> Iterator[Any]:

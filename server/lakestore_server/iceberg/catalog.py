@@ -60,7 +60,7 @@ class Catalog:
         self.warehouse = warehouse_uri.rstrip("/")
         self.ledger, self._store = ledger, store
         self._now_ms, self._new_uuid, self._timeline = now_ms, new_uuid, timeline
-        self._contents = Contents(ledger, store, self.warehouse)
+        self._contents = Contents(ledger, store, self.warehouse, now_ms)
         self._commits = Commits(ledger, store, self._contents, now_ms=now_ms, new_uuid=new_uuid, timeline=timeline)
         self.commits = 0
         """Commits since the start."""

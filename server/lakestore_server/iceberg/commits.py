@@ -163,7 +163,7 @@ class Commits:
         requirements.check(change.requirements, None)
         now = self._now_ms()
         doc = metadata_updates.updated(
-            metadata.empty(self._new_uuid(), now), change.updates, now_ms=now, base_location=None
+            metadata.empty(self._new_uuid(), 0), change.updates, now_ms=now, base_location=None
         )
         if not doc["location"]:
             raise Invalid(f"the commit that creates {change.name} sets no schema and no location")

@@ -5,13 +5,13 @@ Reads only. Every answer is as of the ledger's last durable commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lakestore.errors import Corrupt, NotFound
 from lakestore.model import names
 from lakestore.model.table import Table
-from lakestore_server.iceberg import locations, metadata, metadata_updates, our_tables
+from lakestore_server.iceberg import document_times, locations, metadata, metadata_updates, our_tables
 from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NoSuchNamespace, NoSuchTable
 from lakestore_server.iceberg.gate import PIN_PREFIX
 from lakestore_server.iceberg.ledger import Ledger
@@ -34,8 +34,8 @@ class Name:
 class Contents:
     """Namespaces, tables and their current metadata. Thread-safe."""
 
-    def __init__(self, ledger: Ledger, store: MetadataStore, warehouse: str) -> None:
-        self._ledger, self._store, self._warehouse = ledger, store, warehouse
+    def __init__(self, ledger: Ledger, store: MetadataStore, warehouse: str, now_ms: Callable[[], int]) -> None:
+        self._ledger, self._store, self._warehouse, self._now_ms = ledger, store, warehouse, now_ms
 
     def namespace(self, name: str) -> Mapping[str, str]:
         """A namespace's properties."""
@@ -73,12 +73,14 @@ class Contents:
     def current(self, name: Name, pointer: Pointer) -> StoredMetadata:
         """The pointer's metadata; if the file was removed since, that of the pointer as it is by now."""
         try:
-            return self._store.load(pointer.location)
+            stored = self._store.load(pointer.location)
         except NotFound:
             now = self.pointer(name)
             if now == pointer:
                 raise _gone(name, pointer) from None
-            return self._store.load(now.location)
+            stored = self._store.load(now.location)
+        doc = document_times.lowered(stored.doc, self._now_ms())
+        return stored if doc is stored.doc else StoredMetadata(stored.location, doc, b"")
 
     def resolved(self, name: Name) -> tuple[Name, Table | None]:
         """The table of a name, and the version if the table is ours and the name has a version."""

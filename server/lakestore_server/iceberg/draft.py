@@ -27,7 +27,8 @@ class Draft:
         self.snapshots = snapshot_ids(base)
         self.added: set[int] = set()
         self.was_main: set[int] = set()
-        self.updated_ms: int | None = None
+        self.time_ms = int(base["last-updated-ms"])
+        self._is_touched = False
         self.last_schema: int | None = None
         self.last_spec: int | None = None
         self.last_order: int | None = None
@@ -56,11 +57,22 @@ class Draft:
         if not self.changed:
             return self.base
         self._check()
-        self.doc["last-updated-ms"] = self.updated_ms if self.updated_ms is not None else self.now_ms
+        self.touch()
+        self.doc["last-updated-ms"] = self.time_ms
         self.doc["snapshot-log"] = self._snapshot_log()
         if base_location is not None:
             self.doc["metadata-log"] = self._metadata_log(base_location)
         return self.doc
+
+    def touch(self, snapshot_ms: int | None = None) -> None:
+        """Move the document's time to a new snapshot's, or to the catalog's if no change has moved it yet.
+
+        It never goes back, and a client whose clock is ahead does not move it ahead of the catalog's.
+        """
+        if snapshot_ms is None and self._is_touched:
+            return
+        self.time_ms = max(self.time_ms, self.now_ms if snapshot_ms is None else min(snapshot_ms, self.now_ms))
+        self._is_touched = True
 
     def _check(self) -> None:
         doc = self.doc

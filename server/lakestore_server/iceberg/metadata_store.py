@@ -23,7 +23,7 @@ import orjson
 from obstore.store import from_url
 
 from lakestore.errors import Corrupt, Invalid, NotFound, Unavailable
-from lakestore_server.iceberg import locations, metadata
+from lakestore_server.iceberg import document_times, locations, metadata
 from lakestore_server.iceberg.schemas import Json
 
 log = logging.getLogger("lakestore.catalog")
@@ -234,9 +234,11 @@ class MetadataStore:
                 return found
         data = self._read(location)
         try:
-            stored = StoredMetadata(location, metadata.normal(orjson.loads(data)), data)
+            read = metadata.normal(orjson.loads(data))
         except (orjson.JSONDecodeError, Invalid) as error:
             raise Corrupt(f"{location} is not readable table metadata: {error}") from error
+        doc = document_times.raised(read)
+        stored = StoredMetadata(location, doc, data if doc is read else orjson.dumps(doc))
         self._remember(stored)
         return stored
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from lakestore.errors import Conflict, Invalid
 from lakestore_server.iceberg import schemas
+from lakestore_server.iceberg.document_times import SKEW_MS
 from lakestore_server.iceberg.draft import Draft
-from lakestore_server.iceberg.metadata import MAIN, NO_SNAPSHOT, by_id, check_format, empty, main_of, snapshot_of
+from lakestore_server.iceberg.metadata import MAIN, NO_SNAPSHOT, by_id, check_format, empty, main_of
 from lakestore_server.iceberg.schemas import Json
 
 LAST_ADDED = -1
@@ -165,13 +166,19 @@ def _add_snapshot(draft: Draft, update: Json) -> None:
     last = draft.doc["last-sequence-number"]
     if sequence <= last and "parent-snapshot-id" in snapshot:
         raise Conflict(f"snapshot {number} has sequence number {sequence}, but the table is at {last}: make it anew")
+    late = int(draft.base["last-updated-ms"]) - timestamp
+    if late > SKEW_MS:
+        raise Conflict(
+            f"snapshot {number} is {late // 1000:,} s older than the table's last change: make it anew, and set the "
+            "clocks of this client and of the catalog by NTP if they differ"
+        )
     if draft.doc["format-version"] >= 3:
         _take_row_ids(draft, snapshot)
     draft.append("snapshots", snapshot)
     draft.snapshots.add(number)
     draft.added.add(number)
     draft.put("last-sequence-number", max(last, sequence))
-    draft.updated_ms = timestamp
+    draft.touch(timestamp)
 
 
 def _take_row_ids(draft: Draft, snapshot: Json) -> None:
@@ -196,18 +203,15 @@ def _set_snapshot_ref(draft: Draft, update: Json) -> None:
         return
     if number not in draft.snapshots:
         raise Invalid(f"ref {name!r} cannot name snapshot {number}, which is not in the table")
-    if number in draft.added:
-        draft.updated_ms = _number(snapshot_of(draft.doc, number) or {}, "timestamp-ms")
     if name == MAIN:
         _move_main(draft, number)
     draft.put("refs", {**draft.doc["refs"], name: ref})
 
 
 def _move_main(draft: Draft, number: int) -> None:
-    if draft.updated_ms is None:
-        draft.updated_ms = draft.now_ms
+    draft.touch()
     if main_of(draft.doc) != number:
-        draft.append("snapshot-log", {"timestamp-ms": draft.updated_ms, "snapshot-id": number})
+        draft.append("snapshot-log", {"timestamp-ms": draft.time_ms, "snapshot-id": number})
         draft.put("current-snapshot-id", number)
     draft.was_main.add(number)
 

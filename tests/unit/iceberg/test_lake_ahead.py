@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,7 @@ class World:
         head = state.logs[0].at_head
         epoch = self.server.engine.view.tierer_epoch
         updates = tier(number, parent, [start], [head.end], epoch=epoch, sums=[head.live_sum], records=head.live_rows)
+        updates[0]["snapshot"]["timestamp-ms"] = time.time_ns() // 1_000_000
         self.server.catalog.commit([TableChange(Name("a", "log"), [], updates)])
 
     def snapshot(self) -> int:
