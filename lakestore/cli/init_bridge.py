@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,17 @@ def _of_topic(cluster: Cluster, source: SourceSpec, topic: str, table: str) -> s
         there = ", ".join(name for name in cluster.topics() if not name.startswith("__"))
         raise NotFound(f"there is no topic {topic!r} at {source.bootstrap}: there are {there or 'none'}") from error
     require_topic(facts, source.bootstrap)
-    return first_file(source, cluster.sampled(facts, SAMPLES), table=table)
+    return first_file(source, cluster.sampled(facts, SAMPLES), table=table, choose=_chosen)
+
+
+def _chosen(field: str, kind: str, odd: int, count: int) -> bool:
+    """The answer of whoever sits at the terminal; without one the column takes everything as text."""
+    if not sys.stdin.isatty():
+        return False
+    say = (
+        f"{field} is no {kind} in {odd:,} of {count:,} samples. Make it {kind}, so that such records are dead letters?"
+    )
+    return click.confirm(say, default=False, err=True)
 
 
 def _of_server(cluster: Cluster, source: SourceSpec, prefix: str) -> str:

@@ -7,6 +7,7 @@ dropped or changed otherwise.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 REFRESH_SECONDS = 10.0
 """Between looks for tables that were altered."""
 _NO_TABLE = "no-table"
+_LOG = logging.getLogger("lakestore.bridge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +202,13 @@ class Told:
         schema: pa.Schema | None = None
         if records is not None and len(records):
             if topic.format == "json" and topic.wire != "confluent":
-                schema = inferred(records).schema
+                found = inferred(records)
+                schema = found.schema
+                for path, (kind, many) in found.odd.items():
+                    text = (
+                        "topic %s: field %s is %s, which %d of the first %d records do not fit: they are dead letters"
+                    )
+                    _LOG.info(text, name, path, kind, many, found.records)
             else:
                 decoded = decoder.decode(records, None)
         schema = decoder.schema() if schema is None else schema

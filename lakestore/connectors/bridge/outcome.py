@@ -88,6 +88,8 @@ class Decoded:
     envelope: pa.StructArray | None = None
     """Parts of change events beside the row, for columns and versions: op, ts_ms, ts_us, ts_ns, source, transaction
     and `position`, the place in the source as a number. Same length as rows; null for a tombstone."""
+    truncates: Sequence[tuple[Ints, pa.StructArray]] = ()
+    """Records that empty their source's table, with their origins."""
     extra: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Fields that records have and nothing reads, as `a.b`, with a guess of their type; of formats without a schema,
     and from samples of a block once such a field is known."""
@@ -123,3 +125,5 @@ class Mapped:
     """Reason to records, as in `Decoded`; the mapping adds filtered and not-routed."""
     extra: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Fields that records have and nothing reads, with a guess of their type."""
+    truncates: Mapping[str, int] = field(default_factory=dict)
+    """Table to the last record that empties it; the table may be a log, or not be there."""

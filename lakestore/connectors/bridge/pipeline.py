@@ -11,8 +11,10 @@ import pyarrow as pa
 from lakestore.connectors.bridge.drift.watching import Drift
 from lakestore.connectors.bridge.formats.decoding import Decoder
 from lakestore.connectors.bridge.mapping.inputs import Inputs
+from lakestore.connectors.bridge.mapping.letter_tables import LetterTables
 from lakestore.connectors.bridge.mapping.mapping import Ends, TopicMapping, refuse_companions, settled
 from lakestore.connectors.bridge.mapping.routing import first_table
+from lakestore.connectors.bridge.mapping.truncates import truncated
 from lakestore.connectors.bridge.outcome import TOMBSTONE, Decoded, Mapped
 from lakestore.connectors.bridge.records import Ints, Records
 from lakestore.connectors.bridge.spec import CHANGES, TopicSpec
@@ -40,13 +42,17 @@ class Pipeline:
         self._drift = drift
         self.decoder, self.keys = decoder, keys
         self.mapping = TopicMapping(topic, tables, limits)
+        self._letters = LetterTables(topic)
+        self._tables = tables
 
     def process(self, records: Records) -> Mapped:
         """The ends of a block's records."""
         ends = Ends()
-        name = first_table(self.topic, records.topic)
         decoded = self._decoded(records)
-        ends.reject(name, decoded.rejects)
+        self._letters.note(decoded.origin)
+        for name, rejects in self._letters.parted(records, decoded.rejects).items():
+            ends.reject(name, rejects)
+        name = first_table(self.topic, records.topic)
         passed = dict(decoded.passed)
         tombstones = passed.pop(TOMBSTONE, None) if self.topic.format not in CHANGES else None
         for reason, left in passed.items():
@@ -62,7 +68,10 @@ class Pipeline:
         if self._drift is not None:
             for table in list(ends.rejects):
                 ends.rejects[table] = list(self._drift.told(table, records.topic, ends.rejects[table]))
-        return settled(records, ends, decoded.extra)
+        mapped = settled(records, ends, decoded.extra)
+        if not decoded.truncates:
+            return mapped
+        return truncated(mapped, decoded, self.topic, records, self._tables)
 
     def _decoded(self, records: Records) -> Decoded:
         """The rows of values, of tables that have followed what is new in them."""

@@ -100,6 +100,40 @@ def test_tables_of_change_events_have_the_names_and_keys_of_their_source(lake: l
     again.process(records([{"heartbeat": 1}]))
 
 
+def test_one_odd_record_in_a_thousand_does_not_make_a_column_text(lake: ls.Lake) -> None:
+    values: list[Any] = [{"qty": number} for number in range(1_001)] + [{"qty": "many"}]
+    assert "- {name: qty, type: int64}     # 1 of 1,002 samples would be dead letters" in first_file(
+        SourceSpec("", "h:1", "g"), records(values, "orders")
+    )
+    mapped = pipeline(lake, "topic: t, table: d.t").process(records(values))
+    assert lake.table("d.t").definition.column("qty").type == "int64"
+    assert [each.record for each in mapped.rejects["d.t"]] == [1_001]
+
+
+@pytest.mark.parametrize(
+    ("topic", "template", "dead"),
+    [
+        ("t", "{schema}.{table}", ["public.orders", "public.products"]),
+        ("shop.app.kitchen", "n_{schema}.{table}", ["n_public.orders", "n_public.products"]),
+        ("t", "d.all", ["d.all"]),
+    ],
+)
+def test_dead_letters_of_a_table_lie_in_one_place(lake: ls.Lake, topic: str, template: str, dead: list[str]) -> None:
+    text = f"pattern: '.*', format: debezium-json, table: '{template}'"
+    events = [event("c", {"id": 1}), event("c", None), event("t", None, "orders"), event("c", {"id": 1}, "orders")]
+    mapped = pipeline(lake, text, topic).process(records(events, topic, keys=[{"id": 1}] * 4))
+    assert sorted(mapped.rejects) == dead
+    assert sum(map(len, mapped.rejects.values())) == 2
+
+
+def test_a_record_that_tells_no_origin_is_a_dead_letter_of_the_one_table_of_its_topic(lake: ls.Lake) -> None:
+    text = "pattern: '.*', format: debezium-json, table: '{schema}.{table}'"
+    way = pipeline(lake, text, "shop.app.kitchen")
+    assert list(way.process(records([b"{"], "shop.app.kitchen")).rejects) == ["app.kitchen"], "by the topic's name"
+    way.process(records([event("c", {"id": 1})], "shop.app.kitchen", keys=[{"id": 1}]))
+    assert list(way.process(records([b"{"], "shop.app.kitchen")).rejects) == ["public.products"], "by its rows"
+
+
 @pytest.mark.parametrize(
     ("values", "form"),
     [
@@ -157,7 +191,11 @@ def test_a_first_file_tells_of_odd_samples_and_of_the_records_key() -> None:
     samples = records(values, "orders", [value["id"] for value in values])
     text = first_file(SourceSpec("", "h:1", "g"), samples)
     assert "    # primary_key: [id]     # the key of every sample" in text
-    assert "- {name: n, type: string}     # float64 in 19 of 20 samples" in text
+    assert "- {name: n, type: string}     # float64 would make dead letters of 1 of 20 samples" in text
+    asked = []
+    chosen = first_file(SourceSpec("", "h:1", "g"), samples, choose=lambda *question: not asked.append(question))
+    assert asked == [("n", "float64", 1, 20)]
+    assert "- {name: n, type: float64}     # 1 of 20 samples would be dead letters; type: string takes all" in chosen
     assert "- {name: s, type: string}\n" in text
     assert spec_file.parse(text, "bridge.yaml").topics[0].tables[0].primary_key == ()
 

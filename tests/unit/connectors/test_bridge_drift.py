@@ -95,7 +95,8 @@ class Shop:
         self.lake, self.server = lake, server
         self.clock = [100.0]
         spec = TopicSpec("", "orders", target=TableSpec("shop.orders", ("id",)), format="avro")
-        self.tables = {"shop.orders": orders(lake).definition}
+        there = [each for each in lake.tables() if each.name == "shop.orders"]
+        self.tables = {"shop.orders": (there[0] if there else orders(lake)).definition}
         watch = Watch(lake, "shop", spec, self.tables, lambda: self.clock[0])
         decoder = AvroRecords(registry=Registry(RegistrySpec(server.url, {"max.retries": "0"})))
         self.pipeline = Pipeline(spec, self.tables, decoder, drift=watch)
@@ -169,6 +170,48 @@ def test_a_type_that_holds_nothing_of_the_old_one_waits_in_the_dead_letters(
     shop.clock[0] += REFRESH_SECONDS
     mapped = shop.sent(1, fields, {"id": 1, "n": "many", "who": None})
     assert rows(mapped) == [{"id": 1, "n_1": None, "who": None, "n": "many"}]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_column_that_changes_twice_leaves_no_proposal_that_nobody_can_approve(
+    lake: ls.Lake, registry: FaultyRegistry, first: int
+) -> None:
+    shop = Shop(lake, registry)
+    who: Json = ["null", "string"]
+    versions: list[tuple[dict[str, Json], Any]] = [
+        ({"id": "long", "n": {"type": "map", "values": "long"}, "who": who}, {"a": 1}),
+        ({"id": "long", "n": {"type": "array", "items": "long"}, "who": who}, [1, 2]),
+    ]
+    for number, (fields, value) in enumerate(versions):
+        shop.sent(number, fields, {"id": number, "n": value, "who": None})
+    found = proposals.listed(lake)
+    assert [each["state"] for each in found] == ["proposed", "proposed"]
+    proposals.decide(lake, found[first]["id"], approve=True)
+    states = {each["id"]: each["state"] for each in proposals.listed(lake)}
+    assert states == {found[first]["id"]: "approved", found[1 - first]["id"]: "superseded"}
+    with pytest.raises(Conflict, match=r"earlier state of table shop\.orders and is superseded"):
+        proposals.decide(lake, found[1 - first]["id"], approve=True)
+    shop.clock[0] += REFRESH_SECONDS
+    fields, value = versions[1 - first]
+    shop.sent(2, fields, {"id": 7, "n": value, "who": None})
+    (again,) = [each for each in proposals.listed(lake) if each["state"] == "proposed"]
+    proposals.decide(lake, again["id"], approve=True)
+    shop.clock[0] += REFRESH_SECONDS
+    assert rows(shop.sent(2, fields, {"id": 7, "n": value, "who": None}))[0]["n"] in (value, [("a", 1)])
+
+
+def test_a_proposal_that_its_table_takes_no_more_is_superseded(lake: ls.Lake, registry: FaultyRegistry) -> None:
+    shop = Shop(lake, registry)
+    fields: dict[str, Json] = {"id": "long", "n": "string", "who": ["null", "string"]}
+    shop.sent(1, fields, {"id": 1, "n": "many", "who": None})
+    (proposal,) = proposals.listed(lake)
+    lake.table("shop.orders").alter(RenameColumn("n", "n_1"))
+    with pytest.raises(Conflict, match="is superseded"):
+        proposals.decide(lake, proposal["id"], approve=True)
+    assert [each["state"] for each in proposals.listed(lake)] == ["superseded"]
+    lake.table("shop.orders").alter(RenameColumn("n_1", "n"))
+    Shop(lake, registry).sent(1, fields, {"id": 1, "n": "many", "who": None})
+    assert [each["state"] for each in proposals.listed(lake)] == ["proposed"]
 
 
 def test_a_required_field_that_is_gone_waits(lake: ls.Lake, registry: FaultyRegistry) -> None:

@@ -45,6 +45,10 @@ from tests.support.bridge_blocks import block, check_decoded
         (['{"x":1}', '{"y":"a"}', "null"], "struct<x: int64, y: string>"),
         (['{"x":1}', "[]"], "string"),
         (["NaN", "1"], "float64"),
+        (['"NaN"', "1.5"], "float64"),
+        (['"-Infinity"', "1"], "float64"),
+        (['"NaN"'], "string"),
+        (['"NaN"', '"x"', "1"], "string"),
     ],
 )
 def test_field_has_the_type_that_holds_its_samples(texts: list[str], kind: str) -> None:
@@ -63,6 +67,21 @@ def test_what_is_missing_and_what_is_no_json_is_counted() -> None:
     found = inferred(block(values))
     assert found.schema.names == ["a", "b"]
     assert (found.records, found.unread, dict(found.missing)) == (3, 1, {"b": 2})
+
+
+def test_nearly_all_samples_decide_and_the_odd_ones_are_counted() -> None:
+    rows: list[dict[str, Any]] = [{"qty": at, "in": {"day": "2026-01-01"}, "l": [at]} for at in range(1_001)]
+    rows.append({"qty": "many", "in": {"day": "soon"}, "l": [1]})
+    found = inferred(block([json.dumps(row).encode() for row in rows]))
+    assert {part.name: type_name(part.type, part.name) for part in found.schema} == {
+        "qty": "int64", "in": "struct<day: date>", "l": "list<int64>",
+    }  # fmt: skip
+    assert dict(found.odd) == {"qty": (pa.int64(), 1), "in.day": (pa.date32(), 1)}
+    assert not found.mixed
+    found = inferred(block([json.dumps(row).encode() for row in rows[-20:]]))
+    assert (found.schema.field("qty").type, dict(found.mixed), dict(found.odd)) == (
+        pa.string(), {"qty": (pa.int64(), 1)}, {},
+    )  # fmt: skip
 
 
 def test_candidates_for_a_key() -> None:

@@ -140,6 +140,10 @@ def _topic(place: Place, known: Mapping[str, SourceSpec], secrets: Secrets) -> T
         unavailable=_unavailable(keys, form),
         line=place.line,
     )
+    if found.transactions and any(table.truncate == "follow" for table in found.tables):
+        raise place.refused(
+            "follows TRUNCATEs, which takes commits of its own, and has whole transactions: say one of them"
+        )
     _check_schema(place, keys, found, known[source])
     return found
 

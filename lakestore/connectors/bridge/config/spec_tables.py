@@ -124,6 +124,10 @@ def _check_table(place: Place, keys: Mapping[str, Place], table: TableSpec, form
     keyed = bool(table.primary_key) or form.startswith("debezium")
     if table.events and not form.startswith("debezium"):
         raise keys["events"].refused("is about change events: say a debezium format")
+    if table.truncate == "follow" and not form.startswith("debezium"):
+        raise keys["truncate"].refused("follows TRUNCATEs of change events: say a debezium format")
+    if table.truncate == "follow" and (table.version or "merge" in table.options):
+        raise keys["truncate"].refused("follows by the position in the topic: leave out version and merge")
     if table.version and not keyed:
         raise keys["version"].refused("decides between rows of one key: name a primary_key")
     name = re.sub(r"\{[^{}]*\}", "x", table.table)

@@ -1,4 +1,9 @@
-"""Proposals: changes of a table that somebody is to decide about, in an ordinary table beside it."""
+"""Proposals: changes of a table that somebody is to decide about, in an ordinary table beside it.
+
+A proposal is about the table as it was. Once one is approved, the open ones that change the same columns are
+superseded, and so is one whose steps the table no longer takes. If records still need a change, it is proposed again
+for the table as it is then.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ if TYPE_CHECKING:
     from lakestore.client.table import Table
 
 SUFFIX = "__proposals"
-PROPOSED, APPROVED, REJECTED = "proposed", "approved", "rejected"
+PROPOSED, APPROVED, REJECTED, SUPERSEDED = "proposed", "approved", "rejected", "superseded"
 _COLUMNS = ("id", "bridge", "topic", "change", "steps", "state")
 _SCHEMA = pa.schema(
     [
@@ -39,7 +44,7 @@ def propose(lake: Lake, table: str, bridge: str, topic: str, change: Change, now
     found = _made(lake, table)
     id = change.id(table)
     row = _row(lake, found.name, id)
-    if row is None:
+    if row is None or row["state"] == SUPERSEDED:
         said = (id, bridge, topic, change.words, evolution.to_json(change.steps), PROPOSED)
         row = {**dict(zip(_COLUMNS, said, strict=True)), "proposed_at": now, "decided_at": None}
         found.upsert(pa.Table.from_pylist([row], _SCHEMA))
@@ -77,12 +82,48 @@ def decide(lake: Lake, id: str, *, approve: bool, now: datetime | None = None) -
         steps = evolution.from_json(row["steps"])
         if not steps:
             raise Invalid(f"proposal {id} has no steps that would settle it: {row['change']}")
+        if row["state"] == SUPERSEDED:
+            raise _stale(id, table)
         target = lake.table(table)
         if not _is_done(target, steps):
-            target.alter(*steps)
+            try:
+                target.alter(*steps)
+            except Invalid as error:
+                _store(lake, table, [row | {"state": SUPERSEDED, "decided_at": now or datetime.now(UTC)}])
+                raise _stale(id, table) from error
+        _supersede(lake, table, row, now or datetime.now(UTC))
     row |= {"state": state, "decided_at": now or datetime.now(UTC)}
-    lake.table(table_of(table)).upsert(pa.Table.from_pylist([row], _SCHEMA))
+    _store(lake, table, [row])
     return {"table": table, **row}
+
+
+def _store(lake: Lake, table: str, rows: list[dict[str, Any]]) -> None:
+    lake.table(table_of(table)).upsert(pa.Table.from_pylist(rows, _SCHEMA))
+
+
+def _stale(id: str, table: str) -> Conflict:
+    return Conflict(
+        f"proposal {id} is about an earlier state of table {table} and is superseded: replay the dead letters that wait"
+        f" (lakestore dlq replay {table} --code waits-for-proposal), and what they still need is proposed anew"
+    )
+
+
+def _supersede(lake: Lake, table: str, approved: dict[str, Any], now: datetime) -> None:
+    """Close the open proposals that change a column which the approved one has changed."""
+    columns = _columns(approved)
+    stale = []
+    for row in listed(lake, table):
+        row.pop("table")
+        if row["id"] != approved["id"] and row["state"] == PROPOSED and _columns(row) & columns:
+            stale.append(row | {"state": SUPERSEDED, "decided_at": now})
+    if stale:
+        _store(lake, table, stale)
+
+
+def _columns(row: dict[str, Any]) -> set[str]:
+    """The columns that the steps of a proposal name."""
+    steps = evolution.from_json(row["steps"])
+    return {name for step in steps for name in (getattr(step, "name", ""), getattr(step, "to", "")) if name}
 
 
 def _is_done(table: Table, steps: list[evolution.Step]) -> bool:

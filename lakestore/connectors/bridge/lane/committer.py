@@ -25,6 +25,7 @@ from lakestore.connectors.bridge.lane.seen import Counts
 from lakestore.connectors.bridge.lane.source import Source
 from lakestore.connectors.bridge.lane.starts import Starts
 from lakestore.connectors.bridge.lane.targets import Targets
+from lakestore.connectors.bridge.lane.truncation import empty
 from lakestore.connectors.bridge.lane.writing import Part, steps_of
 from lakestore.connectors.bridge.outcome import Mapped, Op, Reject, Stage, TableRows
 from lakestore.connectors.bridge.records import Records
@@ -143,6 +144,9 @@ class Committer:
     def commit(self, batch: Batch) -> None:
         """Commit a batch; `Halt` behind what could be committed where the policy is to fail."""
         self._confirm(batch)
+        for records, mapped in zip(batch.blocks, batch.mapped, strict=True):
+            for table, record in mapped.truncates.items():
+                empty(self._lake, table, records, record)
         if batch.cuts:
             self._commit_whole(batch)
             return

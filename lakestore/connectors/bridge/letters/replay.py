@@ -18,6 +18,7 @@ from lakestore.connectors.bridge import dead_letters
 from lakestore.connectors.bridge.lane.carry_over import carry_over, live_rows
 from lakestore.connectors.bridge.lane.stages import Pipeline
 from lakestore.connectors.bridge.lane.targets import Targets
+from lakestore.connectors.bridge.lane.truncation import empty
 from lakestore.connectors.bridge.lane.writing import Step, steps_of
 from lakestore.connectors.bridge.letters.letters import STORED, Selection, Taking, chunks
 from lakestore.connectors.bridge.outcome import Mapped, Op, Reject, Stage, TableRows
@@ -119,6 +120,8 @@ class Replay:
         mapped = self._pipeline(records.topic, records.topic_id).process(records)
         for rows in mapped.tables:
             self._check_order(rows.table)
+        for table, record in mapped.truncates.items():
+            empty(self._lake, table, records, record)
         try:
             self._commit(letters, mapped, taking)
         except (Invalid, Exhausted) as error:

@@ -41,6 +41,7 @@ _USUAL = {TOMBSTONE, "heartbeat", "transaction-marker", "schema-change", "messag
 """Reasons for which records are left out whatever the file says."""
 _TYPED = {"wrong-type", "not-a-number", "out-of-range", "bad-base64", "unsure-decimal", "mixed-array"}
 """Codes of values that a column of another type would take."""
+_SEND_TRUNCATES = '"skipped.operations": "none" in the connector, and truncate: follow in bridge.yaml'
 _TRUNCATE = rb'"op"\s*:\s*"t"'
 
 
@@ -135,10 +136,14 @@ def _topic(
         yield Finding(Level.OK, f"topic {name}", told, "sampled")
         yield from _samples(topic, name, records, assembly, lake)
         yield from _keys(topic, name, records, assembly, facts)
+        if facts.partitions > 1 and any(table.truncate == "follow" for table in topic.tables):
+            say = f"has {facts.partitions} partitions, so the order of a TRUNCATE and other events is lost"
+            mend = "a topic of one partition, or truncate: ignore"
+            yield Finding(Level.WARNS, f"topic {name}", say, "truncate-order", mend)
         seen_truncate |= bool(pc.any(pc.match_substring_regex(records.values, _TRUNCATE)).as_py())
     if topic.format in CHANGES and not seen_truncate:
         say = "Debezium sends no TRUNCATE unless it is told to, so rows that one removes stay here"
-        yield Finding(Level.NOTE, said, say, "truncate", '"skipped.operations": "none" in the connector')
+        yield Finding(Level.NOTE, said, say, "truncate", _SEND_TRUNCATES)
     if len(names) > TOPICS_SAMPLED:
         yield Finding(Level.NOTE, said, f"{len(names):,} topics, of which {TOPICS_SAMPLED} were sampled")
 

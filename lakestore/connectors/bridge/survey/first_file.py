@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +27,8 @@ MOST = 0.9
 """The share of records that must look so."""
 NAME_CHARS_MAX = 200
 """Characters of a bridge's name, of which bridge.yaml takes no more; topics have up to 249."""
+Choose = Callable[[str, str, int, int], bool]
+"""Whether a field has a type that some samples do not fit: field, type, number of these samples, of all."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORMATS: dict[str, Format] = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json"}
 _ENVELOPE = {"op", "source", "before", "after"}
@@ -88,8 +90,11 @@ def table_of(topic: str) -> str:
     return f"kafka.{name if _IDENTIFIER.fullmatch(name) else f'_{name}'}"
 
 
-def first_file(source: SourceSpec, records: Records, *, table: str = "") -> str:
-    """The text of a bridge.yaml for the records' topic; its source is said without options, which may be secrets."""
+def first_file(source: SourceSpec, records: Records, *, table: str = "", choose: Choose = lambda *_: False) -> str:
+    """The text of a bridge.yaml for the records' topic; its source is said without options, which may be secrets.
+
+    `choose` decides about a field that has one type in most samples and another in too many to leave them out.
+    """
     form = format_of(records, registry_of(source))
     topic = TopicSpec(source.name, records.topic, target=TableSpec(table or table_of(records.topic)), format=form)
     spec = BridgeSpec(re.sub(r"[^A-Za-z0-9._-]", "-", records.topic)[:NAME_CHARS_MAX], {source.name: source}, (topic,))
@@ -102,7 +107,7 @@ def first_file(source: SourceSpec, records: Records, *, table: str = "") -> str:
         f"    table: {topic.tables[0].table}",
         f"    format: {form}",
         *_key(topic, records, told, source),
-        *_columns(told, form, records),
+        *_columns(told, form, records, choose),
         "    start: earliest",
         "    on_error: dlq",
     ]
@@ -152,7 +157,7 @@ def _key(topic: TopicSpec, records: Records, told: Told, source: SourceSpec) -> 
     ]
 
 
-def _columns(told: Told, form: Format, records: Records) -> list[str]:
+def _columns(told: Told, form: Format, records: Records, choose: Choose) -> list[str]:
     if form == "raw":
         return ["    columns:", *(f"      - {{name: {name}, type: binary, from: {name}}}" for name in ("key", "value"))]
     if told.schema is None:
@@ -160,12 +165,26 @@ def _columns(told: Told, form: Format, records: Records) -> list[str]:
     if form != "json":
         why = "left out, so they are those of the schema, and follow it"
         return [f"    # columns:       # {why}:", *_listed(told.schema, "    #   ")]
-    mixed = inferred(records).mixed
-    odd = {
-        name: f"     # {type_name(kind, name)} in {many:,} of {len(records):,} samples"
-        for name, (kind, many) in mixed.items()
-    }
-    return [f"    columns:         # as in {len(records):,} samples", *_listed(told.schema, "      ", odd)]
+    found = inferred(records)
+    schema, odd = told.schema, {}
+    for path, (_, many) in found.odd.items():
+        name = path.split(".")[0]
+        odd[name] = _lost(many, found.records, "" if path == name else path)
+    for name, (kind, many) in found.mixed.items():
+        text = type_name(kind, name)
+        if choose(name, text, many, found.records):
+            at = schema.get_field_index(name)
+            schema = schema.set(at, schema.field(at).with_type(kind))
+            odd[name] = _lost(many, found.records, "")
+        else:
+            odd[name] = f"     # {text} would make dead letters of {many:,} of {found.records:,} samples"
+    return [f"    columns:         # as in {len(records):,} samples", *_listed(schema, "      ", odd)]
+
+
+def _lost(many: int, count: int, path: str) -> str:
+    """The comment of a column that some samples do not fit."""
+    whose = f" for {path}" if path else ""
+    return f"     # {many:,} of {count:,} samples would be dead letters{whose}; type: string takes all"
 
 
 def _listed(schema: pa.Schema, before: str, behind: Mapping[str, str] | None = None) -> list[str]:

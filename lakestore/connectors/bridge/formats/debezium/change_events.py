@@ -72,6 +72,8 @@ class Block:
     passed: dict[str, list[int]]
     keys: pa.StructArray | None
     """Keys of all records of the block; null where a key is none or could not be read."""
+    truncates: list[Events] = field(default_factory=list)
+    """The events that empty a table."""
     plain_keys: bool = False
     """Whether the ids of documents among the keys are plain texts already."""
 
@@ -120,7 +122,10 @@ class Changes:
         empty = put & part.after.is_null().to_numpy(zero_copy_only=False)
         for row in part.rows[empty].tolist():
             block.rejects.append(_refused(row, "no-after", _NO_AFTER, "value.after"))
-        self._others(part.rows[~(put | delete)], ops, block)
+        other = ~(put | delete)
+        self._others(part.rows[other], ops, block)
+        if self._policy.truncate == "follow" and (ops[part.rows] == "t").any():
+            block.truncates.append(part.where(ops[part.rows] == "t"))
         keyless = delete & _keyless(part, block.keys)
         for row in part.rows[keyless].tolist():
             block.rejects.append(_refused(row, "no-key", "a delete has neither a key nor a before-image", "key"))
@@ -228,7 +233,7 @@ _ALONE = (
     "the record has no value (a tombstone), and no delete of its key is before it, and tombstone: dlq says so: "
     "say tombstone: ignore to leave such records out, or delete"
 )
-_TRUNCATED = "the source table was truncated; empty the table, or say `truncate: ignore` to leave its rows"
+_TRUNCATED = "the source table was truncated; empty the table, or say `truncate: follow` or `ignore`"
 
 
 def _refused(row: int, code: str, sentence: str, path: str) -> Reject:
@@ -289,6 +294,7 @@ def _assembled(records: Records, block: Block, parts: Sequence[_Part]) -> Decode
         sorted(block.rejects, key=lambda reject: reject.record),
         {reason: np.array(sorted(found), np.int64) for reason, found in block.passed.items()},
         envelope=_envelope(head, position),
+        truncates=[(each.rows, _origin(each.head)) for each in block.truncates],
     )
 
 

@@ -31,6 +31,11 @@ _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 _BASE64_ONLY = r"^[A-Za-z0-9+/]+={0,2}$"
 _NUMBER_ONLY = r"^[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?$"
 """Digits alone are both, where their count is a multiple of four."""
+_END_OF_DAY = r"^24:00(:00(\.0+)?)?(Z|[+]00:00)?$"
+_NO_TIME = (
+    "a time of day is outside of a day, as 24:00:00 of PostgreSQL is, and no time column takes it: declare the column"
+    " with type: string or int64 in an entry of its own for the topic"
+)
 
 
 @dataclass(slots=True)
@@ -126,6 +131,8 @@ def _leaf(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
         return _decimal(array, kind, path, faults)
     if t.is_binary(target) or t.is_large_binary(target) or t.is_fixed_size_binary(target):
         return _bytes(array, target, path, faults)
+    if t.is_integer(array.type) and t.is_string(target) and kind.name in TIMES:
+        return _text_of_time(array, TIMES[kind.name], path, faults)
     if t.is_integer(array.type) and t.is_temporal(target):
         return _time_of_number(array, kind, path, faults)
     if t.is_string(array.type) and t.is_temporal(target):
@@ -167,7 +174,7 @@ def _time_of_number(array: pa.Array, kind: Kind, path: str, faults: Faults) -> p
     if t.is_time(target):
         nanos = TIMES.get(kind.name, 1_000)
         wrong = pc.or_(pc.less(array, 0), pc.greater_equal(array, _DAY_NANOS // nanos))
-        faults.add(wrong, "out-of-range", "a time of day is outside of a day; take the column as a number", path)
+        faults.add(wrong, "out-of-range", _NO_TIME, path)
         micros = _micros(pc.if_else(wrong, pa.scalar(None, array.type), array), nanos, path, faults)
         return _cast(micros.cast(pa.time64("us")), target, path, faults)
     nanos = TIMESTAMPS.get(kind.name, 1_000)
@@ -198,8 +205,26 @@ def _time_of_text(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.
     text = pc.replace_substring_regex(array, r"(\.[0-9]{6})[0-9]+", r"\1")
     if t.is_timestamp(target) and (kind.name == ZONED or target.tz):
         return _cast(text, target, path, faults)
-    text = pc.replace_substring_regex(text, r"Z$", "")
+    if t.is_time(target):
+        ends = pc.match_substring_regex(text, _END_OF_DAY)
+        faults.add(ends, "out-of-range", _NO_TIME, path)
+        text = pc.if_else(ends, pa.scalar(None, text.type), text)
+    text = pc.replace_substring_regex(text, r"(Z|[+]00:00)$", "")
+    if t.is_time(target):  # Arrow casts no text to a time of a day
+        moments = _cast(pc.binary_join_element_wise("1970-01-01T", text, ""), pa.timestamp("us"), path, faults)
+        return moments.cast(target)
     return _cast(text, target, path, faults)
+
+
+def _text_of_time(array: pa.Array, nanos: int, path: str, faults: Faults) -> pa.Array:
+    """Times of a day that come as numbers, as texts; a text also takes the end of a day."""
+    day = _DAY_NANOS // nanos
+    wrong = pc.or_(pc.less(array, 0), pc.greater(array, day))
+    faults.add(wrong, "out-of-range", "a time of day is outside of a day", path)
+    ends = pc.equal(array, day)
+    inside = pc.if_else(pc.or_(wrong, ends), pa.scalar(None, array.type), array)
+    texts = _micros(inside, nanos, path, faults).cast(pa.time64("us")).cast(pa.string())
+    return pc.if_else(ends, "24:00:00", pc.replace_substring_regex(texts, r"\.0+$", ""))
 
 
 def _bytes(array: pa.Array, target: pa.DataType, path: str, faults: Faults) -> pa.Array:

@@ -16,6 +16,7 @@ from lakestore.connectors.bridge.formats.debezium.before_images import real
 from lakestore.connectors.bridge.formats.debezium.change_events import HEAD, Block, Changes, Events
 from lakestore.connectors.bridge.formats.debezium.connect_types import Kind
 from lakestore.connectors.bridge.formats.debezium.connect_values import Faults, converted
+from lakestore.connectors.bridge.formats.debezium.event_inference import inferred
 from lakestore.connectors.bridge.formats.debezium.event_keys import JsonKeys, Keys
 from lakestore.connectors.bridge.formats.debezium.event_policy import Policy
 from lakestore.connectors.bridge.formats.debezium.event_rows import (
@@ -25,7 +26,6 @@ from lakestore.connectors.bridge.formats.debezium.event_rows import (
     row_of,
     wanted_row,
 )
-from lakestore.connectors.bridge.formats.debezium.json_shapes import inferred
 from lakestore.connectors.bridge.formats.debezium.schema_parts import Part, SchemaParts
 from lakestore.connectors.bridge.formats.debezium.unavailable import Markers
 from lakestore.connectors.bridge.framing.wire import framed

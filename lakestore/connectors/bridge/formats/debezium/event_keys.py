@@ -10,8 +10,8 @@ import pyarrow as pa
 from lakestore.connectors.bridge.formats.debezium import json_shapes
 from lakestore.connectors.bridge.formats.debezium.connect_types import Kind, from_arrow
 from lakestore.connectors.bridge.formats.debezium.connect_values import Faults, converted
+from lakestore.connectors.bridge.formats.debezium.event_inference import inferred
 from lakestore.connectors.bridge.formats.debezium.event_rows import gathered
-from lakestore.connectors.bridge.formats.debezium.json_shapes import inferred
 from lakestore.connectors.bridge.formats.debezium.schema_parts import SchemaParts
 from lakestore.connectors.bridge.framing.wire import framed
 from lakestore.connectors.bridge.records import Ints, Records

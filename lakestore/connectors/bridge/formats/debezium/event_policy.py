@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lakestore.connectors.bridge.paths import Path
 from lakestore.connectors.bridge.spec import TableSpec, Tombstone, TopicSpec, Truncate
 
+_TRUNCATES: tuple[Truncate, ...] = ("refuse", "follow", "ignore")
 _TOMBSTONES: tuple[Tombstone, ...] = ("dlq", "delete", "ignore")
 
 
@@ -26,7 +27,7 @@ class Policy:
         """The strictest of the topic's tables, for such records name none."""
         truncates, tombstones = zip(*((table.truncate, table.tombstone) for table in topic.tables), strict=True)
         return Policy(
-            "refuse" if "refuse" in truncates else "ignore",
+            next(policy for policy in _TRUNCATES if policy in truncates),
             next(policy for policy in _TOMBSTONES if policy in tombstones),
             tuple(dict.fromkeys(name for table in topic.tables if table.events != "log" for name in _key_of(table))),
         )

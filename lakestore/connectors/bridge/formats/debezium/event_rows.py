@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.connectors.bridge.formats.debezium.connect_types import Kind, from_arrow
+from lakestore.connectors.bridge.formats.debezium.connect_types import TIMES, Kind, from_arrow
 from lakestore.connectors.bridge.formats.debezium.connect_values import Faults, converted
 from lakestore.connectors.bridge.formats.debezium.unavailable import Markers
 from lakestore.connectors.bridge.records import Ints
@@ -38,9 +39,11 @@ def row_kind(kind: Kind) -> Kind | None:
 
 
 def _meant(own: Kind | None, wanted: Kind) -> Kind:
-    """The kind of a field in the schema; a time that a column wants as a number stays one."""
+    """The kind of a field in the schema. A time that a column wants as a number or a text is one."""
     if own is None:
         return wanted
+    if wanted.target is not None and pa.types.is_string(wanted.target) and own.name in TIMES:
+        return replace(own, target=wanted.target)
     number = wanted.target is not None and pa.types.is_integer(wanted.target)
     return Kind(own.wire) if number and own.name and own.wire in ("int32", "int64") else own
 

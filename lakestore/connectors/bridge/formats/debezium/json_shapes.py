@@ -1,14 +1,17 @@
 """JSON objects of known meaning as Arrow structs, a block at once, whatever form their values are written in.
 
-A shape is the form of a JSON value: None for null, a word for a leaf, a list of one for arrays, a dict for objects.
+A shape is the form of a JSON value: None for null, a word for a leaf, a list of one for arrays, a dict for objects. A
+list or an object where a text is expected is the leaf "text": its JSON text, with numbers as they are written.
 Blocks are read by compiled code with the fields and forms that are expected; only a block that departs from these is
 looked at record by record, to tell the forms of each and to name the records that are no JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -23,7 +26,7 @@ from lakestore.connectors.bridge.records import Ints
 
 Shape = None | str | list[Any] | dict[str, Any]
 _LEAVES = {bool: "bool", int: "int", float: "float", str: "string"}
-_READ = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "string": pa.string()}
+_READ = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "string": pa.string(), "text": pa.string()}
 _BY_WIRE = {"boolean": "bool", "float": "float", "double": "float", "float32": "float", "float64": "float"}
 _SAMPLES = 8
 _BLOCK_MAX = 1 << 30
@@ -58,6 +61,8 @@ def merged(one: Shape, other: Shape) -> Shape:
     """The shape whose reading takes values of both; raises Clash where there is none."""
     if one is None or other is None or one == other:
         return one if other is None else other
+    if "text" in (one, other):
+        return "text"
     if isinstance(one, dict) and isinstance(other, dict):
         return one | {name: merged(one.get(name), part) for name, part in other.items()}
     if isinstance(one, list) and isinstance(other, list):
@@ -76,49 +81,6 @@ def learned(texts: pa.BinaryArray, kind: Kind) -> Shape:
         except (orjson.JSONDecodeError, Clash):
             continue
     return found
-
-
-def inferred(texts: pa.BinaryArray, inside: Sequence[str]) -> Kind:
-    """The kind of objects that no schema tells, from all of them: of those in the named fields, or the whole ones."""
-    fields: dict[str, Kind | None] = {}
-    for text in texts.to_pylist():
-        try:
-            value = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            continue
-        images = [value.get(name) for name in inside] if inside and isinstance(value, dict) else [value]
-        for image in images:
-            for name, part in image.items() if isinstance(image, dict) else ():
-                fields[name] = _wider(fields.get(name), part)
-    return Kind("struct", fields=tuple((name, kind or Kind("string")) for name, kind in fields.items()))
-
-
-def _wider(known: Kind | None, value: Any) -> Kind | None:
-    """The kind of a known field and of a value; texts where they differ."""
-    if value is None:
-        return known
-    try:
-        kind = _kind(shape_of(value))
-    except Clash:
-        return Kind("string")
-    if known is None or known == kind:
-        return kind
-    if {known.wire, kind.wire} == {"int64", "double"}:
-        return Kind("double")
-    if known.wire == kind.wire == "struct":
-        fields: dict[str, Kind] = dict(known.fields)
-        for name, part in kind.fields:
-            fields.setdefault(name, part)
-        return Kind("struct", fields=tuple(fields.items()))
-    return Kind("string")
-
-
-def _kind(shape: Shape) -> Kind:
-    if isinstance(shape, dict):
-        return Kind("struct", fields=tuple((name, _kind(part)) for name, part in shape.items()))
-    if isinstance(shape, list):
-        return Kind("array", item=_kind(shape[0]))
-    return Kind({"bool": "boolean", "int": "int64", "float": "double"}.get(shape or "", "string"))
 
 
 def objects(texts: pa.BinaryArray, kind: Kind, shape: Shape) -> Read:
@@ -145,11 +107,11 @@ def _one_by_one(texts: pa.BinaryArray, kind: Kind) -> Read:
                 continue
             groups.add(row, value)
         except orjson.JSONDecodeError as why:
-            _group(texts, np.array([row], np.int64), (kind, None), [], read, str(why))
+            _group(texts, np.array([row], np.int64), (kind, None), read, str(why))
         except (Clash, RecursionError):
             read.faults.append((row, "mixed-array", "an array of the record holds values of several types"))
-    for rows, shape, values in groups.found:
-        _group(texts, np.array(rows, np.int64), (kind, shape), values, read)
+    for rows, shape in groups.found:
+        _group(texts, np.array(rows, np.int64), (kind, shape), read)
     return read
 
 
@@ -158,35 +120,32 @@ class _Groups:
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
-        self._maps = _has_map(kind)
-        self.found: list[tuple[list[int], Shape, list[Any]]] = []
+        self.found: list[tuple[list[int], Shape]] = []
 
     def add(self, row: int, value: Any) -> None:
         """Adds a record to the first group that its shape goes with."""
         shape = _fitted(value, self._kind)
-        for at, (rows, known, values) in enumerate(self.found):
+        for at, (rows, known) in enumerate(self.found):
             try:
                 both = merged(known, shape)
             except Clash:
                 continue
             rows.append(row)
-            values.extend([value] if self._maps else [])
-            self.found[at] = (rows, both, values)
+            self.found[at] = (rows, both)
             return
-        self.found.append(([row], shape, [value] if self._maps else []))
+        self.found.append(([row], shape))
 
 
-def _group(
-    texts: pa.BinaryArray, rows: Ints, form: tuple[Kind, Shape], values: list[Any], read: Read, why: str = ""
-) -> None:
+def _group(texts: pa.BinaryArray, rows: Ints, form: tuple[Kind, Shape], read: Read, why: str = "") -> None:
     """Reads rows of one shape, or each half of them where that fails, down to the record whose fault it is."""
     kind, shape = form
+    some = texts.take(pa.array(rows))
     try:
-        if values:
-            listed = [_plain(value, kind, shape) for value in values]
+        if _has_map(kind) or _has_text(shape):
+            listed = [_plain(json.loads(text, parse_float=_Float), kind, shape) for text in some.to_pylist()]
             read.parts.append((rows, pa.array(listed, _type(kind, shape))))
         else:
-            read.parts.append((rows, _block(texts.take(pa.array(rows)), _type(kind, shape))))
+            read.parts.append((rows, _block(some, _type(kind, shape))))
         return
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         if len(rows) == 1:
@@ -195,8 +154,32 @@ def _group(
             )
             return
     half = len(rows) // 2
-    _group(texts, rows[:half], form, values[:half], read)
-    _group(texts, rows[half:], form, values[half:], read)
+    _group(texts, rows[:half], form, read)
+    _group(texts, rows[half:], form, read)
+
+
+class _Float(float):
+    """A number with a point or an exponent, and its text."""
+
+    def __new__(cls, text: str) -> _Float:
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+    text: str
+
+
+def _text(value: Any) -> str:
+    """The JSON text of a value, numbers as they were written."""
+    if isinstance(value, dict):
+        return (
+            "{"
+            + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{_text(part)}" for name, part in value.items())
+            + "}"
+        )
+    if isinstance(value, list):
+        return "[" + ",".join(map(_text, value)) + "]"
+    return value.text if isinstance(value, _Float) else json.dumps(value, ensure_ascii=False)
 
 
 def _line(why: Exception) -> str:
@@ -235,11 +218,28 @@ def _fitted(value: Any, kind: Kind) -> Shape:
     if isinstance(value, list) and kind.wire == "array" and kind.item:
         inner: Shape = None
         for part in value:
-            inner = merged(inner, _fitted(part, kind.item))
+            inner = _together(inner, _fitted(part, kind.item), kind.item)
         return [inner]
     if kind.wire == "map":
         return None
+    if isinstance(value, dict | list) and _is_text(kind):
+        return "text"
     return shape_of(value)
+
+
+def _together(one: Shape, other: Shape, kind: Kind) -> Shape:
+    """The shape of two elements of an array; of texts, whatever they are."""
+    try:
+        return merged(one, other)
+    except Clash:
+        if _is_text(kind):
+            return "text"
+        raise
+
+
+def _is_text(kind: Kind) -> bool:
+    """Whether values are texts whose meaning is no other type's."""
+    return kind.wire == "string" and pa.types.is_string(kind.type) and not kind.name
 
 
 def _type(kind: Kind, shape: Shape) -> pa.DataType:
@@ -280,10 +280,19 @@ def _has_map(kind: Kind) -> bool:
     return kind.wire == "map" or any(map(_has_map, inner))
 
 
+def _has_text(shape: Shape) -> bool:
+    parts = shape.values() if isinstance(shape, dict) else shape if isinstance(shape, list) else ()
+    return shape == "text" or any(map(_has_text, parts))
+
+
 def _plain(value: Any, kind: Kind, shape: Shape) -> Any:
     """The value as Arrow's builder takes it: maps as pairs."""
     if value is None:
         return None
+    if shape == "text":
+        return value if isinstance(value, str) else _text(value)
+    if isinstance(value, _Float) and pa.types.is_decimal(kind.type):
+        return Decimal(value.text)
     if kind.wire == "map" and kind.item:
         pairs = value.items() if isinstance(value, dict) else value
         item = kind.item

@@ -6,6 +6,7 @@ its bytes' numbers, and as key and value of an hstore's map.
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class Markers:
         texts = [marker.decode(errors="replace") for marker in raw]
         uuids = [str(_uuid(marker)) for marker in raw]
         return Markers(
-            pa.array(sorted({*texts, *base64})),
+            pa.array(sorted({*texts, *base64, *_lists(texts), *_lists(base64), *_lists(uuids)})),
             pa.array(sorted(set(raw)), pa.binary()),
             tuple(tuple(marker) for marker in raw),
             frozenset({*texts, *base64, *uuids, *raw}),
@@ -82,6 +83,11 @@ class Markers:
     def _is_lone(self, values: pa.Array) -> npt.NDArray[np.bool_]:
         known = [value for value in self.lone if isinstance(value, str) == pa.types.is_string(values.type)]
         return np.asarray(pc.is_in(values, value_set=pa.array(known, values.type)).to_numpy(zero_copy_only=False))
+
+
+def _lists(texts: Sequence[str]) -> list[str]:
+    """Lists of one text, as JSON text: an array in a column of text."""
+    return [f"[{json.dumps(text, ensure_ascii=False)}]" for text in texts]
 
 
 def _uuid(name: bytes) -> UUID:

@@ -1,0 +1,90 @@
+"""The kinds of fields that change events bring without a schema, from all values of a block.
+
+- Numbers are int64, or double where one has a point. Kafka Connect writes NaN and infinities as texts, so the texts
+  NaN, Infinity and -Infinity are numbers where a field has others.
+- Lists have the kind of their elements. An empty list tells nothing.
+- At least 99 % of one class decide, and the rest are dead letters. Otherwise a field of several classes is text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from lakestore.connectors.bridge.formats.debezium.connect_types import Kind
+from lakestore.connectors.bridge.formats.json.inference import FLOATS, NEARLY_ALL
+
+
+@dataclass(slots=True)
+class Samples:
+    """The values of one field."""
+
+    classes: Counter[str] = field(default_factory=Counter)
+    """Values by class: boolean, number, float (a text that stands for one), string, struct, array."""
+    fractions: bool = False
+    fields: dict[str, Samples] = field(default_factory=dict)
+    items: Samples | None = None
+
+    def add(self, value: Any) -> None:
+        """One more value; null tells nothing."""
+        if value is None:
+            return
+        if isinstance(value, bool):
+            found = "boolean"
+        elif isinstance(value, int | float):
+            found = "number"
+            self.fractions |= isinstance(value, float)
+        elif isinstance(value, dict):
+            found = "struct"
+            for name, part in value.items():
+                self.fields.setdefault(name, Samples()).add(part)
+        elif isinstance(value, list):
+            found = "array"
+            self.items = self.items or Samples()
+            for part in value:
+                self.items.add(part)
+        else:
+            found = "float" if value in FLOATS else "string"
+        self.classes[found] += 1
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of nearly all values, or text."""
+        classes = Counter(self.classes)
+        floats = classes.pop("float", 0)
+        classes["number" if classes["number"] else "string"] += floats
+        main, count = classes.most_common(1)[0]
+        if not count or count < NEARLY_ALL * classes.total():
+            return Kind("string")
+        if main == "number":
+            return Kind("double" if self.fractions or floats else "int64")
+        if main == "struct":
+            return self.struct
+        if main == "array":
+            return Kind("array", item=self.items.kind if self.items is not None else Kind("string"))
+        return Kind(main)
+
+    @property
+    def struct(self) -> Kind:
+        """The kind of objects."""
+        return Kind("struct", fields=tuple((name, part.kind) for name, part in self.fields.items()))
+
+
+def inferred(texts: pa.BinaryArray, inside: Sequence[str]) -> Kind:
+    """The kind of objects that no schema tells, from all of them: of those in the named fields, or the whole ones."""
+    samples = Samples()
+    for text in texts.to_pylist():
+        try:
+            value = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            continue
+        images = [value.get(name) for name in inside] if inside and isinstance(value, dict) else [value]
+        for image in images:
+            if isinstance(image, dict):
+                samples.add(image)
+    return samples.struct
