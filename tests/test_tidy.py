@@ -124,6 +124,20 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
 }
 """Technology lives in the module named after it (docs/architecture.md §1)."""
 
+FILE_URIS = "lakestore/model/file_uri.py"
+BY_HAND = re.compile(
+    r"(un)?quote(_plus|_to_bytes|_from_bytes)?$|as_uri$|from_uri$|url2pathname$|pathname2url$|\^?file:(/|$)"
+)
+ESCAPES: dict[str, tuple[str, ...]] = {
+    "lakestore/lake/places.py": ("from_uri",),  # opens an object store
+    "lakestore/loading/files.py": ("from_uri",),
+    "lakestore/connectors/bridge/config/spec_sources.py": ("unquote", "file:"),  # a user's name in a URL; `file:PATH`
+    "lakestore/connectors/bridge/config/spec_file.py": ("file:",),
+    "server/lakestore_server/doctor/bundle.py": ("quote",),  # spellings of a secret that is struck out
+    "server/lakestore_server/host/connections.py": ("unquote",),  # a peer's address as gRPC writes it
+}
+"""Files that escape or name something other than a path, and with what."""
+
 LAYERS: dict[str, tuple[str, ...]] = {
     "server/": ("lakestore_tiering", "lakestore_spark", "lakestore.client", "lakestore.cli", "tests"),
     "tiering/": ("lakestore_server", "lakestore.cli", "tests"),
@@ -353,6 +367,24 @@ def misplaced_imports(source: Source) -> Iterator[str]:
             yield f"{line}: {top} is imported as lakestore_{top.removesuffix('_reader')}"
 
 
+def file_uris_by_hand(source: Source) -> Iterator[str]:
+    """Paths and locations are turned into one another in one place; engines take locations without escapes."""
+    allowed = ESCAPES.get(source.path, ())
+    for node in ast.walk(source.tree) if source.product and source.path != FILE_URIS else ():
+        for line, name in _names_and_texts(node):
+            if BY_HAND.match(name) and name not in allowed:
+                yield f"{line}: {name!r} is the business of {FILE_URIS}"
+
+
+def _names_and_texts(node: ast.AST) -> Iterator[tuple[int, str]]:
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("urllib"):
+        yield from ((node.lineno, alias.name) for alias in node.names)
+    elif isinstance(node, ast.Attribute) and ast.unparse(node.value) != "shlex":
+        yield node.lineno, node.attr
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.lineno, node.value
+
+
 def missing_module_docstring(source: Source) -> Iterator[str]:
     """A module begins with what it is, briefly."""
     docstring = ast.get_docstring(source.tree)
@@ -549,6 +581,7 @@ RULES: tuple[Rule, ...] = (
     missing_module_docstring,
     missing_public_docstrings,
     riddles,
+    file_uris_by_hand,
     decisions_by_message,
     foreign_loggers,
     decimal_arithmetic,
@@ -640,6 +673,7 @@ PLANTED: dict[Rule, tuple[str, str]] = {
     decisions_by_message: ("server/x.py", "try:\n    f()\nexcept E as e:\n    if 'full' in str(e):\n        g()\n"),
     missing_public_docstrings: ("server/x.py", '"""X."""\n\n\ndef f() -> None:\n    pass\n'),
     unmarked_spark: ("tests/x/test_x.py", "def test_x(spark: SparkSession) -> None:\n    pass\n"),
+    file_uris_by_hand: ("server/x.py", "from urllib.parse import quote\n"),
     riddles: ("server/x.py", '"""X."""\n\nY = 1\n"""As it was."""\n'),
 }
 
@@ -648,6 +682,11 @@ PLANTED: dict[Rule, tuple[str, str]] = {
 def test_a_planted_violation_is_found(rule: Rule) -> None:
     path, text = PLANTED[rule]
     assert list(rule(Source(path, text)))
+
+
+@pytest.mark.parametrize("text", ["x = 'file://' + y", "x = f'file://{y}'", "x = y.as_uri()", "x = parse.unquote(y)"])
+def test_a_planted_file_uri_is_found(text: str) -> None:
+    assert list(file_uris_by_hand(Source("server/x.py", text)))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import click
 
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import emit_json, size
+from lakestore.model import file_uri
 
 
 @click.command()
@@ -77,11 +79,10 @@ def restore(
         emit_json(asdict(done))
         return
     when = dt.datetime.fromtimestamp(done.time_us / 1e6, dt.UTC).isoformat(timespec="seconds")
-    is_default = done.warehouse == (data / "warehouse").absolute().as_uri()
-    at = f" --warehouse {done.warehouse}" if done.warehouse and not is_default else ""
-    click.echo(
-        f"{done.files} files, {size(done.bytes)}, as of {when} (LSN {done.lsn}); lakestore serve --data {data}{at}"
-    )
+    is_default = done.warehouse == file_uri.to_uri(data / "warehouse")
+    serve = f"lakestore serve --data {shlex.quote(str(data))}"
+    at = f" --warehouse {shlex.quote(done.warehouse)}" if done.warehouse and not is_default else ""
+    click.echo(f"{done.files} files, {size(done.bytes)}, as of {when} (LSN {done.lsn}); {serve}{at}")
     for what, tables in (("set back", done.lake.rewound), ("begun anew", done.lake.anew), ("lost", done.lake.lost)):
         if tables:
             click.echo(f"{what}: {', '.join(tables)}")

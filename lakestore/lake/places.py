@@ -9,16 +9,17 @@ from functools import lru_cache
 
 from pyarrow.fs import FileSystem, LocalFileSystem
 
+from lakestore.model import file_uri
+
 _STORES_KEPT = 16
 
 
 def place(location: str) -> tuple[FileSystem, str]:
-    """The file system and path of a location; `file:/a`, `file:///a` and `/a` are the same file."""
-    if location.startswith("file:"):
-        return _local(), "/" + location.removeprefix("file:").lstrip("/")
-    scheme, mark, rest = location.partition("://")
-    if not mark:
-        return _local(), location
+    """The file system and path of a location."""
+    local = file_uri.to_path(location)
+    if local is not None:
+        return _local(), local
+    scheme, _, rest = location.partition("://")
     store, _, path = rest.partition("/")
     filesystem, root = _store(f"{scheme}://{store}")
     return filesystem, f"{root}/{path}"

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from lakestore.errors import Invalid, NotFound
+from lakestore.model import file_uri
 
 STDIN = "-"
 FORMATS = ("parquet", "csv", "jsonl", "arrow", "debezium-json")
@@ -238,7 +239,8 @@ def _local(path: Path, kind: str | None) -> File:
 
 def _remote(text: str, name: str, kind: str | None) -> Source:
     try:
-        filesystem, path = fs.FileSystem.from_uri(text)
+        local = file_uri.to_path(text)
+        filesystem, path = fs.FileSystem.from_uri(text) if local is None else (fs.LocalFileSystem(), local)
         about = filesystem.get_file_info(path)
         if about.type is fs.FileType.Directory:
             listed = filesystem.get_file_info(fs.FileSelector(path, recursive=True))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lakestore.limits import Limits
+from lakestore.model import file_uri
 from lakestore.model.settings import option, section
 
 DAY_SECONDS = 86_400.0
@@ -88,5 +89,4 @@ class Settings:
     @property
     def warehouse_uri(self) -> str:
         """`warehouse`, or its default, as a URI."""
-        place = self.warehouse or str(self.data / "warehouse")
-        return place if "://" in place else Path(place).absolute().as_uri()
+        return file_uri.named(self.warehouse or str(self.data / "warehouse"))

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from lakestore.client.credentials import Credentials
 from lakestore.client.grpc import connect
 from lakestore.client.transport import Transport
+from lakestore.model.file_uri import to_uri
 from lakestore.rows.ipc import decode_trusted
 from lakestore.union import plan
 from lakestore.union.plan import Split, TableScan
@@ -88,7 +89,7 @@ class Hot:
             return spool.write(lease, schema, rows)
 
         with ThreadPoolExecutor(SPOOL_THREADS) as pool:
-            paths = [path.as_uri() for path in pool.map(write, scan.hot_splits(SPOOL_SPLIT_ROWS_MAX)) if path]
+            paths = [to_uri(path) for path in pool.map(write, scan.hot_splits(SPOOL_SPLIT_ROWS_MAX)) if path]
         spark_columns = spark_schema(scan.table, columns)
         if not paths:
             return self._spark.createDataFrame([], spark_columns)

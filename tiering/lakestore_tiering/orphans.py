@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from lakestore.lake.places import place
+from lakestore.model.file_uri import LOCAL_PATTERN
 from lakestore.model.table import Table
 from lakestore_tiering.iceberg_java import Iceberg, java_errors
 from lakestore_tiering.round import Round
@@ -95,7 +96,7 @@ _METADATA_TABLES = (("all_files", "file_path"), ("all_manifests", "path"), ("sna
 def _paths(tools: Round, lake: Iceberg, table: str, column: str) -> DataFrame:
     rows = tools.spark.table(f"{lake.name}.{table}")
     # The path as pyarrow gives it: engines spell the scheme in several ways.
-    local = sf.regexp_replace(column, "^file:/+", "/")
+    local = sf.regexp_replace(column, LOCAL_PATTERN, "/")
     return rows.select(sf.regexp_replace(local, "^[a-zA-Z0-9]+://", "").alias("path"))
 
 

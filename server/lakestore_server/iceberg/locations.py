@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from lakestore.errors import Invalid
+from lakestore.model import file_uri
 from lakestore.model.names import PRESENTED
 from lakestore_server.iceberg.errors import Forbidden
 from lakestore_server.iceberg.schemas import Json
@@ -31,22 +32,25 @@ _NAME = re.compile(r"[^\x00-\x1f\x7f/\\?#%.][^\x00-\x1f\x7f/\\?#%]{0,254}")
 
 
 def plain(uri: str) -> str:
-    """One spelling of a place: file: URIs become paths, doubled and trailing slashes go."""
+    """One spelling of a place: file URIs become paths, doubled and trailing slashes go."""
     text = str(uri)
-    if text.startswith("file:"):
-        text = "/" + text[len("file:") :].lstrip("/")
-    scheme, mark, rest = text.partition("://")
-    if not mark:
-        return re.sub(r"/+", "/", text).rstrip("/") or "/"
+    path = file_uri.to_path(text)
+    if path is not None:
+        return re.sub(r"/+", "/", path).rstrip("/") or "/"
+    scheme, _, rest = text.partition("://")
     return f"{scheme.lower()}://{re.sub(r'/+', '/', rest).rstrip('/')}"
 
 
 def inside(place: str, folder: str) -> bool:
-    """Whether a place lies strictly under a folder; one with `..` or an escape lies nowhere."""
-    text = plain(place)
-    if "%" in text or "\x00" in text or any(part in (".", "..") for part in text.split("/")):
+    """Whether a place lies strictly under a folder.
+
+    The part below the folder has no `.`, `..` or `%`: an engine that unescapes it would write somewhere else.
+    """
+    text, above = plain(place), plain(folder) + "/"
+    below = text[len(above) :]
+    if not text.startswith(above) or "%" in below or "\x00" in below:
         return False
-    return text.startswith(plain(folder) + "/")
+    return not any(part in (".", "..") for part in below.split("/"))
 
 
 def overlap(one: str, other: str) -> bool:

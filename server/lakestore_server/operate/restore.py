@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lakestore.errors import Conflict, Corrupt, Invalid, NotFound
+from lakestore.model import file_uri
 from lakestore_server.files import backup_manifest, checkpoint, data_folder, journal_file
 from lakestore_server.files.backup_manifest import WAREHOUSE, Entry, LakePlace, Manifest
 from lakestore_server.host.disk import Disk, RealDisk
@@ -97,10 +98,10 @@ def _warehouse(manifest: Manifest, target: Path, given: str, ways: Ways) -> str:
     """The URI of the restored server's warehouse."""
     inner = target / WAREHOUSE
     if given:
-        place = given if "://" in given else Path(given).absolute().as_uri()
+        place = file_uri.named(given)
     else:
         is_new = manifest.lake is not LakePlace.OUTSIDE and ways.anew and not ways.rewind
-        place = inner.as_uri() if is_new or _brings_lake(manifest, ways) else manifest.warehouse
+        place = file_uri.to_uri(inner) if is_new or _brings_lake(manifest, ways) else manifest.warehouse
     if not place and ways.any:
         raise Invalid("this backup does not say where its warehouse is: name it with --warehouse")
     if _brings_lake(manifest, ways):
