@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lakestore.errors import Invalid
 from lakestore.model import defaults
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, Column, PartitionField
 from lakestore.model.table import Table, lake_schema
@@ -87,7 +86,7 @@ def first_metadata(table: Table, warehouse: str, now_ms: int) -> Json:
     updates: list[Json] = [
         {"action": "add-schema", "schema": schema_of(table)},
         {"action": "set-current-schema", "schema-id": metadata_updates.LAST_ADDED},
-        {"action": "add-spec", "spec": _spec(table)},
+        {"action": "add-spec", "spec": spec_of(table)},
         {"action": "set-default-spec", "spec-id": metadata_updates.LAST_ADDED},
         # The unsorted order is there too: Iceberg's rewrite by another order of a user's choice writes under it.
         {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
@@ -118,7 +117,8 @@ def _field_id(table: Table, name: str) -> int:
     return LAKE_FIELD_IDS[name] if name in LAKE_FIELD_IDS else table.column(name).id
 
 
-def _spec(table: Table) -> Json:
+def spec_of(table: Table) -> Json:
+    """The Iceberg partition spec."""
     parts: list[Json] = []
     for number, part in enumerate(table.lake.partition_fields(), start=schemas.PARTITION_ID_FIRST):
         source = _field_id(table, part.column)
@@ -131,20 +131,6 @@ def _part_name(part: PartitionField) -> str:
     kind = part.transform.split("[")[0]
     suffix = {"identity": "", "truncate": "_trunc"}.get(kind, f"_{kind}")
     return part.column + suffix
-
-
-def check_names(first: Table, table: Table) -> None:
-    """Refuse a column with the name of a partition field of another one: no reader of Iceberg opens such a table.
-
-    Partition fields keep the names that the table's first version gave them.
-    """
-    for part in _spec(first)["fields"]:
-        for column in table.columns:
-            if column.name.lower() == part["name"].lower() and column.id != part["source-id"]:
-                raise Invalid(
-                    f"table {table.name}: column {column.name!r} has the name of a field of the lake's partitioning:"
-                    " choose another name"
-                )
 
 
 def _order(table: Table) -> Json:

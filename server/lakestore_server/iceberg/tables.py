@@ -12,7 +12,7 @@ from lakestore.model import table as schema
 from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
-from lakestore_server.iceberg import catalog_steps, locations, our_tables, renaming
+from lakestore_server.iceberg import catalog_steps, definition_rules, locations, renaming
 from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.state.catalog_change import CatalogStep, SetNamespace
 from lakestore_server.state.commit_record import CommitRecord
@@ -32,7 +32,7 @@ class TableVerbs:
         schema.check(table, self._engine.limits)
         if table.name in self._engine.view.names:
             raise Conflict(f"table {table.name} exists already")
-        our_tables.check_names(table, table)
+        definition_rules.check_new(table)
         locations.check_namespace(table.namespace)
         if request.check_only:
             return pb.TableInfo(definition=table.to_json())
@@ -78,7 +78,7 @@ class TableVerbs:
                 " load the table again"
             )
         made = altered.altered(table, steps, self._engine.limits)
-        our_tables.check_names(held.versions.tables[0], made)
+        definition_rules.check_version(held.versions.tables[0], made)
         if made.schema_id >= most:
             raise Invalid(
                 f"table {table.name} has had {most} schema versions, the most that are kept: make a new table"

@@ -13,7 +13,7 @@ from lakestore.errors import Invalid
 from lakestore.model.columns import Column, LakeOptions
 from lakestore.model.table import Table
 from lakestore_server.files import catalog_records
-from lakestore_server.iceberg import metadata, our_tables, schemas
+from lakestore_server.iceberg import definition_rules, metadata, our_tables, schemas
 from lakestore_server.iceberg.commits import TableChange
 from lakestore_server.iceberg.contents import Name
 from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NoSuchTable
@@ -165,13 +165,13 @@ def test_a_column_does_not_take_the_name_of_a_partition_field(lake: World) -> No
     """Iceberg refuses to open such a table; the source of the field may have its name."""
     columns = (Column(1, "region", "string"), Column(2, "at", "timestamptz"))
     first = Table("a.b", columns, lake=LakeOptions(partition_by=("region", "day(at)")))
-    our_tables.check_names(first, first)
+    definition_rules.check_new(first)
     area = (replace(columns[0], name="area"), columns[1])
-    our_tables.check_names(first, replace(first, columns=area))
+    definition_rules.check_version(first, replace(first, columns=area))
     for name in ("region", "at_day", "AT_DAY"):
         with pytest.raises(Invalid, match="partitioning"):
-            our_tables.check_names(first, replace(first, columns=(*area, Column(3, name, "string"))))
-    our_tables.check_names(first, replace(first, columns=(columns[0], replace(columns[1], name="at_day"))))
+            definition_rules.check_version(first, replace(first, columns=(*area, Column(3, name, "string"))))
+    definition_rules.check_version(first, replace(first, columns=(columns[0], replace(columns[1], name="at_day"))))
 
 
 def test_tier_records_keep_version_and_live_rows_and_old_ones_open() -> None:

@@ -41,7 +41,7 @@ PARTITIONS = (
     "day(t)",
     "hour(t)",
     "c",
-    "truncate(5, c)",
+    "bucket(3, c)",
 )
 
 
