@@ -20,7 +20,7 @@ from lakestore.lake.avro import Container, Names, encoded
 from lakestore.lake.manifest_lists import DELETES, Manifest, Summary
 from lakestore.lake.metrics import Metrics
 from lakestore.lake.row_search import Bounds
-from lakestore.lake.values import Json, Value, fitted, order_of, partition_types, single_value
+from lakestore.lake.values import Json, Value, bounds, fitted, partition_types
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
 
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
@@ -191,9 +191,7 @@ def _summaries(entries: Sequence[Entry], schema: Json, spec: Json) -> tuple[Summ
         nans = {value for value in values if value != value}
         known = values - nans - {None}
         nan = bool(nans) if kind in ("float", "double") else None
-        ends = sorted(known, key=order_of(kind))
-        low, high = (single_value(kind, end) for end in (ends[0], ends[-1])) if ends else (None, None)
-        found.append(Summary(None in values, nan, low, high))
+        found.append(Summary(None in values, nan, *bounds(kind, known)))
     return tuple(found)
 
 

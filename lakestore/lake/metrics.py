@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.lake.field_ids import id_of
-from lakestore.lake.values import unscaled_bytes
+from lakestore.lake.values import high_zero, low_zero, unscaled_bytes
 
 CUT_CHARS = 16
 """Characters of a text, or bytes of a binary value, that a bound keeps."""
@@ -96,21 +96,12 @@ def _plain(kind: pa.DataType) -> pa.DataType | None:
     return pa.int64() if t.is_timestamp(kind) or t.is_time64(kind) or kind == pa.uint32() else None
 
 
-def _low_zero(value: float) -> float:
-    """Zeros of both signs are equal to arrow, but not to readers: as a bound, zero has the sign that is further out."""
-    return value or -0.0
-
-
-def _high_zero(value: float) -> float:
-    return value or 0.0
-
-
 _PACKED: Mapping[int, tuple[Pack, Pack]] = {
     pa.bool_().id: (_BOOL, _BOOL),
     pa.int32().id: (_INT, _INT),
     pa.int64().id: (_LONG, _LONG),
-    pa.float32().id: (lambda value: _FLOAT(_low_zero(value)), lambda value: _FLOAT(_high_zero(value))),
-    pa.float64().id: (lambda value: _DOUBLE(_low_zero(value)), lambda value: _DOUBLE(_high_zero(value))),
+    pa.float32().id: (lambda value: _FLOAT(low_zero(value)), lambda value: _FLOAT(high_zero(value))),
+    pa.float64().id: (lambda value: _DOUBLE(low_zero(value)), lambda value: _DOUBLE(high_zero(value))),
 }
 
 

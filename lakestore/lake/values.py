@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Hashable, Mapping, MutableSet
+from collections.abc import Callable, Collection, Hashable, Mapping, MutableSet
 from functools import lru_cache
 from typing import Any
 
@@ -85,13 +85,13 @@ def unscaled(value: bytes) -> int:
 def partition_key(value: Any) -> Hashable:
     """A key of a partition value that files of every version of a table share: never compare the values themselves.
 
-    A decimal is its unscaled number, because files from before a widening have fewer bytes; NaN is equal to itself.
-    Zeros of both signs have one key, and so have binaries that differ in leading zero bytes only: a reader that skips
-    by keys opens such a file for nothing, and misses none.
+    A decimal is its unscaled number, because files from before a widening have fewer bytes. NaN is equal to itself, and
+    zeros of both signs are two partitions, as in Iceberg. Binaries that differ in leading zero bytes only share a key:
+    a reader that skips by keys opens such a file for nothing, and misses none.
     """
     if isinstance(value, bytes):
         return unscaled(value)
-    return "NaN" if isinstance(value, float) and value != value else value
+    return value.hex() if isinstance(value, float) else value
 
 
 def avro_type(kind: str, number: int, names: MutableSet[str]) -> Any:
@@ -129,6 +129,27 @@ def single_value(kind: str, value: Any) -> bytes:
     if decimal_of(kind):
         return unscaled_bytes(value if isinstance(value, int) else unscaled(value))
     return bytes(value)
+
+
+def low_zero(value: float) -> float:
+    """A lower bound, -0.0 for a zero of either sign: Python and Arrow hold both equal, Java orders -0.0 below 0.0."""
+    return value or -0.0
+
+
+def high_zero(value: float) -> float:
+    """An upper bound, 0.0 for a zero of either sign."""
+    return value or 0.0
+
+
+def bounds(kind: str, values: Collection[Any]) -> tuple[bytes | None, bytes | None]:
+    """Bounds of some values of a type as single-value bytes, without null and NaN among them; None for no value."""
+    if not values:
+        return None, None
+    order = order_of(kind)
+    low, high = min(values, key=order), max(values, key=order)
+    if kind in ("float", "double"):
+        low, high = low_zero(low), high_zero(high)
+    return single_value(kind, low), single_value(kind, high)
 
 
 def order_of(kind: str) -> Callable[[Any], Any]:

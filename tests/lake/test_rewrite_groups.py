@@ -48,6 +48,11 @@ def test_one_partition_of_several_versions_is_one_group(values: list[Any]) -> No
     assert due(files, TARGET)
 
 
+def test_zeros_of_both_signs_are_two_partitions() -> None:
+    """Iceberg's rewrite does not merge their files, so a round that began one would write nothing, each time."""
+    assert not due([LakeFile("p", 100, 740, None, None, "PARQUET", (zero,)) for zero in (0.0, -0.0)], TARGET)
+
+
 def test_files_of_other_formats_are_brought_back() -> None:
     assert foreign([file(1_000), file(1_000, form="ORC")])
     assert not foreign([file(1_000)])

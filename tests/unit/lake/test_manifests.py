@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,16 @@ def test_summaries_say_what_lies_in_a_manifest() -> None:
     assert (price.lower, price.upper) == (b"\xff\0", b"\1\0"), "by number, not by bytes"
     assert cost == Summary(contains_null=True, contains_nan=None, lower=None, upper=None)
     assert real == Summary(contains_null=True, contains_nan=True, lower=None, upper=None)
+
+
+@pytest.mark.parametrize("zeros", [[0.0, -0.0], [-0.0, 0.0], [-0.0], [0.0]], ids=str)
+def test_a_summary_holds_zeros_of_both_signs(zeros: list[float]) -> None:
+    """Python takes them for one value; a reader that orders -0.0 below 0.0 skips no manifest with either."""
+    entries = [Entry(ADDED, 1, 1, 1, file_of(partition={**file_of().partition, "f": zero})) for zero in zeros]
+    made = listed(b"", entries)
+    assert made.partitions is not None
+    *_, real = made.partitions
+    assert (real.lower, real.upper) == (struct.pack("<d", -0.0), struct.pack("<d", 0.0))
 
 
 V1: dict[str, Any] = {
