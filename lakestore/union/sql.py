@@ -25,6 +25,7 @@ from lakestore.model.table import Table
 from lakestore.model.times import position_text
 from lakestore.model.token import Token
 from lakestore.rows import clock_words, condition_text
+from lakestore.rows.condition import RowTest
 from lakestore.rows.literals import short
 from lakestore.union import arrow, kept_rows, sql_catalog, sql_gate, sql_text
 from lakestore.union.cut import Cut, Source, opened
@@ -236,15 +237,25 @@ def _counted(asked: Statement, cut: Cut, name: str) -> SqlResult | None:
     (column,) = tree.expressions if len(tree.expressions) == 1 else (exp.Null(),)
     if not plain or column.unalias().sql(dialect="duckdb").upper() != "COUNT(*)":
         return None
+    if not _reads_alike(where, name):
+        return None
     scan, figures = cut.plan.scan(name), Figures()
     try:
         condition = condition_text.parse(clock_words.fixed(where.sql(dialect="duckdb")), scan.table)
     except Invalid:
         return None  # DuckDB understands more.
+    if isinstance(condition.expression, RowTest):
+        return None  # Computed values: here integers have 64 bits, and in SQL those of their types.
     count = arrow.count(cut, scan, condition, figures)
     read = Explanation(scan.table.name, cut.token, (), condition.text, count, scan.live_rows, figures)
     found = pa.table({column.alias or "count_star()": pa.array([count], pa.int64())})
     return SqlResult(found, cut.token, (read,))
+
+
+def _reads_alike(where: exp.Expr, name: str) -> bool:
+    """Whether names mean the same in SQL and in a condition, where `t.id` is a field of a struct and of no table."""
+    own = {part.lower() for part in name.split(".")}
+    return not any(len(each.parts) > 1 and each.parts[0].name.lower() in own for each in where.find_all(exp.Column))
 
 
 def _duckdb() -> Any:

@@ -241,6 +241,18 @@ def test_a_query_without_columns_reads_nothing(served: Served) -> None:
     assert "10 of 300,000 rows" in named.explain()
 
 
+def test_a_count_means_by_its_names_what_the_rows_mean(served: Served) -> None:
+    """A struct called as its table or database; and a computed integer has the bits of its type in SQL."""
+    inner = pa.struct([("id", pa.int64()), ("v", pa.int64())])
+    schema = pa.schema([("id", pa.int64()), ("named", inner), ("c", inner), ("small", pa.uint8())])
+    table = served.lake.create_table("c.named", schema=schema, buckets=1)
+    table.append([{"id": n, "named": {"id": 9 - n}, "c": {"id": 9 - n, "v": n}, "small": n} for n in range(10)])
+    for text in ("named.id < 2", "NAMED.ID < 2", "c.named.id < 2", "c.v < 3", "id < 4", "-small < 0"):
+        rows = served.lake.sql(f"SELECT id FROM c.named WHERE {text}").to_arrow().num_rows
+        assert served.lake.sql(f"SELECT count(*) AS n FROM c.named WHERE {text}").to_pylist() == [{"n": rows}], text
+    served.lake.drop_table("c.named")
+
+
 def test_statistics_count_without_reading(served: Served) -> None:
     table = served.lake.create_table("c.tiered", pa.schema([("v", pa.int64()), ("w", pa.int64())]), buckets=1)
     tierer = LogTierer(served.server, served.lake.transport)
