@@ -7,7 +7,7 @@ schema and partition specs; with the files it becomes the document.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lakestore.errors import Corrupt
 from lakestore.model.table import Table
@@ -21,6 +21,11 @@ POSITION_PROPERTY = "lakestore.token"
 LEASE_PROPERTY = "lakestore.lease-until"
 """The time up to which the cut's files stay."""
 V3 = 3
+_TOTALS = {"total-records": "added-records", "total-data-files": "added-data-files"}
+"""Totals that a presented snapshot has, and what it adds to those of its base. It takes no data file away.
+
+Spark estimates a table by `total-records`, and without it never broadcasts one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,8 @@ class Base:
     """The snapshot's, or the table's creation."""
     next_row_id: int = 0
     format_version: int = 2
+    summary: Mapping[str, str] = field(default_factory=dict)
+    """The snapshot's summary, whose totals a cut's go on from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +77,10 @@ def base_of(doc: Json, snapshot_id: int, created_ms: int) -> Base:
                 f"the metadata of table {doc['table-uuid']} lacks snapshot {snapshot_id}, which a record names"
             )
         manifest_list, timestamp_ms = snapshot["manifest-list"], snapshot["timestamp-ms"]
+        summary = snapshot.get("summary") or {}
     else:
         manifest_list, timestamp_ms = "", created_ms
+        summary = dict.fromkeys(_TOTALS, "0")
     return Base(
         snapshot_id=snapshot_id,
         manifest_list=manifest_list,
@@ -79,6 +88,7 @@ def base_of(doc: Json, snapshot_id: int, created_ms: int) -> Base:
         timestamp_ms=timestamp_ms,
         next_row_id=int(doc.get("next-row-id") or 0),
         format_version=int(doc["format-version"]),
+        summary=summary,
     )
 
 
@@ -109,7 +119,7 @@ def document(of: Frame, key: CutKey, files: Presented, said: Mapping[str, str], 
         "sequence-number": sequence,
         "timestamp-ms": time_ms,
         "manifest-list": files.manifest_list,
-        "summary": _summary(files),
+        "summary": _summary(files, base),
         "schema-id": doc["current-schema-id"],
     }
     made = {
@@ -133,15 +143,21 @@ def document(of: Frame, key: CutKey, files: Presented, said: Mapping[str, str], 
     return made
 
 
-def _summary(files: Presented) -> dict[str, str]:
-    """Counts of what is hot, as any engine's commit says them."""
-    return {
+def _summary(files: Presented, base: Base) -> dict[str, str]:
+    """Counts of what is hot, as any engine's commit says them, and totals where the base has them."""
+    added = {
         "operation": "overwrite",
         "added-data-files": str(files.data_files),
         "added-records": str(files.rows),
         "added-delete-files": str(files.delete_files),
         "added-position-deletes": str(files.deleted_rows),
     }
+    totals = {
+        total: str(int(base.summary[total]) + int(added[own]))
+        for total, own in _TOTALS.items()
+        if total in base.summary
+    }
+    return added | totals
 
 
 def _shown(properties: Mapping[str, str]) -> dict[str, str]:

@@ -262,13 +262,23 @@ class PresentedTables:
                 request = _request(cut, of, self._folders.of(cut.key.table_uuid), plan)
                 files = self._presenter.present(request, self.plans.fetch)
                 held = HeldCut(cut.key, files, base, cut.last_lsn, self._presenter.runs[-1])
-                self._held.add(held, self._seconds(ask))
+                self._hold(held, ask)
                 self._made(cut, held, ask)
             finally:
                 self._leases.release(plan.lease)
             self._upkeep.written(files.written_bytes)
             self.figures.presented(self._clock.monotonic() - began, files)
         return cut
+
+    def _hold(self, held: HeldCut, ask: Ask) -> None:
+        """Hold a cut that was presented just now. If that fails, its files go: a sweep lets go of held cuts only."""
+        try:
+            self._held.add(held, self._seconds(ask))
+        except BaseException:
+            number = held.key.snapshot_id
+            if all(number != each.key.snapshot_id for each in self._held.cuts()):
+                self._presenter.forget([number])
+            raise
 
     def _as_planned(self, cut: _Cut, plan: pb.TablePlan) -> _Cut:
         """The cut upon the snapshot that the plan has leased: a newer one may have come, or an older one gone."""

@@ -25,6 +25,8 @@ from lakestore_server.present.presented import Answer, Ask, PresentedTables
 from tests.support.present_stand_in import StandIn
 from tests.support.served import SCHEMA, Served
 
+TIERED_ROWS = 70
+"""Rows of the lake snapshot, by its summary."""
 ORDERS = Ask("shop.orders")
 
 
@@ -115,6 +117,7 @@ def test_a_document_is_one_snapshot_without_properties_of_writers(served: Served
     assert doc["refs"] == {"main": {"snapshot-id": snapshot["snapshot-id"], "type": "branch"}}
     assert snapshot["timestamp-ms"] == table.created_us // 1_000 + 1 == doc["last-updated-ms"]
     assert doc["statistics"] == doc["partition-statistics"] == doc["metadata-log"] == []
+    assert (snapshot["summary"]["total-records"], snapshot["summary"]["total-data-files"]) == ("1", "1")
     shown = {"lakestore.table-uuid", "lakestore.token", "lakestore.lease-until", "gc.enabled"}
     assert set(doc["properties"]) == shown
 
@@ -198,7 +201,8 @@ def _tiered(served: Served) -> int:
     snapshot = served.tier("shop.orders")
     place = Path(plain(served.engine.view.pointers["shop", "orders"].location))
     doc = json.loads(place.read_text())
-    made = {"snapshot-id": snapshot, "sequence-number": 7, "timestamp-ms": 5_000, "manifest-list": "file:///m.avro"}
+    made = {"snapshot-id": snapshot, "sequence-number": 7, "timestamp-ms": 5_000, "manifest-list": "file:///m.avro",
+            "summary": {"operation": "append", "total-records": str(TIERED_ROWS)}}  # fmt: skip
     place.write_text(json.dumps({**doc, "last-sequence-number": 8, "snapshots": [made]}))
     return snapshot
 
@@ -215,6 +219,7 @@ def test_a_cut_upon_a_snapshot_follows_it_and_holds_it_but_nothing_of_the_log(
     assert (shown["timestamp-ms"], shown["sequence-number"], after["last-sequence-number"]) == (5_001, 9, 9)
     assert stand_in.asked[-1].base == Base("file:///m.avro", snapshot, 2, 8, 0)
     assert shown["snapshot-id"] != _doc(before)["current-snapshot-id"]
+    assert shown["summary"]["total-records"] == str(TIERED_ROWS + int(shown["summary"]["added-records"]))
     served.clock.advance(101)  # the grace time after the start, in which everything is held
     assert (leases.pinned(uuid), leases.starts(uuid), leases.count) == (frozenset({snapshot}), [], 1)
     for value in range(3):
@@ -225,6 +230,19 @@ def test_a_cut_upon_a_snapshot_follows_it_and_holds_it_but_nothing_of_the_log(
     assert leases.pinned(uuid) == frozenset({snapshot})
     served.clock.advance(5)
     assert leases.pinned(uuid) == frozenset()
+
+
+def test_a_cut_that_gets_no_lease_leaves_no_file(tmp_path: Path) -> None:
+    """The plan has the only lease, so the cut's own on the snapshot below is refused after its files were written."""
+    stand_in = StandIn()
+    with _served(tmp_path, stand_in, Limits(leases=1)) as served:
+        _tiered(served)
+        before = _files(served)
+        with pytest.raises(Exhausted, match="1 reads run"):
+            _presented(served).load(ORDERS)
+        assert stand_in.forgotten == [each.cut_id for each in stand_in.asked]
+        assert len(stand_in.asked) == 1
+        assert _files(served) == before
 
 
 def test_the_lease_is_what_was_asked_for_within_the_limit(tmp_path: Path, stand_in: StandIn) -> None:
