@@ -246,7 +246,7 @@ def test_a_count_means_by_its_names_what_the_rows_mean(served: Served) -> None:
     inner = pa.struct([("id", pa.int64()), ("v", pa.int64())])
     schema = pa.schema([("id", pa.int64()), ("named", inner), ("c", inner), ("small", pa.uint8())])
     table = served.lake.create_table("c.named", schema=schema, buckets=1)
-    table.append([{"id": n, "named": {"id": 9 - n}, "c": {"id": 9 - n, "v": n}, "small": n} for n in range(10)])
+    table.append([{"id": n, "named": {"id": 99 - n}, "c": {"id": 99 - n, "v": n}, "small": n} for n in range(10)])
     for text in ("named.id < 2", "NAMED.ID < 2", "c.named.id < 2", "c.v < 3", "id < 4", "-small < 0"):
         rows = served.lake.sql(f"SELECT id FROM c.named WHERE {text}").to_arrow().num_rows
         assert served.lake.sql(f"SELECT count(*) AS n FROM c.named WHERE {text}").to_pylist() == [{"n": rows}], text
