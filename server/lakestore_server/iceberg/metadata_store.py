@@ -28,6 +28,14 @@ from lakestore_server.iceberg.schemas import Json
 
 log = logging.getLogger("lakestore.catalog")
 Answer = TypeVar("Answer")
+SCHEMES = ("s3", "gs", "abfs", "abfss")
+"""Schemes that the catalog, readers of the lake (`lakestore.lake.places`) and Iceberg's Java all know.
+
+The catalog's own store also takes `s3a` and `az`: such a server would start and then fail at every read.
+"""
+_KNOWN = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+_AZURE = "abfss://<container>@<account>.dfs.core.windows.net/"
+_MEANT = {"s3a": "s3://", "s3n": "s3://", "gcs": "gs://", "az": _AZURE, "azure": _AZURE, "adl": _AZURE}
 CACHE_BYTES_MAX = 64 << 20
 TRY_SECONDS = timedelta(seconds=10)
 """Within one try obstore asks an object store again for so long, if it answers by 5xx."""
@@ -135,9 +143,7 @@ class ObjectStorage:
         try:
             self._store = from_url(self._root, retry_config={"max_retries": 10, "retry_timeout": TRY_SECONDS})
         except (obstore.exceptions.BaseError, ValueError) as error:
-            raise Invalid(
-                f"warehouse {root} cannot be used: name a folder, or a bucket as s3://, gs:// or az://"
-            ) from error
+            raise Invalid(f"warehouse {root} cannot be used: name a folder, or a store as {_KNOWN}") from error
 
     def _key(self, location: str) -> str:
         return locations.plain(location)[len(self._root) + 1 :]
@@ -196,8 +202,14 @@ def _tried(call: Callable[[], Answer]) -> Answer:
 
 
 def storage_for(warehouse: str) -> Storage:
-    """The storage of a warehouse URI: a folder, or any object store that obstore knows."""
-    return ObjectStorage(warehouse) if local_folder(warehouse) is None else LocalStorage(warehouse)
+    """The storage of a warehouse URI: a folder, or an object store by one of `SCHEMES`, else `Invalid`."""
+    if local_folder(warehouse) is not None:
+        return LocalStorage(warehouse)
+    scheme = locations.plain(warehouse).partition("://")[0]
+    if scheme not in SCHEMES:
+        meant = f": write {_MEANT[scheme]}" if scheme in _MEANT else ""
+        raise Invalid(f"warehouse {warehouse} cannot be used: name a folder, or a store as {_KNOWN}{meant}")
+    return ObjectStorage(warehouse)
 
 
 def local_folder(place: str) -> Path | None:

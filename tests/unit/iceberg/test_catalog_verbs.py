@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyarrow.fs import FileSystem
 
 from lakestore.errors import Conflict, Corrupt, Invalid, Unavailable
 from lakestore_server.iceberg import locations
@@ -14,7 +15,14 @@ from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.iceberg.commits import TableChange
 from lakestore_server.iceberg.contents import Name
 from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NamespaceNotEmpty, NoSuchTable
-from lakestore_server.iceberg.metadata_store import LocalStorage, MetadataStore, ObjectStorage, Storage
+from lakestore_server.iceberg.metadata_store import (
+    SCHEMES,
+    LocalStorage,
+    MetadataStore,
+    ObjectStorage,
+    Storage,
+    storage_for,
+)
 from lakestore_server.state.catalog_change import CatalogChange, SetNamespace
 from tests.support.catalogs import SCHEMA, World, set_ref, snapshot, world
 
@@ -299,6 +307,23 @@ def test_object_storage_creates_and_never_replaces(tmp_path: Path) -> None:
     storage.remove_below("memory:///t")
     assert storage.names("memory:///t/metadata") == storage.names("memory:///t/data/a") == []
     assert storage.names("memory:///t2/data") == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "meant"),
+    [("s3a://b/lake", "write s3://"), ("az://box/lake", "write abfss://"), ("ftp://b/lake", "name a folder")],
+)
+def test_a_warehouse_that_readers_do_not_know_is_refused(warehouse: str, meant: str) -> None:
+    with pytest.raises(Invalid, match=meant):
+        storage_for(warehouse)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_readers_know_each_scheme_of_a_warehouse(scheme: str) -> None:
+    """By Arrow's own parser; the region is given, because Arrow asks the network for it otherwise."""
+    store = "box@account.dfs.core.windows.net" if "abfs" in scheme else "box"
+    filesystem, _ = FileSystem.from_uri(f"{scheme}://{store}/a{'?region=eu-west-1' if scheme == 's3' else ''}")
+    assert filesystem.type_name in ("s3", "gcs", "abfs")
 
 
 def test_bad_names_and_schemas_are_refused(lake: World) -> None:
