@@ -1,7 +1,8 @@
 """The words of a manifest on the columns of a data file: numbers of values, nulls and NaNs, and bounds.
 
 A bound only has to be certain: the lower one is no more than any value, the upper one no less. Where that takes effort,
-in nested columns say, there is none. NaN is in no bound, and texts are cut.
+in nested columns say, there is none. Texts are cut. A column with NaN has no upper bound: Spark and DuckDB order NaN
+above every number, and would skip the file by any other bound.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def metrics(rows: pa.Table) -> Metrics:
         if pa.types.is_floating(one.type):
             column, made["nans"][number] = _without_nan(column)
         for side, bound in zip(("lower", "upper"), _bounds(column), strict=True):
-            if bound is not None:
+            if bound is not None and not (side == "upper" and made["nans"].get(number)):
                 made[side][number] = bound
     return Metrics(**made)
 

@@ -7,7 +7,7 @@ steps are read in parallel; in a file rows are in the order of bucket and offset
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -186,7 +186,12 @@ def _written(rows: pa.Table, location: str, spec_id: int, partition: Any) -> Fil
     with (
         filesystem.open_output_stream(path) as stream,
         pq.ParquetWriter(
-            stream, rows.schema, compression="zstd", use_dictionary=_repeating(rows), store_schema=False
+            stream,
+            rows.schema,
+            compression="zstd",
+            use_dictionary=_repeating(rows),
+            write_statistics=_ordered(rows),
+            store_schema=False,
         ) as writer,
     ):
         writer.write_table(rows, row_group_size=GROUP_ROWS)
@@ -205,6 +210,33 @@ def _written(rows: pa.Table, location: str, spec_id: int, partition: Any) -> Fil
         split_offsets=tuple(_begin(footer.row_group(group)) for group in range(footer.num_row_groups)),
         sort_order_id=0,
     )
+
+
+def _ordered(rows: pa.Table) -> list[str]:
+    """The Parquet columns whose statistics hold all values: those with NaN have an upper bound below it, which engines
+    that order NaN above every number would skip row groups by. Nested floats are not looked through."""
+    nan = {
+        field.name
+        for field, column in zip(rows.schema, rows.columns, strict=True)
+        if pa.types.is_floating(field.type) and pc.any(pc.is_nan(column)).as_py()
+    }
+    return [
+        path for field in rows.schema if field.name not in nan for path in _leaves(field.name, field.type, nested=False)
+    ]
+
+
+def _leaves(path: str, kind: pa.DataType, *, nested: bool) -> Iterator[str]:
+    """The paths in Parquet of a column's values, without nested floats."""
+    if pa.types.is_struct(kind):
+        for part in kind:
+            yield from _leaves(f"{path}.{part.name}", part.type, nested=True)
+    elif pa.types.is_map(kind):
+        yield from _leaves(f"{path}.key_value.key", kind.key_type, nested=True)
+        yield from _leaves(f"{path}.key_value.value", kind.item_type, nested=True)
+    elif pa.types.is_list(kind):
+        yield from _leaves(f"{path}.list.element", kind.value_type, nested=True)
+    elif not (nested and pa.types.is_floating(kind)):
+        yield path
 
 
 def _repeating(rows: pa.Table) -> list[str]:
