@@ -14,8 +14,8 @@ import lakestore as ls
 from lakestore.connectors.bridge.assembly import Assembly
 from lakestore.connectors.bridge.config import spec_file
 from lakestore.connectors.bridge.records import Records
-from lakestore.connectors.bridge.spec import SourceSpec
-from lakestore.connectors.bridge.survey import findings, key_advice
+from lakestore.connectors.bridge.spec import SourceSpec, TopicSpec
+from lakestore.connectors.bridge.survey import check, findings, key_advice
 from lakestore.connectors.bridge.survey.check import event_keys
 from lakestore.connectors.bridge.survey.findings import Finding, Level
 from lakestore.connectors.bridge.survey.first_file import first_file
@@ -78,6 +78,19 @@ def test_keys_that_lose_rows_are_told(
     lake: ls.Lake, pairs: Sequence[Pair], more: str, partitions: int, expected: list[str]
 ) -> None:
     assert kinds(advice(lake, pairs, more, partitions)) == expected
+
+
+@pytest.mark.parametrize(("count", "kinds"), [(50, ["number"]), (500, []), (4, [])])
+def test_a_field_that_odd_samples_make_text_is_told(count: int, kinds: list[str]) -> None:
+    values: list[Any] = [*range(count), "many"]
+    records = block([(None, event("c", None, {"qty": value})) for value in values])
+    plain = block([(None, {"qty": value}) for value in values])
+    for topic, of_topic, names in (
+        (TopicSpec("", "t", format="debezium-json"), records, kinds),
+        (TopicSpec("", "t"), plain, ["int64" for _ in kinds]),
+    ):
+        said = [each.sentence for each in check.mixed(topic, "t", of_topic)]
+        assert said == [f"qty is text, for 1 of {count + 1} sampled values are no {name}" for name in names]
 
 
 def test_a_first_file_says_that_change_events_have_no_key() -> None:

@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 from lakestore.connectors.bridge import dead_letters
 from lakestore.connectors.bridge.assembly import Assembly, Planned
 from lakestore.connectors.bridge.formats import decoders
+from lakestore.connectors.bridge.formats.debezium.event_inference import sampled as sampled_events
+from lakestore.connectors.bridge.formats.json.inference import inferred
 from lakestore.connectors.bridge.outcome import TOMBSTONE, Mapped, Op, Reject, TableRows
 from lakestore.connectors.bridge.records import Records
 from lakestore.connectors.bridge.spec import CHANGES, BridgeSpec, SourceSpec, TableSpec, TopicSpec
@@ -136,6 +138,7 @@ def _topic(
         yield Finding(Level.OK, f"topic {name}", told, "sampled")
         yield from _samples(topic, name, records, assembly, lake)
         yield from _keys(topic, name, records, assembly, facts)
+        yield from mixed(topic, name, records)
         if facts.partitions > 1 and any(table.truncate == "follow" for table in topic.tables):
             say = f"has {facts.partitions} partitions, so the order of a TRUNCATE and other events is lost"
             mend = "a topic of one partition, or truncate: ignore"
@@ -158,6 +161,23 @@ def _keys(topic: TopicSpec, name: str, records: Records, assembly: Assembly, fac
     for each in planned:
         if keys is not None:
             yield from key_advice.findings(each, keys, name, facts.partitions)
+
+
+def mixed(topic: TopicSpec, name: str, records: Records) -> Iterator[Finding]:
+    """Fields that are text because too many samples are of another type to leave these out."""
+    if any(table.columns for table in topic.tables) or topic.format not in ("json", "debezium-json"):
+        return
+    found: dict[str, tuple[str, int, int]] = {}
+    if topic.format == "json":
+        facts = inferred(records)
+        found = {field: (str(kind), odd, facts.records) for field, (kind, odd) in facts.mixed.items()}
+    else:  # records with a schema have no such fields at their top
+        fields = sampled_events(records.values, ("after",)).fields
+        found = {field: several for field, each in fields.items() if (several := each.mixed) is not None}
+    for field, (kind, odd, count) in found.items():
+        say = f"{field} is text, for {odd:,} of {count:,} sampled values are no {kind}"
+        mend = f"columns: with its type there make dead letters of these; {{name: {field}, type: string}} keeps it text"
+        yield Finding(Level.WARNS, f"topic {name}", say, "mixed", mend)
 
 
 def event_keys(topic: TopicSpec, name: str, records: Records, spec: BridgeSpec) -> EventKeys | None:

@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 
 from lakestore.connectors.bridge.formats.debezium.connect_types import Kind
-from lakestore.connectors.bridge.formats.json.inference import FLOATS, NEARLY_ALL
+from lakestore.connectors.bridge.formats.json.inference import FLOATS, MOST, NEARLY_ALL
 
 
 @dataclass(slots=True)
@@ -52,17 +52,30 @@ class Samples:
             found = "float" if value in FLOATS else "string"
         self.classes[found] += 1
 
-    @property
-    def kind(self) -> Kind:
-        """The kind of nearly all values, or text."""
+    def _main(self) -> tuple[str, int]:
+        """The class of most values, and the values of other ones."""
         classes = Counter(self.classes)
         floats = classes.pop("float", 0)
         classes["number" if classes["number"] else "string"] += floats
         main, count = classes.most_common(1)[0]
-        if not count or count < NEARLY_ALL * classes.total():
+        return main, classes.total() - count
+
+    @property
+    def mixed(self) -> tuple[str, int, int] | None:
+        """The class of most values, the values of other ones and all, where somebody is to decide between these."""
+        main, odd = self._main()
+        total = self.classes.total()
+        asks = main != "string" and (1 - NEARLY_ALL) * total < odd <= (1 - MOST) * total
+        return (main, odd, total) if asks else None
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of nearly all values, or text."""
+        main, odd = self._main()
+        if not self.classes or odd > (1 - NEARLY_ALL) * self.classes.total():
             return Kind("string")
         if main == "number":
-            return Kind("double" if self.fractions or floats else "int64")
+            return Kind("double" if self.fractions or self.classes["float"] else "int64")
         if main == "struct":
             return self.struct
         if main == "array":
@@ -75,16 +88,21 @@ class Samples:
         return Kind("struct", fields=tuple((name, part.kind) for name, part in self.fields.items()))
 
 
-def inferred(texts: pa.BinaryArray, inside: Sequence[str]) -> Kind:
-    """The kind of objects that no schema tells, from all of them: of those in the named fields, or the whole ones."""
+def sampled(texts: pa.BinaryArray, inside: Sequence[str]) -> Samples:
+    """The values of objects that no schema tells: of those in the named fields, or the whole ones."""
     samples = Samples()
     for text in texts.to_pylist():
         try:
             value = orjson.loads(text)
-        except orjson.JSONDecodeError:
+        except (orjson.JSONDecodeError, TypeError):
             continue
         images = [value.get(name) for name in inside] if inside and isinstance(value, dict) else [value]
         for image in images:
             if isinstance(image, dict):
                 samples.add(image)
-    return samples.struct
+    return samples
+
+
+def inferred(texts: pa.BinaryArray, inside: Sequence[str]) -> Kind:
+    """The kind of these objects."""
+    return sampled(texts, inside).struct
