@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 import lakestore as ls
 from lakestore.connectors.bridge.assembly import Assembly
 from lakestore.connectors.bridge.config import spec_file
+from lakestore.connectors.bridge.formats.debezium.before_images import real
+from lakestore.connectors.bridge.formats.debezium.connect_types import Kind
 from lakestore.connectors.bridge.lane.writing import steps_of
 from lakestore.connectors.bridge.outcome import Mapped, Op
 from lakestore.errors import Invalid
@@ -127,6 +131,13 @@ def test_an_update_that_changes_the_key_of_our_table_leaves_no_old_row(lake: ls.
     assert rows_of(lake, ["n", "k", "t"]) == [("z", 1, "long")]
 
 
+def test_a_key_inside_of_a_struct_moves_its_row_too(lake: ls.Lake) -> None:
+    text = f"{TOPIC}, primary_key: [id], columns: [{{name: id, type: int64, from: value.meta.id}}]"
+    one, two = {"meta": {"id": 1}}, {"meta": {"id": 2}}
+    processed(lake, [(None, event("c", None, one)), (None, event("u", one, one)), (None, event("u", one, two))], text)
+    assert rows_of(lake, ["id"]) == [(2,)]
+
+
 FIELDS = [
     {"field": "k", "type": "int64"},
     {"field": "n", "type": "string", "default": "new"},
@@ -159,6 +170,32 @@ def test_a_version_that_debezium_made_up_decides_nothing(lake: ls.Lake, before: 
     mapped = processed(lake, [({"k": 1}, with_schema(SCHEMA, event("d", before)))], text)
     codes = [reject.code for rejects in mapped.rejects.values() for reject in rejects]
     assert (rows_of(lake, ["k"]), codes) == ({"refused": ([(1,)], ["no-version"]), "deleted": ([], [])}[ends])
+
+
+@pytest.mark.parametrize(
+    ("kind", "zero", "other"),
+    [
+        (pa.int32(), 0, 1), (pa.float64(), 0.0, 0.5), (pa.decimal128(38, 10), Decimal(0), Decimal("0.1")),
+        (pa.bool_(), False, True), (pa.string(), "", "a"), (pa.string(), "1970-01-01T00:00:00.000000Z", "1970-01-02"),
+        (pa.string(), "00:00:00Z", "00:00:01Z"), (pa.string(), "P0Y0M0DT0H0M0S", "P1Y0M0DT0H0M0S"),
+        (pa.string(), "{}", "[]"),
+        (pa.binary(), b"", b"\0"), (pa.date32(), date(1970, 1, 1), date(1970, 1, 2)),
+        (pa.time64("us"), time(0), time(1)),
+        (pa.timestamp("us", "UTC"), datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 2, tzinfo=UTC)),
+        (pa.list_(pa.int64()), [], [0]), (pa.map_(pa.string(), pa.string()), [], [("a", "")]),
+        (pa.struct([("x", pa.float64()), ("wkb", pa.binary())]), {"x": 0.0, "wkb": b""}, {"x": 0.0, "wkb": b"1"}),
+        (pa.binary(2), None, b"\0\0"),
+    ],
+)  # fmt: skip
+def test_a_deleted_row_with_one_real_value_is_real_in_every_type(kind: pa.DataType, zero: Any, other: Any) -> None:
+    before = pa.array([{"k": 1, "a": zero, "b": 0}, {"k": 1, "a": other, "b": 0}, {"k": 1, "a": None, "b": 7}, None],
+                      pa.struct([("k", pa.int64()), ("a", kind), ("b", pa.int64())]))  # fmt: skip
+    row = Kind("struct", fields=(("k", Kind("int64")), ("a", Kind("", target=kind)), ("b", Kind("int64"))))
+    head = pa.array([{"source": {"connector": "postgresql"}}] * 4)
+    keys = pa.array([{"k": 1}] * 4)
+    found = real(before, row, keys, head)
+    assert found.to_pylist()[0] == {"k": 1, "a": None, "b": None}
+    assert found[1:].equals(before[1:])
 
 
 def test_a_key_that_debezium_made_up_deletes_no_row(lake: ls.Lake) -> None:

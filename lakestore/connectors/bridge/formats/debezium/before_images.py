@@ -73,8 +73,10 @@ def _is_zero(column: pa.Array) -> pa.BooleanArray:
         for part in parts:
             found = pc.and_(found, part)
         return found
-    if t.is_list(kind) or t.is_map(kind):
-        return pc.equal(pc.list_value_length(column.cast(pa.list_(kind.field(0))) if t.is_map(kind) else column), 0)
+    if t.is_map(kind):
+        return pa.array(np.diff(column.offsets.to_numpy()) == 0)
+    if t.is_list(kind):
+        return pc.equal(pc.list_value_length(column), 0)
     if t.is_string(kind):
         return pc.match_substring_regex(column, _BLANK)
     if t.is_binary(kind):
@@ -83,6 +85,8 @@ def _is_zero(column: pa.Array) -> pa.BooleanArray:
         return pc.invert(column)
     if t.is_temporal(kind):
         column = column.cast(pa.int32() if t.is_date32(kind) or t.is_time32(kind) else pa.int64())
+    elif not (t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind)):
+        return pa.array(np.zeros(len(column), bool))  # a type of which no value is known to stand for none
     return pc.equal(column, pa.scalar(Decimal(0) if t.is_decimal(kind) else 0, column.type))
 
 
@@ -92,13 +96,20 @@ def moved(
     """The updates that change one of the fields named. A field that was not sent did not change."""
     found = np.zeros(len(before), bool)
     for old, new, name in _pairs(before, after, names):
-        same = pc.equal(old, new)
+        same = _same(old, new)
         both_null = pc.and_(old.is_null(), new.is_null())
         changed = pc.invert(pc.or_kleene(both_null, same.fill_null(False)))
         if name in kept:
             changed = pc.and_(changed, pc.invert(kept[name]))
         found |= changed.to_numpy(zero_copy_only=False)
     return np.asarray(found & before.is_valid().to_numpy(zero_copy_only=False))
+
+
+def _same(old: pa.Array, new: pa.Array) -> pa.BooleanArray:
+    """The rows in which two values are the same. Arrow compares no structs, of which a key may be one field."""
+    if pa.types.is_nested(old.type):
+        return pa.array([one == other for one, other in zip(old.to_pylist(), new.to_pylist(), strict=True)])
+    return pc.equal(old, new)
 
 
 def _pairs(
