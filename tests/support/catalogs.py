@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakestore.model import file_uri
 from lakestore.model.table import Table, define
 from lakestore_server.access.callers import Access, Caller
 from lakestore_server.access.principals import ANYONE, Proof
@@ -79,7 +80,7 @@ class World:
 
 def world(folder: Path) -> World:
     """A fresh world with the namespace db."""
-    warehouse = f"file://{folder}/warehouse"
+    warehouse = file_uri.to_uri(folder / "warehouse")
     ledger = MemoryLedger()
     ledger.commit(CatalogChange((SetNamespace("db"),)))
     clock = CatalogClock()

@@ -17,6 +17,7 @@ from pyiceberg.table import StaticTable
 from lakestore.lake import places
 from lakestore.lake.manifest_lists import Manifest, read_list, write_list
 from lakestore.lake.manifests import ADDED, DATA, EQUALITY_DELETES, Entry, described, write_manifest
+from lakestore.model import file_uri
 from lakestore.model.table import Table
 from lakestore.rows import ipc
 from lakestore.union import plan
@@ -67,7 +68,7 @@ class Presenting:
         cut = repr((scan.table.uuid, scan.table.schema_id, base, [bucket.head for bucket in scan.buckets], form))
         present = Present(
             cut_id=zlib.crc32(cut.encode()) << 16 | len(cut),
-            folder=f"file://{self.folder}/__presented/{scan.table.uuid}",
+            folder=file_uri.to_uri(self.folder / "__presented" / scan.table.uuid),
             schema=document["schemas"][0],
             specs=document["partition-specs"],
             default_spec_id=0,
@@ -106,7 +107,7 @@ class Presenting:
 
     def _rewritten(self, request: Present, scan: TableScan, rows: pa.Table) -> str:
         """A snapshot of these rows, in files of some rows each; its manifest list."""
-        folder = f"file://{self.folder}/rewritten/{request.cut_id}"
+        folder = file_uri.to_uri(self.folder / "rewritten" / str(request.cut_id))
         places.write(f"{folder}/begun", b"")
         shape = Shape(scan.table, request.schema, request.specs[0], request.specs[1])
         order = np.random.default_rng(request.cut_id).permutation(rows.num_rows)

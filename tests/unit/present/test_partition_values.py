@@ -16,6 +16,7 @@ import pytest
 from lakestore.lake import places, position_deletes
 from lakestore.lake.manifest_lists import read_list, write_list
 from lakestore.lake.manifests import ADDED, POSITION_DELETES, Entry, File, described, write_manifest
+from lakestore.model import file_uri
 from tests.support.manifests import read_manifest
 from tests.support.presenting import Entries, Presenting
 from tests.support.served import Served
@@ -72,7 +73,7 @@ def test_deletes_of_a_partition_are_in_the_vectors_of_its_files(presenting: Pres
     file = next(each for each in files if each.partition[part] is not None and each.partition[part] != 0.5)
     ids = pq.read_table(file.path.removeprefix("file://"))["id"].to_pylist()
     table.alter(widen={"d": pa.decimal128(30, 2)})
-    location = f"file://{presenting.folder}/rewritten/deletes.parquet"
+    location = file_uri.to_uri(presenting.folder / "rewritten" / "deletes.parquet")
     columns = [pa.array([file.path, "file:///another"]), pa.array([0, 0])]
     pq.write_table(pa.table(columns, schema=position_deletes.SCHEMA), location.removeprefix("file://"))
     shared = File(
