@@ -106,6 +106,24 @@ def test_another_tierer_sees_what_java_lists_and_asks_for_what_it_changes(
         assert in_lake(spark) == in_table(table)
 
 
+def test_a_truncate_leaves_no_file_in_a_tierers_memory(lake: ls.Lake, spark: SparkSession) -> None:
+    """Its snapshot names no file that left: a tierer that still believes in them begins a rewrite each round."""
+    table = lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=2)
+    with Tierer(lake, spark, holder="one") as tierer:
+        known = tierer.tools.known
+        for text in "ab":
+            table.upsert(items(range(20), text))
+            tierer.run_once(compaction=False)
+            java = tierer.tools.standing(NAME)[0]
+            before = set(known[table.definition.uuid].files.at_main(java))
+        table.truncate()
+        table.upsert(items(range(5)))
+        tierer.run_once(compaction=False)
+        java, files = tierer.tools.standing(NAME)[0], known[table.definition.uuid].files
+        assert set(files.at_main(java)) == {file.path for file in snapshot_files.files(java)}
+        assert not before & set(files.at_main(java))
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_rounds_go_on_when_the_manifests_that_the_files_were_listed_by_are_gone(
     lake: ls.Lake, spark: SparkSession, version: int

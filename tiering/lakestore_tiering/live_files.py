@@ -36,8 +36,12 @@ class LiveFiles:
             return self._files
         between = list(takewhile(lambda s: int(s.snapshotId()) != self._snapshot, lake.ancestry()))
         known = self._snapshot is not None and between and between[-1].parentId() == self._snapshot
-        if not known or not all(self._apply(snapshot_files.changes(lake, snapshot)) for snapshot in reversed(between)):
-            self._files = {file.path: file for file in snapshot_files.files(lake)}
+        applied = known and all(self._apply(snapshot_files.changes(lake, snapshot)) for snapshot in reversed(between))
+        if not applied or len(self._files) != snapshot_files.total(lake, default=len(self._files)):
+            # A truncate drops whole manifests and names no file that left, so the total is what shows it.
+            files = {file.path: file for file in snapshot_files.files(lake)}
+            self._left += self._files.keys() - files.keys()
+            self._files = files
             self._manifests = snapshot_files.manifests(lake) if current else set()
         else:
             self._manifests = snapshot_files.renewed(lake, self._files, self._manifests)

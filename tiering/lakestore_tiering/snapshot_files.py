@@ -80,6 +80,13 @@ def changes(lake: Iceberg, snapshot: Any) -> Changes:
     return found
 
 
+def total(lake: Iceberg, default: int) -> int:
+    """The number of data files of main by its summary; `default` for a writer that leaves it out."""
+    snapshot = lake.table.currentSnapshot()
+    text = None if snapshot is None else snapshot.summary().get("total-data-files")
+    return default if text is None else int(text)
+
+
 def renewed(lake: Iceberg, held: dict[str, LakeFile], known: set[str]) -> set[str]:
     """The manifests of main, after the files in those that are not known are asked of these from now on.
 
