@@ -7,13 +7,14 @@ The live sum is computed from what was written and found, so a lost or doubled r
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from lakestore.errors import Corrupt, LakestoreError
+from lakestore.errors import Conflict, Corrupt, LakestoreError, NotFound
 from lakestore.lake.offset_cache import OffsetCache
 from lakestore.lake.offset_index import DeadRows
 from lakestore.lake.row_search import by_bucket
@@ -77,9 +78,36 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
     if record.schema_id != scan.table.schema_id:
         # Staged with the version's schema; the catalog moves main's in the very commit of these rows.
         lake = tools.lake(scan.table)
-    known = tools.of(scan)
     staged = _stage(tools, lake, cut, scan, epoch)
     tools.crash("staged")
+    with stage_errors(lake, scan.table.name, staged.branch):
+        flushed = _landed(tools, cut, scan, lake, record, staged)
+    tools.discard_staged(lake, staged.snapshot_id, staged.manifests)
+    tools.crash("after-commit")
+    return flushed
+
+
+@contextmanager
+def stage_errors(lake: Iceberg, name: str, branch: str) -> Iterator[None]:
+    """Name the cause if files of the stage are missing because its branch was removed while the round ran."""
+    try:
+        with java_errors():
+            yield
+    except (NotFound, FileNotFoundError) as error:
+        with java_errors():
+            lake.refresh()
+            there = branch in lake.branches(branch)
+        if there:
+            raise
+        raise Conflict(
+            f"branch {branch} of lake table {name}, which held the rows of this round, was removed while the round ran,"
+            " by a janitor or another engine's maintenance: nothing is lost, the next round stages the rows again"
+        ) from error
+
+
+def _landed(tools: Round, cut: ReadPlan, scan: TableScan, lake: Iceberg, record: Record, staged: Staged) -> Flushed:
+    """Write deletes for the rows that died, and land them with the staged files in one commit."""
+    known = tools.of(scan)
     # From here on the commit is refused if another engine rewrites a file with dead rows, rather than its deaths lost.
     base = lake.current_id()
     files = known.files.at_main(lake).values() if lake.current_id() else ()
@@ -102,8 +130,6 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
         landed = lake.retried(lambda: _commit(lake, after, base, staged, found, deletes))
     except LakestoreError as error:
         raise tools.failed(scan.table.name, record, error) from error
-    tools.discard_staged(lake, staged.snapshot_id, staged.manifests)
-    tools.crash("after-commit")
     return Flushed(
         table=scan.table.name,
         rows=sum(file.rows for file in staged.files),
