@@ -13,6 +13,7 @@ from lakestore.cli.connection import connected, json_option, server_option, show
 from lakestore.cli.output import emit_json
 from lakestore.errors import Denied, Unavailable
 from lakestore.model.times import moment_of
+from lakestore.release import wheel_with
 
 HTTP_PORT = 7341
 PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
@@ -70,11 +71,12 @@ def _spark(of: Opened) -> str:
         f"{_COUNT} now.{space}.`{table}@{of.time}`;  -- one table at a time or a token",
         f"{_COUNT} lake.{of.table};               -- what is tiered",
         "",
-        '# Python: pip install "lakestore[spark]"; every table of a query at one cut, and streams',
+        f"# Python, every table of a query at one cut, and streams; {wheel_with('spark')}",
         "from lakestore.spark import session, attach",
         f'spark = session("{of.server}")',
         f'lake = attach(spark, "{of.server}")',
         f'lake.sql("{_COUNT} {of.table}").show()',
+        f'spark.read.format("lakestore").option("server", "{of.server}").option("table", "{of.table}").load().count()',
     ]
     return "\n".join(lines)
 

@@ -11,6 +11,7 @@ import click
 
 from lakestore.cli.output import Progress
 from lakestore.errors import Invalid
+from lakestore.release import wheel_with
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
@@ -41,7 +42,7 @@ def kafka_library() -> Iterator[None]:
         name = (error.name or "").partition(".")[0]
         if name in ("", "lakestore"):
             raise  # a part of this package is no package that is left out
-        say = f"Kafka needs packages that are not installed, {name} among them: pip install 'lakestore[kafka]'"
+        say = f"Kafka needs packages that are not installed, {name} among them: {wheel_with('kafka')}"
         raise Invalid(say) from error
 
 

@@ -20,6 +20,7 @@ from lakestore.cli.output import emit, emit_json
 from lakestore.cli.settings import config_of, setting_flags
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, TIERER_SECONDS_DEFAULT
+from lakestore.release import wheel_with
 
 if TYPE_CHECKING:
     from lakestore.client.credentials import Credentials
@@ -123,7 +124,7 @@ def _session(server: str, master: str | None, credentials: Credentials) -> Any:
     try:
         from lakestore.spark import session
     except ModuleNotFoundError as error:
-        raise Invalid('tiering needs Spark: pip install "lakestore[spark]"') from error
+        raise Invalid(f"tiering needs Spark: {wheel_with('spark')}") from error
     spark = session(server, master=master, app="lakestore tier", credentials=credentials)
     spark.sparkContext.setLogLevel("ERROR")
     return spark

@@ -10,6 +10,7 @@ from pathlib import Path
 from lakestore.cli.shell import COMMAND_NAMES, is_complete
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.model.table import Table
+from lakestore.release import wheel_with
 
 try:
     from prompt_toolkit import PromptSession
@@ -19,7 +20,7 @@ try:
     from prompt_toolkit.filters import Condition
     from prompt_toolkit.history import FileHistory
 except ModuleNotFoundError as error:
-    raise Invalid('the shell needs prompt_toolkit: pip install "lakestore[duckdb]"') from error
+    raise Invalid(f"the shell needs prompt_toolkit: {wheel_with('duckdb')}") from error
 
 WORDS = """
 SELECT FROM WHERE GROUP BY ORDER HAVING LIMIT OFFSET JOIN LEFT RIGHT FULL INNER CROSS ON USING AS AND OR NOT

@@ -28,6 +28,7 @@ from lakestore.demo.processes import Process, free_ports, lakestore
 from lakestore.demo.reader import Answer, Reader
 from lakestore.demo.shop import EVENTS, ORDERS, TABLES_FILE, State, definitions
 from lakestore.errors import LakestoreError, Unavailable
+from lakestore.release import wheel_with
 from lakestore.union import lake_snapshot as cold
 from lakestore.union import plan
 from lakestore.union.verify import verify
@@ -286,7 +287,7 @@ def _files(lake: Lake, name: str) -> str:
 def kafka_if_possible(folder: Path, metrics_port: int, say: Echo) -> Kafka | None:
     """A broker with its data in a folder, if one can be started here; else None, after a line that says why."""
     if find_spec("confluent_kafka") is None:
-        say("Kafka is left out: its library is not installed: pip install 'lakestore[kafka]'")
+        say(f"Kafka is left out: its library is not installed: {wheel_with('kafka')}")
         return None
     from lakestore.demo.kafka import Kafka
 

@@ -18,6 +18,7 @@ from xml.sax.saxutils import quoteattr
 
 from lakestore.demo.processes import Process, free_ports
 from lakestore.errors import Unavailable
+from lakestore.release import wheel_with
 
 VERSION = "4.3.1"
 FETCH_SECONDS, START_SECONDS, FORMAT_SECONDS = 240.0, 60.0, 60.0
@@ -94,7 +95,7 @@ def _problem(said: str) -> str:
 def _ivy() -> Path:
     spark = find_spec("pyspark")
     if spark is None or spark.origin is None:
-        raise Unavailable("Kafka's jars come through Spark: pip install 'lakestore[spark]'")
+        raise Unavailable(f"Kafka's jars come through Spark: {wheel_with('spark')}")
     found = sorted((Path(spark.origin).parent / "jars").glob("ivy-*.jar"))
     if not found:
         raise Unavailable("Kafka's jars cannot be fetched: Spark has no Ivy")

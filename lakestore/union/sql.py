@@ -24,6 +24,7 @@ from lakestore.model.requirement import Requirement
 from lakestore.model.table import Table
 from lakestore.model.times import position_text
 from lakestore.model.token import Token
+from lakestore.release import wheel_with
 from lakestore.rows import clock_words, condition_text
 from lakestore.rows.condition import RowTest
 from lakestore.rows.literals import short
@@ -262,7 +263,7 @@ def _duckdb() -> Any:
     try:
         import duckdb
     except ModuleNotFoundError as error:
-        raise Invalid('lake.sql needs DuckDB: pip install "lakestore[duckdb]"') from error
+        raise Invalid(f"lake.sql needs DuckDB: {wheel_with('duckdb')}") from error
     return duckdb
 
 

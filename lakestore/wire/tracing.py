@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, Literal
 
+from lakestore.release import wheel_with
+
 log = logging.getLogger("lakestore.tracing")
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 LIBRARY = "lakestore"
@@ -96,7 +98,7 @@ def begin(service: str) -> None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ModuleNotFoundError as error:
-        log.warning('a collector of traces is named, and they need: pip install "lakestore[otel]" (%s)', error)
+        log.warning("a collector of traces is named, and traces need packages (%s): %s", error, wheel_with("otel"))
         return
     provider = TracerProvider(resource=Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", service)}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

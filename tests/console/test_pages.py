@@ -378,3 +378,18 @@ def test_a_server_that_goes_away_is_said_and_comes_back(page: Browser, tmp_path:
         served.start()
         page.until("document.getElementById('notice').textContent === ''")
         page.until("document.getElementById('health').textContent === 'serving'")
+
+
+def test_health_names_the_late_tables_that_the_list_of_tables_counts(page: Browser, tmp_path: Path) -> None:
+    with Served(tmp_path / "data", ports=True) as served:
+        table = served.lake.create_table("shop.late", SCHEMA, lake={"freshness": "10s"})
+        table.append([{SCHEMA.names[0]: 1}])
+        shown(page, served)
+        tile = "[...document.querySelectorAll('dt')].find((n) => n.textContent === 'Late or not tiered').nextSibling"
+        page.until(f"{tile}.textContent === '0'")
+        served.clock.advance(60)
+        page.js("location.hash = '#/health'")
+        page.until("document.getElementById('behind')?.parentNode.innerText.includes('shop.late')")
+        page.until("document.getElementById('behind').parentNode.innerText.includes('is a tierer running?')")
+        page.js("location.hash = '#/'")
+        page.until(f"{tile}.textContent === '1'")

@@ -2,8 +2,8 @@
 
 Beside the commit loop, which only freezes before and installs after. A failed checkpoint leaves the last one valid.
 Freezing: the overlay becomes the frozen overlay, tails become frozen chunks, the journal goes on in a new file. Beside
-the loop: segments are cut and synced, the frozen overlay goes into LMDB in one synced transaction with its LSN, the
-checkpoint is written. Installing: chunks are swapped for segments, and journal files below the LSN go.
+the loop: segments are cut and synced, the frozen overlay becomes a run of the index, the checkpoint names both.
+Installing: chunks are swapped for segments, and journal files below the LSN go.
 """
 
 from __future__ import annotations

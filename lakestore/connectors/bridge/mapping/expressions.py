@@ -24,6 +24,7 @@ from lakestore.connectors.bridge.casting.cast_rules import Rule
 from lakestore.connectors.bridge.mapping.inputs import Inputs
 from lakestore.connectors.bridge.paths import ROOTS, WITH_PARTS, Path
 from lakestore.errors import Invalid
+from lakestore.release import wheel_with
 from lakestore.rows.literals import cast_type, first_line, short
 from lakestore.union import sql_functions, sql_gate
 
@@ -318,5 +319,5 @@ def _duckdb() -> Any:
     try:
         import duckdb
     except ImportError as error:
-        raise Invalid("expressions of columns need DuckDB: pip install 'lakestore[duckdb]'") from error
+        raise Invalid(f"expressions of columns need DuckDB: {wheel_with('duckdb')}") from error
     return duckdb

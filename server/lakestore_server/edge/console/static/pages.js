@@ -4,6 +4,7 @@ import { count, duration, plural, size } from "./format.js";
 import { curve, numbers } from "./draw.js";
 import { get } from "./api.js";
 import { h } from "./dom.js";
+import { age, isBehind } from "./tables.js";
 
 const ROWS_MAX = 300;
 const held = { clients: null, holds: null };
@@ -44,7 +45,8 @@ export function clients(app) {
 export function health(app) {
   const server = app.server;
   const damage = Array.isArray(server.damage) ? server.damage : [];
-  const problems = [...app.tables.values()].filter((row) => row.problem);
+  const behind = [...app.tables.values()].filter((row) => isBehind(row, app.now()));
+  const reason = (row) => row.problem || `Its oldest hot change is ${duration(age(row, app.now()))} old, and ${duration(row.freshness_seconds)} is promised: is a tierer running? lakestore tier starts one.`;
   const holding = [...app.tables.values()].filter((row) => row.held_by.length);
   const duties = Object.entries(server.duties || {}).map(([name, duty]) => ({ name, ...duty }));
   const memory = server.memory || {}, presented = server.presented || {}, series = app.history;
@@ -54,7 +56,7 @@ export function health(app) {
     h("section", { key: "damage", "aria-labelledby": "damage-title" }, h("h2", { id: "damage-title" }, "Damage"),
       damage.length ? damage.map((sentence) => h("p", { class: "error" }, sentence)) : h("p", { class: "muted" }, "No damaged place is known.")),
     h("dl", { class: "facts", key: "facts" },
-      fact("State", server.health), fact("Release", server.release), fact("LSN", count(server.lsn)), fact("Key index", server.index),
+      fact("State", server.health), fact("Tables late or not tiered", h("span", { class: behind.length ? "badge warn" : "" }, count(behind.length))), fact("Release", server.release), fact("LSN", count(server.lsn)), fact("Key index", server.index),
       fact("Clock", server.clock?.note || server.clock?.state || "–"), fact("Waits for the clock", (server.clock?.holds || []).join(", ") || "nothing"),
       fact("Journal to recover", size(server.journal_bytes)), fact("Failed checkpoints", count(server.checkpoints_failed)), fact("Disk free", size(server.disk_free_bytes)),
       fact("Memory at most", `${size(memory.settings_bytes)} by settings, ${size(memory.tables_bytes)} by tables, of ${size(memory.machine_bytes)}`),
@@ -64,7 +66,7 @@ export function health(app) {
       curve("Journal to recover", series.times_us, series.values[3], { show: size }), curve("Disk free", series.times_us, series.values[4], { show: size }),
       curve("Journal bytes / s", series.times_us, series.values[2], { show: size }), curve("Calls that run", series.times_us, series.values[7])),
     series && numbers("The server over time, as numbers", series.times_us, [["Journal to recover", series.values[3], size], ["Disk free", series.values[4], size], ["Journal bytes / s", series.values[2], size], ["Calls that run", series.values[7], count]]),
-    list("problems", "Tables that are not tiered", problems, [["Table", (r) => h("a", { href: `#/t/${encodeURIComponent(r.name)}` }, r.name)], ["Why", (r) => r.problem]], (r) => r.name, "Every table is tiered, as far as a tierer has spoken."),
+    list("behind", "Tables late or not tiered", behind, [["Table", (r) => h("a", { href: `#/t/${encodeURIComponent(r.name)}` }, r.name)], ["Why", reason]], (r) => r.name, "Every table is as fresh in the lake as promised."),
     list("held", "Logs held beyond their retention", holding, [["Table", (r) => h("a", { href: `#/t/${encodeURIComponent(r.name)}` }, r.name)], ["Held by", (r) => r.held_by.join(", ")]], (r) => r.name, "Nobody holds a log beyond its retention."),
     list("leases", "Reads that hold a cut", held.holds?.leases, [
       ["Principal", (l) => l.owner || "anyone"], ["Holds", (l) => (l.cut === null ? l.tables.join(", ") || "–" : `all tables at LSN ${count(l.cut)}`)],

@@ -18,6 +18,8 @@ export const age = (row, now) => (row.hot_since_us ? Math.max(now - row.hot_sinc
 export const isLate = (row, now) => age(row, now) > 2 * row.freshness_seconds;
 export const trouble = (row, now) => (row.problem ? "not tiered" : isLate(row, now) ? "late" : row.held_by.length ? "held" : "");
 
+export const isBehind = (row, now) => Boolean(row.problem) || isLate(row, now);
+
 // Columns are [name, label, its figure, whether it is a number, what it means].
 const COLUMNS = [
   ["name", "Table", (row) => row.name, false, "database.table"],
@@ -115,7 +117,7 @@ function line(app, row, at, now) {
 function summary(app, now) {
   const all = [...app.tables.values()];
   const sum = (figure) => all.reduce((total, row) => total + (figure(row) || 0), 0);
-  const late = all.filter((row) => trouble(row, now) === "late" || row.problem).length;
+  const late = all.filter((row) => isBehind(row, now)).length;
   const tile = (label, value, extra) => h("div", { class: `tile${extra || ""}` }, h("dt", null, label), h("dd", null, value));
   return h(
     "dl",
