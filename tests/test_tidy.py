@@ -752,3 +752,24 @@ def test_threads_of_the_server_are_supervised() -> None:
     begun = re.compile(r"threading\.(Thread|Timer)\(")
     files = {source.path for source in SOURCES if source.path.startswith("server/") and begun.search(source.text)}
     assert files <= THREADS, "a duty is a `Worker`, work that is done once `Supervisor.once`"
+
+
+INDEX_INSTALL = re.compile(r"pip install ['\"]?lakestore\b")
+"""A command that would install whatever a package index has under our name."""
+
+
+def _index_installs(text: str) -> list[int]:
+    return [number for number, line in enumerate(text.splitlines(), 1) if INDEX_INSTALL.search(line)]
+
+
+def test_nobody_is_told_to_install_lakestore_from_an_index() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*")]
+    code = [path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")]
+    found = {
+        str(path.relative_to(ROOT)): lines
+        for path in [*pages, *code]
+        if path.is_file() and (lines := _index_installs(path.read_text(errors="replace")))
+    }
+    assert found == {}
+    assert _index_installs("text\nPython needs `pip install 'lakestore[kafka]'`.") == [2]
+    assert _index_installs('pip install "dist/lakestore-0.3.0-py3-none-any.whl[kafka]"') == []

@@ -100,8 +100,8 @@ def _moves(wanted: Sequence[table_file.WantedTable], there: dict[str, Table]) ->
                 steps = table_file.steps_between(before, table)
                 moves.append(Move(before, altered(before, steps), tuple(steps)))
         except Invalid as error:
-            named = f"table {table.name}: "
-            problems.append(named + error.message.removeprefix(named))
+            named = "" if error.message.startswith(f"table {table.name}") else f"table {table.name}: "
+            problems.append(f"{table.place}: {named}{error.message}")
     if problems:
         raise Invalid(f"nothing was changed: {'; '.join(problems)}")
     return moves

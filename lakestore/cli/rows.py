@@ -14,9 +14,14 @@ from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import Progress, emit, emit_json, emit_lines
 from lakestore.cli.row_options import chosen_kind, names_in, output_options
 from lakestore.errors import Invalid
+from lakestore.model.types import type_name
 
 SHOWN_ROWS = 50
 _FORMATS = click.Choice(row_files.KINDS)
+
+
+ABSENT = 4
+"""The exit code of a look-up of a key that has no row."""
 
 
 @click.command()
@@ -106,16 +111,20 @@ def _show(batches: Iterator[pa.RecordBatch], limit: int) -> None:
 @click.option("--at", help="A token or a time such as 2026-11-20T10:00Z: the rows as they were there.")
 @server_option
 @json_option
-def lookup(table: str, key: tuple[str, ...], columns: str | None, at: str | None, server: str, as_json: bool) -> None:
+def lookup(table: str, key: tuple[str, ...], columns: str | None, at: str | None, server: str, as_json: bool) -> int:
     """Look up rows of TABLE by KEY: a value, or values of a key of several columns with commas between.
 
-    The first columns alone, the bucket key among them, give all rows that begin so, in key order.
+    The first columns alone, the bucket key among them, give all rows that begin so, in key order. The exit code is 4
+    if a key has no row.
     """
     names = names_in(columns)
     with connected(server) as lake:
         target = lake.table(table)
-        found = target.lookup(_keys(target.definition.key_schema, key), columns=names, at=at)
+        keys = _keys(target.definition.key_schema, key)
+        found = target.lookup(keys, columns=names, at=at)
     emit_lines(found) if as_json else emit(found.to_pylist(), as_json=False, empty="no such key")
+    is_whole = keys.num_columns == len(target.definition.primary_key)
+    return ABSENT if found.num_rows < (len(set(key)) if is_whole else 1) else 0
 
 
 def _keys(key: pa.Schema, texts: tuple[str, ...]) -> pa.Table:
@@ -132,8 +141,24 @@ def _keys(key: pa.Schema, texts: tuple[str, ...]) -> pa.Table:
     try:
         arrays = [_key_column([parts[i] for parts in split], field.type) for i, field in enumerate(schema)]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-        raise Invalid(f"a key does not fit the primary key ({', '.join(schema.names)}): {error}") from error
+        misfit = next((pair for pair in _values(split, schema) if not _fits(*pair)), None)
+        reason = f"{misfit[0]!r} is no {type_name(misfit[1].type, misfit[1].name)}" if misfit else str(error)
+        raise Invalid(f"a key does not fit the primary key ({', '.join(schema.names)}): {reason}") from error
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _values(split: list[list[str]], schema: pa.Schema) -> Iterator[tuple[str, pa.Field]]:
+    """The texts of all keys, each with its column."""
+    for parts in split:
+        yield from zip(parts, schema, strict=True)
+
+
+def _fits(text: str, field: pa.Field) -> bool:
+    try:
+        _key_column([text], field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
+        return False
+    return True
 
 
 def _key_column(texts: list[str], kind: pa.DataType) -> pa.Array:

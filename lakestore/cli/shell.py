@@ -58,6 +58,24 @@ def statements(text: str) -> list[str]:
     return [each.strip() for each in (*found, text[begin:]) if each.strip()]
 
 
+def script(text: str) -> list[str]:
+    """The commands and the statements of a text that comes from a pipe, in order.
+
+    A command is a line that begins with a dot or a backslash where no statement is open.
+    """
+    parts: list[str] = []
+    pending = ""
+    for line in text.splitlines(keepends=True):
+        if not pending.strip() and line.lstrip().startswith((".", "\\")):
+            parts.append(line.strip())
+            continue
+        pending += line
+        if is_complete(pending):
+            parts += statements(pending)
+            pending = ""
+    return [*parts, *statements(pending)]
+
+
 def is_complete(text: str) -> bool:
     """Whether Enter runs the text: a command, nothing, or a statement that ends with `;`."""
     said = text.strip()

@@ -11,7 +11,7 @@ from lakestore.cli import row_files
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import Progress, emit, emit_json
 from lakestore.cli.row_options import chosen_kind
-from lakestore.cli.shell import Shell, statements
+from lakestore.cli.shell import Shell, script
 from lakestore.errors import Invalid
 from lakestore.union.sql import SqlResult
 
@@ -46,20 +46,25 @@ def sql(
 ) -> None:
     """Run queries over tables, each at one cut: lakestore sql "SELECT count(*) FROM shop.orders", or a shell.
 
-    Without a query the statements of stdin are run, each up to its `;`, and on a terminal a shell is opened: history,
+    Without a query the statements and dot commands of stdin are run, and on a terminal a shell is opened: history,
     completion, timing; .help tells its commands, and docs/sql.md the language.
     """
     if text is None and sys.stdin.isatty() and sys.stdout.isatty():
         with connected(server) as lake:
             Shell(lake, at=at, external_access=external_access).run()
         return
-    texts = [text] if text is not None else statements(sys.stdin.read())
+    texts = [text] if text is not None else script(sys.stdin.read())
     if output and len(texts) != 1:
         raise Invalid(f"-o {output} takes the rows of one query, and there are {len(texts)}")
     required = {"require_freshness": require_freshness, "require_complete_through": require_complete_through}
     with connected(server) as lake:
-        for each in texts:
-            result = lake.sql(each, at=at, external_access=external_access, **required)
+        shell = Shell(lake, at=at, external_access=external_access, timing=False)
+        for part in texts:
+            if text is None and part.startswith((".", "\\")):
+                if not shell.handle(part):
+                    return
+                continue
+            result = lake.sql(part, at=shell.at, external_access=external_access, **required)
             if explain:
                 emit_json([read.as_dict() for read in result.reads]) if as_json else click.echo(result.explain())
             else:

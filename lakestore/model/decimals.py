@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
+from typing import Any
 
 import pyarrow as pa
 
@@ -61,3 +62,12 @@ def fitted(number: Decimal, kind: pa.DataType) -> Decimal:
         raise ValueError(f"{kind} does not hold it exactly")
     unscaled = int(kept[: len(kept) - trailing])
     return from_unscaled(-unscaled if sign else unscaled, behind)
+
+
+def misfit(value: Any, kind: pa.DataType) -> str:
+    """The rule of its type that a decimal breaks, as the end of a sentence; empty for other values."""
+    if not (isinstance(value, Decimal) and value.is_finite() and pa.types.is_decimal(kind)):
+        return ""
+    if places(value) > kind.scale:
+        return f": it has {places(value)} places after the point, and the type has {kind.scale}"
+    return f": it has more than {kind.precision - kind.scale} digits before the point"

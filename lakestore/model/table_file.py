@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from lakestore.model.columns import Column
 from lakestore.model.defaults import canonical
 from lakestore.model.merge_engines import Merge
 from lakestore.model.merge_engines import parsed as parse_merge
+from lakestore.model.names import meant
 from lakestore.model.table import Table
 from lakestore.model.types import arrow_type
 
@@ -79,6 +80,8 @@ class WantedTable:
     columns: tuple[WantedColumn, ...]
     options: dict[str, Any]
     """Other options, by the names of `create_table`."""
+    place: str = field(default="", compare=False)
+    """The file and the line that say it; empty for a table of no file."""
 
     def definition(self) -> Table:
         """The table, when there is none yet."""
@@ -97,7 +100,8 @@ def parse(text: str, source: str) -> list[WantedTable]:
         raise Invalid(f"{source} is not YAML: {error}") from error
     if not isinstance(data, dict) or set(data) != {"tables"} or not isinstance(data["tables"], list):
         raise Invalid(f"{source} is not a list of tables under the one key 'tables'")
-    tables = [_table(entry, source) for entry in data["tables"]]
+    lines = yaml_text.item_lines(text, "tables")
+    tables = [_table(entry, f"{source}, line {line}") for entry, line in zip(data["tables"], lines, strict=True)]
     names = [table.name for table in tables]
     for name in names:
         if names.count(name) > 1:
@@ -147,7 +151,7 @@ def _table(entry: Any, source: str) -> WantedTable:
             raise Invalid(f"{where}: {key} is a list of column names")
     if not isinstance(options.get("lake", {}), dict):
         raise Invalid(f"{where}: lake is a list of options")
-    return WantedTable(entry["name"], tuple(_column(column, where) for column in columns), options)
+    return WantedTable(entry["name"], tuple(_column(column, where) for column in columns), options, source)
 
 
 def _column(entry: Any, where: str) -> WantedColumn:
@@ -164,7 +168,8 @@ def _column(entry: Any, where: str) -> WantedColumn:
 def _known(entry: dict[str, Any], keys: Sequence[str], where: str) -> None:
     for key in entry:
         if key not in keys:
-            raise Invalid(f"{where} says {key!r}, which is not known; known are {', '.join(keys)}")
+            hint = meant(key, keys) or f"; known are {', '.join(keys)}"
+            raise Invalid(f"{where} says {key!r}, which is not known{hint}")
 
 
 def steps_between(table: Table, wanted: WantedTable) -> list[Step]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, FIXED_BYTES_MAX, TYPE_CHARS_MAX, TYPES_KEPT, WIDEST, Limits
+from lakestore.model.names import nearest
 
 _SIMPLE: dict[str, tuple[pa.DataType, str]] = {
     "bool": (pa.bool_(), "boolean"),
@@ -222,7 +223,7 @@ class _Parser:
             return pa.binary(int(match[1]))
         if word == "uint64":
             raise self._refused(_UINT64)
-        meant = _ELSEWHERE.get(word.lower()) or (word.lower() if word.lower() in _SIMPLE else "")
+        meant = _ELSEWHERE.get(word.lower()) or nearest(word, _SIMPLE)
         known = f"{', '.join(_SIMPLE)}, decimal(p,s), fixed(n), list<…>, struct<…>, map<…>"
         raise self._refused(f"is not known: {f'did you mean {meant}?' if meant else f'known are {known}'}")
 

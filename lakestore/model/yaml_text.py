@@ -87,6 +87,15 @@ def values(text: str, loader: type[yaml.SafeLoader] = Once) -> Any:
         raise Unreadable(f"it holds a value that is none of its type ({error})") from error
 
 
+def item_lines(text: str, key: str) -> list[int]:
+    """The lines, from 1, on which the items of a list begin that a readable text has under a key."""
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(root, yaml.MappingNode):
+        return []
+    (items,) = [value for name, value in root.value if name.value == key]
+    return [item.start_mark.line + 1 for item in items.value]
+
+
 def _check_size(root: yaml.Node) -> None:
     """Refuse what nests too deep, and aliases that lead back to themselves or multiply."""
     count, todo = 0, [(root, 0)]

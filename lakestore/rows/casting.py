@@ -19,7 +19,9 @@ import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
-from lakestore.model.types import EXTENSIONS, is_listlike, parts
+from lakestore.model.decimals import misfit
+from lakestore.model.typed import shown
+from lakestore.model.types import EXTENSIONS, is_listlike, parts, type_name
 from lakestore.rows import row_hash
 
 Place = Callable[[int], int]
@@ -199,8 +201,12 @@ class Cast:
         try:
             cast = array.cast(kind)
         except pa.ArrowException as error:
-            row = place(_first_misfit(array, kind))
-            raise Invalid(f"table {self._table}: column {path!r}, row {row}: {error}") from error
+            first = _first_misfit(array, kind)
+            value = array[first].as_py()
+            raise Invalid(
+                f"table {self._table}: column {path!r}, row {place(first)}: {shown(value)} is no"
+                f" {type_name(kind, path)}{misfit(value, kind)}"
+            ) from error
         if pa.types.is_floating(array.type) and array.type.bit_width > kind.bit_width:
             self._check_exact(array, cast, path, place)
         return cast

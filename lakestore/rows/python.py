@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.errors import Invalid
-from lakestore.model.decimals import fitted
+from lakestore.model.decimals import fitted, misfit
+from lakestore.model.typed import shown
+from lakestore.model.types import type_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,7 +99,18 @@ def _column(values: list[Any], schema: pa.Schema, name: str) -> pa.Array:
             _check(values, range(len(values)), kind, name)
         return pa.array(values, type=kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise Invalid(f"column {name!r}: {error}") from error
+        raise Invalid(_misfit(values, kind, name) or f"column {name!r}: {error}") from error
+
+
+def _misfit(values: Sequence[Any], kind: pa.DataType | None, name: str) -> str:
+    """The sentence about the first value that its column does not take; empty if each one fits by itself."""
+    for row, value in enumerate(values):
+        try:
+            pa.array([value], type=kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            wanted = "a value of one type" if kind is None else type_name(kind, name)
+            return f"column {name!r}, row {row}: {shown(value)} is no {wanted}"
+    return ""
 
 
 def _check(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str) -> None:
@@ -105,6 +118,8 @@ def _check(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: 
     if pa.types.is_struct(kind):
         _check_structs(values, rows, kind, path)
     elif pa.types.is_list(kind):
+        # A text is a sequence too: pyarrow makes a list of its characters.
+        _refuse_first(values, rows, kind, path, lambda value: isinstance(value, str | bytes | Mapping))
         pairs = [(part, row) for value, row in zip(values, rows, strict=True) if value is not None for part in value]
         _check([part for part, _ in pairs], [row for _, row in pairs], kind.value_type, f"{path}.element")
     elif pa.types.is_map(kind):
@@ -179,4 +194,6 @@ def _fits(value: Decimal, kind: pa.DataType) -> bool:
 def _refuse_first(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str, wrong: Any) -> None:
     for value, row in zip(values, rows, strict=True):
         if wrong(value):
-            raise Invalid(f"column {path!r}, row {row}: {value!r} is no {kind}")
+            raise Invalid(
+                f"column {path!r}, row {row}: {shown(value)} is no {type_name(kind, path)}{misfit(value, kind)}"
+            )

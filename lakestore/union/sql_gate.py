@@ -18,6 +18,7 @@ from lakestore.errors import Invalid
 from lakestore.model.names import meant
 from lakestore.rows.literals import short
 from lakestore.union import sql_functions as lists
+from lakestore.union.sql_text import past_hint
 
 CLOSED = {
     "python_enable_replacements": "false",
@@ -102,7 +103,7 @@ def _statement(engine: Any, text: str) -> dict[str, Any]:
     if found["error"]:
         said = found["error_message"]
         if found.get("error_type") == "parser":
-            raise Invalid(f"the query failed: Parser Error: {said}")
+            raise Invalid(f"the query failed: Parser Error: {said}{past_hint(text)}")
         raise Invalid(f"the query failed: only one SELECT is run ({said})")
     if len(found["statements"]) != 1:
         raise Invalid(f"the query failed: the text has {len(found['statements'])} statements, only one is run")

@@ -83,7 +83,7 @@ def _parsed(text: str) -> exp.Expr:
     try:
         trees = [tree for tree in sqlglot.parse(text, dialect="duckdb") if tree is not None]
     except (SqlglotError, RecursionError) as error:
-        raise Invalid(f"the query cannot be read: {plain(error)}") from error
+        raise Invalid(f"the query cannot be read: {plain(error)}{past_hint(text)}") from error
     if len(trees) != 1 or not isinstance(trees[0], _QUERIES):
         raise Invalid(
             "lake.sql takes one query (SELECT, SHOW TABLES, DESCRIBE, EXPLAIN …); rows are written by upsert, append"
@@ -153,6 +153,13 @@ def _clause(tokens: list[Any], place: int) -> tuple[int, str, int] | None:
 def past_name(place: int, table: str) -> str:
     """The name of the view of a table at the past cut of this number."""
     return f"{PAST}{place}.{table.split('.')[1]}"
+
+
+def past_hint(text: str) -> str:
+    """The way to write a past cut, for a text that asks for one in another dialect; empty for other texts."""
+    if not re.search(r"\b(AS\s+OF|FOR\s+(SYSTEM_)?(TIME|VERSION))\b", text, re.IGNORECASE):
+        return ""
+    return "; for a past cut write FROM shop.orders AT (TIMESTAMP => '2026-11-20T10:00Z'), or AT (TOKEN => '…')"
 
 
 def plain(error: BaseException) -> str:

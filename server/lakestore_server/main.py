@@ -235,6 +235,7 @@ class Server:
                 f"the gRPC port {self.settings.port} cannot be opened: is it in use? --port 0 picks a free one"
             ) from error
         self.about.update(http=f"{host}:{self._http.port}", grpc=f"{host}:{self._grpc.port}")
+        data_folder.name_ports(self._lock, self.about["grpc"], self.about["http"])
         self._grpc.start()
         console.start()
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -63,10 +64,14 @@ def _first(address: str, folder: Path) -> Figure:
     for run in range(RUNS):
         table = f"bench.first_{run}"
         arguments = ["write", table, str(path), "--key", "id", "-y", "--server", address]
-        seconds = _seconds(lambda: subprocess.run([sys.executable, "-m", "lakestore", *arguments], check=True))  # noqa: B023
+        seconds = _seconds(partial(_run, arguments))
         runs.append(FIRST_ROWS / seconds)
     path.unlink()
     return rate("first load of csv by the command, 6 columns, 3 of them texts", 200_000, runs)
+
+
+def _run(arguments: list[str]) -> None:
+    subprocess.run([sys.executable, "-m", "lakestore", *arguments], check=True)
 
 
 def _nested(lake: lakestore.Lake, folder: Path) -> Iterator[Figure]:

@@ -18,6 +18,7 @@ import pytest
 import lakestore
 from lakestore.errors import Denied
 from lakestore.limits import Limits
+from lakestore.release import wheel_with
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import piped
 from lakestore.wire.piped import Frame, Kind
@@ -226,7 +227,7 @@ def test_without_duckdb_the_extra_is_named(served: Served, tmp_path: Path, monke
     Path(tmp_path, "duckdb.py").write_text("raise ModuleNotFoundError('No module named duckdb')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     answer = query(served, "root", "SELECT 1")
-    assert 'pip install "lakestore[duckdb]"' in answer.json()["error"]["message"]
+    assert wheel_with("duckdb") in answer.json()["error"]["message"]
 
 
 def test_the_querys_process_may_only_read(served: Served) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import fcntl
+import io
 import json
 import os
 import pty
@@ -25,7 +26,7 @@ import pytest
 import lakestore as ls
 from lakestore.cli import output
 from lakestore.cli.main import run_command
-from lakestore.cli.shell import is_complete, statements
+from lakestore.cli.shell import is_complete, script, statements
 from tests.support.commands import leaves
 
 WIDE = "x" * 300
@@ -244,6 +245,41 @@ def test_statements_are_told_apart() -> None:
     assert [is_complete(text) for text in ("SELECT 1", "SELECT 1;", "SELECT ';", ".help", "", "SELECT 1; --x")] == [
         False, True, False, True, True, True,
     ]  # fmt: skip
+
+
+def test_dot_commands_of_a_pipe_are_run_between_statements(
+    server: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = ".tables\nSELECT '\n.x' AS a; SELECT\n 2 AS b;\n\\d shop.orders\n.quit\nSELECT 3 AS c"
+    assert script(text) == [
+        ".tables", "SELECT '\n.x' AS a", "SELECT\n 2 AS b", "\\d shop.orders", ".quit", "SELECT 3 AS c",
+    ]  # fmt: skip
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert run_command(["sql", "--server", server]) == 0
+    said = capsys.readouterr().out
+    assert all(part in said for part in ("orders", "column_name", "\nb\n2\n"))
+    assert "\nc\n" not in said, ".quit leaves"
+
+
+def test_a_past_cut_in_another_dialect_is_told_the_way_to_write_it(
+    server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for clause in ("AS OF TIMESTAMP '2026-01-01'", "FOR SYSTEM_TIME AS OF '2026-01-01'"):
+        assert run_command(["sql", f"SELECT * FROM shop.orders {clause}", "--server", server]) == 1
+        assert "AT (TIMESTAMP => '2026-11-20T10:00Z')" in capsys.readouterr().err
+    assert run_command(["sql", "SELECT nothing FROM shop.orders AS o", "--server", server]) == 1
+    assert "AT (TIMESTAMP" not in capsys.readouterr().err
+
+
+def test_a_look_up_of_an_absent_key_has_an_exit_code_of_its_own(
+    server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["lookup", "shop.orders", "1", "--server", server]) == 0
+    assert run_command(["lookup", "shop.orders", "1", "1", "--server", server]) == 0
+    assert run_command(["lookup", "shop.orders", "1", "99999999", "--server", server]) == 4
+    capsys.readouterr()
+    assert run_command(["lookup", "shop.orders", "abc", "--server", server]) == 1
+    assert capsys.readouterr().err == "lakestore: a key does not fit the primary key (id): 'abc' is no int64\n"
 
 
 def test_statements_of_a_pipe_are_run_one_by_one(server: str) -> None:

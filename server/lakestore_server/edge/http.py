@@ -81,6 +81,11 @@ async def _no_such_call(request: Request, error: Exception) -> Response:
 _UNKNOWN: Mapping[Any, Any] = {404: _no_such_call, 405: _no_such_call}
 
 
+def _is_started(_: logging.LogRecord) -> bool:
+    """A filter that lets nothing pass, while a server opens its port."""
+    return False
+
+
 class HttpServer:
     """uvicorn in a thread."""
 
@@ -118,6 +123,14 @@ class HttpServer:
 
     def start(self) -> None:
         """Begin to serve; the port is known then."""
+        raw = logging.getLogger("uvicorn.error")
+        raw.addFilter(_is_started)  # uvicorn's line about a port in use stands in our error
+        try:
+            self._wait_for_port()
+        finally:
+            raw.removeFilter(_is_started)
+
+    def _wait_for_port(self) -> None:
         self._thread.start()
         deadline = time.monotonic() + START_SECONDS
         while not self._server.started:

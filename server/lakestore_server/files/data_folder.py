@@ -29,6 +29,8 @@ INDEX = "index"
 OFFSETS = "cache/offsets"
 """The folder of offset indexes of the lake's data files, which can all be made again."""
 LOCK = "lock"
+_PORTS = " ports "
+"""Between the process in the lock file and the addresses of its ports."""
 LAKE_HELD = "lake-held"
 """The folder with links to the lake's files while a backup copies them."""
 RESTORING = "restoring"
@@ -108,8 +110,9 @@ def lock_folder(folder: Path) -> IO[str]:
 
 
 def _lock(file: IO[str], folder: Path) -> None:
-    is_marked = _MARK in file.read(_LOCK_CHARS_MAX)
-    in_use = Conflict(f"{folder} is in use by another server")
+    text = file.read(_LOCK_CHARS_MAX)
+    is_marked = _MARK in text
+    in_use = Conflict(f"{folder} is in use by another server{_owner(text)}")
     is_held = _take_description_lock(file, in_use)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,10 +120,33 @@ def _lock(file: IO[str], folder: Path) -> None:
         if not (is_held and is_marked):
             raise in_use from error
         log.warning("%s: another program holds a flock on it, which stops nobody", folder / LOCK)
+    _write_owner(file, f"{os.getpid()} {_MARK if is_held else ''}")
+
+
+def name_ports(file: IO[str], grpc: str, http: str) -> None:
+    """Write the addresses of both ports into the lock file, for the error of a second server on the folder."""
+    file.seek(0)
+    owner = file.read(_LOCK_CHARS_MAX).partition(_PORTS)[0].rstrip()
+    _write_owner(file, f"{owner}{_PORTS}{grpc} {http}")
+
+
+def _write_owner(file: IO[str], text: str) -> None:
     file.seek(0)
     file.truncate()
-    file.write(f"{os.getpid()} {_MARK if is_held else ''}\n")
+    file.write(f"{text}\n")
     file.flush()
+
+
+def _owner(text: str) -> str:
+    """The process and the ports that a lock file names, as the end of a sentence."""
+    process, _, ports = text.partition(_PORTS)
+    number = process.split()[:1]
+    if not number or not number[0].isdecimal():
+        return ""
+    said = f": process {number[0]}"
+    if len(addresses := ports.split()) == 2:
+        said += f", gRPC on {addresses[0]}, HTTP on {addresses[1]}"
+    return said
 
 
 def _take_description_lock(file: IO[str], in_use: Conflict) -> bool:

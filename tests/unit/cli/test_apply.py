@@ -233,3 +233,16 @@ def test_the_steps_lead_to_the_file_and_then_there_are_none(
         return
     assert [(c.name, c.type) for c in reached.columns] == [(c["name"], c["type"]) for c in new]
     assert table_file.steps_between(reached, wanted(new)) == []
+
+
+def test_an_unknown_word_of_a_file_is_told_with_its_line_and_the_word_that_was_meant() -> None:
+    text = "tables:\n  - name: a.a\n    columns: [{name: id, type: int64}]\n  - name: a.b\n"
+    with pytest.raises(Invalid) as refused:
+        table_file.parse(f"{text}    primry_key: [id]\n    columns: [{{name: id, type: int64}}]\n", "t.yaml")
+    assert refused.value.message == (
+        "t.yaml, line 4: table a.b says 'primry_key', which is not known: did you mean primary_key?"
+    )
+    (_, table) = table_file.parse(f"{text}    primary_key: [idd]\n    columns: [{{name: id, type: int46}}]\n", "t.yaml")
+    assert table.place == "t.yaml, line 4"
+    with pytest.raises(Invalid, match=r"type 'int46' is not known: did you mean int64\?"):
+        table.definition()

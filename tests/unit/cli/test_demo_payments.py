@@ -12,6 +12,7 @@ from lakestore.demo import broker, kafka_if_possible
 from lakestore.demo.broker import jars
 from lakestore.demo.payments import Payments
 from lakestore.errors import Unavailable
+from lakestore.release import wheel_with
 
 
 def test_records_fold_to_the_table() -> None:
@@ -48,7 +49,7 @@ def test_a_broker_that_cannot_be_had_is_told_in_a_line(monkeypatch: pytest.Monke
     assert kafka_if_possible(tmp_path / "kafka", 0, said.append) is None
     assert said == [
         "Kafka is left out: there is no Java: install a JDK 17 or newer, or set JAVA_HOME to it",
-        "Kafka is left out: its library is not installed: pip install 'lakestore[kafka]'",
+        f"Kafka is left out: its library is not installed: {wheel_with('kafka')}",
     ]
 
 

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,7 @@ def test_the_rate_counts_the_reading_of_the_first_rows_and_no_question(
 ) -> None:
     (tmp_path / "a.csv").write_text("id\n" + "".join(f"{i}\n" for i in range(1000)))
     now = [100.0]
-    monkeypatch.setattr(command.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def spent(seconds: float, then: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **named: Any) -> Any:

@@ -100,3 +100,16 @@ def test_a_server_of_an_earlier_release_keeps_this_one_out_and_is_kept_out(tmp_p
             data_folder.lock_folder(tmp_path / "data")
     with data_folder.lock_folder(tmp_path / "data"), lock.open("a+") as older, pytest.raises(BlockingIOError):
         fcntl.flock(older, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_second_server_on_a_folder_is_told_the_first_ones_process_and_ports(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", ports=True) as served:
+        about = served.server.about
+        with pytest.raises(Conflict) as refused:
+            data_folder.lock_folder(tmp_path / "data")
+    assert refused.value.message.endswith(
+        f"is in use by another server: process {os.getpid()}, gRPC on {about['grpc']}, HTTP on {about['http']}"
+    )
+    with data_folder.lock_folder(tmp_path / "data"), pytest.raises(Conflict) as refused:
+        data_folder.lock_folder(tmp_path / "data")
+    assert refused.value.message.endswith(f"is in use by another server: process {os.getpid()}")
