@@ -22,6 +22,7 @@ from lakestore.errors import Invalid, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.access.admission import Admission
 from lakestore_server.edge import catalog_request, http_errors, iceberg_rest, oauth, presented_rest
+from lakestore_server.edge.addresses import is_in_use
 from lakestore_server.edge.console.routes import Console
 from lakestore_server.edge.http_connection import GuardedProtocol
 from lakestore_server.edge.http_gate import Gate
@@ -81,11 +82,6 @@ async def _no_such_call(request: Request, error: Exception) -> Response:
 _UNKNOWN: Mapping[Any, Any] = {404: _no_such_call, 405: _no_such_call}
 
 
-def _is_started(_: logging.LogRecord) -> bool:
-    """A filter that lets nothing pass, while a server opens its port."""
-    return False
-
-
 class HttpServer:
     """uvicorn in a thread."""
 
@@ -115,7 +111,7 @@ class HttpServer:
             proxy_headers=False,
             ssl_context_factory=_renewing(keys) if keys else None,
         )
-        self._wanted = config.port
+        self._host, self._wanted = host, config.port
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self._on_end = on_end
@@ -123,21 +119,16 @@ class HttpServer:
 
     def start(self) -> None:
         """Begin to serve; the port is known then."""
-        raw = logging.getLogger("uvicorn.error")
-        raw.addFilter(_is_started)  # uvicorn's line about a port in use stands in our error
-        try:
-            self._wait_for_port()
-        finally:
-            raw.removeFilter(_is_started)
-
-    def _wait_for_port(self) -> None:
+        refused = Unavailable(
+            f"the HTTP port {self._wanted} cannot be opened: is it in use? --http-port 0 picks a free one"
+        )
+        if is_in_use(self._host, self._wanted):  # uvicorn would print a line of its own
+            raise refused
         self._thread.start()
         deadline = time.monotonic() + START_SECONDS
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise Unavailable(
-                    f"the HTTP port {self._wanted} cannot be opened: is it in use? --http-port 0 picks a free one"
-                )
+                raise refused
             time.sleep(0.01)
         self.port = self._server.servers[0].sockets[0].getsockname()[1]
 
@@ -152,7 +143,8 @@ class HttpServer:
     def stop(self) -> None:
         """Stop and wait."""
         self._server.should_exit = True
-        self._thread.join(10)
+        if self._thread.ident is not None:
+            self._thread.join(10)
 
 
 def _renewing(keys: TlsKeys) -> Callable[[Any, Any], ssl.SSLContext]:

@@ -10,9 +10,7 @@ Handlers run in the port's thread: they must not wait. One that raises ends its 
 
 from __future__ import annotations
 
-import errno
 import logging
-import socket
 import threading
 import time
 from collections import deque
@@ -21,6 +19,7 @@ from typing import Any
 
 from lakestore.wire.grpc import grpc
 from lakestore_server.edge import grpc_core
+from lakestore_server.edge.addresses import is_in_use
 from lakestore_server.edge.arrivals import Arrivals
 from lakestore_server.host import priority
 
@@ -185,22 +184,6 @@ class Rpc:
         _call_all(callbacks)
 
 
-def _is_in_use(address: str) -> bool:
-    """True if another socket listens on an address of a host and a port."""
-    host, _, port = address.rpartition(":")
-    if port == "0":
-        return False
-    for family, kind, protocol, _, place in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM):
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(place)
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    return True
-    return False
-
-
 class RpcPort:
     """A server of the core with one port and one thread."""
 
@@ -224,7 +207,7 @@ class RpcPort:
 
     def bind(self, address: str, credentials: Any = None) -> int:
         """Open the port on an address; its number, or `RuntimeError`."""
-        if _is_in_use(address):  # gRPC's core would print a line of its own
+        if is_in_use(*address.rsplit(":", 1)):  # gRPC's core would print a line of its own
             raise RuntimeError(f"{address} is in use")
         keys = () if credentials is None else (credentials._credentials,)  # noqa: SLF001 (the core's own form of them)
         port: int = self._server.add_http2_port(address.encode(), *keys)

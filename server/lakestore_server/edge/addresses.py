@@ -1,0 +1,21 @@
+"""Addresses that a server is to listen on, looked at before a library fails on them with a line of its own."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+
+def is_in_use(host: str, port: int | str) -> bool:
+    """True if another socket listens on the port at an address of the host."""
+    if not int(port):
+        return False
+    for family, kind, protocol, _, place in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM):
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(place)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    return True
+    return False
