@@ -155,6 +155,8 @@ def _remember(data: bytes | pa.Buffer, schema: pa.Schema) -> None:
 
 
 def _keep(known: dict[bytes, pa.Schema], head: bytes, schema: pa.Schema) -> None:
+    if not ipc_metadata.is_native(head[FRAME.size :]):
+        return  # only a reader of streams swaps the bytes of values, and its schema does not tell that it did
     if not any(pa.types.is_nested(field.type) or pa.types.is_dictionary(field.type) for field in schema):
         if len(known) >= SCHEMAS_KEPT:
             known.clear()

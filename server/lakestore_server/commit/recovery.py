@@ -1,7 +1,11 @@
 """Opening a data folder: the newest valid checkpoint, the journal behind it, the index or its rebuild.
 
 Recovery trims a torn tail and otherwise refuses. Each step is the work of the format that it reads; here is their
-order, which keeps a folder recoverable when the power is lost between any two of them.
+order, which keeps a folder recoverable when the power is lost between any two of them. Rules:
+
+1. Recovery removes no file before the last frame of the journal was read.
+2. The journal must reach the LSN of every checkpoint file, also of a damaged one: those commits were acknowledged.
+3. An index is used only if the checkpoint says at which commit it stands, and if each live row can have an entry.
 """
 
 from __future__ import annotations
@@ -21,9 +25,11 @@ from lakestore_server.host import versions as formats
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.index import replay
+from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.replay import KeyedRows
 from lakestore_server.index.run import Run
+from lakestore_server.index.run_file import NamedRuns
 from lakestore_server.index.worker_client import IndexOf, in_process
 from lakestore_server.state.journal import Entry, Journal, LocalJournal
 from lakestore_server.state.state import State
@@ -68,39 +74,53 @@ def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, index
     data_folder.make(disk, folder)
     held = checkpoint.newest(disk, folder) or _first_checkpoint(folder, disk)
     state = held.state(disk, folder, limits)
-    data_folder.remove_temporary(disk, folder)
-    data_folder.remove_unnamed(disk, folder, held.segment_names())
-    place = folder / data_folder.INDEX
-    index = Index(place, disk, limits.index_cache_keys, limits.index_silence_seconds, index_of, held.runs, held.lsn)
+    place, about = folder / data_folder.INDEX, (held.runs, held.lsn, held.index_lsn)
+    index = Index(place, disk, limits.index_cache_keys, limits.index_silence_seconds, index_of, *about)
     try:
         beside(state.view, index.runs)
         keyed: list[KeyedRows] = []
         parts: list[str] = []
         journal_bytes = 0
-        for entry in _entries(journal, held.lsn):
+        live = _live_rows(state.view)
+        for entry in _entries(journal, held.lsn, folder, disk):
             keyed += _applied(entry, state, parts)
             journal_bytes += nbytes_of(entry.record)
+            if entry.lsn == index.entries_lsn:
+                live = _live_rows(state.view)
         formats.sign(disk, folder)
         disk.reach(CrashPoint.RECOVERY_REPLAYED)
-        replay.load(index, keyed, checkpoint_lsn=held.lsn, lsn=state.view.lsn)
+        replay.load(index, keyed, live, checkpoint_lsn=held.lsn, lsn=state.view.lsn)
         journal.roll(state.view.lsn + 1)
+        data_folder.remove_unnamed(disk, folder, held.segment_names())
+        index.remove_unnamed(held.runs)
     except BaseException:
         index.close()
         raise
     return Opened(state, journal, index, journal_bytes, parts)
 
 
-def _entries(journal: Journal, after: int) -> Iterator[Entry]:
-    """All records behind an LSN; then the journal is this server's."""
-    yield from journal.read(journal.place_after(after))
+def _entries(journal: Journal, after: int, folder: Path, disk: Disk) -> Iterator[Entry]:
+    """All records behind an LSN; then the journal is this server's. Nothing changes before all of it was read."""
+    last = after
+    for entry in journal.read(journal.place_after(after)):
+        last = entry.lsn
+        yield entry
+    checkpoint.check_reached(disk, folder, last)
+    data_folder.remove_temporary(disk, folder)
     yield from journal.lead("")
+
+
+def _live_rows(view: View) -> dict[bytes, int]:
+    """The number of live rows of each table with a key, by its prefix in the index."""
+    keyed = (state for state in view.kept.values() if state.table.keyed)
+    return {table_prefix(state.table.number): sum(log.at_head.live_rows for log in state.logs) for state in keyed}
 
 
 def _first_checkpoint(folder: Path, disk: Disk) -> Checkpoint:
     """A new folder begins with a checkpoint of nothing: it fixes the timeline."""
     if journal_file.names(disk, folder):
         raise Corrupt(f"{folder} has a journal but no checkpoint: restore it from a copy; nothing was changed")
-    first = Checkpoint.of(State(uuid.uuid4().hex[:12]).frozen(), {})
+    first = Checkpoint.of(State(uuid.uuid4().hex[:12]).frozen(), {}, NamedRuns(lsn=0))
     checkpoint.write(disk, folder, first)
     return first
 

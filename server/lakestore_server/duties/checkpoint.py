@@ -153,7 +153,7 @@ class Checkpointer:
             served = _served(frozen)
             self._index.merge(frozen.view.lsn, served)
             runs = self._index.to_name()
-            content = Checkpoint.of(frozen, cut, runs.files)
+            content = Checkpoint.of(frozen, cut, runs)
             self._loop.parts.clear()  # of commits that the journal may have to tell of no longer
             checkpoint.write(self._disk, self._folder, content)
         except Exception:
@@ -189,10 +189,12 @@ class Checkpointer:
 
     def _trim(self, content: Checkpoint) -> None:
         """Remove what the durable checkpoint no longer needs; open maps keep their bytes."""
-        for name in self._disk.list(self._folder):
-            if name.startswith(checkpoint.PREFIX) and name < checkpoint.name_of(content.lsn):
+        for name in checkpoint.names(self._disk, self._folder):
+            if name < checkpoint.name_of(content.lsn):
                 self._disk.remove(self._folder / name)
                 self._disk.reach(CrashPoint.TRIM_FILE_REMOVED)
+        # An older checkpoint that a power cut brings back must find its journal and its segments.
+        self._disk.sync_folder(self._folder)
         journal = self._loop.journal
         journal.trim(journal.place_after(content.lsn))
         self._remove_segments(content.segment_names())

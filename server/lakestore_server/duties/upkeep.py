@@ -40,11 +40,11 @@ class Upkeep:
     def close(self, *, checkpoint: bool = True) -> None:
         """Stop all of them, with a last checkpoint if the loop still runs; idempotent."""
         self.scrubber.close()
-        self._rebuilder.close()
         self._merger.close()
         self.checkpointer.close()
         if checkpoint and self._loop.is_running:
             self._loop.supervisor.once("last-checkpoint", self._last_checkpoint).join()
+        self._rebuilder.close()  # the last: a look-up may find a problem of the index until here
 
     def _last_checkpoint(self) -> None:
         """An error that nobody thought of is told as well: the folder is let go all the same."""

@@ -27,7 +27,7 @@ from lakestore_server.files.segment_files import LONE_MAPS_MAX, SegmentFile, Seg
 from lakestore_server.host import versions
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.index.run_file import RunFile
+from lakestore_server.index.run_file import NO_RUNS, NamedRuns, RunFile
 from lakestore_server.state.catalog_change import Pointer, TierRecord
 from lakestore_server.state.chunk import Chunk
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
@@ -96,11 +96,12 @@ class Checkpoint:
     tables: tuple[TableEntry, ...]
     marks: ClockMarks = NO_MARKS
     registers: Mapping[str, Register] = field(default_factory=dict)
-    """By name."""
     extents: Mapping[str, int] = field(default_factory=dict)
     """Bytes of the kept journal files in which segments have rows, by name."""
     runs: tuple[RunFile, ...] = ()
     """The runs of the key index, newest first."""
+    index_lsn: int | None = None
+    """Where the key index stands. `EMPTY_LSN`: a start rebuilds it. None: an earlier release said nothing."""
     dropped: tuple[DroppedEntry, ...] = ()
     """Tables that were dropped and are kept for a time."""
 
@@ -111,7 +112,7 @@ class Checkpoint:
 
     @staticmethod
     def of(
-        frozen: FrozenState, cut: Mapping[tuple[str, int], Sequence[Chunk]], runs: tuple[RunFile, ...] = ()
+        frozen: FrozenState, cut: Mapping[tuple[str, int], Sequence[Chunk]], index: NamedRuns = NO_RUNS
     ) -> Checkpoint:
         """The checkpoint of a frozen state; `cut` has the chunks of those buckets that got new segments."""
         view = frozen.view
@@ -131,7 +132,8 @@ class Checkpoint:
             view.marks,
             frozen.registers,
             _extents(view, cut),
-            runs,
+            index.files,
+            index.lsn,
             tuple(DroppedEntry(_entry(d.state, cut), d.lsn, d.time_us, d.until_us) for d in view.dropped.values()),
         )
 
@@ -236,9 +238,8 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         **({"clock_marks": [list(mark) for mark in checkpoint.marks]} if checkpoint.marks else {}),
         **({"registers": _registers_data(checkpoint.registers)} if checkpoint.registers else {}),
         **({"extents": dict(checkpoint.extents)} if checkpoint.extents else {}),
-        **(
-            {"runs": [[run.name, run.size, run.entries, run.crc] for run in checkpoint.runs]} if checkpoint.runs else {}
-        ),
+        **({} if checkpoint.index_lsn is None else {"index": checkpoint.index_lsn}),
+        **({"runs": [[r.name, r.size, r.entries, r.crc] for r in checkpoint.runs]} if checkpoint.runs else {}),
         **({"dropped": [_dropped_data(each) for each in checkpoint.dropped]} if checkpoint.dropped else {}),
     }
 
@@ -349,6 +350,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         _registers_of(data.get("registers", {})),
         data.get("extents", {}),
         tuple(RunFile(*run) for run in data.get("runs", ())),
+        data.get("index"),
         tuple(DroppedEntry(_entry_of(entry), *about) for entry, *about in data.get("dropped", ())),
     )
 
@@ -378,11 +380,23 @@ def write(disk: Disk, folder: Path, checkpoint: Checkpoint) -> None:
     disk.reach(CrashPoint.CHECKPOINT_DURABLE)
 
 
+def names(disk: Disk, folder: Path) -> list[str]:
+    """The checkpoints of a folder, the oldest first."""
+    return [name for name in disk.list(folder) if name.startswith(PREFIX) and not name.endswith(".tmp")]
+
+
+def check_reached(disk: Disk, folder: Path, lsn: int) -> None:
+    """`Corrupt` if the journal ended at an LSN below a checkpoint: commits behind it were acknowledged."""
+    for name in names(disk, folder):
+        if name > name_of(lsn):
+            ended = f"checkpoint file {name} is damaged, and the journal of the one before it ends at LSN {lsn}"
+            raise Corrupt(f"{ended}: restore the file from a copy or a backup; nothing was changed")
+
+
 def newest(disk: Disk, folder: Path) -> Checkpoint | None:
     """The newest valid checkpoint; None for an empty folder, `Corrupt` when there are only damaged ones."""
-    names = [name for name in disk.list(folder) if name.startswith(PREFIX) and not name.endswith(".tmp")]
     damage: Corrupt | None = None
-    for name in reversed(names):
+    for name in reversed(names(disk, folder)):
         try:
             return decode(disk.read(folder / name), name)
         except NewerFormat:

@@ -1,9 +1,12 @@
 """The journal's format: a file header, then frames, each a whole commit, numbered by LSN without gaps.
 
 File header: magic u32 · version u16 · flags u16 · salt u64 · crc32c u32, padding to 64. Frame: magic u32 · version
-u16 · flags u16 · lsn u64 · meta bytes u32 · body bytes u64 · salt u64 · crc32c u32 of all but itself, padding to 64,
+u16 · unsynced u16 · lsn u64 · meta bytes u32 · body bytes u64 · salt u64 · crc32c u32 of all but itself, padding to 64,
 meta (JSON), padding to 64, then parts, each at a multiple of 64. The salt tells a file's own frames from bytes of a
 user that look like one; files of version 1 (release 0.1) have neither header nor salt. Version 2 is release 0.2's.
+`unsynced` is the number of frames before this one that were not durable when it was written (0 in earlier releases). It
+tells a torn tail from damage: of frames 2, 3, 4 under one sync a power cut may leave 3 and 4 whole and 2 torn. They say
+1 and 2, so nobody had an answer for 2, and the file ends behind 1. A whole frame 5 that says 0 makes the same 2 damage.
 Keys of the meta: t (time in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows,
 schema version]], producers, create, alter, drop, catalog, tierer, starts, subscriptions,
 slots [[part, row, slot, link]], registers [[names, [epoch, owner]] | [names, values, mark] | [names]],
@@ -19,6 +22,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -32,9 +36,6 @@ from lakestore_server.state.commit_record import (
     CommitRecord,
     KeySlot,
     LogStart,
-    ProducerChange,
-    ProducerCommit,
-    ProducerDrop,
     Rename,
     RowsPart,
     Shelving,
@@ -44,7 +45,6 @@ from lakestore_server.state.commit_record import (
     Undrop,
 )
 from lakestore_server.state.journal import Buffer, Plain, plain
-from lakestore_server.state.producers import is_drawn
 from lakestore_server.state.subscription import Mark, MovedMark, SubscriptionDrop, SubscriptionMove
 
 MAGIC = 0x4C534A31
@@ -55,6 +55,9 @@ _HEADER_1 = struct.Struct("<IHHQIQ")
 HEADER = struct.Struct("<IHHQIQQ")
 CRC = struct.Struct("<I")
 HEADER_BYTES = 64
+"""Every frame begins at a multiple of it."""
+_SALT_WORDS = slice(7, 9)
+"""The words of four bytes of a frame's header that are the salt."""
 FILE_HEADER_BYTES = 64
 PADDING = bytes(64)
 
@@ -89,7 +92,7 @@ def _meta(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
     claim = record.tierer
     sections: dict[str, Any] = {
         "rows": rows,
-        "producers": [_producer_list(commit) for commit in record.producers],
+        "producers": [json_forms.producer_change_list(commit) for commit in record.producers],
         "create": [table.as_dict() for table in record.create],
         "alter": [table.as_dict() for table in record.alter],
         "drop": record.drop,
@@ -110,22 +113,6 @@ def _meta(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
         "undrop": [[each.table, each.name] for each in record.undrop],
     }
     return {"t": record.time_us} | {name: section for name, section in sections.items() if section}
-
-
-def _producer_list(change: ProducerChange) -> list[Any]:
-    """Told apart by their length: a dropped name alone, or a commit."""
-    if isinstance(change, ProducerDrop):
-        return [change.producer]
-    results = [json_forms.result_list(result) for result in change.results]
-    said = [change.producer, change.epoch, change.sequence, results, change.progress]
-    if (change.owner, change.is_named) == _unsaid(change.producer, change.epoch):
-        return said
-    return [*said, change.owner, int(change.is_named)]
-
-
-def _unsaid(producer: str, epoch: int) -> tuple[str, bool]:
-    """Owner, and whether named, of a producer whose commit says neither."""
-    return "", not is_drawn(producer, epoch)
 
 
 def _subscription_list(change: SubscriptionChange) -> list[Any]:
@@ -190,6 +177,8 @@ class RawFrame:
     """Place of the next frame in the file."""
     version: int = VERSION
     salt: int = 0
+    unsynced: int = 0
+    """Frames before this one that were not durable when it was written."""
 
     @cached_property
     def meta(self) -> dict[str, Any]:
@@ -237,7 +226,7 @@ def decode(raw: RawFrame, schemas: Schemas) -> CommitRecord:
         raw.lsn,
         raw.time_us,
         [_rows_part(raw, rows, schemas, slots.get(part, [])) for part, rows in enumerate(raw.rows())],
-        [_producer_of(data) for data in meta.get("producers", [])],
+        list(map(json_forms.producer_change_of, meta.get("producers", []))),
         [Table.from_dict(data) for data in meta.get("create", [])],
         [Table.from_dict(data) for data in meta.get("alter", [])],
         meta.get("drop", []),
@@ -270,16 +259,6 @@ def _rows_part(raw: RawFrame, rows: RowsHead, schemas: Schemas, slots: Sequence[
     )
 
 
-def _producer_of(data: Sequence[Any]) -> ProducerChange:
-    """The change that `_producer_list` wrote; releases up to 0.2 did not say who owns a producer, and who named it."""
-    if len(data) == 1:
-        return ProducerDrop(data[0])
-    producer, epoch, sequence, results, progress = data[:5]
-    owner, is_named = data[5:7] if len(data) > 5 else _unsaid(producer, epoch)
-    made = tuple(map(json_forms.result_of, results))
-    return ProducerCommit(producer, epoch, sequence, made, progress, owner, bool(is_named))
-
-
 @dataclass(frozen=True, slots=True)
 class FileHead:
     """The first bytes of a journal file, read."""
@@ -308,7 +287,8 @@ def frames(data: bytes, name: str, *, last: bool) -> Iterator[RawFrame]:
     head = head_of(data, name)
     if head is None:
         # The header is synced before the first frame: without a frame behind it, it was never finished.
-        if data and not (last and not _frame_follows(data, 0, None, 0)):
+        is_unfinished = last and data.count(0, FILE_HEADER_BYTES) == max(len(data) - FILE_HEADER_BYTES, 0)
+        if data and not is_unfinished:
             raise damaged(name, 0)
         return
     buffer = pa.py_buffer(data)
@@ -316,7 +296,7 @@ def frames(data: bytes, name: str, *, last: bool) -> Iterator[RawFrame]:
     while at < len(data):
         frame = frame_at(buffer, data, at)
         if frame is None or frame.salt != head.salt or frame.version != head.version:
-            if is_filling(data[at : at + BLOCK], len(data)) or (last and not _frame_follows(data, at, head, lsn + 1)):
+            if is_filling(data[at : at + BLOCK], len(data)) or (last and not _was_durable(data, at, head, lsn + 1)):
                 return
             raise damaged(name, at)
         yield frame
@@ -347,7 +327,7 @@ def frame_at(buffer: pa.Buffer, data: bytes | memoryview, at: int) -> RawFrame |
     meta, body = buffer.slice(meta_at, head.meta_bytes), buffer.slice(body_at, head.body_bytes)
     if crc32c(body, crc32c(meta, head.crc)) != head.stored_crc:
         return None
-    return RawFrame(head.lsn, meta, body, end, head.version, head.salt)
+    return RawFrame(head.lsn, meta, body, end, head.version, head.salt, head.unsynced)
 
 
 class FrameHead(NamedTuple):
@@ -362,6 +342,7 @@ class FrameHead(NamedTuple):
     """The checksum of the header itself."""
     stored_crc: int
     """The checksum of the whole frame."""
+    unsynced: int
 
     @property
     def padding(self) -> int:
@@ -373,27 +354,30 @@ def frame_head(data: bytes | memoryview, at: int) -> FrameHead | None:
     """The header of the frame at a place; None if there is none."""
     if at + HEADER_BYTES > len(data):
         return None
-    magic, version, _, lsn, meta_bytes, body_bytes, salt = HEADER.unpack_from(data, at)
+    magic, version, unsynced, lsn, meta_bytes, body_bytes, salt = HEADER.unpack_from(data, at)
     if magic != MAGIC or not 1 <= version <= VERSION:
         return None
     covered = HEADER.size if version > 1 else _HEADER_1.size
     (stored,) = CRC.unpack_from(data, at + covered)
-    return FrameHead(
-        lsn, meta_bytes, body_bytes, version, salt if version > 1 else 0, crc32c(bytes(data[at : at + covered])), stored
-    )
+    crc = crc32c(bytes(data[at : at + covered]))
+    return FrameHead(lsn, meta_bytes, body_bytes, version, salt if version > 1 else 0, crc, stored, unsynced)
 
 
-def _frame_follows(data: bytes, at: int, head: FileHead | None, lsn: int) -> bool:
-    """Whether a later whole frame of this file lies behind a damaged one: then this is damage, not a torn tail.
+def _was_durable(data: bytes, at: int, head: FileHead, lsn: int) -> bool:
+    """Whether the frame `lsn`, which is not whole at a place, was durable: a later whole frame was written after that.
 
-    Bytes of a user that look like a frame do not carry the salt, and a copy of this very file has older LSNs.
+    Only frames with this file's salt and a later LSN are compared with their checksums. No user knows the salt, so
+    headers in rows of users cost nothing; a copy of this very file has older LSNs.
     """
+    words = np.frombuffer(data, "<u4", len(data) // HEADER_BYTES * (HEADER_BYTES // 4)).reshape(-1, HEADER_BYTES // 4)
+    first = -(-at // HEADER_BYTES)
+    wanted = np.frombuffer(HEADER.pack(MAGIC, head.version, 0, 0, 0, 0, head.salt), "<u4")
+    is_own = words[first:, 0] == wanted[0]
+    if head.version > 1:
+        is_own &= (words[first:, _SALT_WORDS] == wanted[_SALT_WORDS]).all(axis=1)
     buffer = pa.py_buffer(data)
-    magic = struct.pack("<I", MAGIC)
-    at = data.find(magic, at + 1)
-    while at >= 0:
-        found = frame_at(buffer, data, at)
-        if found is not None and found.lsn > lsn and (head is None or found.salt == head.salt):
+    for place in (HEADER_BYTES * (first + np.flatnonzero(is_own))).tolist():
+        header = frame_head(data, place)
+        if header is not None and header.lsn - header.unsynced > lsn and frame_at(buffer, data, place) is not None:
             return True
-        at = data.find(magic, at + 1)
     return False

@@ -40,7 +40,7 @@ def name_of(first_lsn: int) -> str:
 
 def names(disk: Disk, folder: Path) -> list[str]:
     """The journal's files, the oldest first."""
-    return [name for name in disk.list(folder) if name.startswith(PREFIX)]
+    return [name for name in disk.list(folder) if name.startswith(PREFIX) and not name.endswith(".tmp")]
 
 
 def _gap(name: str, lsn: int, wanted: int) -> Corrupt:
@@ -93,25 +93,30 @@ class FileJournal:
         return Place(name_of(lsn + 1))
 
     def read(self, after: Place) -> Iterator[Entry]:
-        """The records behind a place; `Corrupt` if one is missing or damaged. A torn tail ends the last file."""
+        """The records behind a place; `Corrupt` if one is missing or damaged. A torn tail ends the last file.
+
+        A file's name says the LSN of its first record, so a missing file is found also if no record follows it.
+        """
         lsn = int(after.removeprefix(PREFIX)) - 1
-        found = names(self._disk, self._folder)
+        found = [name for name in names(self._disk, self._folder) if name >= after]
+        if not found and lsn:  # a new folder has its first checkpoint, of LSN 0, before it has a journal
+            raise Corrupt(f"there is no journal file {after}: restore it from a copy or a backup; nothing was changed")
         for name in found:
+            if name != name_of(lsn + 1):
+                raise _gap(name, int(name.removeprefix(PREFIX)), lsn + 1)
             data, end = self._disk.read(self._folder / name), 0
             for frame in journal.frames(data, name, last=name == found[-1]):
-                if frame.lsn > lsn:
-                    if frame.lsn != lsn + 1:
-                        raise _gap(name, frame.lsn, lsn + 1)
-                    lsn += 1
-                    yield Entry(lsn, (frame.head, frame.body), Place(name))
-                end = frame.end
+                if frame.lsn != lsn + 1:
+                    raise _gap(name, frame.lsn, lsn + 1)
+                lsn, end = frame.lsn, frame.end
+                yield Entry(lsn, (frame.head, frame.body), Place(name))
             self._tail = name, data[:end]
 
     def lead(self, address: str) -> Iterator[Entry]:
         """Make durable what was read, for it may have been in the page cache only; nothing else can have come."""
-        if self._tail is not None:
+        if self._tail is not None and self._tail[1]:
             self._copy_synced(*self._tail)
-            self._tail = None
+        self._tail = None  # a file without a record stays until `roll` begins the next one, under the same name
         return iter(())
 
     def _copy_synced(self, name: str, data: bytes) -> None:
@@ -124,12 +129,8 @@ class FileJournal:
         finally:
             file.close()
         self._disk.reach(CrashPoint.RECOVERY_COPIED)
-        if data:
-            self._disk.rename(temporary, self._folder / name)
-            self._disk.reach(CrashPoint.RECOVERY_RENAMED)
-        else:
-            self._disk.remove(temporary)
-            self._disk.remove(self._folder / name)
+        self._disk.rename(temporary, self._folder / name)
+        self._disk.reach(CrashPoint.RECOVERY_RENAMED)
         self._disk.sync_folder(self._folder)
         self._disk.reach(CrashPoint.RECOVERY_DURABLE)
 
@@ -234,7 +235,7 @@ class FileJournal:
         with self._changed:
             batch = tuple(islice(self._waiting, self._wrote, None))
         for lsn, record in batch:
-            frame, at = framed(lsn, record, self._salt), self._size
+            frame, at = framed(lsn, record, self._salt, self._wrote), self._size
             self._disk.reach(CrashPoint.JOURNAL_READY)
             try:
                 self._size += self._file.write(frame.parts)

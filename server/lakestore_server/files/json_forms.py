@@ -13,11 +13,15 @@ from typing import Any
 from lakestore.model.token import Place
 from lakestore_server.state.commit_record import (
     ChangeResult,
+    ProducerChange,
+    ProducerCommit,
+    ProducerDrop,
     RegisterChange,
     RegistersDrop,
     RegistersMove,
     RegistersOpen,
 )
+from lakestore_server.state.producers import is_drawn
 from lakestore_server.state.subscription import Mark, Refusal, Subscription
 
 _FIELDS = len(fields(ChangeResult))
@@ -84,3 +88,29 @@ def registers_of(data: Sequence[Any]) -> RegisterChange:
     if len(data) == 1:
         return RegistersDrop(names)
     return RegistersOpen(names, *data[1]) if len(data) == 2 else RegistersMove(names, tuple(data[1]), data[2])
+
+
+def producer_change_list(change: ProducerChange) -> list[Any]:
+    """The stored form of a producer's commit, or a dropped name alone: told apart by their length."""
+    if isinstance(change, ProducerDrop):
+        return [change.producer]
+    results = [result_list(result) for result in change.results]
+    said = [change.producer, change.epoch, change.sequence, results, change.progress]
+    if (change.owner, change.is_named) == _unsaid(change.producer, change.epoch):
+        return said
+    return [*said, change.owner, int(change.is_named)]
+
+
+def _unsaid(producer: str, epoch: int) -> tuple[str, bool]:
+    """Owner, and whether named, of a producer whose commit says neither."""
+    return "", not is_drawn(producer, epoch)
+
+
+def producer_change_of(data: Sequence[Any]) -> ProducerChange:
+    """The change that `producer_change_list` wrote; releases up to 0.2 did not say who owns a producer and named it."""
+    if len(data) == 1:
+        return ProducerDrop(data[0])
+    producer, epoch, sequence, results, progress = data[:5]
+    owner, is_named = data[5:7] if len(data) > 5 else _unsaid(producer, epoch)
+    made = tuple(map(result_of, results))
+    return ProducerCommit(producer, epoch, sequence, made, progress, owner, bool(is_named))

@@ -14,6 +14,8 @@ from lakestore_server.files import journal
 from lakestore_server.files.block_crcs import BLOCK, extended, joined
 from lakestore_server.state.journal import Buffer, Plain, RowsMessage, plain
 
+UNSYNCED_MAX = (1 << 16) - 1
+
 
 class Frame(NamedTuple):
     """A frame to write."""
@@ -26,10 +28,11 @@ class Frame(NamedTuple):
     """Checksums of the blocks of large batches, by the place of their first byte in the body."""
 
 
-def framed(lsn: int, record: Sequence[Buffer], salt: int) -> Frame:
-    """A record's frame, to write into a file with that salt."""
+def framed(lsn: int, record: Sequence[Buffer], salt: int, unsynced: int = 0) -> Frame:
+    """A record's frame, to write into a file with that salt behind so many frames that are not durable yet."""
     meta, *parts = record
-    header = journal.HEADER.pack(journal.MAGIC, journal.VERSION, 0, lsn, len(meta), journal.nbytes_of(parts), salt)
+    sizes = len(meta), journal.nbytes_of(parts)
+    header = journal.HEADER.pack(journal.MAGIC, journal.VERSION, min(unsynced, UNSYNCED_MAX), lsn, *sizes, salt)
     crc = crc32c(meta, crc32c(header))
     crcs: dict[int, npt.NDArray[np.uint32]] = {}
     body: list[Plain] = []

@@ -22,7 +22,8 @@ class ExpectedEntries:
         """The entries of one table; None if there are none. On the commit loop."""
         mine = [(keys, values) for keys, values in self.entries if len(keys) and keys.prefix == prefix]
         if mine and prefix not in self._layers:
-            layer = self._layers[prefix] = Overlay()
+            layer = Overlay()
             for keys, values in mine:
                 layer.put(keys, values)
+            self._layers[prefix] = layer  # only when it is full: an error above is one caller's, and the loop goes on
         return self._layers.get(prefix)

@@ -51,8 +51,12 @@ class Index:
         index_of: IndexOf = in_process,
         runs: Sequence[RunFile] = (),
         checkpoint_lsn: int = 0,
+        index_lsn: int | None = None,
     ) -> None:
-        """`runs` are those that the checkpoint at `checkpoint_lsn` names."""
+        """The checkpoint at `checkpoint_lsn` names `runs`, and says that the index stands at `index_lsn`.
+
+        An `index_lsn` of None: an earlier release wrote the checkpoint, and it says nothing.
+        """
         self._cache_keys_max = cache_keys_max
         self.lock = threading.Lock()
         self._overlay = Overlay()
@@ -64,7 +68,7 @@ class Index:
         self._health = Health()
         self._merged = MergedKeys(folder, disk, self.lock, self._health, silence_seconds, index_of)
         try:
-            self._merged.open(runs, checkpoint_lsn)
+            self._merged.open(runs, checkpoint_lsn, index_lsn)
         except DamagedIndex as error:
             self._health.found_damage(error)
         except BaseException:
@@ -115,6 +119,24 @@ class Index:
     def lsn(self) -> int:
         """The LSN at which LMDB stands; -1 when it is empty."""
         return self._merged.lsn
+
+    @property
+    def entries_lsn(self) -> int:
+        """The newest commit whose entries lie in runs or LMDB."""
+        return self._merged.levels.lsn
+
+    def compare(self, live: Mapping[bytes, int]) -> None:
+        """Have the index rebuilt if some live rows cannot have an entry.
+
+        `live` has the live rows of each table as of `entries_lsn`, by prefix. A key may have an entry in several runs,
+        and absent keys have some, so this finds what is missing as a whole and not a single key.
+        """
+        if self.ready and (missing := self._merged.lacking(live)) > 0:
+            self.found_problem(f"it has no entry for at least {missing} of {sum(live.values())} rows", damaged=False)
+
+    def remove_unnamed(self, runs: Sequence[RunFile]) -> None:
+        """Remove the files of runs that neither a look-up nor the checkpoint needs, which names `runs`. At a start."""
+        self._merged.remove_unnamed(runs)
 
     @property
     def held_lsn(self) -> int:

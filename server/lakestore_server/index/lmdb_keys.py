@@ -20,11 +20,10 @@ from lakestore_server.index.entry import ABSENT, DAMAGED, PREFIX_BYTES, Ints, Se
 from lakestore_server.index.keys import IndexKeys
 from lakestore_server.index.overlay import Entries
 from lakestore_server.index.pipe import Op, Size, unpack_ranges
+from lakestore_server.index.run_file import EMPTY_LSN
 from lakestore_server.index.worker_client import DamagedIndex, IndexOf, IndexWorker, in_process
 
 log = logging.getLogger("lakestore.index")
-EMPTY_LSN = -1
-"""The LSN of an index that holds nothing, or that is being rebuilt."""
 DAMAGED_NAME = "damaged"
 MERGE_TIMES = 10
 """The longest a merge may take, in times of a look-up's limit."""

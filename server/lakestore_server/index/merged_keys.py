@@ -23,10 +23,10 @@ from lakestore_server.index.hints import find as hinted
 from lakestore_server.index.keys import IndexKeys
 from lakestore_server.index.levels import Levels, walk
 from lakestore_server.index.lift import Lift
-from lakestore_server.index.lmdb_keys import EMPTY_LSN, MERGE_TIMES, LmdbKeys
+from lakestore_server.index.lmdb_keys import MERGE_TIMES, LmdbKeys
 from lakestore_server.index.overlay import Entries, Overlay
 from lakestore_server.index.pipe import Size, Walked
-from lakestore_server.index.run_file import NamedRuns, RunFile
+from lakestore_server.index.run_file import EMPTY_LSN, NO_RUNS, NamedRuns, RunFile
 from lakestore_server.index.run_store import RunStore
 from lakestore_server.index.worker_client import DamagedIndex, IndexOf
 
@@ -58,12 +58,22 @@ class MergedKeys:
         self._awaits_checkpoint = False
         """Whether LMDB stands at nothing until then: a start before would find runs that no checkpoint names."""
 
-    def open(self, runs: Sequence[RunFile], checkpoint_lsn: int) -> None:
-        """Take what the checkpoint at an LSN names; `DamagedIndex` if it is not whole. All is lost if LMDB is."""
+    def open(self, runs: Sequence[RunFile], checkpoint_lsn: int, index_lsn: int | None) -> None:
+        """Take the index of the checkpoint at an LSN; `DamagedIndex` if it is not whole. All is lost if LMDB is.
+
+        `index_lsn` is the commit at which the checkpoint says that the index stands: None if it does not say.
+        """
         self.lsn = EMPTY_LSN
         lsn = self._lmdb.open()
-        self._runs.open(runs if lsn != EMPTY_LSN else (), checkpoint_lsn)
-        self.lsn = lsn
+        is_there = EMPTY_LSN not in (lsn, index_lsn)
+        self._runs.open(runs if is_there else (), checkpoint_lsn if index_lsn is None else index_lsn)
+        self.lsn = lsn if is_there else EMPTY_LSN
+
+    def lacking(self, live: Mapping[bytes, int]) -> int:
+        """The least number of live rows without an entry; `live` says how many each table has, by its prefix."""
+        runs = self.levels.runs
+        held = {prefix: sum(run.sections[prefix].count for run in runs if prefix in run.sections) for prefix in live}
+        return sum(max(rows - held[prefix], 0) for prefix, rows in live.items()) - self._lmdb.size.entries
 
     def close(self) -> None:
         """End the processes of LMDB and of merges."""
@@ -153,10 +163,11 @@ class MergedKeys:
         self._lmdb.forget_highest()
 
     def to_name(self) -> NamedRuns:
-        """The runs that the checkpoint is to name; none while the index is not whole."""
+        """The runs that the checkpoint is to name, and where the index stands; none while it is not whole."""
         with self._health.lock:
-            generation = self._health.generation
-            return NamedRuns() if self._health.has_problem else self._runs.to_name(generation)
+            if self._health.has_problem:
+                return NO_RUNS
+            return self._runs.to_name(self._health.generation, EMPTY_LSN if self._health.broken else self.lsn)
 
     def unmerge(self) -> None:
         """Remove the run of a checkpoint that failed and that no checkpoint file names."""
@@ -177,6 +188,11 @@ class MergedKeys:
                 self._runs.durably_lifted = runs.lifted
             self._runs.keep(tables)
             self._runs.remove_unnamed(runs.files)
+
+    def remove_unnamed(self, runs: Sequence[RunFile]) -> None:
+        """Remove the files of runs that nobody needs; the newest checkpoint names `runs`."""
+        with self._writing:
+            self._runs.remove_unnamed(runs)
 
     def remove_tables(self, tables: ServedTables) -> bool:
         """Remove entries of tables that are not served from LMDB; whether all are gone. Beside the commit loop.

@@ -271,7 +271,12 @@ class Overlay:
                 with lock:  # from here on new keys are added to it
                     present, _ = self._part(prefix)
                     self._orders[prefix] = order
-                order.fill(present)
+                try:
+                    order.fill(present)
+                except BaseException:  # out of memory: the next look-up fills a new one
+                    with lock:
+                        del self._orders[prefix]
+                    raise
         order.settle(lock)
 
     def between(self, low: bytes, high: bytes, most: int) -> tuple[IndexKeys, Ints] | None:

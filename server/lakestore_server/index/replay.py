@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,21 +36,22 @@ class KeyedRows:
         return replayed(keys, offsets, deletes, part.bucket, part.slots, remembers=remembers)
 
 
-def load(index: Index, rows: Iterable[KeyedRows], *, checkpoint_lsn: int, lsn: int) -> None:
+def load(index: Index, rows: Iterable[KeyedRows], live: Mapping[bytes, int], *, checkpoint_lsn: int, lsn: int) -> None:
     """Put the journal's rows over runs and LMDB, or have the index rebuilt beside serving.
 
-    `lsn` is the newest commit. An entry of keys of bytes that is held stays: a rebuild may have given a key another
-    slot than the frame says.
+    `lsn` is the newest commit; `live` has the live rows of each table as of the index's entries. An entry of keys of
+    bytes that is held stays: a rebuild may have given a key another slot than the frame says.
     """
     if index.ready and index.lsn < 0 and lsn == 0:
         index.finish_rebuild(0, {})
-    elif index.ready and not checkpoint_lsn <= index.lsn <= lsn:
+    elif index.ready and not checkpoint_lsn <= index.lsn <= max(index.lsn, index.entries_lsn) <= lsn:
         what = (
-            "there is none, as after a restore"
+            "there is no whole one, as after a restore or a damaged block"
             if index.lsn < 0
             else f"it stands at {index.lsn}, the checkpoint at {checkpoint_lsn}"
         )
         index.found_problem(what, damaged=False)
+    index.compare(live)
     if not index.ready:
         return
     held_lsn = index.held_lsn

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+EMPTY_LSN = -1
+"""The LSN of an index that holds nothing, or that is being rebuilt."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
@@ -27,3 +30,9 @@ class NamedRuns:
     """Tables all of whose entries they hold, those that LMDB has as well."""
     generation: int = -1
     """The generation of the index."""
+    lsn: int = EMPTY_LSN
+    """The commit at which the index stands. `EMPTY_LSN`: it is not whole, and the next start rebuilds it."""
+
+
+NO_RUNS = NamedRuns()
+"""Of an index that is not whole."""

@@ -68,12 +68,12 @@ class RunStore:
         self._worker.close()
 
     def open(self, files: Sequence[RunFile], lsn: int) -> None:
-        """Take the runs that the checkpoint at an LSN names; others go. `DamagedIndex` if one is missing or damaged."""
+        """Take the runs of an index that stands at an LSN. `DamagedIndex` if one is missing or damaged.
+
+        Files of other runs stay: what needs them is not known before the journal is read.
+        """
         there = [name for name in self._disk.list(self._folder) if name.endswith(SUFFIX)]
-        named = {file.name for file in files}
-        for name in there:
-            if name not in named:
-                self._disk.remove(self._folder / name)
+        named = [file.name for file in files]
         taken = [int(stem) for name in (*there, *named) if (stem := name.removesuffix(SUFFIX)).isdecimal()]
         self._numbers = count(max(taken, default=0) + 1)
         runs = tuple(self._opened(file) for file in files)
@@ -150,11 +150,11 @@ class RunStore:
             self._remove(self._new.path)
         self._new, self._new_lsn = None, -1
 
-    def to_name(self, generation: int) -> NamedRuns:
-        """The runs that the checkpoint is to name."""
+    def to_name(self, generation: int, lsn: int) -> NamedRuns:
+        """The runs that the checkpoint is to name, of an index that stands at an LSN."""
         levels = self.levels
         new = () if self._new is None else (self._new,)
-        return NamedRuns(tuple(run.file for run in (*new, *levels.runs)), levels.lifted, generation)
+        return NamedRuns(tuple(run.file for run in (*new, *levels.runs)), levels.lifted, generation, lsn)
 
     def adopt(self) -> None:
         """Have look-ups see the run of the checkpoint, which is durable. Under the lock."""

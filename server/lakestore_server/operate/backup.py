@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from lakestore_server.files.data_folder import SEGMENTS
 from lakestore_server.files.segment import Segment
 from lakestore_server.host import event_log
 from lakestore_server.host.disk import Disk
+from lakestore_server.index.run_file import EMPTY_LSN
 from lakestore_server.operate import backup_lake, copies
 from lakestore_server.operate.backup_lake import LakeFileGone
 from lakestore_server.state.view import View
@@ -119,7 +120,7 @@ class BackupVerbs:
         with self._checkpointer.held() as made:
             view, (last, size) = engine.loop.run(lambda: (engine.view, engine.loop.journal.written))
             first = journal_file.name_of(made.lsn + 1)
-            names = [name for name in engine.disk.list(engine.folder) if name.startswith(journal_file.PREFIX)]
+            names = journal_file.names(engine.disk, engine.folder)
             files = [(name, engine.disk.read(engine.folder / name)) for name in names if first <= name <= last]
         journal = [(name, data[:size] if name == last else data) for name, data in files]
         return BackupCut(view, made.content, made.segments, journal)
@@ -169,7 +170,7 @@ def write(disk: Disk, folder: Path, cut: BackupCut, origin: Origin, held: Path |
     for name, data in cut.journal:
         entries.append(_written(disk, folder, name, data))
     name = checkpoint.name_of(cut.checkpoint.lsn)
-    checkpoint.write(disk, folder, cut.checkpoint)
+    checkpoint.write(disk, folder, replace(cut.checkpoint, runs=(), index_lsn=EMPTY_LSN))  # the index is not copied
     encoded = disk.read(folder / name)
     entries.append(Entry(name, len(encoded), crc32c(encoded)))
     view = cut.view

@@ -8,10 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from lakestore.errors import Internal
+from lakestore_server.arrays.hash_table import HashTable
 from lakestore_server.commit import loop, making
+from lakestore_server.index.entry import table_prefix
+from lakestore_server.index.keys import encoded
 from tests.support.served import SCHEMA, Served
 
 POISON = 13
@@ -101,3 +106,25 @@ def test_an_operation_that_cannot_be_made_changes_nothing(tmp_path: Path, monkey
 
 def _names(served: Served) -> list[str]:
     return sorted(served.engine.view.names)
+
+
+def test_a_failure_while_expected_keys_are_arranged_hides_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three commits of the same keys, the first under way: the second fails, and the third must see the first."""
+    with Served(tmp_path) as served:
+        table = served.lake.create_table("a.k", {"id": "int64", "v": "int64"}, primary_key=["id"], buckets=1)
+        table.upsert([{"id": -1, "v": 0}])
+        index, (prefix,) = served.engine.index, {table_prefix(served.state("a.k").table.number)}
+        keys = encoded([pa.array(range(300), pa.int64())], prefix)
+        index.expect([(keys, np.arange(1, 301, dtype=np.int64))])
+        with monkeypatch.context() as patched:
+            patched.setattr(HashTable, "put", _out_of_memory)
+            with pytest.raises(MemoryError):
+                index.find(keys)
+        assert index.find(keys).tolist() == list(range(1, 301))
+        index.forget_expected()
+
+
+def _out_of_memory(*_: object) -> None:
+    raise MemoryError

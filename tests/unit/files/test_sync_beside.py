@@ -168,3 +168,32 @@ def test_small_commits_wake_no_thread_that_has_nothing_to_do(tmp_path: Path, mon
         monkeypatch.undo()
     assert "commit-loop" in woken
     assert not {"journal-sync", "journal-disk"} & set(woken)
+
+
+@pytest.mark.parametrize("waiting", [2, 3])
+@pytest.mark.parametrize("beside", [False, True], ids=["synced in place", "synced beside"])
+def test_a_power_cut_under_one_sync_of_several_records_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, waiting: int, beside: bool
+) -> None:
+    """Sectors come to the disk in any order: a record may be whole and the one before it torn."""
+    monkeypatch.setattr(journal_file, "AHEAD_BYTES", 1 if beside else 1 << 40)
+    disk = SimDisk(tmp_path / "before")
+    made = FileJournal(disk, disk.root)
+    made.roll(1)
+    value = bytes(range(1, 256)) * 12
+    for lsn in range(1, waiting + 2):
+        batch = pa.record_batch([pa.array([value[: 3_000 // lsn]])], names=["v"])
+        made.append(lsn, journal.encode(CommitRecord(lsn, lsn, [RowsPart("t", 0, lsn, batch, 0, 1)])))
+        if lsn == 1:
+            assert made.settle(0) == 1
+    disk.fail("sync")
+    made._write()
+    ends = set[int]()
+    for seed in range(200):
+        after = disk.crash(tmp_path / f"after-{seed}", seed)
+        again = FileJournal(after, after.root)
+        lsns = [entry.lsn for entry in again.read(again.place_after(0))]
+        assert lsns == list(range(1, len(lsns) + 1))
+        ends.add(len(lsns))
+    assert ends == set(range(1, waiting + 2)), "whatever may be left, and the acknowledged one in any case"
+    made.close()

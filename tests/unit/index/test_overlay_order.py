@@ -207,3 +207,20 @@ def test_a_large_table_of_the_next_overlay_is_there_before_it_is_written(monkeyp
 
 def refused(table: HashTable, more: int) -> HashTable:
     raise AssertionError(f"{len(table)} entries were moved for {more} others")
+
+
+def test_an_order_that_could_not_be_filled_is_filled_by_the_next_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    overlay, lock = Overlay(), threading.Lock()
+    overlay.put(keys_of(pa.int64(), 1, [3, 1, 2]), np.array([30, 10, 20]))
+    with monkeypatch.context() as patched:
+        patched.setattr(KeyOrder, "fill", _out_of_memory)
+        with pytest.raises(MemoryError):
+            overlay.arrange(table_prefix(1), lock)
+    overlay.arrange(table_prefix(1), lock)
+    found = overlay.between(table_prefix(1), table_prefix(2), 9)
+    assert found is not None
+    assert found[1].tolist() == [10, 20, 30]
+
+
+def _out_of_memory(*_: object) -> None:
+    raise MemoryError
