@@ -89,7 +89,7 @@ SPECS: dict[str, Spec] = {
         {
             "g": (pa.string(), TEXT_KEYS),
             "n": (pa.int16(), st.integers(-1, 1)),
-            "v": (pa.float64(), st.sampled_from([None, float("nan"), 1.5])),
+            "v": (pa.float64(), st.sampled_from([None, float("nan"), 1.5, 0.0, -0.0])),
         },
         {"primary_key": ["g", "n"], "bucket_key": ["g"], "buckets": 2, "skip_unchanged": True},
     ),
@@ -197,7 +197,7 @@ def series(draw: st.DrawFn) -> list[Op]:
 
 def plain(value: Any) -> Any:
     """A value that equals itself."""
-    return "nan" if isinstance(value, float) and value != value else value
+    return str(value) if isinstance(value, float) and (value != value or value == 0) else value
 
 
 def bitmap_columns(table: Table) -> set[str]:

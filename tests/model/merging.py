@@ -6,6 +6,7 @@ a column that a row keeps is `KEPT`. `AS_OF` in a row is the time at which it wa
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -114,9 +115,10 @@ class Merged:
         if kind == "delete":
             return self._delete(key, old, sent)
         if kind == "insert" or self.table.merge.engine == "first_row":
-            sent = sent[:1]
             if old is not None:
                 return "ignored"
+            newer = [row for row in sent if not self._is_ignored(row, self.deleted.get(key))]
+            sent = newer[:1] or sent[:1]
         if self.table.merge.engine == "versioned":
             last = self._last_of(key, sent)
             if last is None:
@@ -202,5 +204,7 @@ def folded(kind: str, argument: str, values: list[Any]) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal, or both NaN."""
+    """Equal, also in the sign of a zero, or both NaN."""
+    if isinstance(a, float) and isinstance(b, float) and a == b:
+        return math.copysign(1, a) == math.copysign(1, b)
     return bool(a == b or (a != a and b != b))

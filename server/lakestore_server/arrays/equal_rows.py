@@ -1,4 +1,7 @@
-"""Whether two columns hold the same values, row by row: null equals null, NaN equals NaN, nested values by parts."""
+"""Whether two columns hold the same values, row by row: null equals null, NaN equals NaN, nested values by parts.
+
+-0.0 is not 0.0: a reader is shown which of them was written.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +56,9 @@ def _values(a: pa.Array, b: pa.Array) -> Flags:
         return _lists(a, b, [(a.values, b.values)])
     same: Flags = np.array(pc.equal(a, b).to_numpy(zero_copy_only=False))
     if pa.types.is_floating(kind):
-        both = pc.and_(pc.is_nan(a), pc.is_nan(b))
-        same |= both.to_numpy(zero_copy_only=False)
+        left, right = (column.to_numpy(zero_copy_only=False) for column in (a, b))
+        same &= np.signbit(left) == np.signbit(right)
+        same |= np.isnan(left) & np.isnan(right)
     return same
 
 

@@ -110,7 +110,7 @@ def _inserts(
     inserts = replace(rows, change=np.zeros(len(rows.offsets), dtype=np.int8))
     at = 0
     shown = project(state.versions.projection(rows.schema_id, table), inserts, shown_columns(table, shape), bucket)
-    for batch in bounded(shown, limits.read_batch_bytes):
+    for batch in bounded(shown, limits.sent_bytes):
         at += batch.num_rows
         # The last batch ends behind all rows that were looked at, also those that the condition left out.
         last = found.offsets[-1] if at == len(rows.offsets) else rows.offsets[at - 1]
@@ -131,7 +131,7 @@ def _upto(view: View, shape: Shape, lsn: int, limit: int, limits: Limits) -> int
     a full message.
     """
     upto = limit
-    nbytes = limits.read_batch_bytes // 2 // sum(len(view.by_uuid(uuid).logs) for uuid in shape.tables)
+    nbytes = limits.sent_bytes // 2 // sum(len(view.by_uuid(uuid).logs) for uuid in shape.tables)
     for uuid in shape.tables:
         upto = view.by_uuid(uuid).versions.until(lsn, upto)
         for log in view.by_uuid(uuid).logs:
@@ -169,7 +169,7 @@ def _between(view: View, shape: Shape, at: LogPosition, upto: int, limits: Limit
         ranges = [(log.at_lsn(at.lsn).end, log.at_lsn(upto).end) for log in state.logs]
         batch = table_batch(state, table, shape, ranges)
         if batch is not None:
-            batches += [(table, piece) for piece in bounded(batch, limits.read_batch_bytes)]
+            batches += [(table, piece) for piece in bounded(batch, limits.sent_bytes)]
     last, most = len(batches) - 1, limits.message_bytes
     return [
         message(table, batch, replace(at, lsn=upto) if i == last else at, most, snapshot=False, goes_on=i < last)
@@ -205,7 +205,7 @@ def table_batch(
 def _piece_options(log: BucketLog, limits: Limits) -> ReadOptions:
     """Options of a read whose pieces take about a message of memory each."""
     row_bytes = sum(chunk.size for chunk in log.chunks) // max(sum(chunk.rows for chunk in log.chunks), 1) + 1
-    return ReadOptions(max(min(limits.fetch_batch_rows, limits.read_batch_bytes // row_bytes), 1))
+    return ReadOptions(max(min(limits.fetch_batch_rows, limits.sent_bytes // row_bytes), 1))
 
 
 def _seen(log: BucketLog, start: int, end: int, versions: Versions, table: Table, shape: Shape) -> Iterator[Rows]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Conflict, Corrupt, Invalid, NotFound
-from lakestore.limits import DEFAULT, Limits
+from lakestore.limits import DEFAULT, WIDEST, Limits
 from lakestore.model.projection import Projection, check_present, renamed
 from lakestore.model.table import Table
 from lakestore.rows import bitmaps, ipc, keys
@@ -282,7 +282,7 @@ def renewed(request: Request, view: View, limits: Limits = DEFAULT) -> Request:
 
 def _renewed(change: Change, table: Table, limits: Limits = DEFAULT) -> Change:
     if table.keyed and change.table.number != table.number:  # it was truncated
-        change = replace(change, keys=_index_keys(change.table, change.batch, limits, table.number))
+        change = replace(change, keys=_index_keys(change.table, change.batch, WIDEST.key_bytes, table.number))
     _check_deletes(table, delete=change.delete)
     if change.table.schema_id == table.schema_id:
         return replace(change, table=table)
@@ -316,12 +316,14 @@ def _routed(
         buckets, batch, marks = buckets[order], batch.take(pa.array(order)), marks.taken(order)
         message = None
     index_keys: IndexKeys = NO_KEYS
+    # A stored key may be longer than a limit that was lowered since, and is deleted all the same.
+    bytes_max = WIDEST.key_bytes if kind == "DELETE" else limits.key_bytes
     stage()
     if table.keyed:
         try:
-            index_keys = _index_keys(table, batch, limits)
+            index_keys = _index_keys(table, batch, bytes_max)
         except Invalid:
-            _index_keys(table, sent, limits)  # which names the row as it was sent
+            _index_keys(table, sent, bytes_max)  # which names the row as it was sent
             raise
     if batch.schema.names != table.storage_schema.names:
         message = None
@@ -329,10 +331,10 @@ def _routed(
     return Change(table, stored, buckets, index_keys, delete, given, insert, marks, message=message)
 
 
-def _index_keys(table: Table, batch: pa.RecordBatch, limits: Limits, number: int | None = None) -> IndexKeys:
+def _index_keys(table: Table, batch: pa.RecordBatch, bytes_max: int, number: int | None = None) -> IndexKeys:
     columns = [batch.column(name) for name in table.primary_key]
     try:
-        return encoded(columns, table_prefix(table.number if number is None else number), limits.key_bytes)
+        return encoded(columns, table_prefix(table.number if number is None else number), bytes_max)
     except Invalid as error:
         names = ", ".join(map(repr, table.primary_key))
         raise Invalid(f"table {table.name}: key of {names}: {error.message}") from error

@@ -200,7 +200,7 @@ class _Round:
         engine, state, table = self._engine, self._state, self._table
         found = rows.found
         found = found.take(exact_deletes.live(engine, table, found))
-        for part in exact_deletes.commits(state, bucket, found, engine.limits.read_batch_bytes):
+        for part in exact_deletes.commits(state, bucket, found, engine.limits.sent_bytes):
             if self._is_over():
                 raise Stopped("the server is shutting down")
             count, _ = exact_deletes.delete(engine, table, bucket, part, lambda now: now.ttl == table.ttl)

@@ -106,7 +106,7 @@ def delete(
 def _asked(engine: Engine, table: Table, rows: FoundRows) -> KeyQuery:
     columns = [rows.batch.column(name) for name in table.primary_key]
     prefix = table_prefix(table.number)
-    return KeyQuery(encoded(columns, prefix, engine.limits.key_bytes), lambda: columns)
+    return KeyQuery(encoded(columns, prefix), lambda: columns)
 
 
 def _deletes(

@@ -49,14 +49,14 @@ class HotRows:
         if not request.where:
             options = _options(state, wanted, columns, limits.fetch_batch_rows)
             shown = self._shown(state, wanted, columns, request, self._parts(state, log, request, options))
-            yield from rows.messages(shown, limits.read_batch_bytes)
+            yield from rows.messages(shown, limits)
             return
         condition = PARSED.of(request.where, wanted.name, wanted.columns)
         every = list(dict.fromkeys([*columns, *condition.columns]))
         prune = _Prune(PiecePruning(condition.skip, self._ranges, log, request.bucket, state.versions, wanted), request)
         options = _options(state, wanted, every, limits.fetch_batch_rows, prune)
         shown = self._shown(state, wanted, every, request, self._parts(state, log, request, options))
-        yield from rows.messages(prune.meeting(shown, condition, columns), limits.read_batch_bytes)
+        yield from rows.messages(prune.meeting(shown, condition, columns), limits)
         yield pb.RowBatch(tested=prune.tested, passed_over=prune.passed_over)
 
     def _parts(

@@ -25,7 +25,7 @@ class Inserts:
     def commit(self, request: pb.CommitRequest) -> pb.CommitAnswer:
         """One commit, durable when answered; the retry of one has the rows of then."""
         answer = self._writes.commit(request)
-        room = self._limits.read_batch_bytes
+        room = self._limits.sent_bytes
         for change, result in zip(request.changes, answer.results, strict=False):
             if change.want_rows and change.kind == pb.INSERT and room > 0:
                 with suppress(LakestoreError):

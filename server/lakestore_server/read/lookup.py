@@ -108,7 +108,7 @@ class Lookups:
     def _one_key(self, request: pb.LookupRequest) -> pa.RecordBatch:
         """The whole key of a request as a row in the names of the request's version."""
         source = _source(self._engine.view.meant(request.table, request.table_uuid), request)
-        return KeyForm.of(source).batch(request.key, self._engine.limits)
+        return KeyForm.of(source).batch(request.key)
 
     def _asked(self, request: pb.LookupRequest, wanted: pa.RecordBatch) -> pb.RowBatch:
         engine = self._engine
@@ -120,11 +120,9 @@ class Lookups:
         return (self._whole if is_whole else self._leading)(asking, cut)
 
     def _whole(self, asking: _RequestedKeys, cut: int | None) -> pb.RowBatch:
-        limits = self._engine.limits
-
         def encode(state: TableState) -> KeyQuery:
             columns = asking.keys(state).columns
-            return KeyQuery(encoded(columns, table_prefix(state.table.number), limits.key_bytes), lambda: columns)
+            return KeyQuery(encoded(columns, table_prefix(state.table.number)), lambda: columns)
 
         view, offsets = live_offsets.of_keys(self._engine, asking.request.table, encode)
         state = view.named(asking.request.table)
@@ -181,7 +179,7 @@ class Lookups:
     def _fitting(self, located: Located, request: pb.LookupRequest) -> int:
         """The number of rows that fit into the answer; `Invalid` when all of them must fit and do not."""
         limits = self._engine.limits
-        bytes_max = limits.read_batch_bytes if request.in_parts else limits.message_bytes
+        bytes_max = limits.sent_bytes if request.in_parts else limits.message_bytes
         count = located.fitting(bytes_max)
         if count < len(located.offsets) and not request.in_parts:
             raise Invalid(

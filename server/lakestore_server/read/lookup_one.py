@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.errors import Invalid, Unavailable
-from lakestore.limits import Limits
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.table import Table
 from lakestore.rows import keys
@@ -70,10 +69,8 @@ class KeyForm:
             raise Invalid(f"keys of table {self.table.name} are sent as rows, in `keys`: `key` takes numbers and texts")
         return self.code
 
-    def batch(self, key: bytes, limits: Limits) -> pa.RecordBatch:
+    def batch(self, key: bytes) -> pa.RecordBatch:
         """The key as a row, or `Invalid`."""
-        if len(key) > limits.key_bytes:
-            raise Invalid(f"row 0: a key of {len(key)} bytes is longer than {limits.key_bytes}")
         code = self.coded()
         return code.batch(code.split(key))
 
@@ -127,7 +124,7 @@ def row_of(engine: Engine, form_of: Callable[[Table], KeyForm], request: pb.Look
     """The answer to a request for one whole key; None where it takes the common way."""
     key, table = request.key, engine.view.meant(request.table, request.table_uuid).table
     is_older = request.HasField("schema_id") and request.schema_id != table.schema_id
-    if request.at or is_older or len(key) > min(KEY_BYTES_MAX, engine.limits.key_bytes):
+    if request.at or is_older or len(key) > KEY_BYTES_MAX:
         return None
     form = form_of(table)
     code, answers = form.coded(), form.answered(request.columns)

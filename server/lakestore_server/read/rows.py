@@ -193,19 +193,30 @@ def message(*batches: pa.RecordBatch) -> pb.RowBatch:
     return pb.RowBatch(rows=data, crc32c=crc32c(data))
 
 
-def messages(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pb.RowBatch]:
+def messages(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[pb.RowBatch]:
     """Rows as a stream: large batches are cut to fit into a message, small ones travel together."""
     waiting: list[pa.RecordBatch] = []
-    size = 0
+    size, together = 0, min(MESSAGE_BYTES, limits.sent_bytes)
     for batch in batches:
-        for piece in bounded(batch, bytes_max):
+        for piece in bounded(batch, limits.sent_bytes):
             size += int(piece.nbytes)
-            if waiting and size > MESSAGE_BYTES:
-                yield message(*waiting)
+            if waiting and size > together:
+                yield from _sent(waiting, limits.message_bytes)
                 waiting, size = [], int(piece.nbytes)
             waiting.append(piece)
     if waiting:
-        yield message(*waiting)
+        yield from _sent(waiting, limits.message_bytes)
+
+
+def _sent(batches: Sequence[pa.RecordBatch], bytes_max: int) -> Iterator[pb.RowBatch]:
+    """Rows as one message, or as several where so many columns surround them that one is too large."""
+    made, first = message(*batches), batches[0]
+    if made.ByteSize() <= bytes_max or (len(batches) == 1 and first.num_rows <= 1):
+        yield made
+        return
+    half = first.num_rows // 2
+    for part in [[batch] for batch in batches] if len(batches) > 1 else [[first.slice(0, half)], [first.slice(half)]]:
+        yield from _sent(part, bytes_max)
 
 
 def _system(name: str, rows: Rows, bucket: int, count: int) -> pa.Array:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -140,9 +141,29 @@ def test_a_long_key_is_refused_and_one_kept_under_wider_limits_still_opens(tmp_p
         served.server.close(checkpoint=False)
     with Served(tmp_path / "data", limits=Limits(key_bytes=8)) as served:
         lake = served.lake
-        assert lake.table("a.b").scan().count() == 1
+        table = lake.table("a.b")
+        assert table.lookup([{"id": "k" * 2_000}]).num_rows == 1
         with pytest.raises(Invalid, match="longer than 8"):
-            lake.table("a.b").lookup([{"id": "k" * 2_000}])
+            table.upsert([{"id": "k" * 2_000, "v": 2}])
+
+
+@pytest.mark.parametrize("how", ["key", "condition", "expiry"])
+def test_rows_under_keys_longer_than_a_lowered_limit_can_go(tmp_path: Path, how: str) -> None:
+    long = "k" * 700
+    options: dict[str, Any] = {"ttl": {"column": "at", "after": "1s"}} if how == "expiry" else {}
+    with Served(tmp_path / "data") as served:
+        columns = {"id": "string", "v": "int64", "at": "timestamp"}
+        table = served.lake.create_table("a.b", columns, primary_key=["id"], **options)
+        table.upsert([{"id": long, "v": 1, "at": datetime(2000, 1, 1)}, {"id": "short", "v": 2, "at": None}])
+    with Served(tmp_path / "data", limits=Limits(key_bytes=64)) as served:
+        table = served.lake.table("a.b")
+        if how == "key":
+            table.delete([{"id": long}])
+        elif how == "condition":
+            table.delete(where="v = 1")
+        else:
+            served.server.expiry.run_once()
+        assert table.scan().to_arrow()["id"].to_pylist() == ["short"]
 
 
 def test_what_a_producer_attaches_and_its_name_are_bounded(tmp_path: Path) -> None:

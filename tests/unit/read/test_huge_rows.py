@@ -84,3 +84,28 @@ def test_a_row_of_an_older_folder_is_named_and_can_be_deleted(tmp_path: Path) ->
         table.delete([{"id": 3}])
         assert table.scan().to_arrow().num_rows == 2
         assert sum(len(batch) for batch in table.changes("snapshot", until="now")) == 2
+
+
+@pytest.mark.parametrize("read_batch_bytes", [MESSAGE, 16 << 20])
+@pytest.mark.parametrize("size", [MESSAGE * 9 // 10, MESSAGE * 2 // 5, 5_000], ids=["one", "two", "many"])
+def test_rows_that_fit_one_by_one_are_cut_into_messages_that_fit(
+    tmp_path: Path, size: int, read_batch_bytes: int
+) -> None:
+    """A message may hold less than a batch of a read."""
+    limits = Limits(message_bytes=MESSAGE, read_batch_bytes=read_batch_bytes)
+    with Served(tmp_path, limits=limits, ports=True) as served:
+        table = served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=1)
+        log = served.lake.create_table("a.log", SCHEMA, buckets=1)
+        count = max(3, 3 * MESSAGE // size)
+        every = pa.table({"id": range(count), "v": pa.array([bytes(size)] * count, pa.binary())})
+        for batch in every.to_batches(max_chunksize=max(MESSAGE // 2 // size, 1)):
+            table.upsert(pa.table(batch))
+            log.append(pa.table(batch))
+        for _ in range(2):
+            for read in _paths(served, "a.t"):
+                read()
+            reader = ls.connect(served.server.about["grpc"])
+            assert reader.table("a.log").scan().to_arrow().num_rows == count
+            assert reader.table("a.t").lookup(every.select(["id"])).num_rows == count
+            assert sum(b.table.num_rows for b in reader.table("a.log").changes("earliest", until="now")) == count
+            served.checkpoint()

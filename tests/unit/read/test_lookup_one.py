@@ -106,8 +106,7 @@ def test_keys_that_are_no_plain_values_go_as_rows(served: Served) -> None:
     assert [found["n"] for found in table.lookup([{"name": long}]).to_pylist()] == [2]
     with pytest.raises(Invalid):
         table.lookup([{"name": 5}])
-    with pytest.raises(Invalid, match="longer than"):
-        table.lookup([{"name": "k" * 100_000}])
+    assert not table.lookup([{"name": "k" * 100_000}]).num_rows
 
 
 def test_bytes_that_are_no_key_are_refused(served: Served) -> None:

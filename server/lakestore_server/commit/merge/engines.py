@@ -139,13 +139,16 @@ def _same(batch: pa.RecordBatch, rows: Ints, old: Columns) -> Flags:
 
 
 def _inserted(change: Change, table: Table, found: CurrentRows) -> Merged:
-    """The first row of each key that has none."""
+    """The first row of each key that has none; of `versioned`, the first that is not older than a remembered delete."""
     groups = found.groups
-    going = ~found.alive
+    going, first = ~found.alive, groups.first
     if table.merge.engine == "versioned":
-        going &= ~AgainstHeld.of(change, table, found).lower[groups.first]
+        rows = np.flatnonzero(~AgainstHeld.of(change, table, found).lower)[::-1]
+        first = np.full(found.count, -1, dtype=np.int64)
+        first[groups.of[rows]] = rows  # of several rows of a key the last assignment stands, which is its first row
+        going &= first >= 0
     keys = np.flatnonzero(going)
-    firsts = groups.first[keys]
+    firsts = first[keys]
     batch = _taken(change.batch, firsts)
     if table.merge.engine == "aggregate":
         alone = Groups.by(np.arange(len(keys)))
