@@ -13,6 +13,7 @@ from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import Progress, emit, emit_json
 from lakestore.errors import Invalid, NotFound
 from lakestore.model.names import rows_text
+from lakestore.model.typed import shown_name
 
 if TYPE_CHECKING:
     from lakestore.client.dropped import DeleteProgress
@@ -154,7 +155,7 @@ def _rows(lake: Lake, table: str, uuid: str, *, dropped: bool) -> tuple[int, boo
         kept = [each for each in lake.dropped_tables() if each.name == table and uuid in ("", each.uuid)]
         if kept:
             return kept[0].rows, False
-    raise NotFound(f"there is no table {table!r}")
+    raise NotFound(f"there is no table {shown_name(table)}")
 
 
 @click.command()

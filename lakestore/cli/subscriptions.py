@@ -11,6 +11,7 @@ from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import emit, emit_json
 from lakestore.client.subscription import Member, Subscription
 from lakestore.errors import NotFound
+from lakestore.model.typed import shown_name
 
 
 def _members(held: Subscription) -> str:
@@ -62,7 +63,7 @@ def reset(name: str, to: str, yes: bool, server: str, as_json: bool) -> None:
     with connected(server) as lake:
         held = {each.name: each for each in lake.subscriptions()}.get(name)
         if held is None:
-            raise NotFound(f"there is no subscription {name!r}")
+            raise NotFound(f"there is no subscription {shown_name(name)}")
         confirm(f"subscription {name} leaves its place, {held.behind:,} changes behind, for {to}", yes=yes)
         token = lake.reset_subscription(name, to)
         (now,) = [each for each in lake.subscriptions() if each.name == name]

@@ -41,6 +41,7 @@ from lakestore.model.shapes import SECONDS_MAX
 from lakestore.model.ttl import TOMBSTONE_SECONDS, Ttl, seconds
 from lakestore.model.ttl import check as check_ttl
 from lakestore.model.ttl import parsed as parse_ttl
+from lakestore.model.typed import shown_name
 from lakestore.model.types import type_name
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -313,19 +314,19 @@ def _check_changes(table: Table) -> None:
 def check_database(name: str) -> None:
     """Refuse a name that no table's database can have."""
     if not _NAME.fullmatch(name):
-        raise Invalid(f"database name {name!r} is not of letters, digits and _")
+        raise Invalid(f"database name {shown_name(name)} is not of letters, digits and _")
 
 
 def _check_names(table: Table, limits: Limits) -> None:
     parts = table.name.split(".")
     if len(parts) != 2 or not all(_NAME.fullmatch(part) for part in parts):
-        raise Invalid(f"table name {table.name!r} is not 'database.table' of letters, digits and _")
+        raise Invalid(f"table name {shown_name(table.name)} is not 'database.table' of letters, digits and _")
     names = [column.name for column in table.columns]
     if not 1 <= len(names) <= limits.columns:
         raise Invalid(f"table {table.name}: a table has 1 to {limits.columns} columns, not {len(names)}")
     for name in (*parts, *names):
         if not name or len(name) > limits.name_chars:
-            raise Invalid(f"table {table.name}: name {name!r} has not 1 to {limits.name_chars} characters")
+            raise Invalid(f"table {table.name}: name {shown_name(name)} has not 1 to {limits.name_chars} characters")
     for name in names:
         if name.startswith(SYSTEM_PREFIX):
             raise Invalid(f"table {table.name}: column {name!r} starts with '__', which is for system columns")

@@ -19,19 +19,24 @@ JSON_DEPTH_MAX = 64
 """Lists and dicts inside one another in JSON from outside."""
 JSON_CHARS_MAX = 16 << 20
 """Characters of one JSON text from outside."""
-_SHOWN_CHARS = 60
+_SHOWN_CHARS, _NAME_CHARS = 60, 520
 T = TypeVar("T")
 Reader = Callable[[Any, str], T]
 """From a value and the name of its place to the typed value; `Invalid` names the place and the rule."""
 
 
-def shown(value: Any) -> str:
+def shown(value: Any, chars: int = _SHOWN_CHARS) -> str:
     """A value for an error message, cut short, whatever it is."""
     try:
         text = ascii(value) if isinstance(value, str) and not is_unicode(value) else repr(value)
     except (ValueError, RecursionError):  # an integer of very many digits, or a list inside itself
         text = type(value).__name__
-    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."
+    return text if len(text) <= chars else text[: chars - 3] + "..."
+
+
+def shown_name(name: object) -> str:
+    """A name for an error message: whole if it could be a table's, else cut short."""
+    return shown(name, _NAME_CHARS)
 
 
 def is_unicode(value: str) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from lakestore.errors import NotFound
 from lakestore.model.token import place_of
+from lakestore.model.typed import shown_name
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.shared import positions
 from lakestore_server.changes.start import start_position
@@ -25,7 +26,7 @@ def reset(
         view = state.view
         known = view.subscriptions.get(request.subscription)
         if known is None:
-            raise NotFound(f"there is no subscription {request.subscription!r}")
+            raise NotFound(f"there is no subscription {shown_name(request.subscription)}")
         if any(uuid not in view.tables for uuid in known.tables):
             raise NotFound(
                 f"a table of subscription {known.name!r} was dropped: undrop the table, or drop the subscription"

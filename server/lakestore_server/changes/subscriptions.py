@@ -16,6 +16,7 @@ from dataclasses import replace
 from lakestore.errors import Conflict, Fenced, Invalid, LimitReached, NotFound
 from lakestore.model.names import DROPPED
 from lakestore.model.token import StreamPosition, Token, place_of, stream_position
+from lakestore.model.typed import shown_name
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.shared import positions
 from lakestore_server.changes.shared.group import SharedSubscriptions
@@ -156,7 +157,7 @@ class Subscriptions:
 
         def plan(state: State, record: CommitRecord) -> None:
             if request.subscription not in state.view.subscriptions:
-                raise NotFound(f"there is no subscription {request.subscription!r}")
+                raise NotFound(f"there is no subscription {shown_name(request.subscription)}")
             record.subscriptions.append(SubscriptionDrop(request.subscription))
 
         self._engine.operate(plan)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from lakestore.errors import Invalid, NotFound
 from lakestore.limits import Limits
+from lakestore.model.typed import shown_name
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.sequences import check_named
@@ -53,7 +54,7 @@ class NamedProducers:
 
         def plan(state: State, record: CommitRecord) -> None:
             if request.producer not in state.producers.named:
-                raise NotFound(f"there is no producer {request.producer!r}")
+                raise NotFound(f"there is no producer {shown_name(request.producer)}")
             record.producers.append(ProducerDrop(request.producer))
 
         self._engine.operate(plan)

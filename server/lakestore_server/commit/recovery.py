@@ -25,7 +25,7 @@ from lakestore_server.host import versions as formats
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.index import replay
-from lakestore_server.index.entry import table_prefix
+from lakestore_server.index.entry import ServedTables, table_prefix
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.replay import KeyedRows
 from lakestore_server.index.run import Run
@@ -92,7 +92,7 @@ def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, index
         replay.load(index, keyed, live, checkpoint_lsn=held.lsn, lsn=state.view.lsn)
         journal.roll(state.view.lsn + 1)
         data_folder.remove_unnamed(disk, folder, held.segment_names())
-        index.remove_unnamed(held.runs)
+        index.replayed(held.runs, served_tables(state.view, state.next_number))
     except BaseException:
         index.close()
         raise
@@ -108,6 +108,12 @@ def _entries(journal: Journal, after: int, folder: Path, disk: Disk) -> Iterator
     checkpoint.check_reached(disk, folder, last)
     data_folder.remove_temporary(disk, folder)
     yield from journal.lead("")
+
+
+def served_tables(view: View, next_number: int) -> ServedTables:
+    """The tables of a view whose keys the index needs, and all that come later, from a number on."""
+    keyed = (state.table for state in view.kept.values() if state.table.keyed)
+    return ServedTables(frozenset(table_prefix(table.number) for table in keyed), table_prefix(next_number))
 
 
 def _live_rows(view: View) -> dict[bytes, int]:

@@ -20,6 +20,7 @@ from lakestore.errors import Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.commit.loop import CommitLoop
 from lakestore_server.commit.precedence import Patience
+from lakestore_server.commit.recovery import served_tables
 from lakestore_server.duties.compaction import Compactions, Compactor
 from lakestore_server.duties.merging import Merger
 from lakestore_server.duties.segment_cut import SegmentCut, segments_of
@@ -34,8 +35,7 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.host.histogram import Histogram
 from lakestore_server.host.stages import at_each_stage
 from lakestore_server.host.worker import Worker
-from lakestore_server.index.entry import ServedTables, table_prefix
-from lakestore_server.state.state import FrozenState
+from lakestore_server.index.entry import ServedTables
 
 log = logging.getLogger("lakestore.checkpoint")
 
@@ -150,7 +150,7 @@ class Checkpointer:
         segments = SegmentCut(self._folder, self._disk, self._limits, *about)
         try:
             cut = segments.run()
-            served = _served(frozen)
+            served = served_tables(frozen.view, frozen.next_number)
             self._index.merge(frozen.view.lsn, served)
             runs = self._index.to_name()
             content = Checkpoint.of(frozen, cut, runs)
@@ -232,11 +232,6 @@ class Checkpointer:
                     gone.setdefault(path.parent.name, set()).add(path.name)
             remove_files(self._disk, self._folder, gone, named)
         self._named, self._made = named, []
-
-
-def _served(frozen: FrozenState) -> ServedTables:
-    keyed = (state.table for state in frozen.view.kept.values() if state.table.keyed)
-    return ServedTables(frozenset(table_prefix(table.number) for table in keyed), table_prefix(frozen.next_number))
 
 
 def _failed(error: Exception) -> None:

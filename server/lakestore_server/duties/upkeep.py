@@ -24,7 +24,7 @@ class Upkeep:
         self._loop = loop
         self.checkpointer = Checkpointer(engine.folder, disk, loop, limits, clock)
         self._rebuilder = Rebuilder(loop, self.checkpointer.wake)
-        self._merger = IndexMerger(loop)
+        self._merger = IndexMerger(loop, self.checkpointer.wake)
         self.checkpointer.on_done(self._merger.wake)
         self.integrity = Integrity(engine.folder, disk, loop.index, lambda: loop.view, lambda: loop.journal.written)
         self.scrubber = Scrubber(loop.supervisor, self.integrity, loop.index, lambda: loop.view, limits.scrub_bytes)

@@ -6,6 +6,7 @@ from collections import Counter
 
 from lakestore.errors import Conflict, Invalid, NotFound
 from lakestore.model.table import check_database
+from lakestore.model.typed import shown_name
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.iceberg import catalog_steps, locations
@@ -47,7 +48,7 @@ class Databases:
         def plan(state: State, record: CommitRecord) -> None:
             view = state.view
             if name not in view.namespaces:
-                raise NotFound(f"there is no database {name!r}")
+                raise NotFound(f"there is no database {shown_name(name)}")
             inside = sorted(table for namespace, table in view.pointers if namespace == name)
             if inside:
                 more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""

@@ -14,6 +14,7 @@ from dataclasses import replace
 from lakestore.errors import Conflict, NotFound
 from lakestore.model import times
 from lakestore.model.table import Table
+from lakestore.model.typed import shown_name
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.iceberg import renaming
@@ -123,7 +124,7 @@ def _found(view: View, name: str, uuid: str, verb: str) -> Dropped:
     meant = [each for each in named if not uuid or each.state.table.uuid == uuid]
     if not meant:
         of = f" with the uuid {uuid}" if named else ""
-        raise NotFound(f"no dropped table {name!r}{of} is kept: `lakestore tables --dropped` lists what is")
+        raise NotFound(f"no dropped table {shown_name(name)}{of} is kept: `lakestore tables --dropped` lists what is")
     if len(meant) > 1:
         said = ", ".join(f"{each.state.table.uuid} dropped at {times.text_of(each.time_us)}" for each in meant)
         raise Conflict(f"{len(meant)} dropped tables had the name {name}: say which one to {verb} with --id, of {said}")

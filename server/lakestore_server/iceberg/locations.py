@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from lakestore.errors import Invalid
 from lakestore.model import file_uri
 from lakestore.model.names import PRESENTED
+from lakestore.model.typed import shown_name
 from lakestore_server.iceberg.errors import Forbidden
 from lakestore_server.iceberg.schemas import Json
 from lakestore_server.state import catalog_change
@@ -89,7 +90,8 @@ def check_name(name: object) -> str:
     """A name of a namespace or table that can also name a folder, or `Invalid`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise Invalid(
-            f"name {name!r} is not 1 to 255 characters without control characters, / \\ ? # % and leading dots"
+            f"name {shown_name(name)} is not 1 to 255 characters without control characters, / \\ ? # % and"
+            " leading dots"
         )
     return name
 

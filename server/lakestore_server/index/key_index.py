@@ -27,7 +27,7 @@ from lakestore_server.index.levels import runs_due
 from lakestore_server.index.merged_keys import MergedKeys
 from lakestore_server.index.overlay import Entries, NumberTables, Overlay, Range, combined, merged
 from lakestore_server.index.pipe import Size, Walked
-from lakestore_server.index.reading import RangeReading, Reading
+from lakestore_server.index.reading import RangeReading, Reading, listed
 from lakestore_server.index.run import Run
 from lakestore_server.index.run_file import NamedRuns, RunFile
 from lakestore_server.index.worker_client import DamagedIndex, IndexOf, in_process
@@ -134,8 +134,9 @@ class Index:
         if self.ready and (missing := self._merged.lacking(live)) > 0:
             self.found_problem(f"it has no entry for at least {missing} of {sum(live.values())} rows", damaged=False)
 
-    def remove_unnamed(self, runs: Sequence[RunFile]) -> None:
-        """Remove the files of runs that neither a look-up nor the checkpoint needs, which names `runs`. At a start."""
+    def replayed(self, runs: Sequence[RunFile], tables: ServedTables) -> None:
+        """At a start, behind the journal: only these tables are served, and the checkpoint names only these runs."""
+        self._merged.keep(tables)
         self._merged.remove_unnamed(runs)
 
     @property
@@ -240,7 +241,7 @@ class Index:
             found = self._overlay.between(low, high, most)
             if found is None:
                 raise Unavailable("the key index was rearranged during the look-up: look up again")
-            newest.append(_listed(*found))
+            newest.append(listed(*found))
         generation, levels = self._health.generation, self._merged.levels
         return RangeReading(bounds, most, newest, self._older, self._frozen_lsn, generation, levels)
 
@@ -254,7 +255,7 @@ class Index:
         for overlay in reading.older:
             overlay.arrange(prefix, self.lock)
             found = [overlay.between(low, high, most) or (NO_KEYS, _NONE) for low, high in bounds]
-            sources.append([_listed(keys, values) for keys, values in found])
+            sources.append([listed(keys, values) for keys, values in found])
         try:
             sources += self._merged.ranges(bounds, most, reading.levels, reading.lsn_max)
         except DamagedIndex as error:
@@ -384,14 +385,15 @@ class Index:
         """The entries of the runs that are due to be merged."""
         return sum(run.entries for run in runs_due(self.runs))
 
-    def work(self, widths: Mapping[bytes, int | None], pause: Callable[[int], bool]) -> bool:
+    def work(self, widths: Mapping[bytes, int | None], pause: Callable[[int], bool], *, sweeps: bool = False) -> bool:
         """Merge runs beside serving, or lift keys of earlier releases into runs; whether there may be more to do."""
-        return self._merged.work(widths, pause)
+        return self._merged.work(widths, pause, sweeps=sweeps)
+
+    @property
+    def dropped_entries(self) -> int:
+        """Entries of dropped tables in the runs."""
+        return self._merged.dropped_entries
 
     def close(self) -> None:
         """End the worker processes."""
         self._merged.close()
-
-
-def _listed(keys: IndexKeys, values: Ints) -> tuple[Sequence[bytes], list[int]]:
-    return keys.listed(), values.tolist()

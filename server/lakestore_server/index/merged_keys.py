@@ -268,10 +268,21 @@ class MergedKeys:
 
     # Beside serving.
 
-    def work(self, widths: Mapping[bytes, int | None], pause: Callable[[int], bool]) -> bool:
+    @property
+    def dropped_entries(self) -> int:
+        """Entries of dropped tables in runs."""
+        return self._runs.dropped_entries
+
+    def keep(self, tables: ServedTables) -> None:
+        """Leave tables that are not served out of the size, and of the next merges. At a start."""
+        with self._writing:
+            self._runs.keep(tables)
+
+    def work(self, widths: Mapping[bytes, int | None], pause: Callable[[int], bool], *, sweeps: bool) -> bool:
         """Merge runs that are due, or lift entries from LMDB; whether there may be more to do.
 
-        `widths` are those of the keys of served tables, None where keys are bytes; `pause` as in `run_merge`.
+        `widths` are those of the keys of served tables, None where keys are bytes; `pause` and `sweeps` as in
+        `RunStore.merge_due`.
         """
         if self._health.has_problem:
             return False
@@ -281,7 +292,8 @@ class MergedKeys:
             return pause(entries) and generation == self._health.generation  # else nobody takes what becomes of it
 
         try:
-            return self._runs.merge_due(self._lift.is_clean, goes_on) or self._lift.step(widths, goes_on)
+            is_merged = self._runs.merge_due(self._lift.is_clean, goes_on, sweeps=sweeps)
+            return is_merged or self._lift.step(widths, goes_on)
         except DamagedIndex as error:
             if generation == self._health.generation:
                 self._health.found_damage(error)

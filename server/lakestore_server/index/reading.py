@@ -36,3 +36,8 @@ class RangeReading:
     lsn_max: int
     generation: int
     levels: Levels
+
+
+def listed(keys: IndexKeys, values: Ints) -> tuple[Sequence[bytes], list[int]]:
+    """Keys and values as lists, as `Entries` have them."""
+    return keys.listed(), values.tolist()

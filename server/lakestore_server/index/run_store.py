@@ -31,6 +31,9 @@ from lakestore_server.index.run_merge import merge, writer_of
 from lakestore_server.index.run_writer import RunWriter, write
 from lakestore_server.index.worker_client import DamagedIndex, IndexWorker
 
+DROPPED_SHARE = 1 / 8
+"""With a larger part of its entries of dropped tables a run is written again at once: that writes at most seven entries
+for each that goes, and so dropped tables take an eighth of the index until the next sweep."""
 REBUILT_MAX = 8
 """Runs of a rebuild; more are merged at once."""
 
@@ -215,16 +218,19 @@ class RunStore:
 
     # Beside serving.
 
-    def merge_due(self, drops_gone: Callable[[bytes], bool], pause: Callable[[int], bool]) -> bool:
+    def merge_due(
+        self, drops_gone: Callable[[bytes], bool], pause: Callable[[int], bool], *, sweeps: bool = False
+    ) -> bool:
         """Merge the runs that are due, if any; whether there may be more to do.
 
         `drops_gone` says of a table whether nothing is stored below the oldest run; `pause` is `run_merge.merge`'s.
+        With `sweeps`, every run that has an entry of a dropped table is due.
         """
         runs = self.levels.runs
-        inputs = runs_due(runs) or self._mostly_dropped(runs)
+        inputs = runs_due(runs) or self._with_dropped(runs, 0.0 if sweeps else DROPPED_SHARE)
         if not inputs:
             return False
-        below = {prefix for run in runs[len(inputs) :] for prefix in run.sections}
+        below = {prefix for run in runs[runs.index(inputs[0]) + len(inputs) :] for prefix in run.sections}
         served = {prefix for run in inputs for prefix in run.sections if self._served.serves(prefix)}
         drops = {prefix: prefix not in below and drops_gone(prefix) for prefix in served}
         with self._new_file() as path:
@@ -253,9 +259,17 @@ class RunStore:
         with contextlib.closing(writer_of(self._disk, path, runs, self._key_hash)) as writer:
             return merge(writer, runs, drops.__contains__, drops.__getitem__, pause)
 
-    def _mostly_dropped(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """All runs, if most of their entries are of tables that are not served."""
-        return runs if 2 * self.size.entries < sum(run.entries for run in runs) else ()
+    def _dropped_in(self, run: Run) -> int:
+        return sum(part.count for prefix, part in run.sections.items() if not self._served.serves(prefix))
+
+    def _with_dropped(self, runs: Sequence[Run], share: float) -> Sequence[Run]:
+        """The newest run of whose entries more than a share is of tables that are not served: it is written again."""
+        return [run for run in runs if self._dropped_in(run) > share * run.entries][:1]
+
+    @property
+    def dropped_entries(self) -> int:
+        """Entries of tables that are not served."""
+        return sum(map(self._dropped_in, self.levels.runs))
 
     def add_oldest(self, parts: Parts, whole: frozenset[bytes]) -> None:
         """Put a run below all others; with that, all entries of the tables `whole` are lifted."""

@@ -9,6 +9,7 @@ from functools import lru_cache
 from lakestore.errors import NotFound
 from lakestore.model.table import Table
 from lakestore.model.token import LogPosition
+from lakestore.model.typed import shown_name
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.catalog_change import Pointer, TierRecord
 from lakestore_server.state.chunk import Chunk
@@ -147,7 +148,7 @@ class View:
         """The table of that name, or `NotFound`."""
         uuid = self.names.get(name)
         if uuid is None:
-            error = NotFound(f"there is no table {name!r}")
+            error = NotFound(f"there is no table {shown_name(name)}")
             if any(each.name == name and each.until_us for each in self.dropped.values()):
                 error.dropped_as = name
             raise error

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from lakestore_server.duties import index_merge
 from lakestore_server.duties.checkpoint import Checkpointer
 from lakestore_server.index import lmdb_keys
 from lakestore_server.index.overlay import Overlay
@@ -111,3 +112,42 @@ def test_the_index_has_the_keys_of_the_tables_that_are_there(tmp_path: Path, mon
         ]
         assert served.lake.table(name).lookup(ids).num_rows == rows
     served.close()
+
+
+@pytest.mark.parametrize("schema", [NUMBERS, TEXTS], ids=["numbers", "texts"])
+def test_many_keys_of_a_dropped_table_leave_the_runs_at_once(tmp_path: Path, schema: pa.Schema) -> None:
+    """Both tables are in one run, which no merge would rewrite for a long time; the space is on the disk."""
+    with Served(tmp_path) as served:
+        fill(served, "a.gone", schema, 400)
+        fill(served, "a.kept", schema, 1_000)
+        served.checkpoint()
+        served.purge("a.gone")
+        served.checkpoint()
+        index = served.engine.index
+        until(lambda: not index.dropped_entries, "the run without the dropped table")
+        assert [run.entries for run in index.runs] == [1_000]
+        until(lambda: len(list((tmp_path / "index").glob("*.run"))) == 1, "the checkpoint that names it")
+        ids = pa.table({"id": pa.array(range(1_000)).cast(schema.field("id").type)})
+        assert served.lake.table("a.kept").lookup(ids).num_rows == 1_000
+
+
+def test_few_keys_of_a_dropped_table_leave_the_runs_with_a_sweep_also_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Served(tmp_path) as served:
+        fill(served, "a.gone", NUMBERS, 10)
+        fill(served, "a.kept", NUMBERS, 1_000)
+        served.checkpoint()
+        fill(served, "a.kept_too", TEXTS, 1_000)
+        served.purge("a.gone")
+        served.checkpoint()
+        served.server.upkeep.merge_index()
+        assert served.engine.index.dropped_entries == 10
+        served.kill()
+        served.start()
+        assert served.engine.index.dropped_entries == 10, "known without a checkpoint"
+        monkeypatch.setattr(index_merge, "SWEEP_SECONDS", 0.0)
+        served.server.upkeep.merge_index()
+        assert served.engine.index.dropped_entries == 0
+        assert sorted(run.entries for run in served.engine.index.runs) == [1_000, 1_000]
+        assert served.lake.table("a.kept").lookup([{"id": 7}]).num_rows == 1

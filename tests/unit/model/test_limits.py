@@ -16,7 +16,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.client.writer import change as wire_change
-from lakestore.errors import Exhausted, Invalid, LimitReached
+from lakestore.errors import Exhausted, Invalid, LakestoreError, LimitReached, NotFound
 from lakestore.limits import DEFAULT, WIDEST, Limits
 from lakestore.model import settings
 from lakestore.v1 import lakestore_pb2 as pb
@@ -469,3 +469,30 @@ def test_limits_that_cannot_work_together_are_refused() -> None:
     with pytest.raises(Invalid, match="journal_checkpoint_bytes"):
         Limits(journal_bytes=1 << 20, journal_checkpoint_bytes=1 << 20)
     assert WIDEST.columns > DEFAULT.columns
+
+
+def test_a_name_that_is_far_too_long_is_cut_short_in_the_error(tmp_path: Path) -> None:
+    """A name that a table could have is shown whole."""
+    long, name = "x" * 5_000, "a." + "y" * 255
+    with Served(tmp_path) as served:
+        lake = served.lake
+        table = lake.create_table("a.t", SCHEMA)
+        tried: list[Callable[[], object]] = [
+            lambda: lake.table(f"a.{long}"),
+            lambda: lake.create_table(f"a.{long}", SCHEMA),
+            lambda: lake.drop_table(f"a.{long}"),
+            lambda: lake.undrop(f"a.{long}"),
+            lambda: table.rename(f"a.{long}"),
+            lambda: lake.create_database(long),
+            lambda: lake.drop_database(long),
+            lambda: lake.drop_subscription(long),
+            lambda: lake.drop_producer(long),
+            lambda: lake.sql(f"SELECT * FROM a.{long}"),
+            lambda: table.append(pa.table({long: [1]})),
+        ]
+        for call in tried:
+            with pytest.raises(LakestoreError) as error:
+                call()
+            assert len(error.value.message) < 700
+        with pytest.raises(NotFound, match=name):
+            lake.table(name)

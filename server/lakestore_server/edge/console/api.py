@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lakestore.errors import Invalid, NotFound
+from lakestore.model.typed import shown_name
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.access.admission import Admission
@@ -107,7 +108,7 @@ class Api:
         definition = self._rpcs.call(caller, "GetTable", pb.TableRequest(table=name)).definition
         found = orjson.loads(status)["tables"]
         if not found:
-            raise NotFound(f"there is no table {name!r}")
+            raise NotFound(f"there is no table {shown_name(name)}")
         return json({"status": found[0], "definition": orjson.loads(definition)})
 
     def table_history(self, request: Request, caller: Caller) -> Response:
