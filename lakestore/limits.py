@@ -229,14 +229,6 @@ class Limits:
     idempotency_keys: int = option(10_000, low=1, high=1_000_000)
     """Catalog requests remembered by their Idempotency-Key; the oldest is forgotten for one more."""
 
-    @property
-    def sent_bytes(self) -> int:
-        """Rows that a reader is sent at once: `read_batch_bytes`, or half a message where that is less.
-
-        The other half is for what surrounds the values in a message. A single row may be larger.
-        """
-        return min(self.read_batch_bytes, max(self.message_bytes // 2, 1))
-
     def __post_init__(self) -> None:
         for each in fields(self):
             value, (low, high) = getattr(self, each.name), range_of(each)

@@ -21,7 +21,16 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batch_cache import OF_CONSUMER_BYTES, EncodedBatch, StreamRun
 from lakestore_server.changes.filter import Condition, RowCondition, filtered
 from lakestore_server.commit import row_limit
-from lakestore_server.read.rows import ReadOptions, Rows, bounded, changes, live_at, project, with_before_images
+from lakestore_server.read.rows import (
+    ReadOptions,
+    Rows,
+    bounded,
+    changes,
+    live_at,
+    project,
+    sent_bytes,
+    with_before_images,
+)
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import PREV
 from lakestore_server.state.table_versions import Versions
@@ -110,7 +119,7 @@ def _inserts(
     inserts = replace(rows, change=np.zeros(len(rows.offsets), dtype=np.int8))
     at = 0
     shown = project(state.versions.projection(rows.schema_id, table), inserts, shown_columns(table, shape), bucket)
-    for batch in bounded(shown, limits.sent_bytes):
+    for batch in bounded(shown, sent_bytes(limits)):
         at += batch.num_rows
         # The last batch ends behind all rows that were looked at, also those that the condition left out.
         last = found.offsets[-1] if at == len(rows.offsets) else rows.offsets[at - 1]
@@ -131,7 +140,7 @@ def _upto(view: View, shape: Shape, lsn: int, limit: int, limits: Limits) -> int
     a full message.
     """
     upto = limit
-    nbytes = limits.sent_bytes // 2 // sum(len(view.by_uuid(uuid).logs) for uuid in shape.tables)
+    nbytes = sent_bytes(limits) // 2 // sum(len(view.by_uuid(uuid).logs) for uuid in shape.tables)
     for uuid in shape.tables:
         upto = view.by_uuid(uuid).versions.until(lsn, upto)
         for log in view.by_uuid(uuid).logs:
@@ -169,7 +178,7 @@ def _between(view: View, shape: Shape, at: LogPosition, upto: int, limits: Limit
         ranges = [(log.at_lsn(at.lsn).end, log.at_lsn(upto).end) for log in state.logs]
         batch = table_batch(state, table, shape, ranges)
         if batch is not None:
-            batches += [(table, piece) for piece in bounded(batch, limits.sent_bytes)]
+            batches += [(table, piece) for piece in bounded(batch, sent_bytes(limits))]
     last, most = len(batches) - 1, limits.message_bytes
     return [
         message(table, batch, replace(at, lsn=upto) if i == last else at, most, snapshot=False, goes_on=i < last)
@@ -205,7 +214,7 @@ def table_batch(
 def _piece_options(log: BucketLog, limits: Limits) -> ReadOptions:
     """Options of a read whose pieces take about a message of memory each."""
     row_bytes = sum(chunk.size for chunk in log.chunks) // max(sum(chunk.rows for chunk in log.chunks), 1) + 1
-    return ReadOptions(max(min(limits.fetch_batch_rows, limits.sent_bytes // row_bytes), 1))
+    return ReadOptions(max(min(limits.fetch_batch_rows, sent_bytes(limits) // row_bytes), 1))
 
 
 def _seen(log: BucketLog, start: int, end: int, versions: Versions, table: Table, shape: Shape) -> Iterator[Rows]:

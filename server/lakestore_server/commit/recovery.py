@@ -105,9 +105,17 @@ def _entries(journal: Journal, after: int, folder: Path, disk: Disk) -> Iterator
     for entry in journal.read(journal.place_after(after)):
         last = entry.lsn
         yield entry
-    checkpoint.check_reached(disk, folder, last)
+    _check_reached(disk, folder, last)
     data_folder.remove_temporary(disk, folder)
     yield from journal.lead("")
+
+
+def _check_reached(disk: Disk, folder: Path, lsn: int) -> None:
+    """`Corrupt` if the journal ended at an LSN below a checkpoint: commits behind it were acknowledged."""
+    for name in checkpoint.names(disk, folder):
+        if name > checkpoint.name_of(lsn):
+            ended = f"checkpoint file {name} is damaged, and the journal of the one before it ends at LSN {lsn}"
+            raise Corrupt(f"{ended}: restore the file from a copy or a backup; nothing was changed")
 
 
 def served_tables(view: View, next_number: int) -> ServedTables:

@@ -24,6 +24,7 @@ from lakestore_server.duties.expiry_bounds import BLOCK_ROWS, ExpiryBounds
 from lakestore_server.host.worker import Worker
 from lakestore_server.read import exact_deletes
 from lakestore_server.read.exact_deletes import FoundRows
+from lakestore_server.read.rows import sent_bytes
 from lakestore_server.state.chunk import CHANGE, DELETE
 from lakestore_server.state.view import TableState
 
@@ -200,7 +201,7 @@ class _Round:
         engine, state, table = self._engine, self._state, self._table
         found = rows.found
         found = found.take(exact_deletes.live(engine, table, found))
-        for part in exact_deletes.commits(state, bucket, found, engine.limits.sent_bytes):
+        for part in exact_deletes.commits(state, bucket, found, sent_bytes(engine.limits)):
             if self._is_over():
                 raise Stopped("the server is shutting down")
             count, _ = exact_deletes.delete(engine, table, bucket, part, lambda now: now.ttl == table.ttl)

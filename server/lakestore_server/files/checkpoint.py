@@ -385,14 +385,6 @@ def names(disk: Disk, folder: Path) -> list[str]:
     return [name for name in disk.list(folder) if name.startswith(PREFIX) and not name.endswith(".tmp")]
 
 
-def check_reached(disk: Disk, folder: Path, lsn: int) -> None:
-    """`Corrupt` if the journal ended at an LSN below a checkpoint: commits behind it were acknowledged."""
-    for name in names(disk, folder):
-        if name > name_of(lsn):
-            ended = f"checkpoint file {name} is damaged, and the journal of the one before it ends at LSN {lsn}"
-            raise Corrupt(f"{ended}: restore the file from a copy or a backup; nothing was changed")
-
-
 def newest(disk: Disk, folder: Path) -> Checkpoint | None:
     """The newest valid checkpoint; None for an empty folder, `Corrupt` when there are only damaged ones."""
     damage: Corrupt | None = None

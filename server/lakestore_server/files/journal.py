@@ -4,9 +4,7 @@ File header: magic u32 · version u16 · flags u16 · salt u64 · crc32c u32, pa
 u16 · unsynced u16 · lsn u64 · meta bytes u32 · body bytes u64 · salt u64 · crc32c u32 of all but itself, padding to 64,
 meta (JSON), padding to 64, then parts, each at a multiple of 64. The salt tells a file's own frames from bytes of a
 user that look like one; files of version 1 (release 0.1) have neither header nor salt. Version 2 is release 0.2's.
-`unsynced` is the number of frames before this one that were not durable when it was written (0 in earlier releases). It
-tells a torn tail from damage: of frames 2, 3, 4 under one sync a power cut may leave 3 and 4 whole and 2 torn. They say
-1 and 2, so nobody had an answer for 2, and the file ends behind 1. A whole frame 5 that says 0 makes the same 2 damage.
+`unsynced`: frames before this one that were not durable when it was written (0 in release 0.2), see `_was_durable`.
 Keys of the meta: t (time in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows,
 schema version]], producers, create, alter, drop, catalog, tierer, starts, subscriptions,
 slots [[part, row, slot, link]], registers [[names, [epoch, owner]] | [names, values, mark] | [names]],
@@ -365,6 +363,9 @@ def frame_head(data: bytes | memoryview, at: int) -> FrameHead | None:
 
 def _was_durable(data: bytes, at: int, head: FileHead, lsn: int) -> bool:
     """Whether the frame `lsn`, which is not whole at a place, was durable: a later whole frame was written after that.
+
+    Of frames 2, 3, 4 under one sync a power cut may leave 3 and 4 whole and 2 torn. They say 1 and 2 in `unsynced`, so
+    nobody had an answer for 2, and the file ends behind frame 1. A whole frame 5 that says 0 makes the same 2 damage.
 
     Only frames with this file's salt and a later LSN are compared with their checksums. No user knows the salt, so
     headers in rows of users cost nothing; a copy of this very file has older LSNs.

@@ -35,4 +35,4 @@ class NamedRuns:
 
 
 NO_RUNS = NamedRuns()
-"""Of an index that is not whole."""
+"""The runs that a checkpoint names of an index that is not whole."""

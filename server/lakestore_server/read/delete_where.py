@@ -146,7 +146,7 @@ class ConditionalDeletes:
         if dry_run:
             answer.matched += len(rows_there.offsets)
             return
-        for part in exact_deletes.commits(state, bucket, rows_there, engine.limits.sent_bytes):
+        for part in exact_deletes.commits(state, bucket, rows_there, rows.sent_bytes(engine.limits)):
             count, done = exact_deletes.delete(engine, table, bucket, part, _deletable)
             answer.matched += len(part.offsets)
             answer.deleted += count

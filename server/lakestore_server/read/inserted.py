@@ -10,6 +10,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.counts import COUNTS
 from lakestore_server.commit.producers import Writes
 from lakestore_server.read.lookup import Lookups
+from lakestore_server.read.rows import sent_bytes
 
 
 class Inserts:
@@ -25,7 +26,7 @@ class Inserts:
     def commit(self, request: pb.CommitRequest) -> pb.CommitAnswer:
         """One commit, durable when answered; the retry of one has the rows of then."""
         answer = self._writes.commit(request)
-        room = self._limits.sent_bytes
+        room = sent_bytes(self._limits)
         for change, result in zip(request.changes, answer.results, strict=False):
             if change.want_rows and change.kind == pb.INSERT and room > 0:
                 with suppress(LakestoreError):

@@ -179,7 +179,7 @@ class Lookups:
     def _fitting(self, located: Located, request: pb.LookupRequest) -> int:
         """The number of rows that fit into the answer; `Invalid` when all of them must fit and do not."""
         limits = self._engine.limits
-        bytes_max = limits.sent_bytes if request.in_parts else limits.message_bytes
+        bytes_max = reads.sent_bytes(limits) if request.in_parts else limits.message_bytes
         count = located.fitting(bytes_max)
         if count < len(located.offsets) and not request.in_parts:
             raise Invalid(

@@ -165,6 +165,14 @@ def project(shape: Projection, rows: Rows, columns: Sequence[str], bucket: int) 
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
+def sent_bytes(limits: Limits) -> int:
+    """Bytes of the rows that a reader is sent at once: `read_batch_bytes`, or half a message where that is less.
+
+    The other half is for what surrounds the values in a message. A single row may be larger.
+    """
+    return min(limits.read_batch_bytes, max(limits.message_bytes // 2, 1))
+
+
 def bounded(batch: pa.RecordBatch, bytes_max: int = DEFAULT.read_batch_bytes) -> Iterator[pa.RecordBatch]:
     """The batch in pieces that fit into a message; a single row may be larger."""
     if batch.nbytes <= bytes_max or batch.num_rows <= 1:
@@ -196,9 +204,9 @@ def message(*batches: pa.RecordBatch) -> pb.RowBatch:
 def messages(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[pb.RowBatch]:
     """Rows as a stream: large batches are cut to fit into a message, small ones travel together."""
     waiting: list[pa.RecordBatch] = []
-    size, together = 0, min(MESSAGE_BYTES, limits.sent_bytes)
+    size, together = 0, min(MESSAGE_BYTES, sent_bytes(limits))
     for batch in batches:
-        for piece in bounded(batch, limits.sent_bytes):
+        for piece in bounded(batch, sent_bytes(limits)):
             size += int(piece.nbytes)
             if waiting and size > together:
                 yield from _sent(waiting, limits.message_bytes)

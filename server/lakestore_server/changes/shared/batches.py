@@ -15,7 +15,7 @@ from lakestore.limits import Limits
 from lakestore.model.table import Table
 from lakestore_server.changes.batches import Shape, reach_of, table_batch
 from lakestore_server.changes.shared.assignment import Bucket
-from lakestore_server.read.rows import bounded
+from lakestore_server.read.rows import bounded, sent_bytes
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.commit_index import CommitIndex
 from lakestore_server.state.view import View
@@ -60,7 +60,7 @@ def member_run(view: View, shape: Shape, at: Mapping[Bucket, int], limit: int, l
         table = state.versions.at(first)
         batch = table_batch(state, table, shape, ranges)
         if batch is not None:
-            pieces += _messages(view, table, batch, at, ends, limits.sent_bytes)
+            pieces += _messages(view, table, batch, at, ends, sent_bytes(limits))
     return MemberRun(tuple(pieces), ends, first)
 
 
@@ -76,7 +76,7 @@ def _first_lsn(view: View, at: Mapping[Bucket, int]) -> int | None:
 
 def _upto(view: View, shape: Shape, at: Mapping[Bucket, int], first: int, limit: int, limits: Limits) -> int:
     """The LSN up to which one run reaches: one schema version of each table, about as much as fits into a message."""
-    upto, nbytes = limit, limits.sent_bytes // 2 // len(at)
+    upto, nbytes = limit, sent_bytes(limits) // 2 // len(at)
     for uuid in {uuid for uuid, _ in at}:
         upto = view.by_uuid(uuid).versions.until(first - 1, upto)
     for bucket, start in at.items():
