@@ -10,7 +10,7 @@ import click
 
 from lakestore.cli.asked import confirm, yes_option
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import Progress, emit, emit_json
+from lakestore.cli.output import Progress, emit, emit_json, emit_text
 from lakestore.errors import Invalid, NotFound
 from lakestore.model.names import rows_text
 from lakestore.model.typed import shown_name
@@ -27,7 +27,7 @@ def _said(done: dict[str, Any], sentence: str, *, as_json: bool) -> None:
     if as_json:
         emit_json(done)
     else:
-        click.echo(sentence)
+        emit_text(sentence)
 
 
 def _pair(text: str, sign: str, option: str) -> tuple[str, str]:

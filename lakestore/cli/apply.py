@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import emit_json
+from lakestore.cli.output import emit_json, emit_text
 from lakestore.errors import Invalid
 from lakestore.evolution import LAKE_SETTABLE, DropColumn, Step, to_json
 from lakestore.model import table_file
@@ -83,7 +83,7 @@ def apply(path: Path, plan: bool, allowed: tuple[str, ...], server: str, as_json
         emit_json([_as_data(move) for move in moves])
     pending = sum(move.action != "nothing" for move in moves)
     if not as_json:
-        click.echo(_summary(moves, plan=plan))
+        emit_text(_summary(moves, plan=plan))
     return PENDING if plan and pending else 0
 
 
@@ -116,12 +116,12 @@ def _make(lake: Lake, move: Move, *, check_only: bool) -> None:
 
 def _show(moves: Sequence[Move], refused: Sequence[str]) -> None:
     for move in moves:
-        click.echo(f"{move.after.name}: {_headline(move)}")
+        emit_text(f"{move.after.name}: {_headline(move)}")
         for sign, text in lines(move.before, move.after):
-            click.echo(f"  {sign} {text}")
+            emit_text(f"  {sign} {text}")
         for name in move.drops():
             if name in refused:
-                click.echo(f"    needs --allow-drop {name}")
+                emit_text(f"    needs --allow-drop {name}")
 
 
 def _headline(move: Move) -> str:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from lakestore.errors import Invalid
+from lakestore.model.terminal_text import terminal_text
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -24,4 +25,4 @@ def confirm(what: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise Invalid(f"{what}: nobody is there to be asked, so say --yes to do it")
-    click.confirm(f"{what}. Go on?", abort=True, err=True)
+    click.confirm(terminal_text(f"{what}. Go on?"), abort=True, err=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import emit_json, size
+from lakestore.cli.output import emit_json, emit_text, size
 from lakestore.model import file_uri
 
 
@@ -36,8 +36,8 @@ def backup(dest: Path, without_lake: bool, server: str, as_json: bool) -> None:
         about = {"token": done.token, "files": done.files, "bytes": done.bytes}
         emit_json({"folder": str(dest.absolute()), **about, "lake": done.lake, "warehouse": done.warehouse})
         return
-    click.echo(f"{done.files} files, {size(done.bytes)}, in {dest.absolute()}; as of {done.token}")
-    click.echo(_LAKE.get(done.lake, "without the lake").format(done.warehouse))
+    emit_text(f"{done.files} files, {size(done.bytes)}, in {dest.absolute()}; as of {done.token}")
+    emit_text(_LAKE.get(done.lake, "without the lake").format(done.warehouse))
 
 
 _LAKE = {
@@ -82,12 +82,12 @@ def restore(
     is_default = done.warehouse == file_uri.to_uri(data / "warehouse")
     serve = f"lakestore serve --data {shlex.quote(str(data))}"
     at = f" --warehouse {shlex.quote(done.warehouse)}" if done.warehouse and not is_default else ""
-    click.echo(f"{done.files} files, {size(done.bytes)}, as of {when} (LSN {done.lsn}); {serve}{at}")
+    emit_text(f"{done.files} files, {size(done.bytes)}, as of {when} (LSN {done.lsn}); {serve}{at}")
     for what, tables in (("set back", done.lake.rewound), ("begun anew", done.lake.anew), ("lost", done.lake.lost)):
         if tables:
-            click.echo(f"{what}: {', '.join(tables)}")
+            emit_text(f"{what}: {', '.join(tables)}")
     for problem in done.lake.problems:
-        click.echo(f"\n{problem}")
+        emit_text(f"\n{problem}")
 
 
 COMMANDS = (backup, restore)

@@ -16,7 +16,7 @@ import click
 from lakestore.cli.apply import lines
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.kafka_sink import kafka_library
-from lakestore.cli.output import emit_json
+from lakestore.cli.output import emit_json, emit_log, emit_text
 from lakestore.cli.proposals import proposals
 from lakestore.errors import Invalid
 
@@ -101,7 +101,7 @@ def _run(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    emit_log("%(message)s")
     logging.getLogger("lakestore.bridge").setLevel(logging.INFO)
     # Each try to connect is a line of the library's; errors and the progress line say it once.
     logging.getLogger("lakestore.bridge.kafka").setLevel(logging.CRITICAL)
@@ -110,7 +110,7 @@ def _run(
     running = Bridge(spec, lake, accepted=accepted, progress=progress.show)
     with served(running.counts, metrics_port) as port:
         if metrics_port is not None:
-            click.echo(f"metrics on http://127.0.0.1:{port}/metrics", err=True)
+            emit_text(f"metrics on http://127.0.0.1:{port}/metrics", err=True)
         try:
             counts = running.run(once=once, stop=stop)
         finally:
@@ -150,7 +150,7 @@ class _Progress:
         if line == self._line and not last and not self._live:
             return
         self._line = line
-        click.echo(f"\r{line}\x1b[K" if self._live else line, err=True, nl=last or not self._live)
+        emit_text(line, err=True, nl=last or not self._live, live=self._live)
 
 
 def _check(spec: BridgeSpec, lake: Lake, samples: int, *, whole: bool, as_json: bool) -> int:
@@ -162,8 +162,8 @@ def _check(spec: BridgeSpec, lake: Lake, samples: int, *, whole: bool, as_json: 
         emit_json([{**asdict(each), "level": str(each.level)} for each in found])
     else:
         for line in findings.lines(found, whole=whole):
-            click.echo(line)
-        click.echo(findings.summary(found), err=True)
+            emit_text(line)
+        emit_text(findings.summary(found), err=True)
     return FAILED if any(each.level is findings.Level.STOPS for each in found) else 0
 
 
@@ -180,19 +180,19 @@ def _plan(spec: BridgeSpec, lake: Lake, samples: int, *, as_json: bool) -> int:
         return 0
     for table in planned.values():
         if table.before is not None:
-            click.echo(f"# {table.after.name}: {'to alter' if table.steps else 'nothing to do'}")
+            emit_text(f"# {table.after.name}: {'to alter' if table.steps else 'nothing to do'}")
             for sign, text in lines(table.before, table.after):
-                click.echo(f"#   {sign} {text}")
+                emit_text(f"#   {sign} {text}")
     for name, ways in logs.items():
-        click.echo(f"# {name}: a log, for its change events have no key: each event is a row with its op")
+        emit_text(f"# {name}: a log, for its change events have no key: each event is a row with its op")
         for text in ways.splitlines():
-            click.echo(f"#   {text}")
+            emit_text(f"#   {text}")
     for each in found:
         if not each.planned:
-            click.echo(f"# topic {each.facts.name} is empty: the columns of its table are those of its first records")
+            emit_text(f"# topic {each.facts.name} is empty: the columns of its table are those of its first records")
     new = [table for table in planned.values() if table.before is None]
     if new:
-        click.echo(written([table.wanted for table in new]), nl=False)
+        emit_text(written([table.wanted for table in new]), nl=False)
     return 0
 
 

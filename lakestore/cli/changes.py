@@ -16,6 +16,7 @@ from lakestore.cli import output as shown
 from lakestore.cli import row_files
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.kafka_sink import check_unused, sink_options, written_to_kafka
+from lakestore.cli.output import emit_text
 from lakestore.cli.row_options import chosen_kind, names_in, output_options
 from lakestore.errors import Fenced, Invalid
 
@@ -114,10 +115,10 @@ def changes(
         if subscription and output is not None and last is not None:
             _acknowledge(last, shared=shared)  # now that the files are there
     if last is None:
-        click.echo("no changes", err=True)
+        emit_text("no changes", err=True)
     # The tokens of a shared subscription acknowledge batches only: no stream can start at them.
     if stream.token and not shared:
-        click.echo(f"token: {stream.token}", err=True)
+        emit_text(f"token: {stream.token}", err=True)
 
 
 def _with_keys(lake: Lake, tables: Sequence[str], columns: list[str] | None) -> list[str] | None:
@@ -140,7 +141,7 @@ def _say_ignored_start(lake: Lake, subscription: str | None) -> None:
     """Say so where --start was given, and the subscription has a position of its own."""
     given = click.get_current_context().get_parameter_source("start") is ParameterSource.COMMANDLINE
     if subscription and given and any(held.name == subscription for held in lake.subscriptions()):
-        click.echo(
+        emit_text(
             f"subscription {subscription} has its own position, so --start is ignored; set it with"
             f" `lakestore subscriptions reset {subscription} --to POSITION`",
             err=True,
@@ -157,7 +158,7 @@ def _acknowledge(batch: ChangeBatch, *, shared: bool) -> None:
     except Fenced as error:
         if not shared:
             raise
-        click.echo(str(error), err=True)
+        emit_text(str(error), err=True)
 
 
 def _format(kind: str | None, output: Path | None, *, as_json: bool) -> str | None:
@@ -174,7 +175,7 @@ def _shower(
     if len(tables) > 1 and kind not in EVENTS:
         raise Invalid("changes of several tables are told apart by --format debezium or --to kafka: name one table")
     if kind is None:
-        yield lambda batch: click.echo(shown.table(batch.to_pylist())) if len(batch) else None
+        yield lambda batch: emit_text(shown.table(batch.to_pylist())) if len(batch) else None
         return
     from lakestore.connectors.events import Encoder
 

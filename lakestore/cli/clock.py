@@ -7,7 +7,7 @@ import json
 import click
 
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import duration, emit_json
+from lakestore.cli.output import duration, emit_json, emit_text
 from lakestore.errors import Invalid
 from lakestore.model.times import text_of
 
@@ -35,13 +35,13 @@ def clock(accept: bool, server: str, as_json: bool) -> None:
     if as_json:
         emit_json(found)
         return
-    click.echo(f"{'state':12}{found['state']}, for {duration(found['seconds'])}")
-    click.echo(f"{'time':12}{text_of(found['time_us'])}")
-    click.echo(f"{'offset':12}{found['offset_seconds']:+,.3f} s: the machine's clock less this time")
+    emit_text(f"{'state':12}{found['state']}, for {duration(found['seconds'])}")
+    emit_text(f"{'time':12}{text_of(found['time_us'])}")
+    emit_text(f"{'offset':12}{found['offset_seconds']:+,.3f} s: the machine's clock less this time")
     if found["holds"]:
-        click.echo(f"{'waiting':12}{', '.join(found['holds'])}")
+        emit_text(f"{'waiting':12}{', '.join(found['holds'])}")
     if found["note"]:
-        click.echo(f"\n{found['note']}")
+        emit_text(f"\n{found['note']}")
 
 
 COMMANDS = (clock,)

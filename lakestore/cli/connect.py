@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import click
 
 from lakestore.cli.connection import connected, json_option, server_option, shown
-from lakestore.cli.output import emit_json
+from lakestore.cli.output import emit_json, emit_text
 from lakestore.errors import Denied, Unavailable
 from lakestore.model.times import moment_of
 from lakestore.release import wheel_with
@@ -199,7 +199,7 @@ def connect(engine: str, http: str | None, table: str | None, server: str, as_js
     found = _catalog_of(server)
     catalog = f"{found.scheme}://{http or found.host}/iceberg"
     lines = LINES[engine](Opened(server, catalog, table or found.table, found.time, found.is_open))
-    emit_json({"engine": engine, "catalog": catalog, "lines": lines.splitlines()}) if as_json else click.echo(lines)
+    emit_json({"engine": engine, "catalog": catalog, "lines": lines.splitlines()}) if as_json else emit_text(lines)
 
 
 @dataclass(frozen=True, slots=True)

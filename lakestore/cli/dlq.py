@@ -11,7 +11,7 @@ import click
 
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.kafka_sink import kafka_library
-from lakestore.cli.output import Progress, emit, emit_json
+from lakestore.cli.output import Progress, emit, emit_json, emit_text
 from lakestore.errors import Invalid
 
 if TYPE_CHECKING:
@@ -78,15 +78,15 @@ def show(
     for row in found:
         place = f"{row['topic']}, partition {row['partition']}, offset {row['kafka_offset']:,}"
         at = f" at {row['path']}" if row["path"] else ""
-        click.echo(f"{place}: {row['stage']} {row['code']}{at}")
-        click.echo(f"  {row['sentence']}")
+        emit_text(f"{place}: {row['stage']} {row['code']}{at}")
+        emit_text(f"  {row['sentence']}")
         if row["key"] is not None:
-            click.echo(f"  key    {_short(row['key'], len(row['key']))}")
+            emit_text(f"  key    {_short(row['key'], len(row['key']))}")
         for header in row["headers"] or ():
-            click.echo(f"  header {header['name']}: {_short(header['value'] or b'', len(header['value'] or b''))}")
-        click.echo("  value  " + ("null" if row["value"] is None else _short(row["value"], row["value_bytes"])))
+            emit_text(f"  header {header['name']}: {_short(header['value'] or b'', len(header['value'] or b''))}")
+        emit_text("  value  " + ("null" if row["value"] is None else _short(row["value"], row["value_bytes"])))
     if not found:
-        click.echo("no dead letters")
+        emit_text("no dead letters")
 
 
 def _short(value: bytes, size: int) -> str:
@@ -159,12 +159,12 @@ def replay(
     if as_json:
         emit_json(asdict(counts))
     else:
-        click.echo(
+        emit_text(
             f"{counts.applied:,} applied, {counts.superseded:,} superseded, {counts.left_out:,} left out,"
             f" {counts.failed:,} failed"
         )
         for name, sentence in counts.examples.items():
-            click.echo(f"  {name}: {sentence}")
+            emit_text(f"  {name}: {sentence}")
     return FAILED if counts.failed else 0
 
 
@@ -190,7 +190,7 @@ def drop(
         raise Invalid("say which dead letters to drop by --code, --stage or --where, or say --all")
     with connected(server) as lake:
         dropped = letters.drop(lake, table, _selection(code, stage, where))
-    emit_json({"dropped": dropped}) if as_json else click.echo(f"{dropped:,} dead letters dropped")
+    emit_json({"dropped": dropped}) if as_json else emit_text(f"{dropped:,} dead letters dropped")
 
 
 COMMANDS = (dlq,)

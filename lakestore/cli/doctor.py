@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import emit_json
+from lakestore.cli.output import emit_json, emit_text
 from lakestore.cli.settings import config_of
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.loading.disk import naming
@@ -72,9 +72,9 @@ def doctor(
         emit_json([each.as_dict() for each in found])
     else:
         for each in found:
-            click.echo(f"{_SIGNS[each.verdict]:8} {each.about:14} {each.found}")
+            emit_text(f"{_SIGNS[each.verdict]:8} {each.about:14} {each.found}")
             if each.remedy:
-                click.echo(f"{'':8} {'':14} -> {each.remedy}")
+                emit_text(f"{'':8} {'':14} -> {each.remedy}")
     context.exit(1 if any(each.verdict == "failed" for each in found) else 0)
 
 
@@ -215,7 +215,7 @@ def support_bundle(
     if as_json:
         emit_json({"file": str(target), "parts": list(parts)})
     else:
-        click.echo(f"{target}: {', '.join(parts)}; look through it before you give it away")
+        emit_text(f"{target}: {', '.join(parts)}; look through it before you give it away")
     context.exit(0)
 
 

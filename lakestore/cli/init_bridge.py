@@ -10,10 +10,11 @@ import click
 
 from lakestore.cli.connection import json_option
 from lakestore.cli.kafka_sink import kafka_library
-from lakestore.cli.output import emit_json
+from lakestore.cli.output import emit_json, emit_text
 from lakestore.errors import Invalid, NotFound
 from lakestore.loading.disk import naming
 from lakestore.model import yaml_text
+from lakestore.model.terminal_text import terminal_text
 
 if TYPE_CHECKING:
     from lakestore.connectors.bridge.spec import SourceSpec
@@ -60,11 +61,11 @@ def init_bridge(
     with Cluster(source) as cluster:
         text = _of_server(cluster, source, prefix) if prefix else _of_topic(cluster, source, topic or "", table or "")
     if output is None and not as_json:
-        click.echo(text, nl=False)
+        emit_text(text, nl=False)
     if output is not None:
         with naming(output), output.open("x") as made:
             made.write(text)
-        click.echo(
+        emit_text(
             f"{output} written: look at the key and the columns, then: lakestore bridge -f {output} --check", err=True
         )
     if as_json:
@@ -92,7 +93,7 @@ def _chosen(field: str, kind: str, odd: int, count: int) -> bool:
     say = (
         f"{field} is no {kind} in {odd:,} of {count:,} samples. Make it {kind}, so that such records are dead letters?"
     )
-    return click.confirm(say, default=False, err=True)
+    return click.confirm(terminal_text(say), default=False, err=True)
 
 
 def _of_server(cluster: Cluster, source: SourceSpec, prefix: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from lakestore.cli.connection import json_option
-from lakestore.cli.output import emit, emit_json, emit_lines
+from lakestore.cli.output import emit, emit_json, emit_lines, emit_text
 
 
 @click.command()
@@ -39,18 +39,18 @@ def inspect(context: click.Context, paths: tuple[Path, ...], rows: bool, as_json
 
 
 def _show(found: Any) -> None:
-    click.echo(f"{found.kind} {found.path}: {'DAMAGED' if found.damage else 'whole'}")
+    emit_text(f"{found.kind} {found.path}: {'DAMAGED' if found.damage else 'whole'}")
     for name, value in found.about.items():
-        click.echo(f"  {name:22}{value}")
+        emit_text(f"  {name:22}{value}")
     if found.parts:
-        click.echo("")
+        emit_text("")
         emit([{name: _plain(value) for name, value in part.items()} for part in found.parts], as_json=False)
     for where, batch in found.rows:
-        click.echo(f"\n-- {where}")
+        emit_text(f"\n-- {where}")
         emit_lines(batch)
     for sentence in (*found.unread, *found.damage):
-        click.echo(f"lakestore: {sentence}", err=True)
-    click.echo("")
+        emit_text(f"lakestore: {sentence}", err=True)
+    emit_text("")
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from lakestore.cli.output import Progress
+from lakestore.cli.output import Progress, emit_text
 from lakestore.errors import Invalid
 from lakestore.release import wheel_with
 
@@ -87,10 +87,10 @@ def written_to_kafka(lake: Lake, tables: tuple[str, ...], until: str | None, sai
         partitions=said["partitions"] or 0,
         options=options_of(said["kafka_option"]),
         progress=shown,
-        noted=lambda sentence: click.echo(sentence, err=True),
+        noted=lambda sentence: emit_text(sentence, err=True),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sink.stop())
     written = sink.run(until=until)
     progress.done()
-    click.echo(f"token: {written.token}" if written.token else "no changes", err=True)
+    emit_text(f"token: {written.token}" if written.token else "no changes", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from lakestore.cli import processor
 from lakestore.cli.profile_option import profile_option
 from lakestore.cli.system_errors import sentence
 from lakestore.errors import LakestoreError
+from lakestore.model.terminal_text import terminal_text
 from lakestore.wire import tracing
 
 FAILED, INTERRUPTED = 1, 130
@@ -58,7 +60,10 @@ COMMANDS = {
         "Drop TABLE; `undrop` has it back for a day, or as long as the server's limits say.",
     ),
     "files": ("tables", "List the files of TABLE in the lake."),
-    "init-bridge": ("init_bridge", "Write a first bridge.yaml for TOPIC from its newest records, or from a registry."),
+    "init-bridge": (
+        "init_bridge",
+        "Write a first bridge.yaml for TOPIC, or for all topics of a PREFIX, from newest records or a registry.",
+    ),
     "inspect": (
         "inspect",
         "Describe journal, segment, checkpoint and index files, or all of a data folder or a backup.",
@@ -186,7 +191,9 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
 def _failed(error: Exception, *, as_json: bool) -> int:
     """The exit code of an error, which goes to stderr: one sentence, or an object."""
     if isinstance(error, click.ClickException) and not as_json:
-        error.show()
+        usage = io.StringIO()
+        error.show(usage)
+        click.echo(terminal_text(usage.getvalue()), err=True, nl=False)
         return error.exit_code
     about = _about(error)
     about["message"] = " ".join(str(about["message"]).split())
@@ -194,7 +201,7 @@ def _failed(error: Exception, *, as_json: bool) -> int:
         click.echo(json.dumps({"error": about}, ensure_ascii=False), err=True)
     else:
         unknown = " (it may have been applied)" if about["applied"] == "unknown" else ""
-        click.echo(f"lakestore: {about['message']}{unknown}", err=True)
+        click.echo(terminal_text(f"lakestore: {about['message']}{unknown}"), err=True)
     return error.exit_code if isinstance(error, click.ClickException) else FAILED
 
 

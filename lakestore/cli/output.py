@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 import time
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from lakestore.cli.json_lines import lines, plain
 from lakestore.model.names import rows_text
+from lakestore.model.terminal_text import terminal_text
 
 CELL_CHARS_MIN = 8
 """Characters that a value keeps on a screen, before whole columns are left out."""
@@ -26,9 +28,29 @@ def emit(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str = "noth
     if as_json:
         emit_json(list(rows))
     elif rows:
-        click.echo(table(rows))
+        emit_text(table(rows))
     else:
-        click.echo(empty)
+        emit_text(empty)
+
+
+def emit_text(text: object, *, err: bool = False, nl: bool = True, live: bool = False) -> None:
+    """Text for people on stdout or stderr, with control characters escaped; `live` replaces the terminal's line."""
+    shown = terminal_text(str(text))
+    click.echo(f"\r{shown}\x1b[K" if live else shown, err=err, nl=nl)
+
+
+class _LogText(logging.Formatter):
+    """Lines of a log for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return terminal_text(super().format(record))
+
+
+def emit_log(form: str) -> None:
+    """Send the warnings of all loggers to stderr, with control characters escaped."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_LogText(form))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
 def emit_json(data: Any) -> None:
@@ -54,17 +76,18 @@ def table(rows: Sequence[Mapping[str, Any]], width: int | None = None) -> str:
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[_cell(row.get(name)) for name in names] for row in rows]
+    heads = [_cell(name) for name in names]
     right = [all(isinstance(row.get(name), _NUMBERS) for row in rows) for name in names]
-    full = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
+    full = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(heads)]
     widths = _fitting(full, screen_width() if width is None else width)
     shown = "\n".join(
         "  ".join(
             _cut(cell, width).rjust(width) if number else _cut(cell, width).ljust(width)
             for cell, width, number in zip(line, widths, right, strict=False)
         ).rstrip()
-        for line in [names, *cells]
+        for line in [heads, *cells]
     )
-    return shown + _left_out(names, full, widths)
+    return shown + _left_out(heads, full, widths)
 
 
 def _fitting(full: list[int], screen: int | None) -> list[int]:
@@ -105,7 +128,7 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return " ".join(_text(value).split())
+    return terminal_text(" ".join(_text(value).split()))
 
 
 def _text(value: Any) -> str:
@@ -149,11 +172,11 @@ class Progress:
         now = time.monotonic()
         if now - self._shown >= self._pause:
             self._shown, self._pause = now, _BAR_SECONDS if self._live else _LINE_SECONDS
-            click.echo(("\r" if self._live else "") + self._line(), err=True, nl=not self._live)
+            emit_text(self._line(), err=True, nl=not self._live, live=self._live)
 
     def done(self) -> None:
         """Print the last line."""
-        click.echo(("\r" if self._live else "") + self._line(), err=True)
+        emit_text(self._line(), err=True, live=self._live)
 
     def _line(self) -> str:
         seconds = max(time.monotonic() - self._started, 1e-3)

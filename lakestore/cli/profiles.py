@@ -11,12 +11,13 @@ from typing import Any
 import click
 
 from lakestore.cli.connection import asked_for, json_option, server_option
-from lakestore.cli.output import emit, emit_json
+from lakestore.cli.output import emit, emit_json, emit_text
 from lakestore.cli.profile_option import PROFILE_META, profile_option
 from lakestore.client import profile_file
 from lakestore.client import profiles as known
 from lakestore.client.credentials import TLS, credentials_for
 from lakestore.errors import Invalid
+from lakestore.model.terminal_text import terminal_text
 
 _NAME_DEFAULT, _LOGIN = "default", "lakestore.login"
 
@@ -63,12 +64,12 @@ def login(context: click.Context, server: str, as_json: bool) -> None:
     if as_json:
         emit_json({"profile": name, "server": server, "file": str(file), "default": sections.default == name})
     else:
-        click.echo(f"profile {name} is kept in {file}: lakestore --profile {name} tables")
+        emit_text(f"profile {name} is kept in {file}: lakestore --profile {name} tables")
 
 
 def _typed(name: str, server: str) -> str:
     if sys.stdin.isatty():
-        token = str(click.prompt(f"Token for {server} (profile {name})", hide_input=True, err=True))
+        token = str(click.prompt(terminal_text(f"Token for {server} (profile {name})"), hide_input=True, err=True))
     else:
         token = sys.stdin.readline()
     if not token.strip() or len(token.split()) > 1:
@@ -114,7 +115,7 @@ def logout(context: click.Context, as_json: bool) -> None:
     if as_json:
         emit_json({"profile": name, "removed": removed})
     else:
-        click.echo(f"profile {name} has no token any more" if removed else f"profile {name} had no token of its own")
+        emit_text(f"profile {name} has no token any more" if removed else f"profile {name} had no token of its own")
 
 
 @click.command()

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import emit, emit_json
+from lakestore.cli.output import emit, emit_json, emit_text
 
 _SHOWN = ("id", "table", "topic", "state", "proposed_at", "change")
 
@@ -57,6 +57,6 @@ def _decide(proposal: str, server: str, *, as_json: bool, approve: bool) -> None
     if as_json:
         emit_json(row)
         return
-    click.echo(f"{row['state']}: table {row['table']}: {row['change']}")
+    emit_text(f"{row['state']}: table {row['table']}: {row['change']}")
     if approve:
-        click.echo(f"replay what waits for it: lakestore dlq replay {row['table']} --code waits-for-proposal")
+        emit_text(f"replay what waits for it: lakestore dlq replay {row['table']} --code waits-for-proposal")

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakestore.cli import json_lines, row_files
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import Progress, emit, emit_json, emit_lines
+from lakestore.cli.output import Progress, emit, emit_json, emit_lines, emit_text
 from lakestore.cli.row_options import chosen_kind, names_in, output_options
 from lakestore.errors import Invalid
 from lakestore.model.types import type_name
@@ -62,11 +62,11 @@ def read(
         scan = target.scan(columns=names, where=where, at=at, **required)
         if explain:
             made = scan.explain()
-            emit_json(made.as_dict()) if as_json else click.echo(made)
+            emit_json(made.as_dict()) if as_json else emit_text(made)
             return
         if count:
             found = scan.count()
-            emit_json({"rows": found}) if as_json else click.echo(found)
+            emit_json({"rows": found}) if as_json else emit_text(found)
             return
         chosen = chosen_kind(output, kind) or ("jsonl" if as_json else None)
         if chosen is None:
@@ -101,7 +101,7 @@ def _show(batches: Iterator[pa.RecordBatch], limit: int) -> None:
         rows += batch.to_pylist()
     emit(rows[:limit], as_json=False, empty="no rows")
     if len(rows) > limit:
-        click.echo(f"… more rows: --limit N, --count, or -o FILE (shown {limit})", err=True)
+        emit_text(f"… more rows: --limit N, --count, or -o FILE (shown {limit})", err=True)
 
 
 @click.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import signal
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import emit, emit_json
+from lakestore.cli.output import emit, emit_json, emit_log, emit_text
 from lakestore.cli.settings import config_of, setting_flags
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, TIERER_SECONDS_DEFAULT
@@ -50,13 +49,13 @@ def serve(config: Path | None, print_config: bool, as_json: bool, **flags: Any) 
     """
     given = config_of(config, flags)
     if print_config:
-        emit_json(given.as_data()) if as_json else click.echo("\n".join(given.lines()))
+        emit_json(given.as_data()) if as_json else emit_text("\n".join(given.lines()))
         return
     settings = given.settings()
     from lakestore_server import main as server
 
     def announce(about: Mapping[str, str]) -> None:
-        click.echo(json.dumps(dict(about)) if as_json else ANNOUNCED.format_map(about))
+        click.echo(json.dumps(dict(about))) if as_json else emit_text(ANNOUNCED.format_map(about))
 
     server.serve(settings, announce)
 
@@ -78,7 +77,7 @@ def tier(master: str | None, once: bool, table: str | None, epoch_seconds: int, 
     """Move rows into the lake, compact and expire there, with Spark; for ever, or once."""
     if table and not once:
         raise Invalid("--table goes with --once: the service tiers every table by its freshness")
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    emit_log("%(asctime)s %(message)s")
     stop = stopped_by_signals()
     with connected(server) as lake:
         if table:
@@ -87,7 +86,7 @@ def tier(master: str | None, once: bool, table: str | None, epoch_seconds: int, 
         try:
             with _tierer(lake, spark, epoch_seconds) as tierer:
                 if not once:
-                    click.echo(f"tiering {lake.address}; Ctrl-C ends it", err=True)
+                    emit_text(f"tiering {lake.address}; Ctrl-C ends it", err=True)
                     tierer.run_forever(stop)
                     return
                 emit([_round(each) for each in tierer.run_once(table)], as_json=as_json, empty="no tables yet")
@@ -148,7 +147,7 @@ def demo(context: click.Context, seconds: int, folder: Path | None, as_json: boo
     """Run the whole story once, and check it: exit code 1 if anything differs."""
     from lakestore.demo import run
 
-    answers = run(partial(click.echo, err=as_json), seconds=seconds, folder=folder)
+    answers = run(partial(emit_text, err=as_json), seconds=seconds, folder=folder)
     same = all(answers.values())
     if as_json:
         emit_json({"same": same, "answers": [{"about": about, "same": each} for about, each in answers.items()]})

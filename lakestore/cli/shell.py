@@ -20,9 +20,10 @@ import sqlglot
 from sqlglot import TokenType
 from sqlglot.errors import SqlglotError
 
-from lakestore.cli.output import table
+from lakestore.cli.output import emit_text, table
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.model.names import rows_text
+from lakestore.model.terminal_text import terminal_text
 from lakestore.model.times import position_text
 from lakestore.union import sql as union_sql
 
@@ -103,7 +104,7 @@ class Shell:
         """Read and run until the end; an error is printed and ends nothing."""
         from lakestore.cli.shell_prompt import Prompt
 
-        click.echo(f"lakestore {self.lake.address}: SQL up to ;  .help tells more, .quit leaves")
+        emit_text(f"lakestore {self.lake.address}: SQL up to ;  .help tells more, .quit leaves")
         prompt = Prompt(self.known)
         while True:
             try:
@@ -116,9 +117,9 @@ class Shell:
                 if not self.handle(line):
                     return
             except (LakestoreError, click.ClickException) as error:
-                click.echo(f"error: {error}", err=True)
+                emit_text(f"error: {error}", err=True)
             except KeyboardInterrupt:
-                click.echo("interrupted", err=True)
+                emit_text("interrupted", err=True)
 
     def known(self, *, fresh: bool = False) -> list[Table]:
         """The definitions of the tables, as they were when they were last asked for."""
@@ -179,7 +180,7 @@ class Shell:
 
     def help(self, _: list[str]) -> None:
         """The commands."""
-        click.echo(_HELP)
+        emit_text(_HELP)
 
     def _query(self, text: str) -> None:
         self.lake.transport.probe()
@@ -189,16 +190,16 @@ class Shell:
         found = result.to_arrow()
         shown = found.slice(0, self.rows).to_pylist()
         if found.column_names == ["explanation"]:
-            click.echo("\n".join(str(row["explanation"]) for row in shown))
+            emit_text("\n".join(str(row["explanation"]) for row in shown))
         else:
             _page(lambda width: table(shown, width) if shown else "no rows", len(shown))
         count = found.num_rows + result.rows_behind
         why = ".rows" if len(shown) == self.rows else f"{BYTES_SHOWN >> 20} MB"
         more = f", {len(shown):,} shown ({why})" if count > len(shown) else ""
         if self.timing:
-            click.echo(f"{rows_text(count)}{more}, {seconds:.3f} s", err=True)
+            emit_text(f"{rows_text(count)}{more}, {seconds:.3f} s", err=True)
         elif more:
-            click.echo(f"{rows_text(count)}{more}", err=True)
+            emit_text(f"{rows_text(count)}{more}", err=True)
 
     def _answered(self, text: str) -> union_sql.SqlResult:
         """The answer of a query that runs beside; Ctrl-C interrupts it."""
@@ -234,10 +235,10 @@ def _page(text: Callable[[int | None], str], rows: int) -> None:
     """Print a text that fits the screen, or show the whole of it in a pager, `less` unless PAGER says another one."""
     size = shutil.get_terminal_size()
     if rows + 2 < size.lines:
-        click.echo(text(size.columns))
+        emit_text(text(size.columns))
         return
     os.environ.setdefault("LESS", "-SRFX")
-    click.echo_via_pager(text(_ENDLESS))
+    click.echo_via_pager(terminal_text(text(_ENDLESS)))
 
 
 _ENDLESS = 1 << 30

@@ -7,7 +7,7 @@ import math
 import click
 
 from lakestore.cli.connection import json_option
-from lakestore.cli.output import duration, emit, emit_json, size
+from lakestore.cli.output import duration, emit, emit_json, emit_text, size
 from lakestore.errors import Invalid
 from lakestore.model import ttl
 
@@ -86,7 +86,7 @@ def sizing(
         for each in found.figures
     ]
     emit(shown, as_json=False)
-    click.echo("")
+    emit_text("")
     breaking = [
         {"what breaks, the first first": each.name, "used": f"{each.share:.0%}", "then": each.why}
         for each in found.breaking

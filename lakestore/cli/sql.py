@@ -9,7 +9,7 @@ import click
 
 from lakestore.cli import row_files
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import Progress, emit, emit_json
+from lakestore.cli.output import Progress, emit, emit_json, emit_text
 from lakestore.cli.row_options import chosen_kind
 from lakestore.cli.shell import Shell, script
 from lakestore.errors import Invalid
@@ -66,7 +66,7 @@ def sql(
                 continue
             result = lake.sql(part, at=shell.at, external_access=external_access, **required)
             if explain:
-                emit_json([read.as_dict() for read in result.reads]) if as_json else click.echo(result.explain())
+                emit_json([read.as_dict() for read in result.reads]) if as_json else emit_text(result.explain())
             else:
                 _show(result, output, kind or ("jsonl" if as_json else None))
 
@@ -77,7 +77,7 @@ def _show(result: SqlResult, output: Path | None, kind: str | None) -> None:
     if chosen is None:
         emit(found.slice(0, SHOWN_ROWS).to_pylist(), as_json=False, empty="no rows")
         if found.num_rows > SHOWN_ROWS:
-            click.echo(f"… more rows: --json, --format, or -o FILE (shown {SHOWN_ROWS})", err=True)
+            emit_text(f"… more rows: --json, --format, or -o FILE (shown {SHOWN_ROWS})", err=True)
         return
     progress = Progress(f"query → {output.name if output else 'stdout'}")
     with row_files.Output(output, chosen, found.schema) as sink:

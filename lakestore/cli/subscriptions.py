@@ -8,7 +8,7 @@ import click
 
 from lakestore.cli.asked import confirm, yes_option
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import emit, emit_json
+from lakestore.cli.output import emit, emit_json, emit_text
 from lakestore.client.subscription import Member, Subscription
 from lakestore.errors import NotFound
 from lakestore.model.typed import shown_name
@@ -70,7 +70,7 @@ def reset(name: str, to: str, yes: bool, server: str, as_json: bool) -> None:
     if as_json:
         emit_json({"subscription": name, "token": token, "behind": now.behind})
     else:
-        click.echo(f"subscription {name} is {now.behind:,} changes behind now")
+        emit_text(f"subscription {name} is {now.behind:,} changes behind now")
 
 
 COMMANDS = (subscriptions,)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import duration, emit, emit_json, screen_width, size
+from lakestore.cli.output import duration, emit, emit_json, emit_text, screen_width, size
 from lakestore.loading.progress import summary
 from lakestore.model.table import Table
 from lakestore.model.times import text_of
@@ -93,7 +93,7 @@ def describe(table: str, server: str, as_json: bool) -> None:
         "schema version": str(found.schema_id),
         "uuid": found.uuid,
     }
-    click.echo("\n".join(f"{name:15}{value}" for name, value in lines.items()) + "\n")
+    emit_text("\n".join(f"{name:15}{value}" for name, value in lines.items()) + "\n")
     emit(columns, as_json=False)
 
 
@@ -134,15 +134,15 @@ def status(table: str | None, server: str, as_json: bool) -> None:
         emit_json(found)
         return
     parts, reports = found.pop("tables"), found.pop("reports", [])
-    click.echo("\n".join(f"{name:12}{value}" for name, value in _server(found).items()) + "\n")
+    emit_text("\n".join(f"{name:12}{value}" for name, value in _server(found).items()) + "\n")
     emit([_table_row(part) for part in parts], as_json=False, empty="no tables yet")
     for report in reports:
-        click.echo(f"\n{_report(report)}")
+        emit_text(f"\n{_report(report)}")
     for part in parts:
         if part.get("lake_ahead"):
-            click.echo(f"\n{part['lake_ahead']}")
+            emit_text(f"\n{part['lake_ahead']}")
         if part.get("tier_failures"):
-            click.echo(
+            emit_text(
                 f"\nTable {part['name']} is not tiered, {part['tier_failures']} rounds in a row failed:"
                 f" {part['tier_problem']}"
             )
@@ -263,7 +263,7 @@ def files(table: str, server: str, as_json: bool) -> None:
     rows = [{"content": f.content, "rows": f.rows, "size": size(f.bytes), "path": _tail(f.path)} for f in found]
     emit(rows, as_json=False, empty="no files in the lake yet")
     data = [f for f in found if f.content == "data"]
-    click.echo(
+    emit_text(
         f"{len(data)} data files, {sum(f.rows for f in data):,} rows, {size(sum(f.bytes for f in found))}; "
         f"{len(found) - len(data)} delete files; {scan.hot_rows:,} changes not tiered yet"
     )

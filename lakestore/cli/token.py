@@ -11,7 +11,7 @@ import click
 import yaml
 
 from lakestore.cli.connection import json_option
-from lakestore.cli.output import emit_json
+from lakestore.cli.output import emit_json, emit_text
 from lakestore.errors import Invalid
 
 TOKEN_BYTES = 32
@@ -38,8 +38,8 @@ def token(principal: str, grants: tuple[str, ...], until: str | None, token_file
         emit_json({**shown, "principals": entry})
         return
     told = f"the token, shown this once:\n# {made}" if token_file is None else f"the token is in {token_file}"
-    click.echo(f"# {told}\n# under principals: in the file that `auth` names:")
-    click.echo(yaml.safe_dump(entry, sort_keys=False).rstrip())
+    emit_text(f"# {told}\n# under principals: in the file that `auth` names:")
+    emit_text(yaml.safe_dump(entry, sort_keys=False).rstrip())
 
 
 def _write_new(file: Path, made: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import emit, emit_json, size
+from lakestore.cli.output import emit, emit_json, emit_text, size
 
 
 @click.command()
@@ -39,13 +39,13 @@ def verify(context: click.Context, table: str, rows_only: bool, deep: bool, serv
                    "bytes_checked": found.bytes_checked, "buckets": rows, "problems": found.problems()})  # fmt: skip
     else:
         if deep:
-            click.echo(f"{table}: {size(found.bytes_checked)} checked, {len(found.damage) or 'nothing'} damaged")
+            emit_text(f"{table}: {size(found.bytes_checked)} checked, {len(found.damage) or 'nothing'} damaged")
         if rows:
             emit(rows, as_json=False)
         what = "rows and values" if found.compared_values else "rows"
-        click.echo(f"{table}: {what} agree" if found.same else f"{table}: DIFFERENT", err=not found.same)
+        emit_text(f"{table}: {what} agree" if found.same else f"{table}: DIFFERENT", err=not found.same)
     for problem in found.problems():
-        click.echo(f"lakestore: {problem}", err=True)
+        emit_text(f"lakestore: {problem}", err=True)
     context.exit(0 if found.same else 1)
 
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import Progress, emit_json
+from lakestore.cli.output import Progress, emit_json, emit_text
 from lakestore.client.head import head
 from lakestore.errors import Invalid, NotFound
 from lakestore.loading.files import FORMATS, TEXTS, Source, source_of
 from lakestore.loading.load import MAX_BAD, Load, Stopped
 from lakestore.loading.reading import Options, Wanted
 from lakestore.model.names import meant, no_column, rows_text
+from lakestore.model.terminal_text import terminal_text
 from lakestore.model.types import canonical, type_name
 from lakestore.wire.counts import COUNTS
 
@@ -108,7 +109,7 @@ def write(
     if as_json:
         emit_json(_summed(table, told, token))
     else:
-        click.echo(token)
+        emit_text(token)
 
 
 def _summed(table: str, told: list[dict[str, Any]], token: str) -> dict[str, Any]:
@@ -162,7 +163,7 @@ def _created(lake: Lake, name: str, source: Source, asked: _Asked) -> tuple[Tabl
     from lakestore.model.table import define
 
     file = source.files[0]
-    click.echo(f"reading the first rows of {file.shown}", err=True)
+    emit_text(f"reading the first rows of {file.shown}", err=True)
     sample = sampled(file, asked.options, asked.types)
     keys = list(asked.keys) or list(sample.key)
     for key in keys:
@@ -176,9 +177,9 @@ def _created(lake: Lake, name: str, source: Source, asked: _Asked) -> tuple[Tabl
         raise Invalid(f"{file.shown}, {unit} {bad.line}: {bad.reason}; table {name} was not made")
     kind = f"primary-key table ({', '.join(keys)})" if keys else "log table"
     origin = f"types from the first {rows_text(sample.rows)}" if sample.rows else "types as the file has them"
-    click.echo(f"{name}: {kind}, {asked.buckets} buckets; {origin} of {file.shown}", err=True)
+    emit_text(f"{name}: {kind}, {asked.buckets} buckets; {origin} of {file.shown}", err=True)
     for field in sample.schema:
-        click.echo(f"  {field.name}  {type_name(field.type, field.name)}", err=True)
+        emit_text(f"  {field.name}  {type_name(field.type, field.name)}", err=True)
     asked_at = time.monotonic()
     if not asked.yes:
         _ask(name)
@@ -189,7 +190,7 @@ def _created(lake: Lake, name: str, source: Source, asked: _Asked) -> tuple[Tabl
 def _ask(name: str) -> None:
     if not sys.stdin.isatty():
         raise Invalid(f"table {name} would be made so, and nobody is here to ask: say --yes")
-    if not click.confirm(f"Make table {name}?", default=True, err=True):
+    if not click.confirm(terminal_text(f"Make table {name}?"), default=True, err=True):
         raise click.Abort
 
 
@@ -205,16 +206,16 @@ def _loaded(lake: Lake, table: Table, source: Source, asked: _Asked, started: fl
         with _interruptible(load):
             load.run()
     except Stopped:
-        click.echo(f"interrupted; {_committed(load)}", err=True)
+        emit_text(f"interrupted; {_committed(load)}", err=True)
         raise click.Abort from None
     except BaseException:
-        click.echo(_committed(load), err=True)
+        emit_text(_committed(load), err=True)
         raise
     if load.files == 0 and not load.rows:
-        click.echo(f"{source.shown} is loaded already, {_total(load)}: --again loads it once more", err=True)
+        emit_text(f"{source.shown} is loaded already, {_total(load)}: --again loads it once more", err=True)
     else:
         progress.done()
-        click.echo(_done(load), err=True)
+        emit_text(_done(load), err=True)
     result = {name: load.counts[name] for name in sorted(load.counts)} if load.counts else {}
     return {
         "source": source.shown,

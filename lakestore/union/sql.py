@@ -22,6 +22,7 @@ from lakestore.model.columns import SYSTEM_PREFIX, SYSTEM_TYPES
 from lakestore.model.names import meant, nearest
 from lakestore.model.requirement import Requirement
 from lakestore.model.table import Table
+from lakestore.model.terminal_text import terminal_text
 from lakestore.model.times import position_text
 from lakestore.model.token import Token
 from lakestore.release import wheel_with
@@ -111,7 +112,7 @@ class SqlResult:
         """Print the rows as a table."""
         import sys
 
-        sys.stdout.write(f"{self}\n")
+        sys.stdout.write(f"{terminal_text(str(self))}\n")
 
 
 @dataclass(frozen=True, slots=True)
