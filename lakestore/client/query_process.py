@@ -1,7 +1,9 @@
 """A process that answers one query for the server's console, and ends: SQL over union reads, through the server's pipe.
 
-It has no connection and no token: every call goes back over the pipe to the server that started it, which asks the
-viewer's rights as it does for any client's. Its memory, time, files and rows are bounded from the first line on.
+1. It has no connection, no token and no key of a store: every call goes back over the pipe to the server that started
+   it, which asks the viewer's rights as it does for any client's, and which reads the files of the lake for it.
+2. Its memory, time and rows are bounded, and the operating system confines it, before it sees the query's text.
+3. It ends with its answer.
 """
 
 from __future__ import annotations
@@ -13,14 +15,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from lakestore.client.calls import transport_of
 from lakestore.client.connection import Connection
 from lakestore.client.credentials import NOTHING
+from lakestore.client.piped_files import PipedFiles
 from lakestore.errors import LakestoreError, Unavailable
+from lakestore.lake import places
 from lakestore.rows import cells
 from lakestore.union import sql
 from lakestore.v1 import lakestore_pb2 as pb
@@ -60,7 +64,7 @@ class PipeWire:
     def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
         """The answer of a unary RPC."""
         payload = piped.called(method.name, request.SerializeToString())
-        return method.answer.FromString(self._exchange(Frame(Kind.CALL, payload)).payload)
+        return method.answer.FromString(self.exchange(Frame(Kind.CALL, payload)).payload)
 
     def send(self, method: rpc.Method, request: Any) -> None:
         """A request whose answer nobody waits for: the end of this process lets go of all it holds."""
@@ -68,17 +72,18 @@ class PipeWire:
     def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
         """The answers of a streaming RPC."""
         payload = piped.called(method.name, request.SerializeToString())
-        number = self._exchange(Frame(Kind.OPEN, payload)).payload
+        number = self.exchange(Frame(Kind.OPEN, payload)).payload
         try:
-            while (frame := self._exchange(Frame(Kind.NEXT, number))).kind is not Kind.END:
+            while (frame := self.exchange(Frame(Kind.NEXT, number))).kind is not Kind.END:
                 yield method.answer.FromString(frame.payload)
         finally:
-            self._exchange(Frame(Kind.CLOSE, number))
+            self.exchange(Frame(Kind.CLOSE, number))
 
     def close(self) -> None:
         """The pipe ends with the process."""
 
-    def _exchange(self, frame: Frame) -> Frame:
+    def exchange(self, frame: Frame) -> Frame:
+        """The server's answer to a frame; the error that it tells."""
         with self._lock:
             self.write(frame)
             answer = self.read()
@@ -138,13 +143,15 @@ def _taken() -> int:
     return int(file.read_text().split()[5]) * resource.getpagesize() if file.exists() else 1 << 30
 
 
-def main() -> None:
-    """One question from standard input, one answer to standard output."""
+def main(confine: Callable[[], None]) -> None:
+    """One question from standard input, one answer to standard output; `confine` is called before the text is read."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the server ends the process
     first = Frame.read(_exactly)
     asked = json.loads(first.payload)
     _bound(asked)
+    confine()
     wire = PipeWire(pb.HelloAnswer.FromString(bytes.fromhex(asked["server"])))
+    places.use(PipedFiles(wire.exchange))
     try:
         answer = Frame(Kind.RESULT, json.dumps(answered(wire, asked)).encode())
     except LakestoreError as error:
@@ -155,7 +162,3 @@ def main() -> None:
     wire.write(answer)
     sys.stderr.flush()
     os._exit(0)  # threads of a query that failed may still wait for the pipe
-
-
-if __name__ == "__main__":
-    main()

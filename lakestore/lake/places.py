@@ -6,7 +6,9 @@ Nothing is synced: files that are written here are made of others, and made agai
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any, Protocol
 
+from pyarrow import NativeFile
 from pyarrow.fs import FileSystem, LocalFileSystem
 
 from lakestore.model import file_uri
@@ -14,8 +16,26 @@ from lakestore.model import file_uri
 _STORES_KEPT = 16
 
 
-def place(location: str) -> tuple[FileSystem, str]:
+class Files(Protocol):
+    """Files that are read by their locations."""
+
+    def open_input_file(self, path: str, /) -> NativeFile:
+        """The file, to be read from any place; `FileNotFoundError` where there is none."""
+
+
+_instead: list[Files] = []
+"""The one source of all files, in a process that opens none by itself."""
+
+
+def use(files: Files) -> None:
+    """From now on read every location through these files. Nothing can be written then."""
+    _instead[:] = [files]
+
+
+def place(location: str) -> tuple[Any, str]:
     """The file system and path of a location."""
+    if _instead:
+        return _instead[0], location
     local = file_uri.to_path(location)
     if local is not None:
         return _local(), local

@@ -2,7 +2,8 @@
 
 A frame is its length u32 (of all that follows), a kind u8 and a payload. The server begins with QUESTION. The process
 answers by RESULT or ERROR; before that it may CALL an RPC, OPEN a stream of answers, ask for the NEXT one, and CLOSE
-it, one at a time: each is answered by ANSWER, END or FAILED. So neither end holds more than one message.
+it, ask for the SIZE of a lake file and READ a part of it, one at a time: each is answered by ANSWER, END or FAILED. So
+neither end holds more than one message. END in answer to SIZE or READ says that the file is gone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from enum import IntEnum
 
 HEAD = struct.Struct("<IB")
 NUMBER = struct.Struct("<I")
+FILE_SIZE = struct.Struct("<Q")
+FILE_PART = struct.Struct("<QI")
+"""First byte and number of bytes of a part of a file; the file's location follows."""
+FILE_PART_BYTES_MAX = 8 << 20
 FRAME_BYTES_MAX = (1 << 31) - 1
 
 
@@ -30,6 +35,8 @@ class Kind(IntEnum):
     CLOSE = 19
     RESULT = 20
     ERROR = 21
+    SIZE = 22
+    READ = 23
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from lakestore_server.edge.grpc import GrpcServer
 from lakestore_server.edge.http import HttpServer, app
 from lakestore_server.files import checkpoint, data_folder, journal, segment, shared_file
 from lakestore_server.files.journal_file import FileJournal
-from lakestore_server.host import allocator, collector, event_log
+from lakestore_server.host import allocator, collector, event_log, sandbox
 from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.disk import Disk, RealDisk
 from lakestore_server.host.signals import Signals
@@ -113,6 +113,7 @@ class Server:
         self._clock = clock = clock or RealClock()
         scheme = "https" if self._keys else "http"
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
+        self.about["sandbox"] = str(sandbox.support())
         self._on_fatal = on_fatal or _no_op
         store = self._opened(disk or RealDisk(), journal_of, index_of)
         self.upkeep = Upkeep(self.engine, clock)
@@ -211,6 +212,8 @@ class Server:
 
     def start(self) -> None:
         """Open both ports."""
+        for lack in sandbox.support().missing if self.settings.limits.query_processes else ():
+            log.warning("queries of the console run without a part of their sandbox: no %s", lack)
         host, limits = self.settings.host, self.settings.limits
         admission = Admission(
             self.access, KnownTables(self.engine), self._clock, metrics_open=self.settings.metrics_open

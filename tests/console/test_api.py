@@ -29,6 +29,7 @@ from lakestore_server.edge.console.api import _shown
 from lakestore_server.edge.console.queries import Query
 from lakestore_server.host.supervisor import DutyState
 from lakestore_server.operate.board import HELD_BY
+from lakestore_server.operate.metric_sources import QueryDeaths
 from tests.console.scene import address, console_of
 from tests.support.rights import token_of, write_auth
 from tests.support.served import SCHEMA, Served
@@ -232,7 +233,7 @@ def test_without_duckdb_the_extra_is_named(served: Served, tmp_path: Path, monke
 
 def test_the_querys_process_may_only_read(served: Served) -> None:
     caller = Caller(served.server.access, Proof(ANYONE))
-    asked = Query(console_of(served)._rpcs, caller, LIMITS, "SELECT 1")
+    asked = Query(console_of(served)._rpcs, caller, LIMITS, "SELECT 1", QueryDeaths())
     for name in ("Commit", "DropTable", "AcceptClock", "Changes", "Nonsense"):
         for kind in (Kind.CALL, Kind.OPEN):
             with pytest.raises(Denied, match=name):

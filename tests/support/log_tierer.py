@@ -19,9 +19,10 @@ from lakestore_server.main import Server
 class LogTierer:
     """Rounds of one server, which must have its ports open."""
 
-    def __init__(self, server: Server, transport: Any) -> None:
+    def __init__(self, server: Server, transport: Any, **properties: str) -> None:
+        """`properties` are more of PyIceberg's, such as a token."""
         self._transport = transport
-        self._catalog = RestCatalog("lake", uri=f"http://{server.about['http']}/iceberg")
+        self._catalog = RestCatalog("lake", uri=f"http://{server.about['http']}/iceberg", **properties)
         self._epoch = transport.acquire_tierer(pb.TiererRequest(holder="test", seconds=600)).epoch
 
     def flush(self, name: str) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from lakestore.limits import Limits
 from lakestore.release import RELEASE
 from lakestore_server.doctor.finding import Finding
+from lakestore_server.host import sandbox
 from lakestore_server.host.machine import MAPS_DEFAULT, maps_max, memory_bytes
 from lakestore_server.operate import memory
 
@@ -88,6 +89,14 @@ def limits_of_system(maps: int | None = None, files: int | None = None) -> Itera
         f"{mapped:,} for each process",
         "" if mapped >= MAPS_DEFAULT else f"set vm.max_map_count to {MAPS_DEFAULT:,} or more",
     )
+
+
+def sandbox_of(there: sandbox.Support | None = None) -> Iterator[Finding]:
+    """The walls of the operating system around queries of the console."""
+    found = sandbox.support() if there is None else there
+    remedy = "use a Linux kernel of 5.13 or newer with Landlock and seccomp (docs/internals/sandbox.md)"
+    said = f"{found}; no {'; no '.join(found.missing)}" if found.missing else str(found)
+    yield Finding("sandbox", "warning" if found.missing else "ok", said, remedy if found.missing else "")
 
 
 def memory_of(limits: Limits) -> Iterator[Finding]:

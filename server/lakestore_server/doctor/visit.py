@@ -14,6 +14,7 @@ def findings(settings: Settings | None) -> Iterator[Finding]:
     looks: list[tuple[str, Look]] = [
         ("python", machine.software),
         ("system", machine.limits_of_system),
+        ("sandbox", machine.sandbox_of),
         ("java", machine.java),
     ]
     if settings is not None:

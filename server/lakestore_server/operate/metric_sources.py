@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from lakestore_server.changes.subscriptions import behind
@@ -26,6 +28,20 @@ Sample = tuple[tuple[str, ...], float | Histogram]
 """(label values, value)."""
 
 
+class QueryDeaths:
+    """The processes of queries that ended by a signal. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.by_signal: Counter[str] = Counter()
+        """Number of processes by the name of the signal."""
+
+    def count(self, signal: str) -> None:
+        """Count one process."""
+        with self._lock:
+            self.by_signal[signal] += 1
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """The parts of a server that figures are read from."""
@@ -37,6 +53,7 @@ class Sources:
     catalog: Catalog
     presented: PresentedTables
     status: StatusReader
+    query_deaths: QueryDeaths = field(default_factory=QueryDeaths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +136,12 @@ def refusals(moment: Moment) -> Iterator[Sample]:
     """Refused commits to the catalog, by kind of error."""
     for kind, count in sorted(moment.sources.catalog.refusals.items()):
         yield (kind,), count
+
+
+def query_deaths(moment: Moment) -> Iterator[Sample]:
+    """Processes of queries that ended by a signal, by its name."""
+    for name, count in sorted(moment.sources.query_deaths.by_signal.items()):
+        yield (name,), count
 
 
 def reclaimed(moment: Moment) -> Iterator[Sample]:

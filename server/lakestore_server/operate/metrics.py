@@ -18,6 +18,7 @@ from lakestore_server.operate.metric_sources import (
     Sample,
     Sources,
     calls,
+    query_deaths,
     refusals,
     reported,
     running,
@@ -240,6 +241,13 @@ FAMILIES = (
         "Catalog commits that were refused, by kind of error.",
         refusals,
         ("code",),
+    ),
+    Family(
+        "lakestore_query_process_deaths",
+        "counter",
+        "Processes of the console's queries that ended by a signal: SIGSYS or SIGSEGV may be an attack.",
+        query_deaths,
+        ("signal",),
     ),
     Family(
         "lakestore_rpc_seconds",

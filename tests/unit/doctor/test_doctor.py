@@ -16,6 +16,7 @@ from lakestore_server.doctor import folder, machine, ports, warehouse
 from lakestore_server.doctor.finding import Finding
 from lakestore_server.doctor.visit import findings
 from lakestore_server.edge.tls import TlsKeys
+from lakestore_server.host.sandbox import Support
 from lakestore_server.iceberg.metadata_store import LocalStorage
 from lakestore_server.settings import Settings, Tls
 from tests.support.certificates import Authority
@@ -153,3 +154,10 @@ def test_few_open_or_mapped_files_warn_and_so_does_little_memory() -> None:
         "mapped files": "warning",
     }
     assert verdicts(machine.memory_of(Limits(queue_bytes=1 << 36))) == {"memory": "warning"}
+
+
+def test_a_machine_without_landlock_warns() -> None:
+    assert verdicts(machine.sandbox_of(Support(7, seccomp=True))) == {"sandbox": "ok"}
+    (found,) = machine.sandbox_of(Support(0, seccomp=True))
+    assert found.verdict == "warning"
+    assert "no Landlock: a query's process may read" in found.found

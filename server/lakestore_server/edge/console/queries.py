@@ -1,6 +1,7 @@
 """Queries: SQL of a viewer's, answered by a process of its own that reads over a pipe, as the viewer.
 
-The process has no token and no connection: plans and rows come from the service's RPCs, which ask the viewer's rights.
+The process has no token, no connection and no key: plans and rows come from the service's RPCs, which ask the viewer's
+rights, and the server reads the lake's files that the plans name. `host/sandbox.py` confines it.
 One that takes too long, too much memory or whose reader has gone is ended, and the server's commit loop never waits.
 """
 
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json as json_text
+import logging
+import signal
 import subprocess
 import time
 from collections.abc import Generator
@@ -22,17 +25,23 @@ from starlette.responses import Response
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore.release import RELEASE
+from lakestore.rows.literals import short
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, piped, rpc
 from lakestore.wire.piped import Frame, Kind
 from lakestore_server.access.callers import Caller
 from lakestore_server.edge.console.answers import body_of, caller_of, json, problem, text_in
+from lakestore_server.edge.console.lake_files import LakeFiles
 from lakestore_server.edge.console.rpcs import Reads, Rpcs
-from lakestore_server.host import own_process
+from lakestore_server.host import own_process, sandbox
 from lakestore_server.host.bounded_pipe import BoundedPipe, ended, exactly
 from lakestore_server.host.permits import Permits, share_of
+from lakestore_server.operate.metric_sources import QueryDeaths
 
-_WORKER = "lakestore.client.query_process"
+_CONFINED, _WORKER = "lakestore_server.host.confined", "lakestore.client.query_process"
+WALLS = sandbox.WALLS
+"""The walls around each process; a test takes one away to try the other."""
+log = logging.getLogger("lakestore.console")
 TEXT_CHARS_MAX = 64 << 10
 END_SECONDS = 2.0
 RECHECK_SECONDS = 1.0
@@ -41,11 +50,19 @@ GRACE_SECONDS = 5.0
 """Silence of a process beyond the time of a query."""
 
 
+_SIGNALS = {
+    "SIGKILL": "it may have needed more memory than it may take",
+    "SIGALRM": "it took too long",
+    "SIGSYS": "it made a system call that no query makes, which its sandbox does not allow",
+    "SIGSEGV": "a fault in a library, or a text that was made to cause one",
+}
+
+
 class Queries:
     """The queries of one server."""
 
-    def __init__(self, rpcs: Rpcs, limits: Limits) -> None:
-        self._rpcs, self._limits = rpcs, limits
+    def __init__(self, rpcs: Rpcs, limits: Limits, deaths: QueryDeaths) -> None:
+        self._rpcs, self._limits, self._deaths = rpcs, limits, deaths
         refusal = f"{limits.query_processes} queries of the console run, the limit: try again when one has ended"
         self._permits = Permits(limits.query_processes, 0.0, refusal, share_of(limits.query_processes, limits))
         self._threads = anyio.CapacityLimiter(max(limits.query_processes, 1))
@@ -62,7 +79,7 @@ class Queries:
             if not self._limits.query_processes or self._is_closing:
                 raise Unavailable("this server answers no queries on its console: limits.query_processes is 0")
             with self._permits.taken(1, caller.counted_as):
-                return json(await self._answered(request, Query(self._rpcs, caller, self._limits, text)))
+                return json(await self._answered(request, Query(self._rpcs, caller, self._limits, text, self._deaths)))
         except Exception as error:  # the edge: an error becomes an answer
             return problem(error)
 
@@ -114,12 +131,14 @@ async def _gone(request: Request) -> None:
 class Query:
     """One query and its process."""
 
-    def __init__(self, rpcs: Rpcs, caller: Caller, limits: Limits, text: str) -> None:
+    def __init__(self, rpcs: Rpcs, caller: Caller, limits: Limits, text: str, deaths: QueryDeaths) -> None:
         self.reads, self._limits, self._text = Reads(rpcs, caller), limits, text
+        self._who, self._deaths = caller.counted_as, deaths
         self._process: subprocess.Popen[bytes] | None = None
         self._why: str | LakestoreError = ""
         self._streams: dict[int, Generator[bytes]] = {}
         self._numbers = count()
+        self._files = LakeFiles()
 
     @property
     def pid(self) -> int | None:
@@ -134,7 +153,7 @@ class Query:
 
     def answer(self) -> dict[str, Any]:
         """The answer, as the page is sent it; in a thread."""
-        self._process = process = own_process.begun(_WORKER, extra={"OMP_NUM_THREADS": "2"}, reads_stores=True)
+        self._process = process = own_process.begun(_CONFINED, _WORKER, *WALLS, extra={"OMP_NUM_THREADS": "2"})
         try:
             if self._why:
                 process.kill()
@@ -144,10 +163,11 @@ class Query:
             pipe.write(Frame(Kind.QUESTION, self._question()).encode())
             return self._served(pipe)
         except (EOFError, OSError, ValueError) as error:
-            raise self._lost() from error
+            raise self._lost(process) from error
         finally:
             for stream in self._streams.values():
                 stream.close()
+            self._files.close()
             process.kill()
             ended(process, END_SECONDS)
 
@@ -180,7 +200,13 @@ class Query:
 
     def _answer_to(self, frame: Frame) -> Frame:
         if frame.kind is Kind.CALL:
-            return Frame(Kind.ANSWER, self.reads.read(*piped.parted(frame.payload)))
+            name, request = piped.parted(frame.payload)
+            data = self.reads.read(name, request)
+            if name == "Plan":
+                self._files.add_plan(pb.PlanAnswer.FromString(data))
+            return Frame(Kind.ANSWER, data)
+        if frame.kind in (Kind.SIZE, Kind.READ):
+            return self._files.answer(frame)
         if frame.kind is Kind.OPEN:
             number = next(self._numbers)
             self._streams[number] = self.reads.rows(*piped.parted(frame.payload))
@@ -192,9 +218,19 @@ class Query:
         self._streams.pop(number).close()
         return Frame(Kind.END)
 
-    def _lost(self) -> LakestoreError:
+    def _lost(self, process: subprocess.Popen[bytes]) -> LakestoreError:
+        """The error of a process that ended without an answer, by a signal or not."""
         if isinstance(self._why, LakestoreError):
             return self._why
         if self._why:
             return Exhausted(f"the query was ended: {self._why}")
-        return Unavailable("the query's process has ended: it may have needed more memory than it may take")
+        code = ended(process, END_SECONDS)
+        if code >= 0:
+            return Unavailable("the query's process has ended: it may have needed more memory than it may take")
+        name = signal.Signals(-code).name
+        self._deaths.count(name)
+        who, text = self._who, short(self._text)
+        log.warning("the process of a query ended by %s; principal %r, text %r", name, who, text)
+        return Unavailable(
+            f"the query's process has ended by {name}: {_SIGNALS.get(name, 'its log line has the query')}"
+        )

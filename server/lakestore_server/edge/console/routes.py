@@ -33,7 +33,7 @@ class Console:
         self.sampler = Sampler(engine, service.status, service.calls, clock)
         """The duty that fills the curves."""
         self._tails = Tails(self._rpcs, engine.limits, self.clients)
-        self._queries = Queries(self._rpcs, engine.limits)
+        self._queries = Queries(self._rpcs, engine.limits, sources.query_deaths)
         board = Board(service.status, clock)
         self._api = Api(self._rpcs, admission, board, self.sampler.history, self.clients, engine.now_us)
         self._lags = Lags(self._rpcs, self.sampler.history)
