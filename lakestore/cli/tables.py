@@ -153,7 +153,10 @@ def _report(report: dict[str, Any]) -> str:
     said = f"{report['name']}: {report['records']:,} records, {report['lag']:,} behind, {report['rejected']:,} rejected"
     detail = report["detail"] or {}
     halted = [f"; topic {topic} is not read: {why}" for topic, why in detail.get("halted", {}).items()]
-    return f"{said}, {duration(report['reported_seconds'])} ago{''.join(halted)}"
+    unread = detail.get("unread", {})
+    named = ", ".join(f"{name} ({count:,})" for name, count in sorted(unread.items(), key=lambda each: -each[1])[:10])
+    lost = f"; {sum(unread.values()):,} values of fields that no column has: {named}" if unread else ""
+    return f"{said}, {duration(report['reported_seconds'])} ago{lost}{''.join(halted)}"
 
 
 _FIRST = ("release", "health", "grpc", "http", "warehouse")

@@ -9,6 +9,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.connectors.bridge.lane.bridge import Bridge
+from tests.support.debezium_shop import DDL
 from tests.support.debezium_source import DebeziumSource
 
 pytestmark = pytest.mark.timeout(180)
@@ -21,20 +22,39 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DebeziumSource]
         yield running
 
 
+def _run(source: DebeziumSource, lake: ls.Lake, name: str) -> Bridge:
+    """Run a bridge to the ends of all changes so far."""
+    source.settle()
+    bridge = Bridge(source.spec(name), lake)
+    bridge.run(once=True)
+    return bridge
+
+
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[ls.Lake]:
     with ls.open(tmp_path / "lake") as opened:
         yield opened
 
 
+def _letters(source: DebeziumSource, lake: ls.Lake) -> list[str]:
+    return [letter for letter in source.dead_letters(lake) if "app_kitchen" not in letter]
+
+
 def test_tables_are_equal_after_snapshot_and_changes(source: DebeziumSource, lake: ls.Lake) -> None:
-    bridge = Bridge(source.spec("equal"), lake)
-    source.settle()
-    bridge.run(once=True)
+    _run(source, lake, "equal")
     assert source.differences(lake, *TABLES) == []
     for _ in range(2):  # updates that leave values alone follow in the second round
         source.shop.change(80)
-        source.settle()
-        Bridge(source.spec("equal"), lake).run(once=True)
+        _run(source, lake, "equal")
         assert source.differences(lake, *TABLES) == []
-    assert [letter for letter in source.dead_letters(lake) if "app_kitchen" not in letter] == []
+    assert _letters(source, lake) == []
+
+
+def test_tables_named_by_their_origin_follow_the_schema(source: DebeziumSource, lake: ls.Lake) -> None:
+    _run(source, lake, "evolve")
+    for number in range(len(DDL)):
+        source.shop.alter(number)
+        bridge = _run(source, lake, "evolve")
+        assert source.differences(lake, "app.evolve") == []
+        assert not bridge.counts.unread
+    assert _letters(source, lake) == []

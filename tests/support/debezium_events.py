@@ -20,15 +20,19 @@ def text(value: Any) -> bytes | None:
 
 
 def block(
-    pairs: Sequence[Pair], *, partition: Sequence[int] = (), headers: Sequence[Headers | None] | None = None
+    pairs: Sequence[Pair],
+    *,
+    partition: Sequence[int] = (),
+    headers: Sequence[Headers | None] | None = None,
+    first: int = 0,
 ) -> Records:
-    """Records of pairs of key and value."""
+    """Records of pairs of key and value, from offset `first` on."""
     count = len(pairs)
     return Records(
         "shop.public.orders",
         "AAAA",
         np.array(partition or [0] * count, np.int64),
-        np.arange(count, dtype=np.int64),
+        np.arange(first, first + count, dtype=np.int64),
         np.zeros(count, np.int64),
         pa.array([text(key) for key, _ in pairs], pa.binary()),
         pa.array([text(value) for _, value in pairs], pa.binary()),

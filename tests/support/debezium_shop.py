@@ -160,6 +160,7 @@ create table app.kitchen ({", ".join(f'"{name}" {kind}' for name, kind in KITCHE
 create table app.comp (a int, b text, c date, v numeric(12,4), note text, primary key (a, b, c));
 create table app.toast (id int primary key, n int not null, big text, doc jsonb, raw bytea, words text[]);
 create table app."MiXed Case" ("Id" int primary key, "Some Col" text, "select" int);
+create table app.evolve (id int primary key, name text, qty int);
 create table app.fence (id int primary key, n int not null);
 alter table app.toast alter big set storage external, alter raw set storage external;
 """
@@ -198,8 +199,16 @@ insert into app.toast select g, 0, repeat(md5(g::text), 200), jsonb_build_object
   md5((g * 7 + k)::text), '') from generate_series(1, 200) k)), decode(repeat(md5(g::text), 200), 'hex'),
   array(select md5((g * k)::text) from generate_series(1, 200) k) from generate_series(1, 30) g;
 insert into app."MiXed Case" values (1, 'a', 10), (2, null, 20);
+insert into app.evolve select g, 'n' || g, g from generate_series(1, 20) g;
 insert into app.fence values (0, 0);
 """
+DDL = (
+    "alter table app.evolve add column price numeric(10,2); insert into app.evolve values (100, 'added', 2, 9.99);",
+    "alter table app.evolve rename column qty to quantity; alter table app.evolve add column seen timestamptz;",
+    "alter table app.evolve drop column name; alter table app.evolve alter column quantity type bigint;"
+    " insert into app.evolve (id, quantity, price) values (101, 9999999999, 5.55);",
+)
+"""Changes of a schema, in their order."""
 
 
 @dataclass
@@ -226,6 +235,10 @@ class Shop:
             k=self.chance.randrange(1, 200),
             n=self.chance.randrange(10**6),
         )
+
+    def alter(self, number: int) -> None:
+        """Run one of the changes of the schema, then touch each row, for a column's new name has no event."""
+        self.postgres.run(f"{DDL[number]} update app.evolve set price = id * 0.01;")
 
     def fence(self) -> int:
         """Change a row behind all earlier changes; return its number, which `passed` waits for."""

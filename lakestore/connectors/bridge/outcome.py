@@ -93,6 +93,8 @@ class Decoded:
     extra: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Fields that records have and nothing reads, as `a.b`, with a guess of their type; of formats without a schema,
     and from samples of a block once such a field is known."""
+    unread: Mapping[str, Ints] = field(default_factory=dict)
+    """Fields, as `a.b`, that were not asked for and so are not in `values`, to the records that have a value there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +129,5 @@ class Mapped:
     """Fields that records have and nothing reads, with a guess of their type."""
     truncates: Mapping[str, int] = field(default_factory=dict)
     """Table to the last record that empties it; the table may be a log, or not be there."""
+    unread: Mapping[tuple[str, str], Ints] = field(default_factory=dict)
+    """Table and field, as `a.b`, to the records whose row is in the table and whose value there is not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -20,6 +21,10 @@ from lakestore.connectors.bridge.records import Ints, Records
 from lakestore.connectors.bridge.spec import CHANGES, TopicSpec
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
+
+TOLD_MAX = 1_000
+"""Unread fields of a topic that are logged."""
+_LOG = logging.getLogger("lakestore.bridge")
 
 
 class Pipeline:
@@ -41,6 +46,8 @@ class Pipeline:
         self.topic = topic
         self._drift = drift
         self.decoder, self.keys = decoder, keys
+        self._told: set[tuple[str, str]] = set()
+        """Table and field of the unread fields that were logged."""
         self.mapping = TopicMapping(topic, tables, limits)
         self._letters = LetterTables(topic)
         self._tables = tables
@@ -69,9 +76,19 @@ class Pipeline:
             for table in list(ends.rejects):
                 ends.rejects[table] = list(self._drift.told(table, records.topic, ends.rejects[table]))
         mapped = settled(records, ends, decoded.extra)
+        self._tell_unread(records, mapped)
         if not decoded.truncates:
             return mapped
         return truncated(mapped, decoded, self.topic, records, self._tables)
+
+    def _tell_unread(self, records: Records, mapped: Mapped) -> None:
+        """Log the first record of each field that no column has."""
+        for (table, field), unread in mapped.unread.items():
+            if (table, field) not in self._told and len(self._told) < TOLD_MAX:
+                self._told.add((table, field))
+                place = f"{records.topic}/{records.partition[unread[0]]} offset {records.offset[unread[0]]}"
+                text = "no column of table %s has field %s, from %s on: such values are counted, and are not stored"
+                _LOG.warning(text, table, field, place)
 
     def _decoded(self, records: Records) -> Decoded:
         """The rows of values, of tables that have followed what is new in them."""
@@ -82,8 +99,8 @@ class Pipeline:
         schema = self.decoder.schema()
         renamed = self._drift.seen(records.topic, schema, decoded)
         anew = self.mapping.wanted(records.topic, "value")
-        if schema is None and anew != wanted:  # such a decoder reads what is asked for, and there is more to ask for
-            return self.decoder.decode(records, anew)
+        if anew != wanted and wanted is not None:  # the decoder reads what is asked for, and there is more to ask for
+            return self._drift.seen(records.topic, schema, self.decoder.decode(records, anew))
         return renamed
 
     def _with_keys(self, inputs: Inputs, name: str, ends: Ends) -> Inputs:

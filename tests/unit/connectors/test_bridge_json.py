@@ -212,7 +212,6 @@ def test_new_fields_are_told_with_their_types() -> None:
         "n": pa.int64(),
         "g": pa.float64(),
         "t": pa.string(),
-        "nothing": pa.null(),
         "inner.y": pa.bool_(),
     }
 

@@ -87,4 +87,4 @@ def test_events_in_avro_are_rows_with_the_columns_that_their_schema_means() -> N
     assert schema is not None
     assert schema.field("placed").type == pa.timestamp("us")
     some = made.decode(found, pa.schema([("id", pa.int64()), ("placed", pa.int64())]))
-    assert some.values.to_pylist()[0] == {"id": 1, "placed": -1}
+    assert {"id": 1, "placed": -1}.items() <= some.values.to_pylist()[0].items()

@@ -77,7 +77,9 @@ def test_the_tombstone_behind_a_delete_is_passed_and_one_alone_deletes() -> None
 def test_a_tombstone_is_known_over_the_edge_of_a_block_in_its_partition() -> None:
     decoder = DebeziumJson()
     decoder.decode(block([(key(1), event("d", ROW)), (key(2), event("d", ROW))], partition=[0, 1]), WANTED)
-    decoded = decoder.decode(block([(key(2), None), (key(1), None), (key(1), None)], partition=[1, 0, 0]), WANTED)
+    decoded = decoder.decode(
+        block([(key(2), None), (key(1), None), (key(1), None)], partition=[1, 0, 0], first=2), WANTED
+    )
     assert decoded.passed["tombstone"].tolist() == [0, 1]
     assert decoded.record.tolist() == [2]
     put_between = [(key(1), event("d", ROW)), (key(1), event("c", None, ROW)), (key(1), None)]

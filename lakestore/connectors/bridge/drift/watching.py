@@ -14,12 +14,14 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakestore.client.lake import Lake
 from lakestore.connectors.bridge.drift import proposals
 from lakestore.connectors.bridge.drift.differences import Change, Differences, differences, new_fields
-from lakestore.connectors.bridge.mapping.routing import names_origin, table_name
+from lakestore.connectors.bridge.mapping.routing import names_origin, origins, table_name
 from lakestore.connectors.bridge.outcome import Decoded, Reject, Stage
+from lakestore.connectors.bridge.records import Ints
 from lakestore.connectors.bridge.spec import TableSpec, TopicSpec
 from lakestore.errors import Conflict, Invalid, NotFound
 from lakestore.model.table import Table
@@ -78,15 +80,17 @@ class Watch:
         """A block's rows, with the names that their table has; the table may be another behind this."""
         renamed: dict[str, str] = {}
         for spec in self._topic.tables:
-            if names_origin(spec.table):
-                continue  # a topic of several tables tells no schema of each
-            name = table_name(spec.table, topic)
-            if name not in self._tables:
-                continue
-            self._refresh(name)
-            told = schema if schema is not None else new_fields(self._tables[name], decoded.extra)
-            self._settle(name, spec, topic, told, whole=schema is not None)
-            renamed |= self._watched[name].renamed
+            rows = _by_table(spec, topic, decoded)
+            for name, some in rows.items():
+                if name not in self._tables:
+                    continue
+                self._refresh(name)
+                whole = schema is not None and len(rows) == 1
+                told = schema
+                if schema is None or not whole:  # records of several tables have no schema in common
+                    told = new_fields(self._tables[name], _fields(decoded, some))
+                self._settle(name, spec, topic, told, whole=whole)
+                renamed |= self._watched[name].renamed
         return decoded if not renamed else replace(decoded, values=_called(decoded.values, renamed))
 
     def told(self, table: str, topic: str, rejects: Sequence[Reject]) -> Sequence[Reject]:
@@ -162,6 +166,28 @@ class Watch:
                 text = "table %s waits for a decision on proposal %s: %s (lakestore bridge proposals list)"
                 _LOG.warning(text, name, id, change.words)
         return id
+
+
+def _by_table(spec: TableSpec, topic: str, decoded: Decoded) -> dict[str, Ints | None]:
+    """The tables that rows of a block go to by the origin of their events, and the rows of each; None: all rows."""
+    if not names_origin(spec.table) or decoded.origin is None:
+        return {table_name(spec.table, topic): None}
+    found: dict[str, Ints | None] = {}
+    for origin, rows in origins(decoded.origin):
+        if any(origin.values()):  # a tombstone names none
+            found[table_name(spec.table, topic, origin)] = rows
+    return found
+
+
+def _fields(decoded: Decoded, rows: Ints | None) -> dict[str, pa.DataType]:
+    """The fields that rows have a value of."""
+    found = dict(decoded.extra)
+    for at, part in enumerate(decoded.values.type):
+        column = pc.struct_field(decoded.values, [at])
+        column = column if rows is None else column.take(pa.array(rows))
+        if column.null_count < len(column):
+            found.setdefault(part.name, part.type)
+    return found
 
 
 def _same(one: pa.Schema | None, other: pa.Schema) -> bool:

@@ -39,6 +39,11 @@ class BridgeCollector(Collector):
         passed = CounterMetricFamily("lakestore_bridge_passed", "Records that were left out.", labels=["reason"])
         for reason, count in seen.passed.items():
             passed.add_metric([reason], count)
+        unread = CounterMetricFamily(
+            "lakestore_bridge_unread", "Values of fields that no column has.", labels=["table", "field"]
+        )
+        for (table, field), count in seen.unread.items():
+            unread.add_metric([table, field], count)
         lag = GaugeMetricFamily(
             "lakestore_bridge_lag_records",
             "Records that the brokers have and the lake has not.",
@@ -49,7 +54,7 @@ class BridgeCollector(Collector):
         halted = GaugeMetricFamily("lakestore_bridge_halted", "Topics that are not read any more.", labels=["topic"])
         for topic in seen.halted:
             halted.add_metric([topic], 1)
-        yield from (rows, rejected, passed, lag, halted)
+        yield from (rows, rejected, passed, unread, lag, halted)
         yield _histogram("commit_seconds", "Duration of a commit.", seen.latency)
         yield _histogram("age_seconds", "From a record's time to its commit: the oldest and the newest.", seen.age)
 

@@ -18,6 +18,9 @@ from lakestore.connectors.bridge.lane.writing import Part
 LATENCY_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 """Upper bounds of the histograms, in seconds."""
 
+UNREAD_MAX, OTHERS = 1_000, "…"
+"""Unread fields that are counted by name, and the name of all others of a table."""
+
 
 @dataclass(slots=True)
 class Histogram:
@@ -47,6 +50,8 @@ class Counts:
         """By reason."""
         self.rows: Counter[str] = Counter()
         """By table."""
+        self.unread: Counter[tuple[str, str]] = Counter()
+        """By table and field: values that no column has, of records that are rows of the table."""
         self.latency, self.age = Histogram(), Histogram()
         """Durations of commits; and from a record's time to its commit, of the oldest and the newest of each."""
         self.lag: dict[tuple[str, Place], int] = {}
@@ -74,6 +79,11 @@ class Counts:
         for reason, records in part.mapped.passed.items():
             low, high = np.searchsorted(records, [part.low, part.high])
             self.passed[reason] += int(high - low)
+        for name, records in part.mapped.unread.items():
+            low, high = np.searchsorted(records, [part.low, part.high])
+            if low < high:
+                is_named = name in self.unread or len(self.unread) < UNREAD_MAX
+                self.unread[name if is_named else (name[0], OTHERS)] += int(high - low)
         times = part.records.timestamp_ms[part.low : part.high]
         known = times[times >= 0]
         if len(known):
@@ -91,6 +101,7 @@ class Counts:
         with self._lock:
             made.records, made.bytes, made.commits = self.records, self.bytes, self.commits
             made.rejected, made.passed, made.rows = self.rejected.copy(), self.passed.copy(), self.rows.copy()
+            made.unread = self.unread.copy()
             made.latency = replace(self.latency, buckets=list(self.latency.buckets))
             made.age = replace(self.age, buckets=list(self.age.buckets))
             made.lag, made.waiting, made.halted = dict(self.lag), self.waiting, dict(self.halted)
@@ -106,6 +117,7 @@ class Counts:
                 "rows": dict(self.rows),
                 "rejected": {f"{table} {code}": count for (table, code), count in self.rejected.items()},
                 "passed": dict(self.passed),
+                "unread": {f"{table} {field}": count for (table, field), count in self.unread.items()},
                 "lag": {
                     f"{source + ' ' if source else ''}{place.topic}/{place.partition}": lag
                     for (source, place), lag in self.lag.items()

@@ -48,6 +48,8 @@ class Inputs:
     origin: pa.StructArray | None = None
     atomic: Ints | None = None
     envelope: pa.StructArray | None = None
+    unread: Mapping[str, Ints] = field(default_factory=dict)
+    """The `unread` of `Decoded`."""
 
     @staticmethod
     def of(records: Records, decoded: Decoded) -> Inputs:
@@ -56,7 +58,8 @@ class Inputs:
         op = np.zeros(count, dtype=np.int8) if decoded.op is None else decoded.op
         kept = {name: mask.to_numpy(zero_copy_only=False).astype(np.bool_) for name, mask in decoded.kept.items()}
         record, origin, atomic = decoded.record, decoded.origin, decoded.atomic
-        return Inputs(records, record, decoded.values, decoded.keys, op, kept, origin, atomic, decoded.envelope)
+        values, envelope, unread = decoded.values, decoded.envelope, decoded.unread
+        return Inputs(records, record, values, decoded.keys, op, kept, origin, atomic, envelope, unread)
 
     @staticmethod
     def tombstones(records: Records, record: Ints, keys: pa.StructArray | None) -> Inputs:
@@ -81,6 +84,7 @@ class Inputs:
             None if self.origin is None else self.origin.take(at),
             None if self.atomic is None else self.atomic[rows],
             None if self.envelope is None else self.envelope.take(at),
+            self.unread,
         )
 
     def as_events(self, deletes: npt.NDArray[np.bool_]) -> Inputs:

@@ -15,7 +15,8 @@ from lakestore.connectors.bridge.casting.casts import Mask
 from lakestore.connectors.bridge.mapping.columns import Faults, declared, mapped_columns
 from lakestore.connectors.bridge.mapping.expressions import Expression
 from lakestore.connectors.bridge.mapping.inputs import KINDS, Inputs
-from lakestore.connectors.bridge.mapping.routing import Routed, first_table, routed, table_name
+from lakestore.connectors.bridge.mapping.routing import Routed, first_table, names_origin, routed, table_name
+from lakestore.connectors.bridge.mapping.unread import ReadFields
 from lakestore.connectors.bridge.outcome import TOMBSTONE, Mapped, Op, Reject, Stage, TableRows
 from lakestore.connectors.bridge.paths import Path
 from lakestore.connectors.bridge.records import Ints, Records
@@ -38,6 +39,7 @@ class Ends:
     tables: list[TableRows] = field(default_factory=list)
     rejects: dict[str, list[Reject]] = field(default_factory=dict)
     passed: dict[str, list[Ints]] = field(default_factory=dict)
+    unread: dict[tuple[str, str], list[Ints]] = field(default_factory=dict)
 
     def reject(self, table: str, rejects: Sequence[Reject]) -> None:
         """Records for a table's dead letters."""
@@ -63,6 +65,7 @@ class TableMapping:
         self.columns = mapped_columns(spec, table, log=self._log)
         self._where: RowFilter | None = parse(spec.where, table) if spec.where else None
         self._row_bytes = limits.message_bytes - OVERHEAD_BYTES
+        self._reads = ReadFields(self.columns)
 
     def rows(self, inputs: Inputs, ends: Ends) -> None:
         """Add the rows' ends."""
@@ -87,6 +90,18 @@ class TableMapping:
             ends.tables.append(
                 TableRows(self.table.name, self.spec, batch, inputs.record, inputs.op, masks, inputs.atomic)
             )
+            self._count_unread(inputs, ends)
+
+    def _count_unread(self, inputs: Inputs, ends: Ends) -> None:
+        """Note the values of puts that no column has."""
+        put = inputs.op == Op.PUT
+        if inputs.values is not None:
+            for name, flags in self._reads.unread(inputs.values):
+                ends.unread.setdefault((self.table.name, name), []).append(inputs.record[flags & put])
+        for name, records in inputs.unread.items():
+            if not self._reads.reads(name):
+                found = inputs.record[np.isin(inputs.record, records) & put]
+                ends.unread.setdefault((self.table.name, name), []).append(found)
 
     def _as_events(self, inputs: Inputs, deletes: Mask, faults: Faults) -> Inputs:
         """The rows of a log. A delete is a row too, with the fields of its key, or all fields if it has no key."""
@@ -169,6 +184,9 @@ class TopicMapping:
         """
         sources: list[tuple[Path | Expression | None, pa.DataType]] = []
         for spec in self.topic.tables:
+            made = [table for table, of in self._made if of == id(spec)]
+            if names_origin(spec.table) and len(made) == 1 and self.table(made[0], spec) is not None:
+                continue  # all records so far are for one table
             if self.table(table_name(spec.table, name), spec) is None:
                 if not spec.columns:
                     return None
@@ -306,7 +324,18 @@ def settled(records: Records, ends: Ends, extra: Mapping[str, pa.DataType]) -> M
         seen[left] = True
         if len(left):
             passed[reason] = left
-    return Mapped(_merged(tables), rejects, passed, extra)
+    return Mapped(_merged(tables), rejects, passed, extra, _unread(ends, rejects))
+
+
+def _unread(ends: Ends, rejects: Mapping[str, Sequence[Reject]]) -> dict[tuple[str, str], Ints]:
+    """The records of each unread field, less those that are whole among the dead letters."""
+    refused = np.array([reject.record for found in rejects.values() for reject in found], np.int64)
+    unread = {}
+    for name, parts in ends.unread.items():
+        records = np.setdiff1d(np.concatenate(parts), refused)
+        if len(records):
+            unread[name] = records
+    return unread
 
 
 def _without(tables: Sequence[TableRows], bad: Mask) -> Iterator[TableRows]:

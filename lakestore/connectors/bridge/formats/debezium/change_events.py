@@ -96,8 +96,9 @@ class Changes:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._deleted: dict[int, bytes] = {}
-        """Partition to the key of its last record, if that is a delete."""
+        self._last: dict[int, list[tuple[int, bytes | None]]] = {}
+        """Partition to the ends of its last two blocks, for a block may be read twice: the offset of the last record,
+        and its key if it is a delete."""
 
     def decoded(self, records: Records, block: Block) -> Decoded:
         """Each record of the block as a row, a reject or passed."""
@@ -191,13 +192,14 @@ class Changes:
             behind &= null
             first = np.unique(records.partition, return_index=True)[1]
             for row in first[null[first]].tolist():
-                known = self._deleted.get(int(records.partition[row]))
+                ends = self._last.get(int(records.partition[row]), [])
+                known = next((key for offset, key in reversed(ends) if offset < records.offset[row]), None)
                 behind[row] = known is not None and known == records.keys[row].as_py()
         for partition in np.unique(records.partition).tolist():
             last = int(np.flatnonzero(records.partition == partition)[-1])
-            self._deleted.pop(partition, None)
-            if delete[last] and records.keys[last].is_valid:
-                self._deleted[partition] = records.keys[last].as_py()
+            end = (int(records.offset[last]), records.keys[last].as_py() if delete[last] else None)
+            before = [each for each in self._last.get(partition, []) if each[0] < end[0]]
+            self._last[partition] = [*before[-1:], end]
         return behind
 
 

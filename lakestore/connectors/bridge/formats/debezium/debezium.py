@@ -16,7 +16,7 @@ from lakestore.connectors.bridge.formats.debezium.before_images import real
 from lakestore.connectors.bridge.formats.debezium.change_events import HEAD, Block, Changes, Events
 from lakestore.connectors.bridge.formats.debezium.connect_types import Kind
 from lakestore.connectors.bridge.formats.debezium.connect_values import Faults, converted
-from lakestore.connectors.bridge.formats.debezium.event_inference import inferred
+from lakestore.connectors.bridge.formats.debezium.event_inference import beside, inferred
 from lakestore.connectors.bridge.formats.debezium.event_keys import JsonKeys, Keys
 from lakestore.connectors.bridge.formats.debezium.event_policy import Policy
 from lakestore.connectors.bridge.formats.debezium.event_rows import (
@@ -72,6 +72,9 @@ class DebeziumJson:
         self._markers = Markers.of(unavailable)
         self._units = units or {}
         self._values = SchemaParts()
+        self._newest: Kind | None = None
+        """The kind that `_schema` was made for."""
+        self._schema: pa.Schema | None = None
         self._keys: Keys = keys or JsonKeys(wire)
 
     def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
@@ -85,11 +88,17 @@ class DebeziumJson:
         return self._changes.decoded(records, block)
 
     def schema(self) -> pa.Schema | None:
-        """Fields of rows, as the newest schema part told them."""
-        kind = self._values.newest
-        row = None if kind is None else row_kind(kind)
-        row = documents.ROW if row is not None and row.wire != "struct" else row
-        return None if row is None else pa.schema(row.type)
+        """Fields of rows, as the newest schema part tells them, and those that only older ones have."""
+        if self._values.newest is not self._newest:
+            rows = [row for kind in self._values.kinds if (row := row_kind(kind)) is not None]
+            if any(row.wire != "struct" for row in rows[:1]):
+                rows = [documents.ROW]
+            fields: dict[str, Kind] = {}
+            for row in rows:
+                fields = dict(row.fields) | fields
+            self._newest = self._values.newest
+            self._schema = pa.schema(Kind("struct", fields=tuple(fields.items())).type) if rows else None
+        return self._schema
 
     def _part(self, part: Part, reading: _Reading) -> None:
         """Events of one schema, or of none."""
@@ -119,6 +128,8 @@ class DebeziumJson:
         """The kind of rows that events of a part have."""
         own = None if part.kind is None else row_kind(part.kind)
         said = None if own is not None and own.wire != "struct" else row_of(reading.wanted, part.kind)
+        if said is not None and part.kind is None and said.fields and said is reading.wanted:
+            return Kind("struct", fields=(*said.fields, *beside(part.texts, "after", said)))
         if said is not None or reading.wanted is not None:
             return said or reading.wanted or documents.ROW
         shape = json_shapes.learned(part.texts, _AFTER_ALONE)

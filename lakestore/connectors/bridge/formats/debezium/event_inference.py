@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from lakestore.connectors.bridge.formats.debezium import json_shapes
 from lakestore.connectors.bridge.formats.debezium.connect_types import Kind
 from lakestore.connectors.bridge.formats.json.inference import FLOATS, MOST, NEARLY_ALL
 
@@ -106,3 +107,32 @@ def sampled(texts: pa.BinaryArray, inside: Sequence[str]) -> Samples:
 def inferred(texts: pa.BinaryArray, inside: Sequence[str]) -> Kind:
     """The kind of these objects."""
     return sampled(texts, inside).struct
+
+
+def beside(texts: pa.BinaryArray, inside: str, known: Kind) -> list[tuple[str, Kind]]:
+    """Return the fields of objects in a field, as `after`, that are not known; those that are null everywhere are none.
+
+    Only a look at all of the texts can tell that there are none.
+    """
+    names = {name for name, _ in known.fields}
+    try:
+        table = json_shapes.table_of(texts, pa.schema([]), "infer")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # values of a field are of several types
+        return [(name, kind) for name, kind in inferred(texts, (inside,)).fields if name not in names]
+    at = table.schema.get_field_index(inside)
+    kind = table.schema.field(at).type if at >= 0 else pa.null()
+    if not pa.types.is_struct(kind):
+        return []
+    return [(part.name, _kind_of(part.type)) for part in kind if part.name not in names]
+
+
+_LEAVES = {pa.int64(): "int64", pa.float64(): "double", pa.bool_(): "boolean"}
+
+
+def _kind_of(kind: pa.DataType) -> Kind:
+    """The kind of values whose type Arrow's reader has chosen; texts that it takes for times are texts."""
+    if pa.types.is_struct(kind):
+        return Kind("struct", fields=tuple((part.name, _kind_of(part.type)) for part in kind))
+    if pa.types.is_list(kind):
+        return Kind("array", item=_kind_of(kind.value_type))
+    return Kind(_LEAVES.get(kind, "string"))

@@ -23,14 +23,24 @@ def wanted_row(wanted: pa.Schema | None, units: Mapping[str, str]) -> Kind | Non
 
 
 def row_of(wanted: Kind | None, kind: Kind | None) -> Kind | None:
-    """The kind of rows: the schema part's, of the fields that are wanted; those it does not have are null."""
+    """The kind of rows: the fields that are wanted, which are null where the schema part lacks them, and behind them
+    the schema's other fields, for nothing is to be dropped that nobody has counted. With no field wanted, no rows are.
+    """
     if kind is None:
         return wanted
     row = row_kind(kind) or kind
     if wanted is None:
         return row
-    own = dict(row.fields)
-    return Kind("struct", fields=tuple((name, _meant(own.get(name), part)) for name, part in wanted.fields))
+    own, asked = dict(row.fields), {name for name, _ in wanted.fields}
+    fields = [(name, _meant(own.get(name), part)) for name, part in wanted.fields]
+    beside = [(name, _plain(part)) for name, part in row.fields if name not in asked] if asked else []
+    return Kind("struct", fields=(*fields, *beside))
+
+
+def _plain(kind: Kind) -> Kind:
+    """The kind of a field that is only counted: values as they were written, which no meaning can refuse."""
+    item = None if kind.item is None else _plain(kind.item)
+    return Kind(kind.wire, fields=tuple((name, _plain(part)) for name, part in kind.fields), item=item, key=kind.key)
 
 
 def row_kind(kind: Kind) -> Kind | None:

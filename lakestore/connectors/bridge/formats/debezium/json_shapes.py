@@ -188,16 +188,25 @@ def _line(why: Exception) -> str:
 
 def _block(texts: pa.BinaryArray, kind: pa.DataType) -> pa.StructArray:
     """Texts that are one object each. `{` and `}` at the ends of each keep a broken one from running into the next."""
+    table = table_of(texts, pa.schema(kind), "ignore")
+    return table.select(pa.schema(kind).names).combine_chunks().to_struct_array().combine_chunks()
+
+
+def table_of(texts: pa.BinaryArray, schema: pa.Schema, unexpected: str) -> pa.Table:
+    """Return texts that are one object each as rows; `ArrowInvalid` if they are not, or do not fit the schema.
+
+    Fields that the schema lacks are `unexpected`: "ignore" them, or "infer" their types.
+    """
     text = _trimmed(texts.cast(pa.string()))
     whole = pc.binary_join(pa.ListArray.from_arrays([0, len(text)], text), "\n")[0].as_buffer()
     if whole.size > _BLOCK_MAX:
         raise pa.ArrowInvalid("the block is too large")
-    options = pj.ParseOptions(explicit_schema=pa.schema(kind), unexpected_field_behavior="ignore")
+    options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected)
     reading = pj.ReadOptions(use_threads=False, block_size=whole.size + 1)
     table = pj.read_json(pa.BufferReader(whole), read_options=reading, parse_options=options)
     if table.num_rows != len(texts):
         raise pa.ArrowInvalid("a record holds several JSON values")
-    return table.select(pa.schema(kind).names).combine_chunks().to_struct_array().combine_chunks()
+    return table
 
 
 def _trimmed(text: pa.StringArray) -> pa.StringArray:

@@ -45,6 +45,12 @@ class SchemaParts:
         self._known: dict[bytes, Kind | None] = {}
         self.newest: Kind | None = None
 
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kinds that are known, the newest first."""
+        older = [kind for kind in reversed(self._known.values()) if kind is not None and kind is not self.newest]
+        return older if self.newest is None else [self.newest, *older]
+
     def split(self, texts: pa.BinaryArray) -> Iterator[Part]:
         """The records by their schemas, none of them null; broken ones are as they came."""
         texts, rows = _trimmed(texts), np.arange(len(texts), dtype=np.int64)

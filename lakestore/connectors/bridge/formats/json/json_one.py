@@ -278,10 +278,12 @@ class Reader:
     def __init__(self, kind: pa.DataType, path: str) -> None:
         self._kind, self._path = kind, path
         self.fields: dict[str, Reader] = {}
-        """The readers of a struct's fields."""
+        """The readers of the fields of a struct, or of a list's structs."""
         if pa.types.is_struct(kind):
             self.fields = {part.name: Reader(part.type, f"{path}.{part.name}") for part in kind}
         self._element = Reader(kind.value_type, path) if pa.types.is_list(kind) else None
+        if self._element is not None:
+            self.fields = self._element.fields
         self.read = self._chosen()
 
     def _chosen(self) -> Callable[[Any], Any]:

@@ -13,7 +13,7 @@ Both ways take the same records and give the same values:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,6 +32,7 @@ from lakestore.connectors.bridge.framing.wire import Part, framed
 from lakestore.connectors.bridge.outcome import TOMBSTONE, Decoded, Reject, Stage
 from lakestore.connectors.bridge.records import Ints, Records
 from lakestore.connectors.bridge.spec import Wire
+from lakestore.connectors.bridge.unread_fields import unread_fields
 
 ONE_BY_ONE_MAX = 64
 """Records that are read one by one when they cannot be read together; more are parted first."""
@@ -53,6 +54,8 @@ class _Block:
     pieces: list[tuple[Ints, pa.StructArray]] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     extra: dict[str, pa.DataType] = field(default_factory=dict)
+    unread: dict[str, list[Ints]] = field(default_factory=dict)
+    """Fields that no column reads, to the records that have a value there."""
     small: int = 0
     """Parts of the smallest size that were tried at once."""
     failed: int = 0
@@ -87,7 +90,8 @@ class JsonDecoder:
         self._whole(found.payloads, found.record, shape, block)
         passed = {TOMBSTONE: found.nulls} if len(found.nulls) else {}
         rows, record = _together(block.pieces, shape)
-        return Decoded(rows, record, rejects=block.rejects, passed=passed, extra=block.extra)
+        unread = {name: np.unique(np.concatenate(parts)) for name, parts in block.unread.items()}
+        return Decoded(rows, record, rejects=block.rejects, passed=passed, extra=block.extra, unread=unread)
 
     def _shape(self, wanted: pa.Schema) -> Shape:
         if wanted not in self._shapes:
@@ -115,33 +119,44 @@ class JsonDecoder:
 
     def _parted(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
         """Read all at once, or the parts of it that can be."""
-        rows = self._at_once(values, shape, block)
+        rows = self._at_once(values, ids, shape, block)
         if rows is None and shape.learn(_samples(values)):
-            rows = self._at_once(values, shape, block)
+            rows = self._at_once(values, ids, shape, block)
         if rows is not None:
             block.pieces.append((ids, rows))
             return
-        self._sample_extra(values, shape, block)
         size = max(-(-len(ids) // PARTS), ONE_BY_ONE_MAX)
         for start in range(0, len(ids), size):
             self._part_of(values.slice(start, size), ids[start : start + size], shape, block)
 
-    def _at_once(self, values: pa.BinaryArray, shape: Shape, block: _Block) -> pa.StructArray | None:
-        """All rows; a first field that no column reads is looked for until it is found, and later ones in samples."""
+    def _at_once(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> pa.StructArray | None:
+        """All rows, or None; records that have fields that no column reads are noted with all of these."""
         if not shape.has_extra:
-            rows = _read(values, shape, exactly=True)
-            if rows is not None:
+            table = _read(values, shape, "error")
+            if table is not None and (rows := _rows(table, shape)) is not None:
                 return rows
-        rows = _read(values, shape)
+        table = _read(values, shape, "infer")
+        if table is not None and (rows := _rows(table, shape)) is not None:
+            self._note_unread(table, values, ids, shape, block)
+            return rows
+        table = _read(values, shape, "ignore")  # an unread field may have values of several types
+        rows = None if table is None else _rows(table, shape)
         if rows is not None:
-            self._sample_extra(values, shape, block)
-            if not shape.has_extra and not block.extra:
-                self._sample_extra(_first_with_extra(values, shape), shape, block)
+            for raw, number in zip(values.to_pylist(), ids.tolist(), strict=True):
+                _note(json_one.parsed(raw), shape.reader.fields, "", block, number)
         return rows
+
+    def _note_unread(self, table: pa.Table, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
+        rows = table.combine_chunks().to_struct_array().combine_chunks()
+        for name, flags in unread_fields(rows, shape.tree):
+            block.unread.setdefault(name, []).append(ids[flags])
+            if name not in block.extra:
+                first = json_one.parsed(values[int(np.flatnonzero(flags)[0])].as_py())
+                block.extra[name] = guessed(_at(first, name.split(".")))
 
     def _part_of(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
         """Read a part at once, or its parts; where most of these fail as well, one by one."""
-        rows = _read(values, shape) if not block.mostly_fails else None
+        rows = self._at_once(values, ids, shape, block) if not block.mostly_fails else None
         if rows is not None:
             block.pieces.append((ids, rows))
         elif len(ids) <= ONE_BY_ONE_MAX or block.mostly_fails:
@@ -165,13 +180,9 @@ class JsonDecoder:
                 )
                 continue
             kept.append(number)
-            note_extra(found, fields, "", block.extra)
+            _note(found, fields, "", block, number)
         if kept:
             block.pieces.append((np.array(kept, dtype=np.int64), pa.array(rows, shape.texts)))
-
-    def _sample_extra(self, values: pa.BinaryArray, shape: Shape, block: _Block) -> None:
-        for sample in _samples(values):
-            note_extra(sample, shape.reader.fields, "", block.extra)
 
 
 def _looks_whole(values: pa.BinaryArray) -> npt.NDArray[np.bool_]:
@@ -190,12 +201,12 @@ def _trimmed(values: pa.BinaryArray) -> pa.BinaryArray:
         return values
 
 
-def _read(values: pa.BinaryArray, shape: Shape, *, exactly: bool = False) -> pa.StructArray | None:
+def _read(values: pa.BinaryArray, shape: Shape, unexpected: str) -> pa.Table | None:
     """The rows of objects, one each, by one call of Arrow's reader; None when it does not take all of them.
 
     Each value begins with { and ends with }, none has a zero byte, and a line break inside a text is refused: so an
-    object ends where its record ends, and as many rows as records are one each. With `exactly`, none has a
-    field that no column reads.
+    object ends where its record ends, and as many rows as records are one each. A field that no column reads is an
+    `unexpected` one: an "error", "ignore" or "infer".
     """
     if values.nbytes > JOINED_BYTES_MAX:
         return None
@@ -209,16 +220,7 @@ def _read(values: pa.BinaryArray, shape: Shape, *, exactly: bool = False) -> pa.
     data = pc.binary_join(lists, b"\n").buffers()[2]
     if not np.frombuffer(data, dtype=np.uint8).all() or _too_deep(values):
         return None
-    return parsed_at_once(data, len(values), shape, "error" if exactly else "ignore")
-
-
-def _first_with_extra(values: pa.BinaryArray, shape: Shape) -> pa.BinaryArray:
-    """The first of records that are read at once which has a field that no column reads."""
-    while len(values) > 1:
-        half = len(values) // 2
-        exact = _read(values.slice(0, half), shape, exactly=True) is not None
-        values = values.slice(half) if exact else values.slice(0, half)
-    return values
+    return _table(data, len(values), shape, unexpected)
 
 
 def parsed_at_once(data: pa.Buffer, count: int, shape: Shape, unexpected: str) -> pa.StructArray | None:
@@ -226,6 +228,11 @@ def parsed_at_once(data: pa.Buffer, count: int, shape: Shape, unexpected: str) -
 
     The caller sees to it that the data is UTF-8 without zero bytes and far decimals, and nests not too deep.
     """
+    table = _table(data, count, shape, unexpected)
+    return None if table is None else _rows(table, shape)
+
+
+def _table(data: pa.Buffer, count: int, shape: Shape, unexpected: str) -> pa.Table | None:
     if shape.maps:
         text = entries_as_lists(data, shape.maps)
         if text is None:
@@ -238,14 +245,41 @@ def parsed_at_once(data: pa.Buffer, count: int, shape: Shape, unexpected: str) -
         table = pajson.read_json(pa.BufferReader(data), read_options=reading, parse_options=parsing)
     except (pa.ArrowInvalid, UnicodeDecodeError):
         return None
-    if table.num_rows != count:
-        return None
+    return table if table.num_rows == count else None
+
+
+def _rows(table: pa.Table, shape: Shape) -> pa.StructArray | None:
+    """The fields of a table that columns read, in the types that are wanted; None where a value does not fit."""
     if not shape.parse.names:
-        return pa.array([{}] * count, pa.struct([]))
-    columns = [as_maps(table.column(part.name).combine_chunks(), part.type) for part in shape.parse]
+        return pa.array([{}] * table.num_rows, pa.struct([]))
+    columns = [
+        as_maps(_narrowed(table.column(part.name).combine_chunks(), part.type), part.type) for part in shape.parse
+    ]
     if not all(_sound(column) for column in columns):
         return None
     return shape.told(pa.StructArray.from_arrays(columns, fields=list(shape.parse)))
+
+
+def _narrowed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column without the fields inside that its type does not have."""
+    t = pa.types
+    if array.type == kind:
+        return array
+    if t.is_struct(kind) and t.is_struct(array.type):
+        names = array.type.names
+        inner = [_narrowed(array.field(names.index(part.name)), part.type) for part in kind]
+        fields = [part.with_type(each.type) for part, each in zip(kind, inner, strict=True)]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(inner, fields=fields, mask=mask)
+    if t.is_list(kind) and t.is_list(array.type):
+        start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        inner = _narrowed(array.values.slice(start, end - start), kind.value_type)
+        if inner.type == array.type.value_type:
+            return array
+        offsets = pc.subtract(array.offsets, pa.scalar(start, pa.int32()))
+        mask = array.is_null() if array.null_count else None
+        return pa.ListArray.from_arrays(offsets, inner, type=pa.list_(inner.type), mask=mask)
+    return array
 
 
 def _too_deep(values: pa.BinaryArray) -> bool:
@@ -283,6 +317,24 @@ def _samples(values: pa.BinaryArray, most: int = SAMPLED) -> list[object]:
     return found
 
 
+def _note(held: object, fields: Mapping[str, json_one.Reader], path: str, block: _Block, number: int) -> None:
+    """Note the fields of a record that no column reads and that have a value, with its type."""
+    if isinstance(held, Twice):
+        held = held.held
+    if isinstance(held, list):
+        for part in held:
+            _note(part, fields, path, block, number)
+    if not isinstance(held, dict):
+        return
+    for name in held.keys() - fields.keys():
+        if held[name] is not None:
+            block.unread.setdefault(path + name, []).append(np.array([number]))
+            block.extra.setdefault(path + name, guessed(held[name]))
+    for name, reader in fields.items():
+        if reader.fields:
+            _note(held.get(name), reader.fields, f"{path}{name}.", block, number)
+
+
 def note_extra(held: object, fields: Mapping[str, json_one.Reader], path: str, extra: dict[str, pa.DataType]) -> None:
     """Note the fields that no column reads, with the type of a value."""
     if isinstance(held, Twice):
@@ -295,6 +347,14 @@ def note_extra(held: object, fields: Mapping[str, json_one.Reader], path: str, e
     for name, reader in fields.items():
         if reader.fields:
             note_extra(held.get(name), reader.fields, f"{path}{name}.", extra)
+
+
+def _at(held: object, parts: Sequence[str]) -> object:
+    """The value at a path inside an object; None inside a list."""
+    for part in parts:
+        held = held.held if isinstance(held, Twice) else held
+        held = held.get(part) if isinstance(held, dict) else None
+    return held
 
 
 def guessed(value: object) -> pa.DataType:

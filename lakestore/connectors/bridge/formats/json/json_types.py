@@ -18,6 +18,7 @@ from lakestore.connectors.bridge.formats.json import json_one
 from lakestore.connectors.bridge.formats.json.json_maps import Path, map_paths
 from lakestore.connectors.bridge.formats.json.json_one import Number
 from lakestore.connectors.bridge.framing.wire import Part
+from lakestore.connectors.bridge.unread_fields import Tree, tree_of
 from lakestore.model.types import parts
 
 _FRACTION = pa.decimal128(38, 9)
@@ -36,6 +37,8 @@ class Shape:
     """Whether a type is wanted that Arrow's reader does not know."""
     reader: json_one.Reader
     """The reading of one record."""
+    tree: Tree
+    """The fields that are read."""
     maps: tuple[Path, ...] = ()
     """The paths of maps, which Arrow's reader takes as lists of entries."""
     learned: dict[str, pa.DataType] = field(default_factory=dict)
@@ -51,7 +54,7 @@ class Shape:
         reader = json_one.Reader(pa.struct(list(wanted)), part)
         maps = map_paths(wanted)
         by_hand = maps is None or any(_by_hand(each.type) for each in wanted)
-        return Shape(wanted, _loose(wanted), by_hand, reader, tuple(maps or ()))
+        return Shape(wanted, _loose(wanted), by_hand, reader, tree_of(wanted), tuple(maps or ()))
 
     @property
     def parse(self) -> pa.Schema:
