@@ -190,3 +190,36 @@ def test_a_topic_of_transactions_has_one_partition(lake: ls.Lake, kafka: KafkaPr
     bank.make(3)
     with pytest.raises(Invalid, match="several partitions"):
         Bridge(_spec(kafka, bank), lake).run(once=True, stop=threading.Event())
+
+
+def test_a_topic_of_transactions_that_comes_late_is_read_without_a_restart(
+    lake: ls.Lake, kafka: KafkaProcess, bank: Bank, caplog: pytest.LogCaptureFixture
+) -> None:
+    for table in "ab":
+        bank.topics.make(f"{bank.name}.public.{table}", 2 if table == "b" else 1)
+    with pytest.raises(NotFound, match="is not there"):
+        Bridge(_spec(kafka, bank), lake).run(once=True)
+    stop = threading.Event()
+    with caplog.at_level(logging.WARNING):
+        reading = threading.Thread(target=Bridge(_spec(kafka, bank), lake).run, kwargs={"stop": stop})
+        reading.start()
+        try:
+            deadline = time.monotonic() + 60
+            while "is not there yet" not in caplog.text:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            bank.topics.make(bank.marks)
+            bank.send(20)
+            while _written(lake) != bank.amounts:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        finally:
+            stop.set()
+            reading.join()
+
+
+def _written(lake: ls.Lake) -> dict[tuple[str, int], int]:
+    try:
+        return _amounts(lake.snapshot())
+    except (NotFound, Invalid):  # its tables are not made yet
+        return {}

@@ -58,3 +58,13 @@ def test_tables_named_by_their_origin_follow_the_schema(source: DebeziumSource, 
         assert source.differences(lake, "app.evolve") == []
         assert not bridge.counts.unread
     assert _letters(source, lake) == []
+
+
+def test_source_transactions_are_whole(source: DebeziumSource, lake: ls.Lake, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        source.shop.change(40)
+        source.settle()
+        Bridge(source.spec("whole", transactions=True), lake).run(once=True)
+        assert source.differences(lake, *TABLES) == []
+    assert [record.getMessage() for record in caplog.records if "transaction" in record.getMessage()] == []
+    assert _letters(source, lake) == []

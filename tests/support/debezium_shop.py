@@ -161,6 +161,8 @@ create table app.comp (a int, b text, c date, v numeric(12,4), note text, primar
 create table app.toast (id int primary key, n int not null, big text, doc jsonb, raw bytea, words text[]);
 create table app."MiXed Case" ("Id" int primary key, "Some Col" text, "select" int);
 create table app.evolve (id int primary key, name text, qty int);
+create table app.debit (id int primary key, amount bigint not null);
+create table app.credit (id int primary key, amount bigint not null);
 create table app.fence (id int primary key, n int not null);
 alter table app.toast alter big set storage external, alter raw set storage external;
 """
@@ -200,6 +202,8 @@ insert into app.toast select g, 0, repeat(md5(g::text), 200), jsonb_build_object
   array(select md5((g * k)::text) from generate_series(1, 200) k) from generate_series(1, 30) g;
 insert into app."MiXed Case" values (1, 'a', 10), (2, null, 20);
 insert into app.evolve select g, 'n' || g, g from generate_series(1, 20) g;
+insert into app.debit select g, 0 from generate_series(1, 20) g;
+insert into app.credit select g, 0 from generate_series(1, 20) g;
 insert into app.fence values (0, 0);
 """
 DDL = (
@@ -272,6 +276,9 @@ _STATEMENTS = (
     "update app.kitchen set txt = 'txt {n}', n_10_2 = {n} * 0.01, tstz = timestamptz '2024-01-01' + {n} * interval"
     " '1 second' where id in (1, 2, 4, 5);",
     "update app.kitchen set id = id + 1000 where id = 4; update app.kitchen set id = id - 1000 where id = 1004;",
+    # The sum of two tables is 0 behind every transaction.
+    "begin; update app.debit set amount = amount - {n} where id = {a} + 1; update app.credit set amount = amount + {n}"
+    " where id = {a} + 3; commit;",
     'update app."MiXed Case" set "select" = {n}, "Some Col" = \'é{n}\' where "Id" = 2;',
     "insert into app.\"MiXed Case\" values ({id} + 10, 'c', {n}) on conflict do nothing;",
 )

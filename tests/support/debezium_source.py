@@ -59,16 +59,16 @@ class DebeziumSource:
                 self.connect.postgres(name, self.postgres, CONNECTORS[name])
             self._open = opening.pop_all()
 
-    def spec(self, name: str, *, transactions: bool = False, **said: object) -> BridgeSpec:
-        """Return a bridge from all topics of the connectors to tables that their events name."""
-        topics = tuple(self.topic(connector, transactions=transactions, **said) for connector in self.connectors)
+    def spec(self, name: str, *, transactions: bool = False, front: str = "", **said: object) -> BridgeSpec:
+        """Return a bridge from all topics of the connectors to tables that their events name, with `front` in front."""
+        topics = tuple(self.topic(each, transactions=transactions, front=front, **said) for each in self.connectors)
         options = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200"}
         return BridgeSpec(name, {"": SourceSpec("", self.kafka.address, name, options=options)}, topics, BATCH)
 
     @staticmethod
-    def topic(connector: str, *, transactions: bool = False, **said: object) -> TopicSpec:
+    def topic(connector: str, *, transactions: bool = False, front: str = "", **said: object) -> TopicSpec:
         """Return the entry of a connector's topics; `said` are options of its tables."""
-        target = TableSpec(TEMPLATES[connector], **said)  # type: ignore[arg-type]
+        target = TableSpec(front + TEMPLATES[connector], **said)  # type: ignore[arg-type]
         marks = f"{connector}.transaction" if transactions else ""
         pattern = rf"{connector}\.app\..*"
         return TopicSpec("", pattern=pattern, target=target, format="debezium-json", transactions=marks)
@@ -79,13 +79,13 @@ class DebeziumSource:
         for connector in self.connectors:
             passed(self.kafka.address, f"{connector}.app.fence", fence)
 
-    def differences(self, lake: ls.Lake, *tables: str) -> list[str]:
+    def differences(self, lake: ls.Lake, *tables: str, front: str = "", connectors: tuple[str, ...] = ()) -> list[str]:
         """Return a sentence for each difference of tables of PostgreSQL and the lake, by every connector."""
         found: list[str] = []
-        for connector in self.connectors:
+        for connector in connectors or self.connectors:
             for table in tables:
                 name = table.partition(".")[2].strip('"').replace(" ", "_")
-                bridged = TEMPLATES[connector].format(schema="app", table=name)
+                bridged = front + TEMPLATES[connector].format(schema="app", table=name)
                 found += differences(self.postgres, lake, table, bridged, _KINDS[connector])
         return found
 

@@ -249,3 +249,26 @@ def test_ends_that_a_decoder_has_read_are_told() -> None:
     (unit,) = whole.ready()
     assert unit.offsets[MARKS].tolist() == [0, 1, 2]
     assert not whole.open
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"), [("755:{}", True), ("3e11fa47-71ca-11e1-9e33-c80aa9429562:{}", False)], ids=["postgres", "gtid"]
+)
+def test_ids_of_postgres_have_another_lsn_in_each_event(name: str, *, is_one: bool) -> None:
+    """As Debezium 3.6 writes them; other sources' ids with a colon stay as they are."""
+    end = [{"data_collection": "public.orders", "event_count": 2}]
+    marks = [
+        (None, {"status": "BEGIN", "id": name.format(100)}),
+        (None, {"status": "END", "id": name.format(109), "event_count": 2, "data_collections": end}),
+    ]
+    orders = [{"id": name.format(100 + at), "total_order": at, "data_collection_order": at} for at in (1, 2)]
+    records = block([({"id": 1}, event("c", None, {"id": 1}, transaction=order)) for order in orders])
+    whole = Transactions(lambda table: topics_of(table, [records.topic]))
+    tell(whole, replace(block(marks), topic=MARKS[0]))
+    for place, made in runs(records, DebeziumJson().decode(records, None)).items():
+        whole.events(place, made)
+    assert [unit.transactions for unit in whole.ready() if (records.topic, 0) in unit.offsets] == [("755",)] * is_one
+
+
+def test_a_table_is_found_in_the_topic_whose_name_has_underscores_for_it() -> None:
+    assert topics_of("app.MiXed Case", ["shop.app.MiXed_Case", "shop.app.other"]) == ["shop.app.MiXed_Case"]

@@ -65,6 +65,7 @@ class Lane:
         self._at_end: set[Place] = set()
         self._settling: Settling | None = None
         self._missing: set[str] = set()
+        self._once = False
         self._gathering = Gathering(bounds)
         self._outbox: deque[Work] = deque()
         self._generation = 1
@@ -78,6 +79,7 @@ class Lane:
 
     def run(self, *, once: bool) -> None:
         """Read until stopped, or `once` to the ends as of now."""
+        self._once = once
         try:
             self._look()
             while not self._stop.is_set() and not (once and self._is_done()):
@@ -139,12 +141,17 @@ class Lane:
 
     def _claim(self, marks: str, topics: Sequence[str]) -> None:
         """Read all of the topics whose transactions are whole, if this process is the one to do so."""
+        if self._subscribed and not self.source.leads:
+            return
+        places = [place for place in self.source.partitions() if place.topic in {marks, *topics}]
         if not self._subscribed:
+            if not any(place.topic == marks for place in places):
+                self._wait_for_marks(marks)
+                return
             self.source.lead(marks)
             self._subscribed = [marks]
         if not self.source.leads:
             return
-        places = [place for place in self.source.partitions() if place.topic in {marks, *topics}]
         if sum(place.topic == marks for place in places) > 1:
             raise Invalid(f"topic {marks!r} of transactions has several partitions, and must have one to have an order")
         self.source.claim(places)
@@ -153,11 +160,20 @@ class Lane:
             _LOG.warning("topic %s is not there yet: transactions do not wait for its events until it is", topic)
         self._missing = missing
 
+    def _wait_for_marks(self, marks: str) -> None:
+        """Read nothing until the topic of BEGINs and ENDs is there: Debezium makes it with its first transaction."""
+        if self._once:
+            raise NotFound(f"topic {marks!r} of transactions is not there: is its name right, has Debezium begun?")
+        if marks not in self._missing:
+            _LOG.warning("topic %s of transactions is not there yet: its topics are read once it is", marks)
+        self._missing.add(marks)
+
     def _balance(self, whole: Whole) -> None:
         """Let partitions rest of which much waits, while there is something to read of others; and settle now and then
         what waits for events that do not come."""
         source = self.source
-        if source.leads and not source.assigned:
+        is_late = not self._subscribed and time.monotonic() - self._looked > SETTLE_SECONDS
+        if is_late or (source.leads and not source.assigned):
             self._look()
         ahead = whole.ahead & source.assigned
         held = ahead if source.assigned - ahead - source.waiting - self._at_end else frozenset()

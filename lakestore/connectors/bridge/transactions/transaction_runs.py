@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,10 @@ FRAME_BYTES = 5
 COUNTED = ("truncate", "message")
 """Reasons of passed records that are events of a transaction, which their end counts."""
 
+_WITH_LSN = r"^([0-9]+):[0-9]+$"
+"""Ids of PostgreSQL's connector: the transaction's number, and an LSN that BEGIN, each event and END have another of.
+No other connector's ids look so: GTIDs begin with a UUID, SQL Server's have three parts."""
+
 
 def runs(records: Records, decoded: Decoded) -> dict[Place, list[Run]]:
     """The runs of each partition. Events without a row are of a transaction that is not known."""
@@ -26,7 +31,8 @@ def runs(records: Records, decoded: Decoded) -> dict[Place, list[Run]]:
     names, orders = np.full(count, "", object), np.full(count, -1, np.int64)
     if decoded.envelope is not None and len(decoded.record):
         block = pc.struct_field(decoded.envelope, "transaction")
-        names[decoded.record] = pc.struct_field(block, "id").fill_null("").to_numpy(zero_copy_only=False)
+        ids = pc.replace_substring_regex(pc.struct_field(block, "id").fill_null(""), _WITH_LSN, r"\1")
+        names[decoded.record] = ids.to_numpy(zero_copy_only=False)
         orders[decoded.record] = pc.struct_field(block, "data_collection_order").fill_null(-1).to_numpy()
     unread = np.zeros(count, bool)
     unread[[reject.record for reject in decoded.rejects]] = True
@@ -83,6 +89,7 @@ def told(transactions: Transactions, place: Place, offset: int, value: Mapping[s
     name = value.get("id")
     if not isinstance(name, str):
         return False
+    name = re.sub(_WITH_LSN, r"\1", name)
     if value.get("status") == "BEGIN":
         transactions.begun(place, offset, name)
         return True

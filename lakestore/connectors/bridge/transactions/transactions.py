@@ -14,6 +14,7 @@ progress does not lead back to: after a crash, records are read again from each 
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from lakestore.connectors.bridge.records import Ints
 Place = tuple[str, int]
 """A topic and a partition of it."""
 LACKING_MAX = 100
+_NO_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
 FINISHED_MAX = 10_000
 """Finished transactions whose late copies are known for such."""
 
@@ -342,7 +344,10 @@ class Transactions:
 
 
 def topics_of(table: str, topics: Iterable[str]) -> list[str]:
-    """The topics that have a table's events by Debezium's naming: prefix and the table's name, or less of its front."""
-    parts = table.split(".")
+    """The topics that have a table's events by Debezium's naming: prefix and the table's name, or less of its front.
+
+    Characters that a topic's name cannot have are underscores in it.
+    """
+    parts = _NO_TOPIC.sub("_", table).split(".")
     names = [".".join(parts[at:]) for at in range(max(len(parts) - 1, 1))]
     return [topic for topic in topics if any(topic == name or topic.endswith("." + name) for name in names)]
