@@ -68,7 +68,7 @@ PARTS = {
 
 BRIDGE = "lakestore.connectors.bridge"
 BRIDGE_FLOORS: tuple[tuple[str, ...], ...] = (
-    ("spec", "records", "outcome", "paths"),
+    ("spec", "records", "outcome", "paths", "unread_fields"),
     ("dead_letters",),
     ("tables",),
     ("casting", "framing", "config"),
