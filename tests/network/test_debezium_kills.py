@@ -1,6 +1,6 @@
 """A real Debezium for minutes, while bridges and the server are killed: each table is equal to PostgreSQL's in the end.
 
-`LAKESTORE_DEBEZIUM_MINUTES` says for how long; each round ends with a comparison of every table.
+`DEBEZIUM_MINUTES` says for how long; each round ends with a comparison of every table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.debezium_source import DebeziumSource
 from tests.support.process import ServerProcess
 from tests.support.seeds import seed
 
-MINUTES = float(os.environ.get("LAKESTORE_DEBEZIUM_MINUTES", "10"))
+MINUTES = float(os.environ.get("DEBEZIUM_MINUTES", "10"))
 TABLES = ("app.comp", "app.toast", 'app."MiXed Case"', "app.debit", "app.credit", "app.evolve", "app.fence")
 WHOLE = "whole_"
 """In front of the tables of the bridge that keeps source transactions whole."""

@@ -324,7 +324,7 @@ def settled(records: Records, ends: Ends, extra: Mapping[str, pa.DataType]) -> M
         seen[left] = True
         if len(left):
             passed[reason] = left
-    return Mapped(_merged(tables), rejects, passed, extra, _unread(ends, rejects))
+    return Mapped(_merged(tables), rejects, passed, extra, unread=_unread(ends, rejects))
 
 
 def _unread(ends: Ends, rejects: Mapping[str, Sequence[Reject]]) -> dict[tuple[str, str], Ints]:
