@@ -79,10 +79,10 @@ class DebeziumSource:
         for connector in self.connectors:
             passed(self.kafka.address, f"{connector}.app.fence", fence)
 
-    def differences(self, lake: ls.Lake, *tables: str, front: str = "", connectors: tuple[str, ...] = ()) -> list[str]:
+    def differences(self, lake: ls.Lake, *tables: str, front: str = "") -> list[str]:
         """Return a sentence for each difference of tables of PostgreSQL and the lake, by every connector."""
         found: list[str] = []
-        for connector in connectors or self.connectors:
+        for connector in self.connectors:
             for table in tables:
                 name = table.partition(".")[2].strip('"').replace(" ", "_")
                 bridged = front + TEMPLATES[connector].format(schema="app", table=name)
