@@ -204,14 +204,11 @@ def test_a_topic_of_transactions_that_comes_late_is_read_without_a_restart(
         reading = threading.Thread(target=Bridge(_spec(kafka, bank), lake).run, kwargs={"stop": stop})
         reading.start()
         try:
-            deadline = time.monotonic() + 60
-            while "is not there yet" not in caplog.text:
-                assert time.monotonic() < deadline
+            while "is not there yet" not in caplog.text:  # the test's timeout ends it
                 time.sleep(0.05)
             bank.topics.make(bank.marks)
             bank.send(20)
             while _written(lake) != bank.amounts:
-                assert time.monotonic() < deadline
                 time.sleep(0.1)
         finally:
             stop.set()
