@@ -192,8 +192,13 @@ def test_a_first_file_tells_of_odd_samples_and_of_the_records_key() -> None:
     text = first_file(SourceSpec("", "h:1", "g"), samples)
     assert "    # primary_key: [id]     # the key of every sample" in text
     assert "- {name: n, type: string}     # float64 would make dead letters of 1 of 20 samples" in text
-    asked = []
-    chosen = first_file(SourceSpec("", "h:1", "g"), samples, choose=lambda *question: not asked.append(question))
+    asked: list[tuple[Any, ...]] = []
+
+    def choose(*question: Any) -> bool:
+        asked.append(question)
+        return True
+
+    chosen = first_file(SourceSpec("", "h:1", "g"), samples, choose=choose)
     assert asked == [("n", "float64", 1, 20)]
     assert "- {name: n, type: float64}     # 1 of 20 samples would be dead letters; type: string takes all" in chosen
     assert "- {name: s, type: string}\n" in text
