@@ -1,91 +1,23 @@
-"""The support bundle: texts in one archive, with whatever looks like a secret masked."""
+"""The support bundle: redacted texts in one archive."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
-import re
 import tarfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from lakestore.model.settings import MASK
+from lakestore_server.doctor.redaction import masked
 
 LOG_BYTES_MAX = 1 << 20
 """The end of a log that is taken."""
 FILES_MAX = 100_000
 """Files of a data folder that are listed."""
 _MODE = 0o600
-_NAME = r"""(?:token|passw(?:or)?d|passphrase|pwd|secret|credential|signature|\bsig\b|sasl\.jaas\.config
-    |(?:api|access|account|session|private)[_-]?key(?:[_-]?id)?)"""
-"""The part of a name by which its value is a secret."""
-_QUOTED = r""""(?:[^"\\]|\\.)*"? | '[^']*'?"""
-_SECRETS = tuple(
-    re.compile(pattern, re.IGNORECASE | re.VERBOSE | re.MULTILINE)
-    for pattern in (
-        # name: value, to the end of a line that begins with the name
-        rf"^[ \t]*(?:-[ \t]+)?(?:export[ \t]+)?[\w.-]{{0,99}}{_NAME}[\w.-]{{0,99}}"
-        r"[ \t]*[:=](?=[ \t]*(?P<value>[^\s\"'][^\n]*))",
-        # name=value and "name": "value", anywhere
-        rf"(?<![\w.-])[\w.-]{{0,99}}{_NAME}[\w.-]{{0,99}}\\?[\"']?\s*[:=](?=\s*(?P<value>{_QUOTED} | [^\s\"',;&]+))",
-        # --name value
-        rf"(?<![\w.-])--[\w-]{{0,99}}{_NAME}[\w-]{{0,99}}[ \t](?=[ \t]*(?P<value>{_QUOTED} | \S+))",
-        # an Authorization header
-        r"\b(?:bearer|basic)\s(?=\s*(?P<value>[^\s\"',;]+))",
-        # user:password@ of a URL; a slash in the password is none of a path behind a port
-        r"""(?<![a-z0-9+.-])[a-z0-9+.-]+://
-            (?=(?P<value>[^\s/?\#"'<>]{0,999} | [^\s/@:"'<>]{0,99}:(?!\d{1,5}(?:[/"'\s,]|$))[^\s"'<>]{0,999})@)""",
-    )
-)
-_SHAPES = re.compile(
-    r"""(?P<value>\blakestore_(?=[\w-]*[A-Z])[\w-]{43}(?![\w-])   # a token, as `lakestore token` makes it
-      | \beyJ[\w-]{8,}\.[\w-]+\.[\w-]*                           # an access token
-      | \b(?:AKIA|ASIA)[0-9A-Z]{16}\b                            # an access key of AWS
-      | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----[\s\S]*?(?:-----END\ [A-Z ]*PRIVATE\ KEY-----|\Z)
-      | \A(?:(?!-----BEGIN)[\s\S])*?-----END\ [A-Z ]*PRIVATE\ KEY-----)   # of a log that was cut in its middle
-    """,
-    re.VERBOSE,
-)
-"""Secrets by their own looks."""
-_NAMED = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS")
-"""Ends of a part of a variable's name whose value is a secret, wherever it shows up in a text."""
-_NAMED_WHOLE = frozenset({"KEY", "PASS"})
-_SECRET_CHARS_MIN = 6
-
-
-def masked(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The text without passwords, tokens and keys: by the names before them, and by this process's own variables."""
-    found = [_within_quotes(each) for pattern in (*_SECRETS, _SHAPES) for each in pattern.finditer(text)]
-    for secret in _secrets(environment):
-        found += [each.span() for each in re.finditer(re.escape(secret), text)]
-    parts: list[str] = []
-    done = 0
-    for begin, end in sorted(found):
-        if begin >= done and begin < end:
-            parts += [text[done:begin], MASK]
-        done = max(done, end)
-    return "".join([*parts, text[done:]])
-
-
-def _within_quotes(found: re.Match[str]) -> tuple[int, int]:
-    begin, end = found.span("value")
-    if found["value"][:1] in ('"', "'"):
-        begin, end = begin + 1, end - (end - begin > 1 and found["value"][-1] == found["value"][0])
-    return begin, end
-
-
-def _secrets(environment: Mapping[str, str]) -> Iterator[str]:
-    """The values of secret variables, as they are and as JSON and URLs write them."""
-    for name, value in environment.items():
-        parts = name.upper().split("_")
-        is_named = any(part.endswith(_NAMED) for part in parts) or not _NAMED_WHOLE.isdisjoint(parts)
-        if (is_named or name.upper().endswith("_PWD")) and "FILE" not in parts and len(value) >= _SECRET_CHARS_MIN:
-            said = json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]
-            yield from dict.fromkeys((value, *said, quote(value, safe=""), quote(value)))
 
 
 def as_json(data: Any) -> str:

@@ -42,11 +42,21 @@ TEXTS = [
     f"PGPASSWORD={SECRET}",
     f"lakestore tables --token {SECRET}",
     f"https://a.example/x?X-Amz-Signature=ab&sig={SECRET}&y=1",
+    f"basic.auth.user.info=user:{SECRET}",
+    f"kafka.unheard.of=a:{SECRET}",
+    f"Authorization: Digest {SECRET}",
+    f"<password>{SECRET}</password>",
+    f"-----BEGIN CERTIFICATE-----\n{SECRET}\n-----END CERTIFICATE-----",
+    f"amqp://user:{SECRET}@host",
 ]
 ALONE = [
     f"\npassword: correct horse {SECRET}",
     f"\nexport DB_PASSPHRASE=a,{SECRET};b",
     f"\n  - db.password = x, {SECRET}",
+    f"\npassword: |\n  {SECRET}\n  {SECRET}",
+    f"\nunheard:\n  of: {SECRET}",
+    f"\nunheard: {SECRET} {SECRET}",
+    f'\n{{"password": {{"value": "{SECRET}"}}, "unheard": ["{SECRET}"]}}',
 ]
 
 
