@@ -14,6 +14,7 @@ from lakestore.loading.progress import summary
 from lakestore.model.table import Table
 from lakestore.model.times import text_of
 from lakestore.model.ttl import span
+from lakestore.wire import reporters
 
 
 @click.command()
@@ -151,12 +152,12 @@ def status(table: str | None, server: str, as_json: bool) -> None:
 def _report(report: dict[str, Any]) -> str:
     """A line about a process beside the server."""
     said = f"{report['name']}: {report['records']:,} records, {report['lag']:,} behind, {report['rejected']:,} rejected"
-    detail = report["detail"] or {}
+    detail = reporters.detail_of(report["detail"])
     halted = [f"; topic {topic} is not read: {why}" for topic, why in detail.get("halted", {}).items()]
     unread = detail.get("unread", {})
     named = ", ".join(f"{name} ({count:,})" for name, count in sorted(unread.items(), key=lambda each: -each[1])[:10])
     lost = f"; {sum(unread.values()):,} values of fields that no column has: {named}" if unread else ""
-    return f"{said}, {duration(report['reported_seconds'])} ago{lost}{''.join(halted)}"
+    return " ".join(f"{said}, {duration(report['reported_seconds'])} ago{lost}{''.join(halted)}".split())
 
 
 _FIRST = ("release", "health", "grpc", "http", "warehouse")

@@ -191,7 +191,7 @@ class Service:
         calls: Calls,
         presented: PresentedTables,
     ) -> None:
-        self.reports = Reports(clock)
+        self.reports = Reports(clock, engine.limits)
         """The words of processes beside the server."""
         self.status = StatusReader(
             engine, upkeep, about, retention, expiry, clock, catalog, self.reports, presented, leases

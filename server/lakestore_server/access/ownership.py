@@ -32,6 +32,7 @@ _COUNTED = (
     pb.UploadPartRequest,
     pb.DropPartsRequest,
     pb.CommitRequest,
+    pb.ReportRequest,
 )
 """Requests that take something which is counted against their principal, or that is the principal's alone."""
 
