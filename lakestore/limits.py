@@ -206,8 +206,8 @@ class Limits:
     """Time for which a clock that has jumped, or that a start found, has to stand before it is believed: until then
     nothing is deleted because of its age. 0 believes every clock."""
     principal_percent: int = option(50, low=1, high=100)
-    """Part of streams, calls, leases, subscriptions, parts and HTTP that one principal may take; the rest stays for
-    others. A server without `auth` has one principal, which may take all."""
+    """Part of streams, calls, leases, subscriptions, parts, reports and HTTP that one principal may take; the rest is
+    for others. A server without `auth` has one principal, which may take all."""
     access_token_seconds: int = option(3_600, low=1, high=31 * 86_400)
     """Life of a token that a catalog client got for its credentials."""
     history_bytes: int = option(64 * _MB, low=0, high=16 * _GB)
