@@ -127,7 +127,7 @@ def _forms(name: str, *, is_table: bool) -> Iterator[str]:
 
 def _refused_calls() -> list[Any]:
     unlisted = [(n, is_table) for n, is_table in _functions() if not _is_listed(n, is_table=is_table)]
-    files = [(n, True) for n in lists.FILE_TABLES]
+    files = [(n, True) for n in sorted(lists.FILE_TABLES)]
     return [pytest.param(name, is_table, id=f"{name}-{is_table:d}") for name, is_table in [*unlisted, *files]]
 
 
