@@ -355,8 +355,12 @@ def test_figures_are_those_of_java(spark: SparkSession, tmp_path: Path) -> None:
     ours = metrics(rows)
     assert dict(java.valueCounts()) == ours.values
     assert dict(java.nullValueCounts()) == ours.nulls
-    for theirs, held in ((java.lowerBounds(), ours.lower), (java.upperBounds(), ours.upper)):
-        assert {key: _of_buffer(theirs[key]) for key in theirs} == held
+    lower, upper = (
+        {key: _of_buffer(found[key]) for key in found} for found in (java.lowerBounds(), java.upperBounds())
+    )
+    assert lower == ours.lower
+    # Java's upper bound leaves NaN out, and DuckDB and Spark find NaN above every number: ours is none then.
+    assert {key: bound for key, bound in upper.items() if not ours.nans.get(key)} == ours.upper
 
 
 def _of_buffer(buffer: Any) -> bytes:
