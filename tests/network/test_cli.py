@@ -96,7 +96,7 @@ def test_read_in_every_form(shell: Shell, orders: str, tmp_path: Path) -> None:
 def test_delete_changes_and_lookup(shell: Shell, orders: str, tmp_path: Path) -> None:
     (tmp_path / "gone.csv").write_text("id\n7\n8\n")
     shell("write", orders, str(tmp_path / "gone.csv"), "--delete")
-    assert shell("lookup", orders, "7")[0] == "no such key\n"
+    assert shell("lookup", orders, "7", code=4)[0] == "no such key\n"
     assert json.loads(shell("lookup", orders, "9", "--json")[0])["customer"] == "c2"
     out, err = shell("changes", orders, "--json")
     assert [json.loads(line)["__change"] for line in out.splitlines()].count("-D") == 2
