@@ -133,7 +133,7 @@ ESCAPES: dict[str, tuple[str, ...]] = {
     "lakestore/loading/files.py": ("from_uri",),
     "lakestore/connectors/bridge/config/spec_sources.py": ("unquote", "file:"),  # a user's name in a URL; `file:PATH`
     "lakestore/connectors/bridge/config/spec_file.py": ("file:",),
-    "server/lakestore_server/doctor/bundle.py": ("quote",),  # spellings of a secret that is struck out
+    "server/lakestore_server/doctor/redaction.py": ("quote",),  # spellings of a secret that is struck out
     "server/lakestore_server/host/connections.py": ("unquote",),  # a peer's address as gRPC writes it
 }
 """Files that escape or name something other than a path, and with what."""
