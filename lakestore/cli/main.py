@@ -16,7 +16,6 @@ from lakestore.cli import processor
 from lakestore.cli.profile_option import profile_option
 from lakestore.cli.system_errors import sentence
 from lakestore.errors import LakestoreError
-from lakestore.model.terminal_text import terminal_text
 from lakestore.wire import tracing
 
 FAILED, INTERRUPTED = 1, 130
@@ -190,6 +189,8 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
 
 def _failed(error: Exception, *, as_json: bool) -> int:
     """The exit code of an error, which goes to stderr: one sentence, or an object."""
+    from lakestore.model.terminal_text import terminal_text  # the list of commands loads nothing
+
     if isinstance(error, click.ClickException) and not as_json:
         usage = io.StringIO()
         error.show(usage)

@@ -32,7 +32,7 @@ OWNERS: dict[str, Any] = {
 }
 """Names in messages to what they stand for."""
 CHAINED = (ls.Lake, ls.Table, Snapshot, ls.Scan, ls.ChangeBatch)
-OTHERS = {"show", "load_table", "collect", "rewrite_data_files", "format"}
+OTHERS = {"show", "load_table", "collect", "rewrite_data_files", "format", "load", "option"}
 """Methods of other engines, behind a call or a name of theirs."""
 CALL = re.compile(r"(?:\b([A-Za-z_]\w*)|[\])\"'])?\.([a-z_]+)\(")
 
