@@ -120,12 +120,12 @@ def _summed(table: str, told: list[dict[str, Any]], token: str) -> dict[str, Any
 
 
 def _types(kinds: Sequence[str]) -> dict[str, str]:
-    """Columns to the names of their types, from options such as `id=uint64`."""
+    """Columns to the names of their types, from options such as `id=int32`."""
     types: dict[str, str] = {}
     for text in kinds:
         column, sign, kind = text.partition("=")
         if not column or not sign:
-            raise Invalid(f"--type takes COLUMN=TYPE, such as id=uint64, unlike {text!r}")
+            raise Invalid(f"--type takes COLUMN=TYPE, such as id=int32, unlike {text!r}")
         types[column] = canonical(kind)
     return types
 
@@ -139,11 +139,10 @@ def _target(lake: Lake, name: str, source: Source, asked: _Asked) -> tuple[Table
         definition = lake.table(name).definition
     except NotFound as error:
         if not asked.keys and not asked.create:
-            tables = [table.name for table in lake.tables()]
+            hint = meant(name, [table.name for table in lake.tables()])
             raise NotFound(
-                f"table {name} does not exist{meant(name, tables)}"
-                f"{';' if meant(name, tables) else ':'} give --key COLUMN to make a primary-key table, --create for a"
-                " log table"
+                f"table {name} does not exist{hint}{';' if hint else ':'} give --key COLUMN to make a primary-key"
+                " table, --create for a log table"
             ) from error
     else:
         for column, kind in asked.types.items():

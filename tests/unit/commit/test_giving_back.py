@@ -20,7 +20,7 @@ from lakestore_server.commit.request import Request
 from tests.support.served import Served
 
 SCHEMA = pa.schema([("of", pa.int64()), ("id", pa.int64()), ("v", pa.int64())])
-ROWS, BATCHES, COMMITS = 100, 60, 100
+ROWS, BATCHES, COMMITS = 100, 60, 200
 LONG = 30.0
 
 
@@ -65,6 +65,6 @@ def test_every_row_has_all_its_values_in_order(merge: str, tmp_path: Path, monke
         for batch in table.changes("earliest", until="now"):
             for row in batch.table.to_pylist():
                 seen.setdefault((row["of"], row["id"]), []).append(row["v"])
-    assert given_back
+    assert len(given_back) > 3
     loads = {(of, id): list(range(BATCHES)) for of in range(3) for id in range(ROWS)}
     assert seen == loads | {(of, 0): list(range(COMMITS)) for of in (3, 4)}
