@@ -180,8 +180,9 @@ def _run(source: Source, query: Query, asked: Statement, tables: Callable[[], Se
     known = tables() if quoted or asked.of_catalog else ()
     named |= {table.name: table.name for table in known if table.name in quoted}
     declared = {table.name for table in known} if asked.of_catalog else set(named)
-    sql_gate.check(engine, asked.text, _rules(asked, query, declared, tables))
-    request = _Request(engine, asked, query, known if asked.of_catalog else (), frozenset(quoted & set(named)))
+    as_one = frozenset(quoted & set(named))
+    sql_gate.check(engine, asked.text, _rules(asked, query, (declared, as_one), tables))
+    request = _Request(engine, asked, query, known if asked.of_catalog else (), as_one)
     if not named and not asked.past:
         found, behind = _answer(request, {}, [])
         return SqlResult(found, "", rows_behind=behind)
@@ -202,11 +203,13 @@ def _run(source: Source, query: Query, asked: Statement, tables: Callable[[], Se
         return SqlResult(found, cut.token if cut else then.token, reads, behind)
 
 
-def _rules(asked: Statement, query: Query, named: set[str], tables: Callable[[], Sequence[Table]]) -> sql_gate.Rules:
+def _rules(
+    asked: Statement, query: Query, names: tuple[set[str], frozenset[str]], tables: Callable[[], Sequence[Table]]
+) -> sql_gate.Rules:
     """The names that the text may use: its tables of the lake, and the lists of `sql_functions`."""
     past = (sql_text.past_name(place, name) for place, (name, _) in enumerate(asked.past))
-    names = frozenset(name.lower() for name in (*named, *past))
-    return sql_gate.Rules(names, files=query.external_access, hint=lambda name: _hint(name, tables))
+    dotted, bare = (frozenset(map(sql_gate.folded, each)) for each in ((*names[0], *past), names[1]))
+    return sql_gate.Rules(dotted, bare, files=query.external_access, hint=lambda name: _hint(name, tables))
 
 
 def _position(engine: Any, text: str) -> str:

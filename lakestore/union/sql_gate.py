@@ -9,7 +9,7 @@ DuckDB's own parser turns the text into a tree: `json_serialize_sql` parses and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -60,10 +60,12 @@ _OPEN_FILES = "a query reads the tables of the lake alone: external_access=True 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The names that one query may use, in lower case."""
+    """The names that one query may use, folded by `folded`."""
 
     tables: frozenset[str] = frozenset()
-    """`database.table` of each table that is registered for the query, and names without a database."""
+    """`database.table` of each table that is registered for the query."""
+    bare: frozenset[str] = frozenset()
+    """Names without a database, and `database.table` names that are registered as one quoted name."""
     functions: frozenset[str] = lists.FUNCTIONS
     table_functions: frozenset[str] = lists.TABLE_FUNCTIONS
     views: bool = True
@@ -72,6 +74,34 @@ class Rules:
     """Whether files and addresses may be read."""
     hint: Callable[[str], str] = field(default=lambda _: "")
     """The end of the error for a table's name that is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The WITH parts that DuckDB finds from one place of a query.
+
+    DuckDB looks for any other name among its tables, and then for a file of that name. So a part is known only where
+    DuckDB knows it: below its WITH, in the parts after it, and in itself if it is recursive.
+    """
+
+    places: Mapping[str, int]
+    """Name of each part of one WITH to its place."""
+    end: int
+    """The parts from this place on are not known yet."""
+    above: _Parts | None = None
+
+    def __contains__(self, name: str) -> bool:
+        parts: _Parts | None = self
+        while parts is not None:
+            if parts.places.get(name, parts.end) < parts.end:
+                return True
+            parts = parts.above
+        return False
+
+
+def folded(name: object) -> str:
+    """A name as DuckDB compares names: it folds the letters A to Z alone."""
+    return str(name).encode(errors="surrogatepass").lower().decode(errors="surrogatepass")
 
 
 def check(engine: Any, text: str, rules: Rules) -> None:
@@ -125,35 +155,36 @@ class _Walk:
 
     def __init__(self, rules: Rules, classes: frozenset[str] = _CLASSES) -> None:
         self._rules, self._classes = rules, classes
-        self._parts: set[str] = set()
-        """Names of WITH parts."""
-        self._tables: list[dict[str, Any]] = []
 
     def query(self, tree: dict[str, Any]) -> None:
-        """Visit every node; names of tables are judged last, when all WITH parts are known."""
-        left: list[Any] = [tree]
+        """Visit every node, each with the WITH parts that it may name."""
+        left: list[tuple[Any, _Parts]] = [(tree, _Parts({}, 0))]
         while left:
-            node = left.pop()
+            node, parts = left.pop()
             if isinstance(node, list):
-                left += node
+                left += [(each, parts) for each in node]
             elif isinstance(node, dict):
-                self._visit(node)
-                left += self._below(node)
-        for table in self._tables:
-            self._check_table(table)
+                self._visit(node, parts)
+                left += self._below(node, parts)
 
-    def _below(self, node: dict[str, Any]) -> Iterator[Any]:
+    def _below(self, node: dict[str, Any], parts: _Parts) -> Iterator[tuple[Any, _Parts]]:
         """The parts of a node. The call of a table function is judged with its table."""
+        inner = parts
+        if "cte_map" in node:
+            entries = node["cte_map"].get("map", ())
+            places = {folded(entry["key"]): place for place, entry in enumerate(entries)}
+            inner = _Parts(places, len(places), parts)
+            for place, entry in enumerate(entries):
+                yield entry["value"], _Parts(places, place, parts)
         for key, value in node.items():
             if key == "function" and node.get("type") == "TABLE_FUNCTION":
-                yield [part for name, part in value.items() if name != "function_name"]
-            elif key == "cte_map":
-                self._parts.update(part["key"].lower() for part in value.get("map", ()))
-                yield value
-            elif isinstance(value, dict | list):
-                yield value
+                yield [part for name, part in value.items() if name != "function_name"], inner
+            elif key == "right" and node.get("type") == "RECURSIVE_CTE_NODE":
+                yield value, _Parts({folded(node.get("cte_name")): 0}, 1, inner)
+            elif key != "cte_map" and isinstance(value, dict | list):
+                yield value, inner
 
-    def _visit(self, node: dict[str, Any]) -> None:
+    def _visit(self, node: dict[str, Any], parts: _Parts) -> None:
         kind = node.get("type")
         if "class" in node:
             if node["class"] not in self._classes:
@@ -169,7 +200,7 @@ class _Walk:
         if kind == "TABLE_FUNCTION":
             self._check_table_function(node["function"])
         elif kind == "BASE_TABLE":
-            self._tables.append(node)
+            self._check_table(node, parts)
         elif kind == "SHOW_REF" and (node.get("show_type") not in _SHOWN or "query" not in node):
             raise _refused("SHOW inside a query")
 
@@ -177,23 +208,23 @@ class _Walk:
         told = node.get("type_info") or {}
         if node["id"] not in _TYPES:
             raise _refused(f"the type {node['id']}")
-        if node["id"] == "UNBOUND" and (told.get("schema") or str(told.get("name")).lower() not in _NAMED_TYPES):
+        if node["id"] == "UNBOUND" and (told.get("schema") or folded(told.get("name")) not in _NAMED_TYPES):
             raise _refused(f"the type {short(str(told.get('name')))}")
 
     def _check_function(self, call: dict[str, Any]) -> None:
-        name = str(call["function_name"]).lower()
+        name = folded(call["function_name"])
         if name not in self._rules.functions:
             raise _unlisted(name, self._rules.functions)
         if name in lists.AGGREGATE_BY_NAME:
-            # x.list_aggregate('sum') has x for a schema, and its arguments are one place further to the left.
+            # t.x.list_aggregate('sum') has t for a catalog and x for a schema: its first argument is the column t.x.
             arguments = call.get("children", ())
-            constant = arguments[1] if len(arguments) > 1 and call.get("schema", "main") == "main" else {}
+            constant = arguments[1] if len(arguments) > 1 and not call.keys() & {"catalog", "schema"} else {}
             value = constant.get("value") or {}
-            if constant.get("class") != "CONSTANT" or str(value.get("value")).lower() not in lists.AGGREGATES:
+            if constant.get("class") != "CONSTANT" or folded(value.get("value")) not in lists.AGGREGATES:
                 raise _refused(f"{name}() without the name of an aggregate as its second argument")
 
     def _check_table_function(self, call: dict[str, Any]) -> None:
-        name = str(call.get("function_name")).lower()
+        name = folded(call.get("function_name"))
         if call.get("class") != "FUNCTION":
             raise _refused("a table function of an unknown form")
         if name in self._rules.table_functions or (self._rules.files and name in lists.FILE_TABLES):
@@ -202,8 +233,8 @@ class _Walk:
             raise Invalid(f"the query failed: {name}() is refused; {_OPEN_FILES}")
         raise _unlisted(name, self._rules.table_functions)
 
-    def _check_table(self, node: dict[str, Any]) -> None:
-        schema, name = str(node.get("schema_name", "")).lower(), str(node.get("table_name", "")).lower()
+    def _check_table(self, node: dict[str, Any], parts: _Parts) -> None:
+        schema, name = folded(node.get("schema_name", "")), folded(node.get("table_name", ""))
         if node.get("catalog_name") or node.get("at_clause"):
             raise _refused(f"the form in which table {short(name)} is named: write database.table")
         if schema:
@@ -219,7 +250,7 @@ class _Walk:
             if name in listed and self._rules.views:
                 return
             raise _refused(f"table {short(name)}")
-        if name not in self._parts and name not in self._rules.tables and not self._rules.files:
+        if name not in parts and name not in self._rules.bare and not self._rules.files:
             raise _absent(node, self._rules, name)
 
 

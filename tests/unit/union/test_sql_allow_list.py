@@ -17,7 +17,7 @@ from lakestore.union import sql_gate
 from lakestore.union.sql_gate import Rules
 from tests.support.served import Served
 
-RULES = Rules(frozenset({"shop.orders", "shop.orders at"}))
+RULES = Rules(frozenset({"shop.orders", "shop.orders at"}), frozenset({"shop.whole"}))
 REFUSED = frozenset().union(*lists.REFUSED.values())
 
 
@@ -75,7 +75,7 @@ def test_bodies_of_listed_macros_and_views_call_listed_functions_only() -> None:
     bodies = _catalog(
         "SELECT lower(function_name), macro_definition FROM duckdb_functions() WHERE function_type='macro'"
     )
-    rules = Rules(frozenset({"duckdb_tables"}))
+    rules = Rules()
     for name, body in bodies:
         if name in lists.FUNCTIONS:
             sql_gate.check(duckdb, f"SELECT {body}", rules)
@@ -149,11 +149,19 @@ STATEMENTS = [
     "MERGE INTO a USING b ON 1",
     "SELECT sum(id) EXPORT_STATE FROM shop.orders", "SELECT 1::regclass", "SELECT '1'::POINTER", "SELECT 'x'::GEOMETRY",
     "SELECT 1::main.mine", "SELECT list_aggregate([1], 'fin' || 'alize')", "SELECT list_aggregate([1], 'finalize')",
-    "SELECT name.list_aggregate('finalize', 'sum') FROM shop.orders", "SELECT * FROM memory.shop.orders",
+    "SELECT name.list_aggregate('finalize', 'sum') FROM shop.orders", "SELECT main.list_aggregate([1], 'sum')",
+    "SELECT t.main.list_aggregate('finalize', 'sum') FROM (SELECT [1] AS main) t",
+    "SELECT * FROM memory.shop.orders",
     "SELECT * FROM '/etc/passwd'", "SELECT * FROM \"x.csv\"", "SELECT * FROM nothing", "SELECT * FROM duckdb_views",
     "SELECT * FROM information_schema.views", "SELECT * FROM pg_catalog.pg_settings", "SELECT * FROM sqlite_master",
     "SELECT * FROM main.duckdb_views", "SELECT * FROM temp.x", "SELECT * FROM duckdb_anything",
     "SELECT *, (WITH duckdb_views AS (SELECT 1) SELECT 1) FROM duckdb_views", "SELECT * FROM (SHOW TABLES)",
+    "SELECT (WITH \"/x.csv\" AS (SELECT 1) FROM \"/x.csv\"), * FROM '/x.csv'", "FROM \"shop.orders\"",
+    "FROM shop.whole",
+    "FROM (WITH \"x.csv\" AS (SELECT 1) FROM \"x.csv\"), 'x.csv'", "WITH \"x.csv\" AS (FROM 'x.csv') FROM \"x.csv\"",
+    "WITH a AS (FROM 'x.csv'), \"x.csv\" AS (SELECT 1) FROM a", "WITH \"é.csv\" AS (SELECT 1) FROM \"É.csv\"",
+    "WITH RECURSIVE a AS (FROM 'x.csv'), \"x.csv\" AS (SELECT 1) FROM a",
+    "WITH RECURSIVE \"x.csv\"(n) AS (FROM 'x.csv' UNION ALL SELECT n + 1 FROM \"x.csv\") FROM \"x.csv\"",
     "SELECT * FROM shop.orders AT (VERSION => 1)", "SELECT DEFAULT", "SELECT", "", "SELECT \0",
 ]  # fmt: skip
 
@@ -167,6 +175,10 @@ def test_a_statement_of_any_other_kind_is_refused(text: str) -> None:
 QUERIES = [
     "SELECT id, sum(id) OVER (PARTITION BY name ORDER BY id) FROM shop.orders WHERE name LIKE 'a%' QUALIFY true",
     "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 5) SELECT * FROM t",
+    "WITH a AS (SELECT 1 x), b AS (WITH a AS (FROM a) FROM a) SELECT (SELECT 1 FROM b WHERE x IN (FROM A)) FROM b",
+    "WITH RECURSIVE a AS (SELECT 1 n UNION ALL SELECT n + 1 FROM (WITH b AS (FROM a) FROM b)), c AS (FROM a) FROM c, a",
+    "WITH a AS (SELECT 1) (SELECT * FROM a UNION ALL FROM a) INTERSECT FROM a", "FROM \"shop.whole\"",
+    "SUMMARIZE WITH q AS (SELECT 1) FROM q", "WITH a AS (SELECT 1 x) FROM (FROM a PIVOT (sum(x) FOR x IN (1)))",
     "FROM shop.orders o ASOF JOIN shop.orders p ON o.id >= p.id",
     "SELECT * EXCLUDE (id) FROM shop.orders TABLESAMPLE 10%",
     "PIVOT shop.orders ON name IN ('a', 'b') USING sum(id)", "UNPIVOT shop.orders ON id, name", "SUMMARIZE shop.orders",

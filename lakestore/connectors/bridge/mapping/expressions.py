@@ -210,7 +210,7 @@ class Expression:
 
     def _check_calls(self) -> None:
         """Refuse what is on no list, as DuckDB's own parser reads the text that runs."""
-        rules = sql_gate.Rules(frozenset({"block"}), functions=_PURE, table_functions=frozenset(), views=False)
+        rules = sql_gate.Rules(bare=frozenset({"block"}), functions=_PURE, table_functions=frozenset(), views=False)
         try:
             sql_gate.check(_duckdb(), self._sql, rules)
         except Invalid as error:
