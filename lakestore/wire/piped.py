@@ -20,6 +20,9 @@ FILE_PART = struct.Struct("<QI")
 """First byte and number of bytes of a part of a file; the file's location follows."""
 FILE_PART_BYTES_MAX = 8 << 20
 FRAME_BYTES_MAX = (1 << 31) - 1
+"""Bytes of a frame of the server's."""
+ASKED_BYTES_MAX = 64 << 20
+"""Bytes of a frame of the process's. Its largest one is a RESULT: 4 M characters, 6 bytes of JSON for each."""
 
 
 class Kind(IntEnum):
@@ -51,10 +54,10 @@ class Frame:
         return HEAD.pack(len(self.payload) + 1, self.kind) + self.payload
 
     @staticmethod
-    def read(exactly: Callable[[int], bytes]) -> Frame:
+    def read(exactly: Callable[[int], bytes], bytes_max: int = FRAME_BYTES_MAX) -> Frame:
         """The next frame, by a function that gives so many bytes; `ValueError` for one that is none."""
         size, kind = HEAD.unpack(exactly(HEAD.size))
-        if not 1 <= size <= FRAME_BYTES_MAX:
+        if not 1 <= size <= bytes_max:
             raise ValueError(f"a frame of {size} bytes")
         return Frame(Kind(kind), exactly(size - 1))
 

@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ import pyarrow as pa
 import pytest
 
 from lakestore.errors import Denied
+from lakestore.lake import places
+from lakestore.lake.manifest_lists import read_list
 from lakestore.limits import Limits
+from lakestore.model import file_uri
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import piped
 from lakestore.wire.piped import Frame, Kind
@@ -171,6 +175,77 @@ def test_a_file_is_opened_for_the_query_whose_plan_leads_to_it(served: Served) -
     assert kinds.count("parquet") == 4
     assert not any("pay" in name for name in files._readers)
     files.close()
+
+
+@pytest.mark.parametrize("to", ["/etc/passwd", "{own}/../../secret/x", "{own}_more/x", "file://{own}/a/../x", "{own}"])
+def test_a_manifest_list_outside_the_tables_folder_is_not_opened(served: Served, tmp_path: Path, to: str) -> None:
+    """A principal with `tier` on one table may name any file of the machine as a file of this table."""
+    plan = served.lake.transport.plan(pb.PlanRequest(tables=["shop.orders"], lease_seconds=60))
+    document = json.loads(places.read(plan.tables[0].metadata_location))
+    for snapshot in document["snapshots"]:
+        snapshot["manifest-list"] = to.format(own=file_uri.to_path(document["location"]))
+    location = str(tmp_path / "copy.metadata.json")
+    Path(location).write_text(json.dumps(document))
+    plan.tables[0].metadata_location = location
+    files = LakeFiles()
+    files.add_plan(plan)
+    for _ in range(2):
+        with pytest.raises(Denied, match="outside the table's folder"):
+            files.answer(Frame(Kind.SIZE, location.encode()))
+    assert list(files._readers) == [location]
+    files.close()
+
+
+def test_manifests_and_data_files_outside_the_tables_folder_are_not_opened(served: Served) -> None:
+    plan = served.lake.transport.plan(pb.PlanRequest(tables=["shop.orders"], lease_seconds=60))
+    files, place = LakeFiles(), plan.tables[0].metadata_location
+    document = json.loads(places.read(place))
+    listed = document["snapshots"][-1]["manifest-list"]
+    manifest = read_list(places.read(listed), listed)[0]
+    readers: dict[str, Any] = {
+        listed: partial(files._list, listed=listed),
+        manifest.path: partial(files._manifest, manifest=manifest),
+    }
+    for name, read in readers.items():
+        with pytest.raises(Denied, match="outside the table's folder"):
+            read("/elsewhere", data=places.read(name))
+        read(document["location"], data=places.read(name))
+    assert any(name.endswith(".parquet") for name in files._readers)
+    files.close()
+
+
+REACHES = """
+import fcntl, json, os, sys
+from lakestore_server.host import sandbox
+sandbox.confine_calls()
+other, (there, here), done = int(sys.argv[1]), os.pipe(), []
+for name, attempt in {
+    "signal": lambda: fcntl.fcntl(there, fcntl.F_SETOWN, other),
+    "number of the signal": lambda: fcntl.fcntl(there, fcntl.F_SETSIG, 9),
+    "sending it": lambda: fcntl.fcntl(there, fcntl.F_SETFL, os.O_ASYNC),
+    "processors": lambda: os.sched_setaffinity(other, {0}),
+    "its own descriptor": lambda: fcntl.fcntl(there, fcntl.F_DUPFD_CLOEXEC, 5),
+    "its own processors": lambda: os.sched_setaffinity(0, {0}),
+}.items():
+    try:
+        attempt()
+        done.append(name)
+    except OSError:
+        pass
+os.write(here, b"x")
+print(json.dumps(done))
+"""
+
+
+@FULL
+def test_seccomp_alone_keeps_signals_and_processors_of_other_processes() -> None:
+    """A pipe with an owner and a signal's number sends SIGKILL to any process of the same user."""
+    with subprocess.Popen(["sleep", "60"]) as other:
+        command = [sys.executable, "-c", REACHES, str(other.pid)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        assert other.poll() is None
+        other.kill()
+    assert json.loads(ran.stdout) == ["its own descriptor", "its own processors"]
 
 
 @FULL

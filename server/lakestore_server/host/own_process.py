@@ -32,12 +32,19 @@ def environment(whole: Mapping[str, str], *, reads_stores: bool = False) -> dict
 
 
 def begun(
-    module: str, *arguments: str, extra: Mapping[str, str] | None = None, reads_stores: bool = False
+    module: str,
+    *arguments: str,
+    extra: Mapping[str, str] | None = None,
+    reads_stores: bool = False,
+    stderr: int | None = None,
 ) -> subprocess.Popen[bytes]:
-    """A process that runs a module, which it finds where this process did; `extra` is added to its environment."""
+    """A process that runs a module, which it finds where this process did; `extra` is added to its environment.
+
+    `stderr` is as of `Popen`: None is this process's own.
+    """
     command: Sequence[str] = [sys.executable, "-Pm", module, *arguments]
     path = os.pathsep.join(folder for folder in sys.path if folder)
     given = environment(os.environ, reads_stores=reads_stores)
     # No threads for sums of matrices: nobody multiplies any, and to begin them takes half of a start.
     given |= {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", **(extra or {})}
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=given)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, bufsize=0, env=given)

@@ -47,6 +47,8 @@ _RET_KILL, _RET_ERRNO, _RET_ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 _LOAD, _EQUAL, _AND, _RETURN = 0x20, 0x15, 0x54, 0x06
 _NR_AT, _ARCH_AT, _ARGS_AT = 0, 4, 16
 _CLONE_THREAD = 0x10000
+_F_COMMANDS = (0, 1, 2, 3, 1030)
+"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC. F_SETOWN and F_SETSIG send any signal to any process."""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
@@ -83,7 +85,7 @@ _DEADLY = frozenset(
     " setns".split()
 )
 """Calls that no query makes: they reach into other processes, or begin other programs."""
-_CHECKED = frozenset("open openat ioctl clone clone3 prctl prlimit64 tgkill".split())
+_CHECKED = frozenset("open openat ioctl clone clone3 prctl prlimit64 tgkill fcntl sched_setaffinity".split())
 """Calls that are judged by their arguments."""
 
 
@@ -251,6 +253,8 @@ def _judged(pid: int) -> Iterator[tuple[str, list[bytes]]]:
     yield "clone", _if_masked(0, _CLONE_THREAD, _CLONE_THREAD, errno.EPERM)
     yield "prctl", _if_masked(0, 0xFFFFFFFF, _PR_SET_NAME, errno.EPERM)
     yield "tgkill", _if_masked(0, 0xFFFFFFFF, pid, errno.EPERM)
+    yield "fcntl", _if_one_of(1, _F_COMMANDS, errno.EPERM)
+    yield "sched_setaffinity", _if_masked(0, 0xFFFFFFFF, 0, errno.EPERM)  # of the calling thread alone
     # prlimit64 may ask for a limit, not set one: its third argument is a null pointer.
     yield "prlimit64", _if_masked(2, 0xFFFFFFFF, 0, errno.EPERM)
     yield "clone3", [_instruction(_RETURN, _RET_ERRNO | errno.ENOSYS)]  # glibc goes back to clone
@@ -270,6 +274,16 @@ def _if_masked(argument: int, mask: int, wanted: int, refusal: int) -> list[byte
         _instruction(_EQUAL, wanted, 0, 1),
         _instruction(_RETURN, _RET_ALLOW),
         _instruction(_RETURN, _RET_ERRNO | refusal),
+    ]
+
+
+def _if_one_of(argument: int, values: Sequence[int], refusal: int) -> list[bytes]:
+    """Allow a call if the lower half of an argument is one of a few values."""
+    return [
+        _instruction(_LOAD, _ARGS_AT + 8 * argument),
+        *(_instruction(_EQUAL, value, len(values) - place, 0) for place, value in enumerate(values)),
+        _instruction(_RETURN, _RET_ERRNO | refusal),
+        _instruction(_RETURN, _RET_ALLOW),
     ]
 
 

@@ -1,7 +1,9 @@
 """The files of the lake that one query may read: those that its plans lead to, and no other file of the warehouse.
 
 A plan names a metadata file and a snapshot. The metadata file names the snapshot's manifest list, the list names
-manifests, and manifests name data files and delete files. A file is opened once a file above has named it.
+manifests, and manifests name data files and delete files. A file is opened once a file above has named it, and if it
+lies in the table's own folder: whoever commits to a table of the catalog chooses these names, and must not have the
+server read other tables, or files of its machine, for a viewer.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from lakestore.lake.manifest_lists import Manifest, read_list
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import piped
 from lakestore.wire.piped import Frame, Kind
+from lakestore_server.iceberg import locations
 
 _OPEN_MAX = 16
 _GZIP = b"\x1f\x8b"
@@ -39,8 +42,8 @@ class LakeFiles:
     def add_plan(self, plan: pb.PlanAnswer) -> None:
         """Admit the metadata files of a plan that the server made for the query."""
         for table in plan.tables:
-            if table.metadata_location:
-                self._admit([table.metadata_location], partial(self._metadata, table.snapshot_id))
+            if place := table.metadata_location:
+                self._readers.setdefault(place, partial(self._metadata, table.snapshot_id))
 
     def answer(self, frame: Frame) -> Frame:
         """The answer to SIZE or READ; `Denied` for a file that nothing has named."""
@@ -74,27 +77,30 @@ class LakeFiles:
             stream = filesystem.open_input_file(path)
             if len(self._open) >= _OPEN_MAX:
                 self._open.popitem(last=False)[1].close()
-            reader, self._readers[location] = self._readers[location], None
-            if reader is not None:
+            if (reader := self._readers[location]) is not None:
                 reader(stream.read_at(stream.size(), 0))
+                self._readers[location] = None
         self._open[location] = stream
         return stream
 
-    def _admit(self, locations: Iterable[str], reader: Reader | None = None) -> None:
-        for location in locations:
-            self._readers.setdefault(location, reader)
+    def _admit(self, folder: str, names: Iterable[str], reader: Reader | None = None) -> None:
+        for name in names:
+            if not locations.is_file_of(name, folder):
+                raise Denied("a file of this table's lake lies outside the table's folder: a query does not read it")
+            self._readers.setdefault(name, reader)
 
     def _metadata(self, number: int, data: bytes) -> None:
         document = orjson.loads(gzip.decompress(data) if data.startswith(_GZIP) else data)
+        folder = document["location"]
         for snapshot in document.get("snapshots", ()):
             if snapshot["snapshot-id"] == number:
-                location = snapshot["manifest-list"]
-                self._admit([location], partial(self._list, location))
+                listed = snapshot["manifest-list"]
+                self._admit(folder, [listed], partial(self._list, folder, listed))
 
-    def _list(self, location: str, data: bytes) -> None:
-        for manifest in read_list(data, location):
-            self._admit([manifest.path], partial(self._manifest, manifest))
+    def _list(self, folder: str, listed: str, data: bytes) -> None:
+        for manifest in read_list(data, listed):
+            self._admit(folder, [manifest.path], partial(self._manifest, folder, manifest))
 
-    def _manifest(self, manifest: Manifest, data: bytes) -> None:
+    def _manifest(self, folder: str, manifest: Manifest, data: bytes) -> None:
         entries = Entries(data, manifest)
-        self._admit(entries.paths(np.arange(len(entries))))
+        self._admit(folder, entries.paths(np.arange(len(entries))))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json as json_text
 import logging
+import os
 import signal
 import subprocess
 import time
@@ -46,6 +47,10 @@ TEXT_CHARS_MAX = 64 << 10
 END_SECONDS = 2.0
 RECHECK_SECONDS = 1.0
 """Time between two checks of the rights to what a query has read."""
+STREAMS_MAX = 1_000
+"""Streams that one query holds open. Each one keeps an RPC of the server's waiting."""
+ERRORS_BYTES_MAX = 64 << 10
+"""Bytes that are logged of a process's standard error: as many as a pipe holds."""
 GRACE_SECONDS = 5.0
 """Silence of a process beyond the time of a query."""
 
@@ -153,7 +158,8 @@ class Query:
 
     def answer(self) -> dict[str, Any]:
         """The answer, as the page is sent it; in a thread."""
-        self._process = process = own_process.begun(_CONFINED, _WORKER, *WALLS, extra={"OMP_NUM_THREADS": "2"})
+        extra = {"OMP_NUM_THREADS": "2"}
+        self._process = process = own_process.begun(_CONFINED, _WORKER, *WALLS, extra=extra, stderr=subprocess.PIPE)
         try:
             if self._why:
                 process.kill()
@@ -170,6 +176,16 @@ class Query:
             self._files.close()
             process.kill()
             ended(process, END_SECONDS)
+            self._log_errors(process)
+
+    def _log_errors(self, process: subprocess.Popen[bytes]) -> None:
+        """Log what the process wrote to its standard error, a pipe: code in it could forge lines of the log."""
+        assert process.stderr is not None
+        with process.stderr as pipe:
+            os.set_blocking(pipe.fileno(), False)
+            said = pipe.read(ERRORS_BYTES_MAX)
+        if said:
+            log.warning("the process of a query wrote %s", ascii(said.decode(errors="replace")))
 
     def _question(self) -> bytes:
         hello = pb.HelloAnswer(release=RELEASE, protocol_min=rpc.PROTOCOL_MIN, protocol=rpc.PROTOCOL)
@@ -184,7 +200,7 @@ class Query:
     def _served(self, pipe: BoundedPipe) -> dict[str, Any]:
         """The result of the process, whose calls are answered until then."""
         while True:
-            frame = Frame.read(partial(exactly, pipe))
+            frame = Frame.read(partial(exactly, pipe), piped.ASKED_BYTES_MAX)
             if frame.kind is Kind.RESULT:
                 found: dict[str, Any] = json_text.loads(frame.payload)
                 return found
@@ -208,6 +224,10 @@ class Query:
         if frame.kind in (Kind.SIZE, Kind.READ):
             return self._files.answer(frame)
         if frame.kind is Kind.OPEN:
+            if len(self._streams) >= STREAMS_MAX:
+                raise Exhausted(
+                    f"the query reads {STREAMS_MAX:,} parts of tables at once, the limit: name fewer tables"
+                )
             number = next(self._numbers)
             self._streams[number] = self.reads.rows(*piped.parted(frame.payload))
             return Frame(Kind.ANSWER, piped.NUMBER.pack(number))

@@ -6,13 +6,17 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import Any
 
-from lakestore.errors import Denied, LakestoreError
+from lakestore.errors import Denied, Exhausted, LakestoreError
 from lakestore.wire import rpc
 from lakestore_server.access.admission import Admission, RpcCall
 from lakestore_server.access.callers import Caller
 from lakestore_server.edge.rpc_dispatch import parsed
 from lakestore_server.service import Service
 
+ASKED_BYTES_MAX = 64 << 20
+"""Bytes of the requests of one query that name different tables: they are kept for as long as it runs."""
+CALL_BYTES = 2_000
+"""Memory of a call that is kept, beside its request."""
 READS = rpc.READS - {"Changes", "ChangeRanges", "Audit"} | {"RenewLease", "ReleaseLease"}
 """RPCs that a query may make."""
 
@@ -67,6 +71,7 @@ class Reads:
         self._rpcs, self._caller = rpcs, caller
         self._calls = {("", ""): rpcs.begun(caller, "Plan")}
         """By RPC and the tables that it names. The first one has no request and stands for the caller's token."""
+        self._asked_bytes = 0
 
     def read(self, name: str, data: bytes) -> bytes:
         """The bytes of an answer to the bytes of a request that the query made."""
@@ -74,20 +79,28 @@ class Reads:
         call = self._rpcs.begun(self._caller, name)
         answer: bytes = self._rpcs.answer(call, name, request).SerializeToString()
         call.follow()
-        self._calls[name, _tables_text(request)] = call
+        self._keep(name, request, call, len(data))
         return answer
 
     def rows(self, name: str, data: bytes) -> Generator[bytes]:
         """The same of an RPC with many answers, or `Denied` at once."""
         request = self._request(name, data)
         call = self._rpcs.begun(self._caller, name)
-        self._calls[name, _tables_text(request)] = call
+        self._keep(name, request, call, len(data))
         return self._encoded(self._rpcs.stream(call, name, request))
 
     def recheck(self) -> None:
         """Raise if the caller has lost the right to anything that was read, or its token."""
         for call in list(self._calls.values()):
             call.recheck()
+
+    def _keep(self, name: str, request: Any, call: RpcCall, size: int) -> None:
+        """Keep a call, to ask for its right again. Of calls that name the same tables the newest stands for all."""
+        key = name, _tables_text(request)
+        self._asked_bytes += 0 if key in self._calls else size + CALL_BYTES
+        if self._asked_bytes > ASKED_BYTES_MAX:
+            raise Exhausted(f"the query asked for tables in more than {ASKED_BYTES_MAX:,} bytes of requests")
+        self._calls[key] = call
 
     @staticmethod
     def _encoded(items: Generator[Any]) -> Generator[bytes]:
@@ -102,6 +115,6 @@ class Reads:
 
 
 def _tables_text(request: Any) -> str:
-    """The tables that a request names, as a key: of calls that name the same ones the newest stands for all."""
+    """The tables that a request names, as a key."""
     said = (getattr(request, field, "") for field in ("table", "table_uuid", "tables"))
     return repr([value if isinstance(value, str) else list(value) for value in said])

@@ -1,0 +1,96 @@
+"""The server's end of the pipe to a query's process bounds what an attacker in the process may send."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from lakestore.errors import Exhausted
+from lakestore.limits import Limits
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import piped
+from lakestore.wire.piped import Frame, Kind
+from lakestore_server.edge.console import queries, rpcs
+from lakestore_server.edge.console.queries import Query
+from lakestore_server.host import own_process
+from lakestore_server.host.bounded_pipe import BoundedPipe
+
+
+class Calls:
+    """RPCs that answer with nothing."""
+
+    def begun(self, _caller: object, _name: str) -> Any:
+        return SimpleNamespace(follow=lambda: None, recheck=lambda: None)
+
+    def parsed(self, _name: str, data: bytes) -> pb.PlanRequest:
+        return pb.PlanRequest.FromString(data)
+
+    def answer(self, _call: object, _name: str, _request: object) -> pb.PlanAnswer:
+        return pb.PlanAnswer()
+
+    def stream(self, _call: object, _name: str, _request: object) -> Generator[Any]:
+        yield pb.PlanAnswer()
+
+
+class Sent:
+    """A pipe with these bytes, which notes how many the server asked for at once."""
+
+    def __init__(self, data: bytes) -> None:
+        self._left, self.most = data, 0
+
+    def read(self, size: int) -> bytes:
+        self.most = max(self.most, size)
+        part, self._left = self._left[:size], self._left[size:]
+        return part
+
+
+@pytest.fixture
+def query() -> Query:
+    caller = SimpleNamespace(counted_as="viewer")
+    return Query(cast("Any", Calls()), cast("Any", caller), Limits(), "SELECT 1", cast("Any", None))
+
+
+def test_a_frame_is_refused_by_its_length_before_it_is_read(query: Query) -> None:
+    pipe = Sent(piped.HEAD.pack(piped.ASKED_BYTES_MAX + 1, Kind.RESULT) + b"x" * 100)
+    with pytest.raises(ValueError, match="a frame of"):
+        query._served(cast("BoundedPipe", pipe))
+    assert pipe.most == piped.HEAD.size
+
+
+def test_a_query_holds_so_many_streams_open(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "STREAMS_MAX", 3)
+    opening = Frame(Kind.OPEN, piped.called("Fetch", pb.PlanRequest(tables=["a.b"]).SerializeToString()))
+    numbers = [query._called(opening).payload for _ in range(3)]
+    assert query._called(opening).kind is Kind.FAILED
+    query._called(Frame(Kind.CLOSE, numbers[0]))
+    assert query._called(opening).kind is Kind.ANSWER
+
+
+def test_a_query_names_so_many_tables_in_its_requests(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpcs, "ASKED_BYTES_MAX", 5 * (rpcs.CALL_BYTES + 8))
+    for _ in range(100):
+        query.reads.read("Plan", pb.PlanRequest(tables=["a.b"]).SerializeToString())
+    for number in range(4):
+        query.reads.read("Plan", pb.PlanRequest(tables=[f"a.c{number}"]).SerializeToString())
+    with pytest.raises(Exhausted, match="requests"):
+        query.reads.read("Plan", pb.PlanRequest(tables=["a.d"]).SerializeToString())
+
+
+def test_what_the_process_says_is_logged_as_one_line(
+    query: Query, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The process writes into a pipe, not into the server's log or terminal."""
+    begun = own_process.begun
+    monkeypatch.setattr(
+        own_process, "begun", lambda *_, **given: begun("tests.support.loud_process", stderr=given.get("stderr"))
+    )
+    with caplog.at_level(logging.WARNING, "lakestore.console"), pytest.raises(Exception, match="has ended"):
+        query.answer()
+    (record,) = caplog.records
+    assert r"\x1b]0;owned\x07\n2026 INFO all is well" in record.getMessage()
+    assert "\n" not in record.getMessage()
+    assert "owned" not in capfd.readouterr().err
