@@ -101,8 +101,8 @@ _SECRETS = tuple(
         r"[ \t]*[:=](?=[ \t]*(?P<value>[^\s\"'][^\n]*))",
         # name=value and "name": "value", anywhere
         rf"(?<![\w.-])[\w.-]{{0,99}}{_NAME}[\w.-]{{0,99}}\\?[\"']?\s*[:=](?=\s*(?P<value>{_QUOTED} | [^\s\"',;&]+))",
-        # --name value
-        rf"(?<![\w.-])--[\w-]{{0,99}}{_NAME}[\w-]{{0,99}}[ \t](?=[ \t]*(?P<value>{_QUOTED} | \S+))",
+        # --name value, also as a list of arguments
+        rf"(?<![\w.-])--[\w-]{{0,99}}{_NAME}[\w-]{{0,99}}(?:[ \t]|[\"']\s*,)(?=\s*(?P<value>{_QUOTED} | \S+))",
         # a header of two words, a tuple, a tag, a name in a URL's escapes, a sentence
         r"\b(?:authorization|cookie)\\?[\"']?\s*[:=]\s*[\"']?(?P<value>[^\n\"']+)",
         rf"[\"']{_NAME}[\"']\s*,\s*(?P<value>{_QUOTED})",
@@ -110,7 +110,7 @@ _SECRETS = tuple(
         rf"{_NAME}\w{{0,99}}%3D(?P<value>[^\s&]+)",
         r"\bpass(?:word|phrase)[ ]+(?:is[ ]+)?(?P<value>[^\s:=]+)",
         # an Authorization header
-        r"\b(?:bearer|basic)\s(?=\s*(?P<value>[^\s\"',;]+))",
+        r"\b(?:bearer|basic|negotiate)\s(?=\s*(?P<value>[^\s\"',;]+))",
         # user:password@ of a URL; a slash in the password is none of a path behind a port
         r"(?<![\w.+-])[\w.+-]{1,99}:(?P<value>[^\s/@:\"']{1,999})@(?=[\w.-])",
         r"""(?<![a-z0-9+.-])[a-z0-9+.-]+://
@@ -121,6 +121,7 @@ _SHAPES = re.compile(
     r"""(?P<value>\blakestore_(?=[\w-]*[A-Z])[\w-]{43}(?![\w-])   # a token, as `lakestore token` makes it
       | \beyJ[\w-]{8,}\.[\w-]+\.[\w-]*                           # an access token
       | \b(?:AKIA|ASIA)[0-9A-Z]{16}\b                            # an access key of AWS
+      | (?<![\w.:/+-])(?=[\w+/-]*[a-z])(?=[\w+/-]*[A-Z])(?=[\w+/-]*\d)[A-Za-z\d][\w+/-]{19,}={0,2}   # as drawn
       | -----BEGIN\ [A-Z0-9 ]*-----[\s\S]*?(?:-----END\ [A-Z0-9 ]*-----|\Z)
       | \A(?:(?!-----BEGIN)[\s\S])*?-----END\ [A-Z0-9 ]*-----)   # of a log that was cut in its middle
     """,

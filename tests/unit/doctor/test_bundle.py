@@ -48,6 +48,9 @@ TEXTS = [
     f"<password>{SECRET}</password>",
     f"-----BEGIN CERTIFICATE-----\n{SECRET}\n-----END CERTIFICATE-----",
     f"amqp://user:{SECRET}@host",
+    f"['lakestore', '--token', '{SECRET}']",
+    f'["serve", "--sasl-password", "{SECRET}"]',
+    f"Negotiate {SECRET}",
 ]
 ALONE = [
     f"\npassword: correct horse {SECRET}",
@@ -77,8 +80,11 @@ def test_the_end_of_a_key_whose_begin_was_cut_off_is_masked() -> None:
 
 @pytest.mark.parametrize(
     "secret",
-    [f"lakestore_{'aB3_' * 10}abc", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.c2ln", "AKIAIOSFODNN7EXAMPLE"],
-)
+    [f"lakestore_{'aB3_' * 10}abc", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.c2ln", "AKIAIOSFODNN7EXAMPLE",
+     "ghp_16C7e42F292c6912E7710c838347Ae178B4a", "xoxb-2345678901-abcdefGHIJKL", "sk_live_4eC39HqLyjWDarjtT1zdp7dc",
+     "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj",
+     "AZaz09+/AZaz09+/AZaz09=="],
+)  # fmt: skip
 def test_a_secret_that_is_known_by_its_looks_is_masked_anywhere(secret: str) -> None:
     assert redaction.masked(f"a call with {secret}, refused", {}) == "a call with ********, refused"
 
@@ -106,7 +112,9 @@ def test_values_of_this_process_are_masked_wherever_they_are() -> None:
 
 
 def test_texts_that_hold_no_secret_are_left_alone() -> None:
-    text = "lakestore_rows_total 12\nhttp://localhost:7341/iceberg lsn=4 table=shop.orders key_columns 2\n"
+    text = "/data/Lake1/warehouse/Shop-orders/00003-49cb14cd-c74d-4920-a29f-89083c9a2df4.metadata.json\n"
+    text += "Linux-6.18.44-fc-x86_64-with-glibc2.36 2026-11-26T17:16:14Z lakestore.v1.Lakestore/ListDroppedTables\n"
+    text += "lakestore_rows_total 12\nhttp://localhost:7341/iceberg lsn=4 table=shop.orders key_columns 2\n"
     assert redaction.masked(text, {}) == text
 
 
