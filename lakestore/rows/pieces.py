@@ -49,8 +49,8 @@ def check_row(table: str, batch: pa.RecordBatch, row: int, message_bytes: int) -
     """`Invalid` if a single row, the `row`th that was given, has no room in a message."""
     if batch.num_rows == 1 and batch.nbytes > message_bytes - OVERHEAD_BYTES:
         raise Invalid(
-            f"table {table}: row {row} takes {batch.nbytes} bytes, more than the {message_bytes} of one message: raise"
-            " message_bytes at the server, or keep large values elsewhere"
+            f"table {table}: row {row} takes {batch.nbytes:,} bytes, and one message of {message_bytes:,} has room for"
+            f" {message_bytes - OVERHEAD_BYTES:,}: raise message_bytes at the server, or keep large values elsewhere"
         )
 
 
@@ -58,6 +58,7 @@ def check_commit(nbytes: int, message_bytes: int) -> None:
     """`Invalid` if the rows of one commit, which go together or not at all, have no room in a message."""
     if nbytes > message_bytes - OVERHEAD_BYTES:
         raise Invalid(
-            f"the rows of this commit take {nbytes} bytes, more than the {message_bytes} of one message: write them in"
-            " several commits, as table.writer() does by itself, or raise message_bytes at the server"
+            f"the rows of this commit take {nbytes:,} bytes, and one message of {message_bytes:,} has room for"
+            f" {message_bytes - OVERHEAD_BYTES:,}: write them in several commits, as table.writer() does by itself, or"
+            " raise message_bytes at the server"
         )

@@ -406,7 +406,7 @@ def test_a_block_that_fails_leaves_no_parts_and_an_old_server_gets_a_message(
         assert found[0] > 1
         assert (served.engine.parts.count, files(served)) == (0, [])
         monkeypatch.setattr(client_parts, "has_parts", lambda server: False)
-        with pytest.raises(Invalid, match="of one message"), lake.commit() as commit:
+        with pytest.raises(Invalid, match="one message of"), lake.commit() as commit:
             commit.append("a.log", many)
         assert values(served) == []
 
