@@ -179,10 +179,11 @@ def _run(source: Source, query: Query, asked: Statement, tables: Callable[[], Se
     quoted = {name for name in sql_text.bare_names(asked.tree) if _DOTTED.fullmatch(name)}
     known = tables() if quoted or asked.of_catalog else ()
     named |= {table.name: table.name for table in known if table.name in quoted}
-    declared = {table.name for table in known} if asked.of_catalog else set(named)
+    dotted = {table.name for table in known} if asked.of_catalog else set(named)
     as_one = frozenset(quoted & set(named))
-    sql_gate.check(engine, asked.text, _rules(asked, query, (declared, as_one), tables))
-    request = _Request(engine, asked, query, known if asked.of_catalog else (), as_one)
+    sql_gate.check(engine, asked.text, _rules(asked, query, (dotted, as_one), tables))
+    declared = sorted(known, key=lambda table: table.name not in asked.names) if asked.of_catalog else ()
+    request = _Request(engine, asked, query, declared, as_one)
     if not named and not asked.past:
         found, behind = _answer(request, {}, [])
         return SqlResult(found, "", rows_behind=behind)
@@ -317,7 +318,8 @@ def _answered(
             alias = f"{SYSTEM_PREFIX}lakestore_{number}"
             _register(connection, name, alias, rows)
             if name in request.quoted:
-                connection.execute(f'CREATE VIEW "{name}" AS SELECT * FROM {name}')  # noqa: S608
+                database, short = name.split(".")
+                connection.execute(f'CREATE VIEW "{name}" AS FROM {sql_catalog.CATALOG}."{database}"."{short}"')
         if query.started is not None:
             query.started(stop)
         found = _executed(connection, text, query.params)
@@ -369,8 +371,9 @@ def _register(connection: Any, name: str, alias: str, rows: Rows) -> None:
     database, short = name.split(".")
     connection.register(alias, rows)
     names = ", ".join('"' + column.replace('"', '""') + '"' for column in rows.columns)
-    connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{database}"')
-    connection.execute(f'CREATE VIEW "{database}"."{short}" AS SELECT {names} FROM {alias}')  # noqa: S608
+    schema = f'{sql_catalog.CATALOG}."{database}"'
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+    connection.execute(f'CREATE VIEW {schema}."{short}" AS SELECT {names} FROM {alias}')  # noqa: S608
 
 
 def _utc(table: pa.Table) -> pa.Table:

@@ -171,3 +171,21 @@ def test_rows_are_deleted_by_such_conditions(lake: Lake) -> None:
     assert asked == 3
     assert orders.delete(where=condition).result.deleted == asked
     assert orders.scan(where=condition).count() == 0
+
+
+_ODD_NAMES = ["memory.m", "temp.t", "system.s", "main.x", "information_schema.tables", "pg_catalog.a", "Shop.Orders"]
+
+
+@pytest.mark.parametrize("name", _ODD_NAMES)
+def test_a_table_that_is_called_as_something_of_duckdb_s_hides_no_other(lake: Lake, name: str) -> None:
+    """Whoever may create it must not take SHOW TABLES and DESCRIBE away from all who see it."""
+    lake.create_table(name, pa.schema([("other", pa.int64())])).append([{"other": 1}])
+    shown = [(row["database"].lower(), row["table"].lower()) for row in lake.sql("SHOW TABLES").to_pylist()]
+    assert ("shop", "orders") in shown
+    assert _one(lake, "SELECT count(*) FROM shop.orders") == 6
+    assert [row["column_name"] for row in lake.sql("DESCRIBE shop.orders").to_pylist()] == ["id", "who", "amount"]
+    assert _one(lake, "SELECT count(*) FROM information_schema.tables WHERE table_name = 'events'") == 1
+    if name in ("temp.t", "system.s", "main.x", "Shop.Orders"):
+        assert _one(lake, f'SELECT count(*) FROM "{name}"') == 1
+    if name == "Shop.Orders":
+        assert [row["column_name"] for row in lake.sql("DESCRIBE Shop.Orders").to_pylist()] == ["other"]
