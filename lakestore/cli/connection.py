@@ -55,6 +55,12 @@ def asked_for(address: str) -> Target:
     return found if found.server == address else target(address, profile, token, tls)
 
 
+def named_token(context: click.Context) -> str | None:
+    """The token in the file that `--token-file` names; None if the command line has no such option."""
+    file = context.meta.get(_META, {}).get("token_file")
+    return token_in(file)() if file else None
+
+
 def shown(address: str) -> Credentials:
     """The credentials that this command's options, its profile and the environment give."""
     return asked_for(address).credentials()

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from lakestore.cli.connection import asked_for, json_option, server_option
+from lakestore.cli.connection import asked_for, json_option, named_token, server_option
 from lakestore.cli.output import emit, emit_json, emit_text
 from lakestore.cli.profile_option import PROFILE_META, profile_option
 from lakestore.client import profile_file
@@ -47,13 +47,14 @@ def _new_profile(command: Any) -> Any:
 def login(context: click.Context, server: str, as_json: bool) -> None:
     """Ask for your token, check it against the server, and keep both under the name of --profile.
 
-    The token is not shown while you type; from a pipe it is the first line. It is kept in a file that you alone can
-    read, and the server becomes the profile's; the first profile is the one that is taken where none is named.
+    The token is read from --token-file. Without it you type the token, which is not shown, or a pipe's first line is
+    taken. The token is kept in a file that you alone can read. The server becomes the profile's. The first profile is
+    the default one.
     """
     name = context.meta.get(_LOGIN) or _NAME_DEFAULT
     file = known.file_of_profiles()
     known.read_profiles()  # before the token is asked for: a file that is wrong is mended first
-    token = _typed(name, server)
+    token = named_token(context) or _typed(name, server)
     said = asked_for(server)
     _check(server, token, said.tls)
     token_file = Path("tokens") / name

@@ -125,6 +125,10 @@ def test_login_keeps_a_token_that_the_server_takes(
     assert (kept.read_text(), stat.S_IMODE(kept.stat().st_mode)) == ("good\n", 0o600)
     assert stat.S_IMODE((folder / "profiles.yaml").stat().st_mode) == 0o600
     assert shown == [("localhost:7", "bad"), ("localhost:7", "good")]
+    (folder / "own").write_text("good\n")
+    assert run_command([*command, "--profile", "filed", "--token-file", str(folder / "own")]) == 0
+    assert (folder / "tokens" / "filed").read_text() == "good\n"
+    assert run_command(["logout", "--profile", "filed"]) == 0
     assert _asked(None, "new.one") == ("localhost:7", "good")
     assert _asked() == ("127.0.0.1:1", "")
     capsys.readouterr()
