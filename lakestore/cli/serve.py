@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import threading
 from collections.abc import Mapping
@@ -118,8 +116,6 @@ def _round(outcome: Outcome) -> dict[str, Any]:
 
 
 def _session(server: str, master: str | None, credentials: Credentials) -> Any:
-    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
-        raise Invalid("Spark needs a JDK 17 or newer: install one, or set JAVA_HOME to it")
     try:
         from lakestore.spark import session
     except ModuleNotFoundError as error:

@@ -1,105 +1,28 @@
-"""A Kafka broker of one's own. Its jars come by Maven coordinates, through the Ivy that Spark brings along, once."""
+"""A Kafka broker in a process of its own."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-from xml.sax.saxutils import quoteattr
 
+from lakestore.demo.ivy import fetch
 from lakestore.demo.processes import Process, free_ports
 from lakestore.errors import Unavailable
-from lakestore.release import wheel_with
+from lakestore.java import java
 
 VERSION = "4.3.1"
-FETCH_SECONDS, START_SECONDS, FORMAT_SECONDS = 240.0, 60.0, 60.0
-_COORDINATES = (("org.apache.kafka", "kafka_2.13", VERSION), ("org.slf4j", "slf4j-simple", "1.7.36"))
-_SETTINGS = """<ivysettings><settings defaultResolver="central"/><resolvers>
-<ibiblio name="central" m2compatible="true" usepoms="true"{root}/></resolvers></ivysettings>"""
-_MODULE = """<ivy-module version="2.0"><info organisation="lakestore" module="broker"/>
-<dependencies>{dependencies}</dependencies></ivy-module>"""
-
-
-def java() -> str:
-    """The command that runs Java, as Spark finds it; `Unavailable` where there is none."""
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=str(Path(home) / "bin") if home else None)
-    if found is None:
-        raise Unavailable("there is no Java: install a JDK 17 or newer, or set JAVA_HOME to it")
-    return found
+START_SECONDS, FORMAT_SECONDS = 60.0, 60.0
+_COORDINATES = (f"org.apache.kafka:kafka_2.13:{VERSION}", "org.slf4j:slf4j-simple:1.7.36")
 
 
 def jars() -> Path:
-    """The folder with the broker's jars, fetched once for this environment; `Unavailable` where that fails."""
-    folder = Path(sys.prefix) / "kafka" / VERSION
-    if (folder / ".ready").exists():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as place:
-        fetched = _fetched(Path(place))
-        if (folder / ".ready").exists():  # another process was as far in the meantime, and runs a broker of it
-            return folder
-        (fetched / ".ready").touch()
-        shutil.rmtree(folder, ignore_errors=True)
-        try:
-            fetched.rename(folder)
-        except OSError as error:
-            if not (folder / ".ready").exists():
-                raise Unavailable(f"Kafka's jars cannot be kept in {folder}: {error.strerror}") from error
-    return folder
-
-
-def _fetched(place: Path) -> Path:
-    mirror = os.environ.get("DEFAULT_ARTIFACT_REPOSITORY")  # the variable by which Spark is told of one
-    settings, module = place / "settings.xml", place / "ivy.xml"
-    settings.write_text(_SETTINGS.format(root=f" root={quoteattr(mirror)}" if mirror else ""))
-    wanted = "".join(
-        f'<dependency org="{group}" name="{name}" rev="{version}" conf="default"/>'
-        for group, name, version in _COORDINATES
-    )
-    module.write_text(_MODULE.format(dependencies=wanted))
-    folder = place / "jars"
-    command = [
-        java(), "-jar", str(_ivy()), "-settings", str(settings), "-ivy", str(module), "-cache", str(place / "cache"),
-        "-confs", "default", "-types", "jar", "bundle",
-        "-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]", "-warn",
-    ]  # fmt: skip
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"Kafka's jars were not there after {FETCH_SECONDS:.0f} s") from error
-    if done.returncode or not any(folder.glob("kafka_*.jar")):
-        raise Unavailable(
-            f"Kafka's jars cannot be fetched ({_problem(done.stdout + done.stderr)}): let this machine reach Maven "
-            "Central, or name a mirror in DEFAULT_ARTIFACT_REPOSITORY"
-        )
-    return folder
-
-
-def _problem(said: str) -> str:
-    """The line that tells most of what Ivy says."""
-    lines = [line.strip(" \t:") for line in said.splitlines() if line.strip(" \t:")]
-    telling = [line for line in lines if "not found" in line or "exception" in line.lower()]
-    return next(iter(telling or lines), "Ivy says nothing")
-
-
-def _ivy() -> Path:
-    spark = find_spec("pyspark")
-    if spark is None or spark.origin is None:
-        raise Unavailable(f"Kafka's jars come through Spark: {wheel_with('spark')}")
-    found = sorted((Path(spark.origin).parent / "jars").glob("ivy-*.jar"))
-    if not found:
-        raise Unavailable("Kafka's jars cannot be fetched: Spark has no Ivy")
-    return found[-1]
+    """The folder with the broker's jars; `Unavailable` if they cannot be fetched."""
+    return fetch("kafka", VERSION, _COORDINATES)
 
 
 class Broker:

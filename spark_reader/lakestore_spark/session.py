@@ -22,6 +22,7 @@ from lakestore.client.grpc import connect
 from lakestore.client.profiles import target
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid, Unavailable
+from lakestore.java import set_java_home
 from lakestore.v1.lakestore_pb2 import StatusRequest
 from lakestore_spark.cut_tables import NOW
 from lakestore_spark.source import register
@@ -83,6 +84,7 @@ def session(
         **catalogs,
         **(conf or {}),
     }
+    set_java_home()
     builder = SparkSession.builder.appName(app).master(chosen)
     for name, value in settings.items():
         builder = builder.config(name, value)

@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from jepsen.system.jvm import SHORT_LIVED
-from lakestore.demo.broker import java
+from lakestore.demo.ivy import fetch
 from lakestore.demo.processes import Process, free_ports
-from tests.support.maven import resolved
+from lakestore.java import java
 from tests.support.postgres import DATABASE, USER, Postgres
 
 VERSION = "4.3.0-debezium-3.6.1"
@@ -58,7 +58,7 @@ class Connect:
     def start(self) -> None:
         """Start the process, and wait until its REST port answers."""
         command = [java(), "-Xmx512m", *SHORT_LIVED, f"-Dlog4j2.configurationFile={self._folder / 'log4j2.xml'}"]
-        command += ["-cp", f"{resolved('connect', VERSION, _COORDINATES)}/*", _MAIN]
+        command += ["-cp", f"{fetch('connect', VERSION, _COORDINATES)}/*", _MAIN]
         command.append(str(self._folder / "connect.properties"))
         self._process = Process("Kafka Connect", command, self._folder / "log")
         self._until(lambda: self._asked("GET", "/connectors") is not None)

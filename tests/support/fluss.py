@@ -14,9 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from lakestore.demo.broker import java
+from lakestore.demo.ivy import fetch
 from lakestore.demo.processes import free_ports
-from tests.support.maven import fetched
+from lakestore.java import java
+from tests.support.java_source import compiled
 
 SERVER_VERSION, CLIENT_VERSION = "0.9.1-incubating", "1.0.0"
 START_SECONDS = 60.0
@@ -36,7 +37,7 @@ class FlussError(RuntimeError):
 
 def jars(artifacts: Sequence[str]) -> Path:
     """The folder with the jars of some artifacts."""
-    return fetched("fluss", "-".join(artifacts[0].split(":")[1:]), artifacts)
+    return fetch("fluss", "-".join(artifacts[0].split(":")[1:]), artifacts, transitive=False)
 
 
 class FlussProcess:
@@ -99,7 +100,15 @@ class FlussProducer:
     """A process with Fluss's client and one new table of five columns. A context manager."""
 
     def __init__(self, fluss: FlussProcess, buckets: int) -> None:
-        command = [java(), "-Xmx1g", *_OPTIONS, "-cp", f"{jars(_CLIENT)}/*", str(_PRODUCER), fluss.address]
+        command = [
+            java(),
+            "-Xmx1g",
+            *_OPTIONS,
+            "-cp",
+            compiled(_PRODUCER, jars(_CLIENT)),
+            _PRODUCER.stem,
+            fluss.address,
+        ]
         self._log = fluss.folder / "producer.log"
         deadline = time.monotonic() + START_SECONDS
         while True:  # the coordinator makes no table before it knows of the tablet server

@@ -15,11 +15,12 @@ import orjson
 import pyspark
 
 from jepsen.system.jvm import SHORT_LIVED
-from lakestore.demo.broker import java
+from lakestore.demo.ivy import fetch
+from lakestore.java import java
 from lakestore_server.iceberg.metadata_store import MetadataStore, StoredMetadata
 from lakestore_server.iceberg.schemas import Json
 from lakestore_spark.session import RUNTIME
-from tests.support.maven import fetched
+from tests.support.java_source import compiled
 
 _SOURCE = Path(__file__).with_name("IcebergJudge.java")
 
@@ -28,11 +29,11 @@ class _Judge:
     """The process. It ends with this one."""
 
     def __init__(self) -> None:
-        jars = Path(pyspark.__file__).parent / "jars"
-        path = f"{fetched('iceberg', RUNTIME.rpartition(':')[2], (RUNTIME,))}/*:{jars}/*"
+        iceberg = fetch("iceberg", RUNTIME.rpartition(":")[2], (RUNTIME,), transitive=False)
+        spark = Path(pyspark.__file__).parent / "jars"
         self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [java(), *SHORT_LIVED, "-Xmx256m", "-cp", path, str(_SOURCE)],
+            [java(), *SHORT_LIVED, "-Xmx256m", "-cp", compiled(_SOURCE, iceberg, spark), _SOURCE.stem],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
-import sys
 import tarfile
 import threading
 import time
@@ -17,6 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from jepsen.system.server import free_port
+from lakestore.demo.ivy import fetch
+from lakestore.java import java
 
 VERSION = "2.6.13.Final"
 START_SECONDS = 60.0
@@ -25,23 +25,16 @@ _JSON = "application/vnd.schemaregistry.v1+json"
 
 
 def jar() -> Path:
-    """The registry's jar, with its libraries beside it, fetched once."""
-    folder = Path(sys.prefix) / "registry" / VERSION
-    runner = folder / f"apicurio-registry-app-{VERSION}-runner.jar"
-    if (folder / ".ready").exists():
-        return runner
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise RuntimeError("Maven is needed to fetch the schema registry: install it (mvn)")
-    folder.mkdir(parents=True, exist_ok=True)
-    copy = [maven, "-q", "-B", "dependency:copy", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={folder}"]
-    subprocess.run(copy, check=True, timeout=300, cwd=folder)
+    """The registry's jar, with its libraries beside it."""
+    folder = fetch("registry", VERSION, (_ARTIFACT,), transitive=False, prepare=_unpack)
+    return folder / f"apicurio-registry-app-{VERSION}-runner.jar"
+
+
+def _unpack(folder: Path) -> None:
     packed = next(folder.glob("*.tar.gz"))
     with tarfile.open(packed) as archive:
         archive.extractall(folder, filter="data")
     packed.unlink()
-    (folder / ".ready").touch()
-    return runner
 
 
 class RegistryProcess:
@@ -54,7 +47,7 @@ class RegistryProcess:
         self._log = (folder / "registry.log").open("w")
         settings = {"quarkus.http.port": port, "quarkus.http.host": "127.0.0.1"}
         options = [f"-D{name}={value}" for name, value in settings.items()]
-        command = ["java", "-Xmx256m", *options, "-jar", str(jar())]
+        command = [java(), "-Xmx256m", *options, "-jar", str(jar())]
         self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT, cwd=folder)
         self._wait(folder)
 

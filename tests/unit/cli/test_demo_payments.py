@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from lakestore.demo import broker, kafka_if_possible
+from lakestore.demo import broker, ivy, kafka_if_possible
 from lakestore.demo.broker import jars
 from lakestore.demo.payments import Payments
 from lakestore.errors import Unavailable
@@ -40,15 +41,19 @@ def test_records_fold_to_the_table() -> None:
     assert total == sum(round(float(amount) * 100) for order, _, amount, _ in wanted.values() if order == 0)
 
 
+def no_java() -> str:
+    raise Unavailable("there is no Java")
+
+
 def test_a_broker_that_cannot_be_had_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     said: list[str] = []
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(ivy, "java", no_java)
     assert kafka_if_possible(tmp_path / "kafka", 0, said.append) is None
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     assert kafka_if_possible(tmp_path / "kafka", 0, said.append) is None
     assert said == [
-        "Kafka is left out: there is no Java: install a JDK 17 or newer, or set JAVA_HOME to it",
+        "Kafka is left out: there is no Java",
         f"Kafka is left out: its library is not installed: {wheel_with('kafka')}",
     ]
 
@@ -56,7 +61,7 @@ def test_a_broker_that_cannot_be_had_is_told_in_a_line(monkeypatch: pytest.Monke
 def test_jars_that_cannot_be_fetched_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", "http://127.0.0.1:1/")
-    with pytest.raises(Unavailable, match=r"jars cannot be fetched \(module not found: .*kafka.*\): let this"):
+    with pytest.raises(Unavailable, match=r"jars of kafka cannot be fetched \(module not found: .*kafka.*\): let this"):
         jars()
     assert list((tmp_path / "kafka").iterdir()) == []
 
@@ -65,7 +70,7 @@ def test_jars_that_another_process_fetched_meanwhile_stay(monkeypatch: pytest.Mo
     """A broker may run of them."""
     folder = tmp_path / "kafka" / broker.VERSION
 
-    def fetched(place: Path) -> Path:
+    def retrieve(name: str, coordinates: Sequence[str], place: Path, *, transitive: bool) -> Path:
         folder.mkdir()
         (folder / "theirs.jar").touch()
         (folder / ".ready").touch()
@@ -73,6 +78,6 @@ def test_jars_that_another_process_fetched_meanwhile_stay(monkeypatch: pytest.Mo
         return place / "jars"
 
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(broker, "_fetched", fetched)
+    monkeypatch.setattr(ivy, "retrieve", retrieve)
     assert jars() == folder
     assert (folder / "theirs.jar").exists()

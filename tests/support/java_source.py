@@ -1,0 +1,35 @@
+"""Java sources of tests, compiled by Eclipse's compiler, so that a Java without `javac` is enough."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+
+from jepsen.system.jvm import SHORT_LIVED
+from lakestore.demo.ivy import fetch
+from lakestore.java import java
+
+COMPILER = "3.40.0"
+COMPILE_SECONDS = 120.0
+
+
+def compiled(source: Path, *folders: Path) -> str:
+    """The class path of a source file and the jars in `folders`. Each text of the file is compiled once."""
+    class_path = ":".join(str(jar) for folder in folders for jar in sorted(folder.glob("*.jar")))
+    classes = Path(sys.prefix) / "java-classes" / f"{source.stem}-{zlib.crc32(source.read_bytes()):08x}"
+    if classes.exists():
+        return f"{classes}:{class_path}"
+    compiler = fetch("ecj", COMPILER, (f"org.eclipse.jdt:ecj:{COMPILER}",), transitive=False)
+    classes.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=classes.parent) as place:
+        out = Path(place, "classes")
+        command = [java(), *SHORT_LIVED, "-jar", str(next(compiler.glob("*.jar"))), "-17", "-nowarn", "-proc:none"]
+        command += ["-cp", class_path, "-d", str(out), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        if not classes.exists():  # another process may have compiled it meanwhile
+            out.rename(classes)
+    return f"{classes}:{class_path}"
