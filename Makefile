@@ -15,12 +15,14 @@ SIMULATION_SECONDS = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MI
 SUITE_MINUTES = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MINUTES)) * 0.8 }')
 unexport PYTHONDONTWRITEBYTECODE  # else every server, tool and worker compiles the whole product when it starts
 
-.PHONY: help setup check programs proto demo test long crash jepsen lint format bench growth docs site wheel clean
+.PHONY: help setup develop lock check programs proto demo test long crash jepsen lint format bench growth docs site wheel clean
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-setup: check $(VENV)/.ready $(PB2)  ## make .venv with everything in it, .venv/bin/lakestore included
+setup: check $(VENV)/.ready $(PB2)  ## make .venv with what runs, .venv/bin/lakestore included
+
+develop: setup $(VENV)/.developed  ## add what tests, linters and the documentation need
 
 demo: setup  ## run the whole story once and check it (under three minutes)
 	$(VENV)/bin/lakestore demo $(ARGS)
@@ -31,12 +33,12 @@ test: programs  ## run the tests, two files at a time; ARGS="-k name" picks some
 long: programs  ## the tests that make test leaves out, with new random cases each time
 	LAKESTORE_EXPLORE=1 $(PY) -m pytest -m long $(ARGS)
 
-crash: setup  ## power cuts, kills and flipped bits at every crash point, with many outcomes each (an hour)
+crash: develop  ## power cuts, kills and flipped bits at every crash point, with many outcomes each (an hour)
 	LAKESTORE_EXPLORE=1 LAKESTORE_CRASH_SEEDS=$${SEEDS:-8} LAKESTORE_FLIPS=$${FLIPS:-200} LAKESTORE_MODEL_EXAMPLES=$${EXAMPLES:-300} \
 	$(PY) -m pytest tests/model tests/promises/test_damage_is_found.py tests/unit/index/test_index_faults.py \
 	tests/promises/test_a_full_disk_heals.py tests/promises/test_acknowledged_is_durable.py $(ARGS)
 
-jepsen: setup  ## break it for five minutes, look for anomalies; HOURS=8, SEED=… does a run again, MUTANTS=1
+jepsen: develop  ## break it for five minutes, look for anomalies; HOURS=8, SEED=… does a run again, MUTANTS=1
 ifdef MUTANTS
 	$(PY) -m jepsen mutants $(ARGS)
 else ifdef SEED
@@ -46,24 +48,24 @@ else
 	$(PY) -m jepsen suite --minutes $(SUITE_MINUTES) $(ARGS)
 endif
 
-lint: setup  ## ruff, formatting and mypy
+lint: develop  ## ruff, formatting and mypy
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
 
-format: setup  ## let ruff format and sort imports
+format: develop  ## let ruff format and sort imports
 	$(VENV)/bin/ruff check --select I --fix
 	$(VENV)/bin/ruff format
 
-bench: setup  ## measure ingest, look-ups, tiering and reads
+bench: develop  ## measure ingest, look-ups, tiering and reads
 	$(PY) -m $(if $(filter growth,$(MAKECMDGOALS)),tests.bench.growth.command,tests.bench) $(ARGS)
 
 growth: bench  ## make bench growth: how speed, disk and memory go with the number of keys
 
-docs: setup  ## write the reference pages of docs/ from the code
+docs: develop  ## write the reference pages of docs/ from the code
 	$(PY) -m tests.test_docs
 
-site: setup  ## build the documentation as a site: build/site/index.html
+site: develop  ## build the documentation as a site: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
 
 proto: $(PB2)  ## generate lakestore/v1/*_pb2* from proto/
@@ -75,29 +77,37 @@ wheel: setup  ## build dist/lakestore-….whl, which servers and images install
 clean:  ## remove .venv, generated code and caches
 	rm -rf $(VENV) build dist *.egg-info lakestore/v1/lakestore_pb2* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-check:  ## see whether Python and a JDK are there; on Debian as root the JDK is installed
+check:  ## see whether Python is there; Java comes from a wheel if the machine has none
 	@test -n "$(PYTHON)" || { echo "Lakestore needs Python 3.11 or newer: install python3 (3.11+)" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || test -x $(PY) || \
 		{ echo "Lakestore needs Python's venv module: install python3-venv" >&2; exit 1; }
-	@sh -c '$(JAVA_OK)' || { $(JAVA_INSTALL); sh -c '$(JAVA_OK)'; } || \
-		{ echo "Lakestore needs a JDK 17 or newer: install one, or set JAVA_HOME to it" >&2; exit 1; }
 
-programs: setup  ## see whether Chromium and PostgreSQL are there for tests; on Debian as root they are installed
+programs: develop  ## see whether Chromium and PostgreSQL are there for tests; on Debian as root they are installed
 	@$(PY) -m tests.support.browser && $(PY) -m tests.support.postgres
 
-# The first number of the version, as Spark will find it: JAVA_HOME before PATH.
-JAVA_OK = java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; \
-	major=$$($$java -version 2>&1 | sed -n "s/.*version \"\([0-9]*\).*/\1/p" | head -n 1); \
-	test "$${major:-0}" -ge 17
-JAVA_INSTALL = if test "$$(id -u)" = 0 && test -f /etc/debian_version; then \
-	echo "installing a JDK (apt-get)"; apt-get update -qq >/dev/null; \
-	for jdk in openjdk-17-jdk-headless default-jdk-headless; do \
-	apt-get install -y -qq $$jdk >/dev/null && break; done; fi
+lock: develop  ## write the lock files anew from pyproject.toml, with the pins that they have
+	$(COMPILE) $(RUNNING:%=--extra %) -o requirements.lock
+	$(COMPILE) --all-extras -c requirements.lock -o requirements-dev.lock
+
+RUNNING := spark kafka otel duckdb java checkout
+COMPILE := $(VENV)/bin/uv pip compile -q pyproject.toml --generate-hashes --no-emit-index-url --no-header --no-annotate
+
+# uv asks the public index. Where only pip knows of another one, pip installs the same pins with the same hashes.
+define INSTALL
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@began=$$(date +%s); echo "downloading what $< names"; \
+	{ $(PY) -m pip install -q --disable-pip-version-check "$$(sed -n 's/^\(uv==[0-9.]*\).*/\1/p' $<)" 2>/dev/null && \
+	UV_CACHE_DIR=$(CURDIR)/$(VENV)/.uv $(VENV)/bin/uv pip install -q --python $(PY) -r $< 2>/dev/null || \
+	$(PY) -m pip install -q --disable-pip-version-check -r $<; } && rm -rf $(VENV)/.uv && \
+	echo "installed in $$(($$(date +%s) - began)) s"
+	@touch $@
+endef
 
 $(VENV)/.installed: requirements.lock
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	touch $@
+	$(INSTALL)
+
+$(VENV)/.developed: requirements-dev.lock | $(VENV)/.installed
+	$(INSTALL)
 
 $(PB2): $(PROTO) | $(VENV)/.installed
 	PATH=$(CURDIR)/$(VENV)/bin:$$PATH $(PY) -m grpc_tools.protoc -Iproto \

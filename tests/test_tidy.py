@@ -21,6 +21,7 @@ from lakestore.limits import Limits
 from tests.support import house, spark, syntax
 
 ROOT = Path(__file__).resolve().parent.parent
+RUN_LOCK, DEV_LOCK = ROOT / "requirements.lock", ROOT / "requirements-dev.lock"
 PRODUCT = ("lakestore", "server", "tiering", "spark_reader")
 CODE = (*PRODUCT, "tests", "jepsen", "examples")
 FUNCTION_LINES_MAX = 70
@@ -652,9 +653,17 @@ def test_asserts_are_never_switched_off() -> None:
 
 
 def test_no_address_of_a_package_index_or_absolute_path_is_pinned() -> None:
-    lock = (ROOT / "requirements.lock").read_text()
-    lines = [line for line in lock.splitlines() if line and not line.startswith("#")]
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+", line) for line in lines)
+    for lock in (RUN_LOCK, DEV_LOCK):
+        form = r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+ \\|    --hash=sha256:[0-9a-f]{64}( \\)?"
+        assert all(re.fullmatch(form, line) for line in lock.read_text().splitlines())
+
+
+def test_tests_run_with_the_packages_that_users_get() -> None:
+    assert _pins(RUN_LOCK) <= _pins(DEV_LOCK)
+
+
+def _pins(lock: Path) -> set[str]:
+    return {line for line in lock.read_text().splitlines() if "==" in line}
 
 
 PLANTED: dict[Rule, tuple[str, str]] = {
