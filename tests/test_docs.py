@@ -266,7 +266,7 @@ def test_every_make_target_is_explained_and_those_named_exist() -> None:
     phony = set(" ".join(re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)).split())
     explained = set(re.findall(r"^([a-z]+):.*## ", makefile, re.MULTILINE))
     assert phony == explained
-    assert makefile.count("\n") < 110
+    assert makefile.count("\n") < 120
     readme = (ROOT / "README.md").read_text()
     for target in ("demo", "test", "lint", "bench"):
         assert f"make {target}" in readme
@@ -313,7 +313,14 @@ def test_the_drawing_names_every_room() -> None:
     named = {name for spoken in re.findall(r"`([^`]*)`", told) for name in spoken.split()}
     rooms = {house.room_of(module) for module in house.modules()}
     short = {room.removeprefix("lakestore_server.").replace(".", "/") for room in rooms}
-    files = {"lakestore/errors", "lakestore/evolution", "lakestore/face", "lakestore/release", "lakestore/v1"}
+    files = {
+        "lakestore/errors",
+        "lakestore/evolution",
+        "lakestore/face",
+        "lakestore/java",
+        "lakestore/release",
+        "lakestore/v1",
+    }
     assert sorted(short - named - files) == [], "name it in docs/architecture.md §1"
 
 

@@ -29,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_of_the_documents_is_on_the_site(site: Path) -> None:
     for page in (ROOT / "docs").glob("*.md"):
         assert (site / f"{page.stem}.html").exists(), page.name
-    assert "Streaming lakehouse storage" in (site / "index.html").read_text()
+    assert "Lakestore keeps rows that change" in (site / "index.html").read_text()
 
 
 def test_every_page_is_in_the_navigation(site: Path) -> None:

@@ -20,6 +20,7 @@ FILE_LINES_MAX = 400
 SERVER = "lakestore_server"
 ORDER: dict[str, int] = {
     "lakestore.errors": 0,
+    "lakestore.java": 1,
     "lakestore.release": 0,
     "lakestore.v1": 0,
     "lakestore.model": 1,

@@ -55,7 +55,7 @@ NOT_RUN = {
     (_DEPLOY, "S3_PASSWORD=… PG_PASSWORD=… docker compose -f examples/deploy/compose.yaml up --build"): _CONTAINER,
     ("docs/errors.md", "LakestoreError"): "the tree of errors; tests/test_docs.py holds it against the classes",
     ("docs/operating.md", "lakestore backup /backups/$(date +%s) && rsync -a /backups/ standby:/backups/"): (
-        "copies to another machine; tests/promises/test_backups_restore.py makes backups"
+        "copies to another machine; tests/network/test_cli_paths.py makes backups"
     ),
     **{
         ("docs/quickstart.md", line): "wants a certificate; tests/network/test_security.py has such a server"
