@@ -9,11 +9,20 @@ import pytest
 
 import lakestore as ls
 from lakestore.connectors.bridge.lane.bridge import Bridge
-from tests.support.debezium_shop import DDL
+from tests.support.debezium_shop import COLUMN_STEPS, DDL
 from tests.support.debezium_source import DebeziumSource
 
 pytestmark = pytest.mark.timeout(180)
-TABLES = ("app.kitchen", "app.comp", "app.toast", 'app."MiXed Case"', "app.fence")
+TABLES = (
+    "app.kitchen",
+    "app.comp",
+    "app.toast",
+    'app."MiXed Case"',
+    "app.cleared",
+    "app.keyless",
+    "app.told",
+    "app.fence",
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +57,7 @@ def test_tables_are_equal_after_snapshot_and_changes(source: DebeziumSource, lak
 
 def test_tables_named_by_their_origin_follow_the_schema(source: DebeziumSource, lake: ls.Lake) -> None:
     _run(source, lake, "evolve")
-    for number in range(len(DDL)):
+    for number in range(len(DDL) + COLUMN_STEPS):
         source.shop.alter(number)
         bridge = _run(source, lake, "evolve")
         assert source.differences(lake, "app.evolve") == []

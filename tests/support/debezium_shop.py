@@ -12,6 +12,7 @@ import json
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -161,10 +162,21 @@ create table app.comp (a int, b text, c date, v numeric(12,4), note text, primar
 create table app.toast (id int primary key, n int not null, big text, doc jsonb, raw bytea, words text[]);
 create table app."MiXed Case" ("Id" int primary key, "Some Col" text, "select" int);
 create table app.evolve (id int primary key, name text, qty int);
+create table app.cleared (id int primary key, n int, txt text);
+create table app.keyless (id int not null, n int, txt text, big text);
+create table app.told (id int, n int, txt text);
 create table app.debit (id int primary key, amount bigint not null);
 create table app.credit (id int primary key, amount bigint not null);
 create table app.fence (id int primary key, n int not null);
 alter table app.toast alter big set storage external, alter raw set storage external;
+alter table app.keyless replica identity full, alter big set storage external;
+alter table app.told replica identity full;
+create schema audit;
+create table audit.told (op text, id int, n int, txt text);
+create function audit.tell() returns trigger language plpgsql as $$ begin
+  if tg_op = 'DELETE' then insert into audit.told select 'd', old.*;
+  else insert into audit.told select case tg_op when 'INSERT' then 'c' else 'u' end, new.*; end if;
+  return null; end $$;
 """
 ROWS = """
 insert into app.kitchen (id,n_num,n_10_2,n_38_10,n_20_0,n_neg,m,u,j,jb,x,ia,ta,na,tstz,ts,ts3,ts0,d,t,t3,ttz,iv,by,e,b1,
@@ -205,6 +217,11 @@ insert into app.evolve select g, 'n' || g, g from generate_series(1, 20) g;
 insert into app.debit select g, 0 from generate_series(1, 20) g;
 insert into app.credit select g, 0 from generate_series(1, 20) g;
 insert into app.fence values (0, 0);
+insert into app.cleared select g, g, 'c' || g from generate_series(1, 30) g;
+insert into app.keyless select g, g, null, repeat(md5(g::text), 200) from generate_series(1, 20) g;
+insert into app.told select g % 5, g, 't' || g from generate_series(1, 10) g;
+insert into audit.told select 'r', t.* from app.told t;
+create trigger told after insert or update or delete on app.told for each row execute function audit.tell();
 """
 DDL = (
     "alter table app.evolve add column price numeric(10,2); insert into app.evolve values (100, 'added', 2, 9.99);",
@@ -213,6 +230,23 @@ DDL = (
     " insert into app.evolve (id, quantity, price) values (101, 9999999999, 5.55);",
 )
 """Changes of a schema, in their order."""
+_ADDED = {
+    "int": "id", "text": "'é' || id", "numeric(12,3)": "id * 0.125", "bytea": "decode(md5(id::text), 'hex')",
+    "int[]": "array[id, null]", "date": "date '2024-01-01' + id", "boolean": "id % 2 = 0", "jsonb": "to_jsonb(id)",
+    "timestamptz": "timestamptz '1969-12-31' + id * interval '1 h'", "interval": "id * interval '1 s'",
+}  # fmt: skip
+"""Types of columns that come and go, with their values."""
+_COMING_AND_GOING = (
+    "alter table app.evolve add column x{number} {kind}; update app.evolve set x{number} = {value};",
+    "alter table app.evolve rename column x{number} to y{number}; alter table app.evolve add column w{number} int;"
+    " update app.evolve set w{number} = id;",
+    "alter table app.evolve alter column w{number} type bigint; update app.evolve set w{number} = id + 9999999999;",
+    "alter table app.evolve drop column y{number}; alter table app.evolve add column y{number} {kind}"
+    " default {constant};",
+    "alter table app.evolve drop column y{number}; alter table app.evolve drop column w{number};",
+)
+COLUMN_STEPS = len(_COMING_AND_GOING)
+"""Changes of the schema from a new column to its end."""
 
 
 @dataclass
@@ -241,8 +275,20 @@ class Shop:
         )
 
     def alter(self, number: int) -> None:
-        """Run one of the changes of the schema, then touch each row, for a column's new name has no event."""
-        self.postgres.run(f"{DDL[number]} update app.evolve set price = id * 0.01;")
+        """Run one of the changes of the schema, then touch each row, for a column's new name has no event.
+
+        Behind those of `DDL`, columns of one type after the other come, are renamed and widened, go and come again.
+        """
+        if number < len(DDL):
+            statement = DDL[number]
+        else:
+            column, step = divmod(number - len(DDL), len(_COMING_AND_GOING))
+            kind = list(_ADDED)[column % len(_ADDED)]
+            constant = self.postgres.run(f"select quote_literal({_ADDED[kind]}) from (values (7)) v(id)").strip()
+            statement = _COMING_AND_GOING[step].format(
+                number=column, kind=kind, value=_ADDED[kind], constant=f"{constant}::{kind}"
+            )
+        self.postgres.run(f"{statement} update app.evolve set price = id * 0.01;")
 
     def fence(self) -> int:
         """Change a row behind all earlier changes; return its number, which `passed` waits for."""
@@ -281,6 +327,24 @@ _STATEMENTS = (
     " where id = {a} + 3; commit;",
     'update app."MiXed Case" set "select" = {n}, "Some Col" = \'é{n}\' where "Id" = 2;',
     "insert into app.\"MiXed Case\" values ({id} + 10, 'c', {n}) on conflict do nothing;",
+    # Rows come before a TRUNCATE, in its transaction, and behind it.
+    "insert into app.cleared values ({id}, {n}, 'n{n}') on conflict (id) do update set n = excluded.n;",
+    "update app.cleared set id = {id} where id = {other} and not exists (select from app.cleared where id = {id});",
+    "begin; insert into app.cleared values ({id} + 100, {n}) on conflict do nothing; truncate app.cleared;"
+    " insert into app.cleared select g, {n}, 'again' from generate_series({a}, 20) g; commit;",
+    "truncate app.cleared, app.keyless;",
+    # A table without a key, whose rows have one all the same.
+    "insert into app.keyless select {id}, {n}, 'k{n}', repeat(md5('{n}'), 200) where not exists"
+    " (select from app.keyless where id = {id});",
+    "update app.keyless set n = {n} where id = {id};",
+    "update app.keyless set id = {other}, txt = null where id = {id} and not exists"
+    " (select from app.keyless where id = {other}); update app.keyless set n = n + 1 where id = {other};",
+    "delete from app.keyless where id = {id};",
+    # A table without a key, whose events are rows.
+    "insert into app.told values ({a}, {n}, 't{n}'), ({a}, {n}, 't{n}');",
+    "update app.told set txt = 'u{n}' where id = {a};",
+    "begin; update app.told set id = id + 1, n = null where id = {a}; delete from app.told where id > 7; commit;",
+    "delete from app.told where id = {a} and n % 3 = 0;",
 )
 
 
@@ -316,7 +380,7 @@ def differences(
     key = [row["name"] for row in postgres.rows(
         f"select attname as name from pg_index join pg_attribute on attrelid = indrelid and attnum = any(indkey)"
         f" where indrelid = '{table}'::regclass and indisprimary"
-    )]  # fmt: skip
+    )] or ["id"]  # fmt: skip
     found = lake.table(bridged).scan().to_arrow()
     missing = sorted(set(columns) - set(found.column_names))
     if missing:
@@ -331,6 +395,18 @@ def differences(
         {name: each.ours(row[name]) for name, each in shown.items()} for row in found.select(list(shown)).to_pylist()
     ]
     yield from _unlike(bridged, _by_key(theirs, key), _by_key(ours, key), len(ours))
+
+
+def told_differences(postgres: Postgres, lake: ls.Lake, bridged: str) -> Iterator[str]:
+    """Yield a sentence where the log of `app.told` has other events than a trigger of PostgreSQL noted."""
+    names = ["op", "id", "n", "txt"]
+    noted = Counter(tuple(row.values()) for row in postgres.rows(f"select {', '.join(names)} from audit.told"))
+    logged = Counter(
+        tuple(row[name] for name in names) for row in lake.table(bridged).scan(names).to_arrow().to_pylist()
+    )
+    for name, events in (("lacks", noted - logged), ("has besides", logged - noted)):
+        if events:
+            yield f"{bridged} {name} {events.total()} events, as {list(events)[:5]}"
 
 
 def _by_key(rows: Sequence[Mapping[str, Any]], key: Sequence[str]) -> dict[str, Mapping[str, Any]]:

@@ -18,7 +18,7 @@ import lakestore as ls
 from jepsen.system.kafka import KafkaProcess
 from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, SourceSpec, TableSpec, TopicSpec
 from tests.support.connect import Connect
-from tests.support.debezium_shop import KINDS, STRING_INTERVAL, Kind, Shop, differences, passed
+from tests.support.debezium_shop import KINDS, STRING_INTERVAL, Kind, Shop, differences, passed, told_differences
 from tests.support.postgres import MISSING, Postgres, programs
 
 _COMMON = {"schema.include.list": "app", "skipped.operations": "none", "provide.transaction.metadata": "true"}
@@ -39,6 +39,8 @@ CONNECTORS = {
 BATCH = BatchBounds(rows=50, seconds=0.05)
 TEMPLATES = {"typed": "{schema}.{table}", "plain": "plain.{schema}_{table}"}
 """The `table` of bridge.yaml by connector."""
+TOLD = "app.told"
+"""The table whose events are rows of a log."""
 _KINDS: dict[str, dict[str, Kind]] = {"typed": {**KINDS}, "plain": {**KINDS, "interval": STRING_INTERVAL}}
 
 
@@ -61,9 +63,16 @@ class DebeziumSource:
 
     def spec(self, name: str, *, transactions: bool = False, front: str = "", **said: object) -> BridgeSpec:
         """Return a bridge from all topics of the connectors to tables that their events name, with `front` in front."""
-        topics = tuple(self.topic(each, transactions=transactions, front=front, **said) for each in self.connectors)
+        topics = tuple(self._emptied(each, front=front) for each in self.connectors)
+        topics += tuple(self.topic(each, transactions=transactions, front=front, **said) for each in self.connectors)
         options = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200"}
         return BridgeSpec(name, {"": SourceSpec("", self.kafka.address, name, options=options)}, topics, BATCH)
+
+    @staticmethod
+    def _emptied(connector: str, *, front: str) -> TopicSpec:
+        """Return the entry of tables that follow TRUNCATEs, one of which has no key in PostgreSQL."""
+        target = TableSpec(front + TEMPLATES[connector], primary_key=("id",), truncate="follow")
+        return TopicSpec("", pattern=rf"{connector}\.app\.(cleared|keyless)", target=target, format="debezium-json")
 
     @staticmethod
     def topic(connector: str, *, transactions: bool = False, front: str = "", **said: object) -> TopicSpec:
@@ -86,6 +95,9 @@ class DebeziumSource:
             for table in tables:
                 name = table.partition(".")[2].strip('"').replace(" ", "_")
                 bridged = front + TEMPLATES[connector].format(schema="app", table=name)
+                if table == TOLD:
+                    found += told_differences(self.postgres, lake, bridged)
+                    continue
                 found += differences(self.postgres, lake, table, bridged, _KINDS[connector])
         return found
 
