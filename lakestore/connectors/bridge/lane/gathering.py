@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ IDLE_SECONDS = 0.05
 QUIET_SECONDS = 1.0
 """Between commits that only move progress past what are no records."""
 HALF_SECONDS = 2.0
-"""The longest wait of the first half of a key change for its second half."""
+"""The wait of the first half of a key change for its second half, behind which Kafka is asked whether there is one."""
 _RECORD_BYTES_FIRST = 8 << 10
 _COUNT_MAX = 100_000
 
@@ -29,8 +29,9 @@ _COUNT_MAX = 100_000
 class Gathering:
     """Records that are to be the next batch. For one thread."""
 
-    def __init__(self, bounds: BatchBounds) -> None:
-        self._bounds = bounds
+    def __init__(self, bounds: BatchBounds, unread: Callable[[Mapping[Place, int]], bool]) -> None:
+        """`unread` says whether Kafka has records of partitions at these offsets or behind them."""
+        self._bounds, self._unread = bounds, unread
         self.next: dict[Place, int] = {}
         """The next offset of each partition that is read; records of others are left out."""
         self.topic_ids: dict[str, str] = {}
@@ -138,9 +139,12 @@ class Gathering:
                 continue
             offset = int(records.offset[half])
             since = before[1] if before is not None and before[0] == offset else now
-            if now - since < HALF_SECONDS:
-                self._halves[place] = offset, since
-                held[rows[rows >= half]] = True
+            if now - since >= HALF_SECONDS:
+                if not self._unread({each: next for each, next in self.next.items() if each.topic == place.topic}):
+                    continue
+                since = now  # the process stood still, not the source
+            self._halves[place] = offset, since
+            held[rows[rows >= half]] = True
         return held
 
     def _is_late(self, now: float) -> bool:

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lakestore.connectors.bridge.lane.batch import Opening, Release, Settling, Work
 from lakestore.connectors.bridge.lane.committer import Committer, Halt
@@ -66,7 +66,7 @@ class Lane:
         self._settling: Settling | None = None
         self._missing: set[str] = set()
         self._once = False
-        self._gathering = Gathering(bounds)
+        self._gathering = Gathering(bounds, self._unread)
         self._outbox: deque[Work] = deque()
         self._generation = 1
         self._until: dict[Place, int] = {}
@@ -210,6 +210,14 @@ class Lane:
         """Send what was gathered on its way."""
         if self._gathering.has_moves and (batch := self._gathering.taken(self._generation)).moves:
             self._outbox.append(batch)
+
+    def _unread(self, places: Mapping[Place, int]) -> bool:
+        """Whether Kafka has records of partitions at these offsets or behind them; also while it does not answer."""
+        try:
+            ends = self.source.ends(places)
+        except Unavailable:
+            return True
+        return any(ends[place].stable > next for place, next in places.items())
 
     def _push(self) -> None:
         """Give the second stage what waits for it; while there is no room, partitions rest."""
