@@ -28,12 +28,11 @@ from lakestore.model import yaml_text
 
 PREFIX = "LAKESTORE_"
 NOT_SETTINGS = frozenset(
-    f"LAKESTORE_{name}"
-    for name in ("CONFIG", "DEBUG", "SEED", "SERVER", "TOKEN", "TOKEN_FILE", "TLS", "CA", "CERT", "KEY")
+    f"LAKESTORE_{name}" for name in "CONFIG DEBUG SEED SERVER PROFILE PROFILES TOKEN TOKEN_FILE TLS CA CERT KEY".split()
 )
 """Variables with our prefix that the server's settings do not include."""
 MASK = "********"
-_NOT_OURS = re.compile(r"LAKESTORE_(SERVICE_(HOST|PORT.*)|PORT_\d+_.*|(MODEL|BENCH|CRASH)_.*|FLIPS)")
+_NOT_OURS = re.compile(r"LAKESTORE_(SERVICE_(HOST|PORT.*)|PORT_\d+_.*|(MODEL|BENCH|CRASH)_.*|FLIPS|EXPLORE)")
 """Variables that Kubernetes sets in every container beside a service named lakestore, and those of the tests."""
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path", tuple: "a list"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from lakestore.cli.main import run_command
+from lakestore.client import credentials, profiles
 from lakestore.errors import Invalid
 from lakestore.model.settings import Given, option, options, read, section
 from lakestore_server.settings import Settings
@@ -87,9 +89,20 @@ def test_the_variables_of_other_tools_are_left_alone() -> None:
         "LAKESTORE_PORT": "tcp://10.0.0.1:7340",
         "LAKESTORE_PORT_7340_TCP": "tcp://10.0.0.1:7340",
     }
-    ours = {"LAKESTORE_SERVER": "x:1", "LAKESTORE_DEBUG": "1", "LAKESTORE_CONFIG": "f"}
+    of_clients = [*vars(credentials).items(), *vars(profiles).items()]
+    ours = {value: "x" for name, value in of_clients if name.endswith("_VARIABLE")}
+    assert "LAKESTORE_PROFILE" in ours
+    ours |= {"LAKESTORE_DEBUG": "1", "LAKESTORE_CONFIG": "f"}
     tests = {"LAKESTORE_BENCH_ROWS": "9", "LAKESTORE_CRASH_SEEDS": "8", "LAKESTORE_FLIPS": "9"}
     assert given(environment=kubernetes | ours | tests, data="d").settings() == Example(Path("d"))
+
+
+def test_a_server_starts_beside_the_variables_of_our_tests() -> None:
+    root = Path(__file__).parents[3]
+    texts = [(root / name).read_text() for name in ("Makefile", "tests/support/seeds.py")]
+    tests = {name: "7" for text in texts for name in re.findall(r"LAKESTORE_[A-Z_]+", text)}
+    assert "LAKESTORE_EXPLORE" in tests
+    assert given(environment=tests, data="d").settings() == Example(Path("d"))
 
 
 @pytest.mark.parametrize(
