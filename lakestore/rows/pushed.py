@@ -7,6 +7,7 @@ structs, with literals, lists of values, AND, OR, NOT. Anything else gives None,
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta
@@ -21,10 +22,18 @@ from lakestore.rows import condition_text
 from lakestore.rows.condition import RowFilter
 
 Value = int | bytes
+ANOTHER = "the engine pushed down another condition than the query has"
+_TRUE = re.compile(r"^true$|\(true (and|or) | (and|or) true\)")
 
 
 class _Other(Exception):
     """An expression that is none of those known here."""
+
+
+def check(expression: pc.Expression) -> None:
+    """Refuse a condition that is always true: DuckDB makes it of `x <= c` with a NaN `c`, but a null is no row."""
+    if _TRUE.search(str(expression)):
+        raise pa.ArrowInvalid(ANOTHER)
 
 
 def parse(expression: pc.Expression, table: Table, schema: pa.Schema) -> RowFilter | None:

@@ -39,6 +39,8 @@ class Rows(ds.Dataset):  # type: ignore[misc]
         self._schema = pa.schema([_NOTHING, *arrow.schema(scan.table, names)])
         self.reads: list[Explanation] = []
         """The reads that were made."""
+        self.checks = True
+        """Whether a condition that may not be the query's is refused. A filter of a join may be too wide."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -53,6 +55,8 @@ class Rows(ds.Dataset):  # type: ignore[misc]
 
     def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> ds.Scanner:
         """A scanner over what DuckDB asks for; it does not apply the filter again."""
+        if filter is not None and self.checks:
+            pushed.check(filter)
         names = self._schema.names if columns is None else columns
         condition = None if filter is None else self._condition(filter, names)
         schema = pa.schema([self._schema.field(name) for name in names])

@@ -26,7 +26,7 @@ from lakestore.model.terminal_text import terminal_text
 from lakestore.model.times import position_text
 from lakestore.model.token import Token
 from lakestore.release import wheel_with
-from lakestore.rows import clock_words, condition_text
+from lakestore.rows import clock_words, condition_text, pushed
 from lakestore.rows.condition import RowTest
 from lakestore.rows.literals import short
 from lakestore.union import arrow, kept_rows, sql_catalog, sql_gate, sql_text
@@ -54,8 +54,9 @@ _BATCH_ROWS = 2_048
 _DOTTED = re.compile(r"\w+\.\w+")
 _WORD = re.compile(r"\w+")
 _INTERRUPTED = "INTERRUPT Error"
-_NAN = re.compile(r"\bnan\b", re.IGNORECASE)
-"""A query that may compare with NaN: DuckDB hands `x <= 'nan'` down as true, where it is unknown for a null."""
+_NOT_PUSHED = re.compile(rf"{pushed.ANOTHER}|Arrow Scan|\bAt:\n +pyarrow/")
+"""Errors of DuckDB where it cannot write a condition as an expression of Arrow, or writes another one than it means."""
+_NO_PUSHDOWN = {"disabled_optimizers": "filter_pushdown"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,14 +288,24 @@ class _Request:
 
 def _answer(request: _Request, tables: Mapping[str, Rows], failures: list[LakestoreError]) -> tuple[pa.Table, int]:
     """The rows that are kept, and the number of those behind them."""
-    try:
-        return _answered(request, tables, failures, request.query.settings)
-    except _Unexplained:  # one thread has no other that it could stop before the failure is told
-        return _answered(request, tables, failures, request.query.settings | {"threads": "1"})
+    settings = dict(request.query.settings)
+    if len(request.asked.text) > PUSHED_CHARS_MAX:
+        settings |= _NO_PUSHDOWN
+    while True:
+        try:
+            return _answered(request, tables, failures, settings)
+        except _AgainError as again:
+            settings |= again.settings
+            for rows in tables.values():
+                rows.checks &= not _NO_PUSHDOWN.items() <= settings.items()
 
 
-class _Unexplained(Exception):
-    """One of DuckDB's threads failed, and another said first that it was stopped by that."""
+class _AgainError(Exception):
+    """The query is to run again with more settings."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        super().__init__()
+        self.settings = settings
 
 
 def _answered(
@@ -311,8 +322,6 @@ def _answered(
     try:
         connection.execute("SET TimeZone = 'UTC'")
         sql_catalog.declare(connection, request.declared)
-        if len(text) > PUSHED_CHARS_MAX or _NAN.search(text) or _has_nan(query.params):
-            connection.execute("SET disabled_optimizers = 'filter_pushdown'")
         connection.execute("SET lock_configuration = true")
         for number, (name, rows) in enumerate(tables.items()):
             alias = f"{SYSTEM_PREFIX}lakestore_{number}"
@@ -329,7 +338,9 @@ def _answered(
         if failures:
             raise failures[0] from error
         if _INTERRUPTED in str(error) and settings.get("threads") != "1" and not asked_to_stop.is_set():
-            raise _Unexplained from error
+            raise _AgainError({"threads": "1"}) from error  # one thread stops no other before the failure is told
+        if _NOT_PUSHED.search(str(error)) and not _NO_PUSHDOWN.items() <= settings.items():
+            raise _AgainError(_NO_PUSHDOWN) from error
         raise Invalid(f"the query failed: {sql_text.plain(error)}") from error
     finally:
         connection.close()
@@ -347,11 +358,6 @@ def _kept(found: Any, query: Query) -> tuple[pa.Table, int]:
 def _executed(connection: Any, text: str, params: Params) -> Any:
     given = None if params is None else dict(params) if isinstance(params, Mapping) else list(params)
     return connection.execute(text) if given is None else connection.execute(text, given)
-
-
-def _has_nan(params: Params) -> bool:
-    values = params.values() if isinstance(params, Mapping) else params or ()
-    return any(not isinstance(value, str | int | bytes) and "nan" in str(value).lower() for value in values)
 
 
 def _hint(name: str, tables: Callable[[], Sequence[Table]]) -> str:

@@ -113,7 +113,7 @@ def among(part: Value, values: Sequence[Value], text: str) -> Value:
     if pa.types.is_floating(kind) or pa.types.is_null(kind) or pa.types.is_nested(kind):
         constants, single = [], others
     tests = [compared(first, "=", value, text) for value in single]
-    held = [scalar.as_py() for scalar in constants if scalar.is_valid]
+    held = [scalar for scalar in constants if scalar.is_valid]
     if held or not single:
         wanted = pa.array(held, kind)
         plain = pa.types.is_fixed_size_binary(kind)

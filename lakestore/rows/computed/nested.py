@@ -57,7 +57,7 @@ def holds(value: Value, wanted: Value, text: str) -> Value:
 
     def step(data: pa.Array) -> pa.Array:
         flat = pc.list_flatten(data)
-        same = logic.signed(flat, "=", pa.scalar(found.as_py(), kind)).fill_null(False)
+        same = logic.signed(flat, "=", found).fill_null(False)
         parents = pc.list_parent_indices(data).filter(same).to_numpy()
         held = np.zeros(len(data), np.bool_)
         held[parents] = True
