@@ -375,7 +375,10 @@ def differences(
     bridged: str,
     kinds: Mapping[str, Kind] = KINDS,
 ) -> Iterator[str]:
-    """Yield a sentence for each difference of a table in PostgreSQL and in the lake; none means that they are equal."""
+    """Yield a sentence for each difference of a table in PostgreSQL and in the lake; none means that they are equal.
+
+    A column whose values are all null may be missing in the lake: JSON without a schema tells no type of it.
+    """
     columns = {name: kind for name, kind in types(postgres, table).items() if name not in UNSENT}
     key = [row["name"] for row in postgres.rows(
         f"select attname as name from pg_index join pg_attribute on attrelid = indrelid and attnum = any(indkey)"
@@ -383,7 +386,7 @@ def differences(
     )] or ["id"]  # fmt: skip
     found = lake.table(bridged).scan().to_arrow()
     missing = sorted(set(columns) - set(found.column_names))
-    if missing:
+    if any(postgres.rows(f'select 1 as n from {table} where "{name}" is not null limit 1') for name in missing):
         yield f"{bridged} has no columns {missing}"
     shown = {name: _kind(kind, kinds) for name, kind in columns.items() if name not in missing}
     listed = ", ".join(f'{each.shown.format(c=chr(34) + name + chr(34))} as "{name}"' for name, each in shown.items())
