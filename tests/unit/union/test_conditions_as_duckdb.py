@@ -48,7 +48,11 @@ VALUES: dict[str, list[Any]] = {
     "z": [Decimal(f"{sign}{digits}") for sign in ("", "-") for digits in ("9" * 38, "1", "9007199254740993")],
     "s": ["", "a", "ab", "abcdefghijklmnop", "abcdefghijklmnopq", "\U0010ffff" * 17, "é"],
     "b": [True, False],
-    "t": [datetime(*parts, tzinfo=UTC) for parts in ((1, 1, 1), (1969, 12, 31, 23, 59, 59, 999999), (9999, 12, 31))],
+    "t": [
+        datetime(1, 1, 1, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        datetime(9999, 12, 31, tzinfo=UTC),
+    ],
 }
 SCALES = {"m": 2, "w": 37, "z": 0}
 SIGNS = ("=", "<>", "<", "<=", ">", ">=", "IS DISTINCT FROM", "IS NOT DISTINCT FROM")
@@ -112,7 +116,7 @@ class Conditions:
 
 
 def _rows(chance: random.Random, schema: pa.Schema, first: int) -> pa.Table:
-    columns = [range(first, first + 24)]
+    columns: list[list[Any]] = [list(range(first, first + 24))]
     columns += [[chance.choice([*VALUES[name], None]) for _ in range(24)] for name in schema.names[1:]]
     return pa.table(
         [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
