@@ -156,6 +156,20 @@ def test_fields_inside_lists_are_counted(lake: ls.Lake) -> None:
         assert {name: len(records) for name, records in mapped.unread.items()} == {("shop.orders", "items.b"): 3}
 
 
+@pytest.mark.parametrize("odd", ["x", 7])
+def test_fields_that_come_later_inside_objects_of_change_events_are_counted(lake: ls.Lake, odd: object) -> None:
+    topic = _topic("plain", "follow", "{schema}.{table}")
+    spec = BridgeSpec("b", {"": SourceSpec("", "", "b")}, (topic,))
+    pipeline = Assembly(spec, lake).pipeline(topic, "orders")
+    first = {"id": 0, "inner": {"a": 1, "deep": {"b": 2}}, "items": [{"a": 1}]}
+    assert pipeline.process(_events([first], schema=False)).unread == {}
+    later = {"id": 1, "inner": {"a": 1, "c": "c", "deep": {"b": 2, "d": 3, "e": None}}, "items": [{"a": 1, "f": 4}]}
+    mapped = pipeline.process(_events([first, later, {**later, "id": odd}], schema=False))
+    refused = sum(map(len, mapped.rejects.values()))
+    counted = {field: len(records) for (_, field), records in mapped.unread.items()}
+    assert counted == dict.fromkeys(("inner.c", "inner.deep.d", "items.f"), 2 - refused)
+
+
 def test_fields_of_older_records_are_columns_of_a_table_that_is_made(lake: ls.Lake) -> None:
     topic = _topic("typed", "follow", "{schema}.{table}")
     spec = BridgeSpec("b", {"": SourceSpec("", "", "b")}, (topic,))

@@ -16,7 +16,7 @@ from lakestore.connectors.bridge.formats.debezium.before_images import real
 from lakestore.connectors.bridge.formats.debezium.change_events import HEAD, Block, Changes, Events
 from lakestore.connectors.bridge.formats.debezium.connect_types import Kind
 from lakestore.connectors.bridge.formats.debezium.connect_values import Faults, converted
-from lakestore.connectors.bridge.formats.debezium.event_inference import beside, inferred
+from lakestore.connectors.bridge.formats.debezium.event_inference import grown, inferred
 from lakestore.connectors.bridge.formats.debezium.event_keys import JsonKeys, Keys
 from lakestore.connectors.bridge.formats.debezium.event_policy import Policy
 from lakestore.connectors.bridge.formats.debezium.event_rows import (
@@ -129,7 +129,7 @@ class DebeziumJson:
         own = None if part.kind is None else row_kind(part.kind)
         said = None if own is not None and own.wire != "struct" else row_of(reading.wanted, part.kind)
         if said is not None and part.kind is None and said.fields and said is reading.wanted:
-            return Kind("struct", fields=(*said.fields, *beside(part.texts, "after", said)))
+            return grown(part.texts, "after", said)
         if said is not None or reading.wanted is not None:
             return said or reading.wanted or documents.ROW
         shape = json_shapes.learned(part.texts, _AFTER_ALONE)

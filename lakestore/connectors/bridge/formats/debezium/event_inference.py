@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -109,21 +109,31 @@ def inferred(texts: pa.BinaryArray, inside: Sequence[str]) -> Kind:
     return sampled(texts, inside).struct
 
 
-def beside(texts: pa.BinaryArray, inside: str, known: Kind) -> list[tuple[str, Kind]]:
-    """Return the fields of objects in a field, as `after`, that are not known; those that are null everywhere are none.
+def grown(texts: pa.BinaryArray, inside: str, known: Kind) -> Kind:
+    """Return the kind of objects in a field, as `after`: the known fields, and all others that the objects have.
 
-    Only a look at all of the texts can tell that there are none.
+    Only a look at all of the texts can tell that there are none. A field that is null everywhere is none.
     """
-    names = {name for name, _ in known.fields}
     try:
         table = json_shapes.table_of(texts, pa.schema([]), "infer")
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # values of a field are of several types
-        return [(name, kind) for name, kind in inferred(texts, (inside,)).fields if name not in names]
+        return _joined(known, inferred(texts, (inside,)))
     at = table.schema.get_field_index(inside)
-    kind = table.schema.field(at).type if at >= 0 else pa.null()
-    if not pa.types.is_struct(kind):
-        return []
-    return [(part.name, _kind_of(part.type)) for part in kind if part.name not in names]
+    return known if at < 0 else _joined(known, _kind_of(table.schema.field(at).type))
+
+
+def _joined(known: Kind, found: Kind) -> Kind:
+    """Return the known kind with the fields that only the other one has, also of objects inside and in lists."""
+    if known.name or known.wire != found.wire:
+        return known
+    if known.item is not None and found.item is not None and known.wire == "array":
+        item = _joined(known.item, found.item)
+        return known if item is known.item else replace(known, item=item, target=None)
+    theirs = dict(found.fields)
+    fields = [(name, _joined(part, theirs.pop(name)) if name in theirs else part) for name, part in known.fields]
+    fields += theirs.items()
+    is_same = len(fields) == len(known.fields) and all(a[1] is b[1] for a, b in zip(fields, known.fields, strict=True))
+    return known if is_same else replace(known, fields=tuple(fields), target=None)
 
 
 _LEAVES = {pa.int64(): "int64", pa.float64(): "double", pa.bool_(): "boolean"}
@@ -132,7 +142,8 @@ _LEAVES = {pa.int64(): "int64", pa.float64(): "double", pa.bool_(): "boolean"}
 def _kind_of(kind: pa.DataType) -> Kind:
     """The kind of values whose type Arrow's reader has chosen; texts that it takes for times are texts."""
     if pa.types.is_struct(kind):
-        return Kind("struct", fields=tuple((part.name, _kind_of(part.type)) for part in kind))
+        there = [part for part in kind if not pa.types.is_null(part.type)]
+        return Kind("struct", fields=tuple((part.name, _kind_of(part.type)) for part in there))
     if pa.types.is_list(kind):
         return Kind("array", item=_kind_of(kind.value_type))
     return Kind(_LEAVES.get(kind, "string"))
