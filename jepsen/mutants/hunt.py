@@ -1,4 +1,7 @@
-"""The hunt: the suite against each mutant, first the simulation and then real processes, until something is found."""
+"""The hunt: the suite against each mutant, first the simulation and then real processes, until something is found.
+
+A mutant that no workload reaches is found by a test of the product, which must fail in the copy.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +35,20 @@ class Caught:
 
     mutant: str
     by: str
-    """`simulation` or `processes`; empty if nothing was found."""
+    """`simulation`, `processes` or `test`; empty if nothing was found."""
     workload: str = ""
     anomaly: str = ""
     seed: str = ""
     seconds: float = 0.0
+    breaks: str = ""
+    """The promise that the mutant breaks."""
 
     @property
     def line(self) -> str:
         """The outcome in one line of a table."""
-        if not self.by:
-            return f"| `{self.mutant}` | **missed** | | | {self.seconds:.0f} s |"
-        found = f"{self.workload} | {self.anomaly}"
-        return f"| `{self.mutant}` | {self.by} | {found} | {self.seconds:.1f} s |"
+        found = f"{self.by} | {self.workload} | {self.anomaly}" if self.by else "**missed** | |"
+        after = f"{self.seconds:.0f} s" + (f" (seed {self.seed})" if self.seed else "")
+        return f"| `{self.mutant}` | {self.breaks} | {found} | {after} |"
 
 
 def telling(names: Iterable[str]) -> str | None:
@@ -58,7 +62,7 @@ def hunt(mutants: Sequence[Mutant], say: Callable[[str], None], *, simulated: fl
     for mutant in mutants:
         with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
             mutant.plant(Path(folder))
-            outcomes.append(_caught(mutant, Path(folder), simulated, real))
+            outcomes.append(replace(_caught(mutant, Path(folder), simulated, real), breaks=mutant.breaks))
         say(outcomes[-1].line)
     return outcomes
 
@@ -73,6 +77,10 @@ def false_alarms(seconds: float) -> Caught:
 
 def _caught(mutant: Mutant, folder: Path, simulated: float, real: float) -> Caught:
     began = time.monotonic()
+    if mutant.tests:
+        failed = failing(mutant, folder)
+        took = time.monotonic() - began
+        return Caught(mutant.name, "test" if failed else "", anomaly=failed.replace("::", ": "), seconds=took)
     light = [name for name in mutant.workloads if not needs_of([name])]
     if simulated and mutant.simulated and light:
         found = _simulated(folder, light, mutant.faults, simulated)
@@ -81,6 +89,16 @@ def _caught(mutant: Mutant, folder: Path, simulated: float, real: float) -> Caug
     for found in _real(mutant, folder, real):
         return Caught(mutant.name, "processes", **{**found, "seconds": time.monotonic() - began})
     return Caught(mutant.name, "", seconds=time.monotonic() - began)
+
+
+def failing(mutant: Mutant, folder: Path) -> str:
+    """The first of its tests that fails in the copy with the bug; empty if all pass."""
+    shape = ["-q", "-n", "0", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(folder)]
+    for test in mutant.tests:
+        told = _run(folder, ["-m", "pytest", *shape, test], GRACE_SECONDS)
+        if "FAILED" in told:
+            return test
+    return ""
 
 
 def _simulated(folder: Path, workloads: Sequence[str], faults: Sequence[str], seconds: float) -> dict[str, Any] | None:
@@ -142,7 +160,7 @@ def _run(folder: Path, command: Sequence[str], seconds: float) -> str:
 
 def table(outcomes: Sequence[Caught]) -> str:
     """The table for people."""
-    head = ["| mutant | found by | workload | anomaly | after |", "|---|---|---|---|---|"]
+    head = ["| mutant | promise broken | found by | workload | anomaly | after |", "|---|---|---|---|---|---|"]
     return "\n".join([*head, *(each.line for each in outcomes)])
 
 

@@ -59,6 +59,8 @@ class Mutant:
     """Whether the simulation can see it at all."""
     faults: tuple[str, ...] = ()
     """The faults that it needs in the simulation; empty if all kinds are drawn."""
+    tests: tuple[str, ...] = ()
+    """Tests of the product that find a bug which no workload reaches, as pytest names them."""
 
     def texts(self, root: Path = ROOT) -> dict[str, str]:
         """The changed files with their texts; `NotPlanted` if the product has changed under it."""
@@ -93,10 +95,11 @@ def planted(path: Path = PLANTED) -> list[Mutant]:
             each["name"],
             each["breaks"],
             tuple(Edit(**edit) for edit in each["edits"]),
-            tuple(each["workloads"]),
-            tuple(each["nemeses"]),
+            tuple(each.get("workloads", ())),
+            tuple(each.get("nemeses", ())),
             each.get("simulated", True),
             tuple(each.get("faults", ())),
+            tuple(each.get("tests", ())),
         )
         for each in tomllib.loads(path.read_text())["mutant"]
     ]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jepsen.mutants.hunt import telling
-from jepsen.mutants.mutant import Edit, Mutant, NotPlanted, planted
+from jepsen.mutants.hunt import failing, telling
+from jepsen.mutants.mutant import Edit, Mutant, NotPlanted, copy, planted
 from jepsen.nemeses import NEMESES
 from jepsen.trial import HEAVY, needs_of
 from jepsen.workloads import WORKLOADS
@@ -31,7 +31,7 @@ def test_a_mutant_fits_the_product(mutant: Mutant) -> None:
 
 @pytest.mark.parametrize("mutant", planted(), ids=lambda each: each.name)
 def test_a_mutant_is_hunted_by_what_there_is(mutant: Mutant) -> None:
-    assert mutant.workloads
+    assert bool(mutant.workloads) != bool(mutant.tests)
     assert set(mutant.workloads) <= WORKLOADS.keys()
     assert set(mutant.nemeses) <= NEMESES.keys()
     assert set(mutant.faults) <= {*simulated.NEMESES, NO_FAULT}
@@ -60,3 +60,12 @@ def test_a_copy_holds_the_bug_and_all_packages(tmp_path: Path) -> None:
     assert mutant.edits[0].new in changed
     assert (tmp_path / "jepsen" / "run.py").exists()
     assert (tmp_path / "lakestore" / "v1" / "lakestore_pb2.py").exists()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutant", [each for each in planted() if each.tests], ids=lambda each: each.name)
+def test_the_tests_that_a_mutant_names_fail_in_its_copy_and_pass_without_it(mutant: Mutant, tmp_path: Path) -> None:
+    mutant.plant(tmp_path / "planted")
+    assert failing(mutant, tmp_path / "planted") in mutant.tests
+    copy(tmp_path / "whole")
+    assert failing(mutant, tmp_path / "whole") == ""

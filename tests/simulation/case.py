@@ -20,6 +20,7 @@ from jepsen.workload import Workload
 from jepsen.workloads import WORKLOADS
 from lakestore.limits import DEFAULT, Limits
 from tests.simulation import folders, nemeses
+from tests.simulation.planned_losses import scarce
 from tests.simulation.scale import scaled
 from tests.simulation.system import NoStart, SimSystem
 from tests.simulation.threads import installed
@@ -138,14 +139,16 @@ def run(case: Case) -> Outcome:
     world = World(identity, preempt=shape.choice((0.0, 0.005, 0.02, 0.1)))
     verdicts: list[Verdict] = []
     made: list[_Watched] = []
+    systems: list[SimSystem] = []
     anomalies: list[Anomaly] = []
     logging.disable(logging.CRITICAL)
-    with folders.folder() as folder, installed(world), scaled(world, identity):
+    with folders.folder() as folder, installed(world), scaled(world, identity), scarce(world):
 
         def main() -> None:
             system = SimSystem(world, folder, identity, limits_of(shape))
             workload = _Without(WORKLOADS[case.workload](random.Random(f"{identity} workload")))
             course = Course(identity, case.seconds, case.processes, case.operations, case.seconds / case.operations)
+            systems.append(system)
             system.start()
             made.append(_Watched(system, [workload], nemeses.NEMESES, case.planned(), course))
             verdicts.append(made[0].run())
@@ -162,6 +165,7 @@ def run(case: Case) -> Outcome:
             anomalies.append(Anomaly("crashed", f"{type(error).__name__}: {error}"))
     logging.disable(logging.NOTSET)
     history = made[0].history() if made else History([])
+    anomalies += [each for system in systems for each in system.anomalies]
     anomalies += [each for verdict in verdicts for each in verdict.anomalies if each.name not in IDLE]
     return Outcome(
         case,

@@ -55,6 +55,7 @@ class Machine:
         self._tail = marks.Tail(self.disk.root)
         self._lives = self._powered = 0
         self._crash_at: tuple[CrashPoint, int, bool] | None = None
+        self._act_at: tuple[CrashPoint, Callable[[], None]] | None = None
         self.skew_us = 0
         self.frozen_us: int | None = None
         self.failures: list[str] = []
@@ -139,6 +140,9 @@ class Machine:
         self.network.watcher.passed(process.name, point)
         if point is CrashPoint.RECOVERY_DURABLE and self._tail.was_cut():
             self.world.mark(marks.TORN_TAIL)
+        if self._act_at is not None and self._act_at[0] == point:
+            (_, act), self._act_at = self._act_at, None
+            act()
         if self._crash_at is None or self._crash_at[0] != point:
             return
         _, passes, loses_power = self._crash_at
@@ -162,6 +166,14 @@ class Machine:
     def crash_nowhere(self) -> None:
         """Forget `crash_at`."""
         self._crash_at = None
+
+    def act_at(self, point: CrashPoint, act: Callable[[], None]) -> None:
+        """Call a function when the process next passes a point."""
+        self._act_at = point, act
+
+    def act_nowhere(self) -> None:
+        """Forget `act_at`."""
+        self._act_at = None
 
     @property
     def is_broken(self) -> bool:

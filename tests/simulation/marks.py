@@ -23,6 +23,9 @@ ENDED_ITSELF = "a server ended itself"
 CRASHED = "crashed at a named point"
 NO_START = "a server did not start on a broken disk"
 BEHIND_FAILED = "a checkpoint behind one that had failed in the same life"
+INDEX_PROBLEM = "the index got a problem within a checkpoint"
+GAP_REFUSED = "a start without a journal file was refused"
+NO_MEMORY = "an allocation failed"
 GIVEN_BACK = "large requests waited again behind a small one"
 NEVER = frozenset(
     {CrashPoint.INDEX_FREED, CrashPoint.RUN_LIFTED, CrashPoint.CATALOG_READY, CrashPoint.CATALOG_COMMITTED}
@@ -44,6 +47,8 @@ def wanted(workloads: tuple[str, ...]) -> frozenset[str]:
         NO_START,
         BEHIND_FAILED,
         GIVEN_BACK,
+        INDEX_PROBLEM,
+        GAP_REFUSED,
         "power lost",
     }
     found |= {f"reached {CrashPoint.RUN_MERGED}", ended_behind(CrashPoint.RUN_DURABLE)}

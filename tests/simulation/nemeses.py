@@ -8,7 +8,7 @@ from typing import Any
 
 from jepsen.schedule import Nemesis, Planned
 from lakestore_server.host.crash_points import CrashPoint
-from tests.simulation import marks
+from tests.simulation import marks, planned_losses
 from tests.simulation.system import SimSystem
 
 QUIET_SHARE = 0.25
@@ -49,6 +49,12 @@ class _Fault:
     def end(self, system: SimSystem) -> Any:
         """Mend it."""
         return self._end(system)
+
+
+class _Excused(_Fault):
+    """A fault after which calls may end in errors that are defects else."""
+
+    excuses = frozenset({"Internal: a defect of the server: MemoryError"})
 
 
 def _restart(system: SimSystem) -> None:
@@ -237,6 +243,9 @@ NEMESES: dict[str, Nemesis[SimSystem]] = {
         _Fault("disk-full", _full, _heal_disk),
         _Fault("checkpoint-fails", _fail_checkpoint, _checkpoint_again),
         _Fault("disk-slow", _slow, _fast),
+        _Fault("index-problem", planned_losses.index_problem, _after_crash_point),
+        _Fault("journal-lost", planned_losses.lose_journal_file, _restart),
+        _Excused("memory", planned_losses.scarce_memory, planned_losses.enough_memory),
         _Fault("clock", _clock, _clock_right),
         _Fault("stall", _stall),
         _Fault("duty", _duty),

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import lakestore as ls
+from jepsen.anomaly import Anomaly
 from jepsen.schedule import Planned
 from lakestore.client.calls import transport_of
 from lakestore.limits import Limits
@@ -39,6 +40,8 @@ class SimSystem:
         self.begun: list[Planned] = []
         self.failed_in: Life | None = None
         """The life of the server in which a checkpoint has failed last."""
+        self.anomalies: list[Anomaly] = []
+        """Wrong answers to a fault that no workload sees."""
 
     def connect(self, process: int) -> ls.Lake:
         """A connection over the simulated network."""
@@ -69,6 +72,8 @@ class SimSystem:
         machine.disk.set_free(None)
         machine.speed.factor = 1.0
         machine.crash_nowhere()
+        machine.act_nowhere()
+        world.failing_allocations = 0
         if machine.life is not None and machine.life.process.is_paused:
             world.resume(machine.life.process)
         if machine.is_broken:

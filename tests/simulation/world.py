@@ -98,6 +98,8 @@ class World:
         self.trace: list[str] = []
         self.marks: Counter[str] = Counter()
         self.current: Task | None = None
+        self.failing_allocations = 0
+        """Allocations that fail next, of the kinds that a run lets fail."""
         self.outside = Process("world")
         """The process of what is not simulated: faults, and the one who looks on."""
         self._numbers = self._timers_made = 0

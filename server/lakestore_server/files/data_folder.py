@@ -76,7 +76,7 @@ def remove_unnamed(disk: Disk, folder: Path, named: Mapping[str, Container[str]]
 def remove_files(disk: Disk, folder: Path, gone: Mapping[str, Collection[str]], kept: Container[str]) -> None:
     """Remove these segment files, and the folders of which nothing is kept; all by their names."""
     for name, files in gone.items():
-        for file in files:
+        for file in sorted(files):
             path = folder / SEGMENTS / name / file
             if disk.size(path) is not None:
                 disk.remove(path)
