@@ -64,6 +64,8 @@ def run(
     """One run; the seed chooses what is not given."""
     cluster = Cluster(server, catalog, begins=begins, ends=ends) if server else None
     workloads += tuple(name for name in sorted(WORKLOADS) if not trials.needs_of([name])) if all_light else ()
+    if same := trials.of_same_tables(workloads):
+        raise click.UsageError(f"these workloads write the same tables, a run has one of them: {', '.join(same)}")
     trial = trials.of_seed(seed or str(random.randrange(1, SEEDS)))
     trial = replace(
         trial,

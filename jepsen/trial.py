@@ -114,6 +114,12 @@ def needs_of(names: Sequence[str]) -> frozenset[str]:
     return frozenset[str]().union(*(WORKLOADS[name](random.Random(0)).needs for name in names))
 
 
+def of_same_tables(names: Sequence[str]) -> list[str]:
+    """The workloads among these that cannot be in one run, because they write the same tables."""
+    found = [name for name in names if name.partition("_")[0] == "bank"]
+    return found if len(found) > 1 else []
+
+
 def _groups(base: int, turn: int) -> list[tuple[str, ...]]:
     """The workloads of one turn: light ones in groups, and then one that needs a heavy part with a light one beside."""
     chance = random.Random(f"{base} turn {turn}")
@@ -122,9 +128,7 @@ def _groups(base: int, turn: int) -> list[tuple[str, ...]]:
     chance.shuffle(light)
     random.Random(f"{base} heavy").shuffle(heavy)
     one = heavy[turn % len(heavy)]
-    beside = chance.choice(
-        [name for name in light if not one.startswith(name)]
-    )  # `bank` and `bank_spark` are one table
+    beside = chance.choice([name for name in light if not of_same_tables([one, name])])
     groups = [light[place : place + TOGETHER] for place in range(0, len(light), TOGETHER)]
     return [tuple(sorted(group)) for group in (*groups, (one, beside))]
 

@@ -13,9 +13,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from click.testing import CliRunner
 
 import lakestore as ls
 from jepsen import edn, report, run, schedule
+from jepsen.__main__ import main
 from jepsen.anomaly import Anomaly
 from jepsen.history import History, Recorder
 from jepsen.operation import NEMESIS, Invocation, Kind, Operation
@@ -432,3 +434,12 @@ def test_a_few_calls_that_all_met_a_fault_are_no_anomaly_and_many_are() -> None:
 
     assert "idle" not in names(1)
     assert "idle" in names(10)
+
+
+def test_workloads_of_the_same_tables_are_refused_in_one_run(tmp_path: Path) -> None:
+    told = CliRunner().invoke(
+        main, ["run", "-w", "bank", "-w", "log", "-w", "bank_spark", "--folder", str(tmp_path / "run")]
+    )
+    assert told.exit_code == 2
+    assert "write the same tables, a run has one of them: bank, bank_spark" in told.output
+    assert not (tmp_path / "run").exists()

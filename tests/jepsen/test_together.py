@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
 
 import pytest
 
@@ -35,12 +37,19 @@ class Here:
 
 
 @pytest.fixture(scope="module")
-def histories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, History]]:
+def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, History]:
     """What every light workload saw while all of them took turns."""
-    server = Server(Settings(tmp_path_factory.mktemp("together"), port=0, http_port=0))
+    return _together(tmp_path_factory.mktemp("together"), LIGHT)
+
+
+def _together(folder: Path, names: Sequence[str]) -> dict[str, History]:
+    """What workloads saw that took turns on a server of their own."""
+    server = Server(Settings(folder, port=0, http_port=0))
     server.start()
-    yield _taken_turns(Here(server), [WORKLOADS[name](random.Random(name)) for name in LIGHT])
-    server.close()
+    try:
+        return _taken_turns(Here(server), [WORKLOADS[name](random.Random(name)) for name in names])
+    finally:
+        server.close()
 
 
 def _taken_turns(target: Here, workloads: list[Workload]) -> dict[str, History]:
@@ -75,8 +84,20 @@ def _steps(workload: Workload, target: Here, recorder: Recorder) -> Generator[Ki
 
 @pytest.mark.parametrize("name", LIGHT)
 def test_a_workload_among_all_others_sees_no_anomaly(histories: dict[str, History], name: str) -> None:
+    assert _anomalies(histories, name) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("names", list(combinations(LIGHT, 2)), ids="-".join)
+def test_two_workloads_alone_see_no_anomaly(tmp_path: Path, names: tuple[str, str]) -> None:
+    """A workload that relies on another one's commits, as to move the head on, shows only where few are beside it."""
+    histories = _together(tmp_path, names)
+    assert [(name, *each) for name in names for each in _anomalies(histories, name)] == []
+
+
+def _anomalies(histories: dict[str, History], name: str) -> list[tuple[str, str]]:
     found = WORKLOADS[name](random.Random(name)).check(histories[name])
-    assert [(each.name, each.sentence) for each in found] == []
+    return [(each.name, each.sentence) for each in found]
 
 
 def test_an_undrop_of_one_workload_has_no_table_of_another_back(server: Server, lake: ls.Lake) -> None:

@@ -14,6 +14,7 @@ import pytest
 from lakestore.errors import Conflict
 from lakestore_server.files import data_folder
 from tests.support.served import Served
+from tests.support.simdisk import SimDisk
 
 _SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -113,3 +114,14 @@ def test_a_second_server_on_a_folder_is_told_the_first_ones_process_and_ports(tm
     with data_folder.lock_folder(tmp_path / "data"), pytest.raises(Conflict) as refused:
         data_folder.lock_folder(tmp_path / "data")
     assert refused.value.message.endswith(f"is in use by another server: process {os.getpid()}")
+
+
+def test_segment_files_are_removed_in_the_order_of_their_names(tmp_path: Path) -> None:
+    """A set of texts has another order in every process, and the simulation must be the same run in all of them."""
+    disk, folder = SimDisk(tmp_path), tmp_path / data_folder.SEGMENTS / "table"
+    disk.make_folder(folder)
+    names = [f"{number:012d}.seg" for number in range(40)]
+    for name in names:
+        disk.create(folder / name).close()
+    data_folder.remove_files(disk, tmp_path, {"table": set(names)}, {"table"})
+    assert [step for step in disk.steps if step.startswith("remove")] == [f"remove {name}" for name in names]
