@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
+from lakestore_server.host import priority
 from tests.simulation.case import SIMULATED
 from tests.simulation.threads import installed
 from tests.simulation.world import Process, Stuck, World
@@ -104,6 +105,15 @@ def test_hours_pass_at_once_and_only_within_the_world() -> None:
         world.run(wait)
     assert passed[0] == pytest.approx((36_000.0, 36_000.0), abs=0.1)
     assert woken == [False]
+
+
+def test_a_task_that_gives_way_leaves_the_priority_of_this_thread() -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    world = World("priority")
+    with installed(world):
+        world.run(priority.give_way)
+        world.run(priority.take_short_turns)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 def test_chance_within_the_world_is_the_seeds() -> None:

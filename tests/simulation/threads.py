@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import acero
 
+from lakestore_server.host import priority
 from tests.simulation.world import Killed, Task, World
 
 PACKAGES = ("lakestore", "lakestore_server", "jepsen")
@@ -257,8 +258,11 @@ class _Installed:
             (time, "time_ns", lambda: world.time_us() * 1_000),
             (time, "sleep", world.sleep),
         ]
+        # All tasks are one thread of the system: one that gives way would slow the whole process, and its children.
+        turns = [(priority, name, lambda: None) for name in ("give_way", "take_short_turns")]
         draw = world.bytes.randbytes
-        return [*locks, *clocks, (os, "urandom", draw), (random, "_urandom", draw), (acero, "_filter_table", filtered)]
+        chances = [(os, "urandom", draw), (random, "_urandom", draw)]
+        return [*locks, *clocks, *turns, *chances, (acero, "_filter_table", filtered)]
 
 
 def filtered(table: pa.Table | pa.RecordBatch, expression: pc.Expression) -> pa.Table | pa.RecordBatch:
