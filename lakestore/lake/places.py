@@ -63,14 +63,18 @@ def read_part(location: str, begin: int, size: int) -> bytes:
 
 def write(location: str, data: bytes) -> None:
     """Write a file whole, with the folders that it lies in; nothing is synced."""
+    with create(location) as stream:
+        stream.write(data)
+
+
+def create(location: str) -> NativeFile:
+    """A stream into a new file, with the folders that it lies in."""
     filesystem, path = place(location)
     try:
-        stream = filesystem.open_output_stream(path)
+        return filesystem.open_output_stream(path)
     except FileNotFoundError:
         filesystem.create_dir(path.rpartition("/")[0], recursive=True)
-        stream = filesystem.open_output_stream(path)
-    with stream:
-        stream.write(data)
+        return filesystem.open_output_stream(path)
 
 
 @lru_cache(maxsize=1)

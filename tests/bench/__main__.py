@@ -20,6 +20,12 @@ def _lake(folder: Path) -> Iterator[Figure]:
     return measure(folder)
 
 
+def _small_tables(folder: Path) -> Iterator[Figure]:
+    from tests.bench.small_tables import measure
+
+    return measure(folder)
+
+
 GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {
     "writes": streaming.measure,
     "keyed": keyed.measure,
@@ -30,6 +36,7 @@ GROUPS: dict[str, Callable[[Path], Iterator[Figure]]] = {
     "bridge": bridge.measure,
     "console": console.measure,
     "lake": _lake,
+    "small-tables": _small_tables,
 }
 
 

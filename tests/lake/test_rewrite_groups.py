@@ -33,6 +33,8 @@ def file(size: int, partition: str = "", deleted: int = 0, *, alone: bool = True
         ([file(1_800)], False),
         ([file(1_000, deleted=30)], True),
         ([file(1_000, deleted=29)], False),
+        ([file(0, deleted=100)] * (SMALL_FILES_MIN - 1), False),
+        ([file(0, deleted=100)] * SMALL_FILES_MIN, True),
         ([file(1_000, deleted=90, alone=False)], False),
         ([], False),
     ],

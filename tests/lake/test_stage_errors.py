@@ -34,6 +34,7 @@ def test_a_removed_stage_is_named(error: Exception) -> None:
         stage_errors(gone, "a.t", BRANCH),
     ):
         raise error
-    there: Any = Lake(BRANCH)
-    with pytest.raises(type(error)), stage_errors(there, "a.t", BRANCH):
-        raise error
+    for there, branch in ((Lake(BRANCH), BRANCH), (Lake(), "")):
+        lake: Any = there
+        with pytest.raises(type(error)), stage_errors(lake, "a.t", branch):
+            raise error

@@ -23,7 +23,7 @@ from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
 from lakestore.rows.offsets import Offsets
 from lakestore.union.plan import ReadPlan, TableScan
-from lakestore_tiering import snapshot_files
+from lakestore_tiering import small_rows, snapshot_files
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors, java_list, record_of
 from lakestore_tiering.position_deletes import Deletes, write_deletes
 from lakestore_tiering.record import Record
@@ -48,9 +48,10 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Rows written into a branch, not yet in main."""
+    """Rows written, not yet in main."""
 
     branch: str
+    """The branch that they are in; empty where Arrow wrote them, whose files nothing names yet."""
     snapshot_id: int | None
     files: Sequence[LakeFile] = ()
     manifests: Sequence[str] = ()
@@ -89,14 +90,17 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
 
 @contextmanager
 def stage_errors(lake: Iceberg, name: str, branch: str) -> Iterator[None]:
-    """Name the cause if files of the stage are missing because its branch was removed while the round ran."""
+    """Name the cause if files of the stage are missing because its branch was removed while the round ran.
+
+    `branch` is empty if Arrow wrote the files: then there is no such cause.
+    """
     try:
         with java_errors():
             yield
     except (NotFound, FileNotFoundError) as error:
         with java_errors():
             lake.refresh()
-            there = branch in lake.branches(branch)
+            there = not branch or branch in lake.branches(branch)
         if there:
             raise
         raise Conflict(
@@ -142,6 +146,12 @@ def _landed(tools: Round, cut: ReadPlan, scan: TableScan, lake: Iceberg, record:
 
 
 def _stage(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: int) -> Staged:
+    """Write the hot rows: by Arrow without a branch where they are few, else by Spark into a branch."""
+    files = small_rows.write(tools, lake, cut, scan)
+    return _staged_by_spark(tools, lake, cut, scan, epoch) if files is None else Staged("", None, files)
+
+
+def _staged_by_spark(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: int) -> Staged:
     branch = f"{STAGE}{epoch}_{uuid.uuid4().hex[:12]}"
     columns = [*scan.table.selected(None), *LAKE_COLUMNS]
     frame = tools.hot.frame(scan, columns, cut.lease)

@@ -13,23 +13,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import orjson
 
 from lakestore.errors import Corrupt
 from lakestore.lake import places, position_deletes
-from lakestore.lake.manifest_lists import DELETES, write_list
-from lakestore.lake.manifests import ADDED, POSITION_DELETES, Entry, File, described, write_manifest
+from lakestore.lake.manifest_lists import DELETES
+from lakestore.lake.manifests import POSITION_DELETES, File
 from lakestore.lake.metrics import Metrics
 from lakestore.lake.offset_index import DeadRows, read_columns
 from lakestore.lake.position_deletes import PATH_ID, POSITION_ID
 from lakestore.lake.puffin import Positions, vector
+from lakestore_tiering import manifest_files
 from lakestore_tiering.iceberg_java import Iceberg, LakeFile, java_map
 
 FILES_PER_DATA_FILE_MAX = 4
 """Number of delete files of one data file from which the next write merges them."""
 WRITES_AT_ONCE = 8
-_MANIFEST, _LIST, _SNAPSHOT, _FORMAT = "memory:deletes.avro", "memory:list.avro", 1, 2
-"""Names and numbers that no file outside of this process's memory has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,36 +94,14 @@ def _read(java: Any, file: LakeFile) -> Positions:
 
 
 def _from_manifest(lake: Iceberg, pairs: Sequence[tuple[File, LakeFile]]) -> list[Any]:
-    """Files of deletes under the table's own partitioning as Java has them, which reads them all at once."""
-    if not pairs:
-        return []
-    spec = lake.table.spec()
-    said: dict[str, Any] = {
-        "content": DELETES,
-        "schema": orjson.loads(str(lake.api.SchemaParser.toJson(lake.table.schema()))),
-        "spec": orjson.loads(str(lake.api.PartitionSpecParser.toJson(spec))),
-    }
-    names = [part["name"] for part in said["spec"]["fields"]]
-    number = int(spec.specId())
-    files = (
+    """Files of deletes under the table's own partitioning as Java has them."""
+    names = [part["name"] for part in manifest_files.spec_of(lake)["fields"]] if pairs else []
+    number = int(lake.table.spec().specId())
+    files = [
         replace(file, spec_id=number, partition=dict(zip(names, data.partition or (), strict=True)))
         for file, data in pairs
-    )
-    entries = [Entry(ADDED, _SNAPSHOT, 0, 0, file) for file in files]
-    data = write_manifest(entries, **said, format_version=_FORMAT)
-    row = described(_MANIFEST, len(data), entries, **said, snapshot_id=_SNAPSHOT, sequence=0)
-    listed = write_list([row], format_version=_FORMAT, snapshot_id=_SNAPSHOT, parent_id=None, sequence=0)
-    memory = lake.api.inmemory.InMemoryFileIO()
-    memory.addFile(_MANIFEST, data)
-    memory.addFile(_LIST, listed)
-    snapshot = {"snapshot-id": _SNAPSHOT, "timestamp-ms": 0, "manifest-list": _LIST, "sequence-number": 0}
-    made = lake.api.SnapshotParser.fromJson(orjson.dumps({**snapshot, "summary": {"operation": "delete"}}).decode())
-    manifest = made.deleteManifests(memory)[0]
-    reader = lake.api.ManifestFiles.readDeleteManifest(manifest, memory, lake.table.specs())
-    try:
-        return list(lake.java_listed(reader))
-    finally:
-        reader.close()
+    ]
+    return manifest_files.java(lake, DELETES, files)
 
 
 def _built(lake: Iceberg, file: File, data: LakeFile) -> Any:

@@ -15,6 +15,11 @@ SMALL_FILES_MIN = 8
 """Number of files of a wrong size in one partition from which a rewrite is worth its cost."""
 DELETED_SHARE_MIN = 0.3
 """Share of deleted rows from which a file is rewritten."""
+DELETED_BYTES_SHARE_MIN = 1 / 1024
+"""Share of the target size below which a file is not rewritten for its deleted rows alone.
+
+Its rewrite takes a Spark job of seconds to spare a reader a few thousand rows. It goes with `SMALL_FILES_MIN` others.
+"""
 GROUP_BYTES_MAX = 100 << 30
 _SMALL, _LARGE = 0.75, 1.8
 FORMAT = "PARQUET"
@@ -72,7 +77,7 @@ def _taken(group: Sequence[LakeFile], target_bytes: int) -> bool:
         len(group) >= SMALL_FILES_MIN
         or (len(group) > 1 and size > target_bytes)
         or size > int(target_bytes * _LARGE)
-        or any(_dirty(file) for file in group)
+        or any(_dirty(file) and file.bytes >= target_bytes * DELETED_BYTES_SHARE_MIN for file in group)
     )
 
 

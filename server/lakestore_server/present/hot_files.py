@@ -7,23 +7,19 @@ steps are read in parallel; in a file rows are in the order of bucket and offset
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from lakestore.lake import partitions
-from lakestore.lake.manifests import DATA, File
-from lakestore.lake.metrics import metrics
+from lakestore.lake import data_files, partitions
+from lakestore.lake.manifests import File
 from lakestore.lake.offset_index import FileOffsets
 from lakestore.lake.partitions import RowNumbers
-from lakestore.lake.places import place
 from lakestore.lake.row_search import BUCKET_SHIFT
 from lakestore.lake.values import Value
 from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP, PREV
@@ -39,12 +35,8 @@ FILE_BYTES_MAX = 128 << 20
 """Bytes of rows in memory from which on they are a file of their own."""
 PIECES_MAX = 2
 """Pieces that are written while the next one is fetched."""
-GROUP_ROWS = 1 << 17
-"""Rows of a row group."""
 ASIDE_BYTES_MIN = 1 << 20
 """Bytes of a step's records from which on they are kept in a file."""
-SAMPLE_ROWS = 512
-"""About the rows that tell whether a column's values repeat."""
 PARTITIONS_MAX = 16
 """Partitions of a piece from which on its files are unpartitioned: many small files cost more than pruning saves."""
 SPLIT_OFFSETS = 1 << 20
@@ -177,79 +169,9 @@ def write_files(rows: pa.Table, keys: Ints, shape: Shape, name: Callable[[str], 
     for partition, numbers in groups:
         part = rows if numbers is None else rows.take(pa.array(numbers))
         held = keys if numbers is None else keys[numbers]
-        files.append(HotFile(_written(part, name("hot.parquet"), spec["spec-id"], partition), FileOffsets(held, None)))
+        file = data_files.write(part, name("hot.parquet"), spec["spec-id"], partition)
+        files.append(HotFile(file, FileOffsets(held, None)))
     return files
-
-
-def _written(rows: pa.Table, location: str, spec_id: int, partition: Any) -> File:
-    filesystem, path = place(location)
-    with (
-        filesystem.open_output_stream(path) as stream,
-        pq.ParquetWriter(
-            stream,
-            rows.schema,
-            compression="zstd",
-            use_dictionary=_repeating(rows),
-            write_statistics=_ordered(rows),
-            store_schema=False,
-        ) as writer,
-    ):
-        writer.write_table(rows, row_group_size=GROUP_ROWS)
-        writer.close()
-        size = stream.tell()
-    footer = pq.ParquetFile(path, filesystem=filesystem).metadata
-    return File(
-        content=DATA,
-        path=location,
-        format="PARQUET",
-        spec_id=spec_id,
-        partition=partition,
-        rows=rows.num_rows,
-        bytes=size,
-        metrics=metrics(rows),
-        split_offsets=tuple(_begin(footer.row_group(group)) for group in range(footer.num_row_groups)),
-        sort_order_id=0,
-    )
-
-
-def _ordered(rows: pa.Table) -> list[str]:
-    """The Parquet columns whose statistics hold all values: those with NaN have an upper bound below it, which engines
-    that order NaN above every number would skip row groups by. Nested floats are not looked through."""
-    nan = {
-        field.name
-        for field, column in zip(rows.schema, rows.columns, strict=True)
-        if pa.types.is_floating(field.type) and pc.any(pc.is_nan(column)).as_py()
-    }
-    return [
-        path for field in rows.schema if field.name not in nan for path in _leaves(field.name, field.type, nested=False)
-    ]
-
-
-def _leaves(path: str, kind: pa.DataType, *, nested: bool) -> Iterator[str]:
-    """The paths in Parquet of a column's values, without nested floats."""
-    if pa.types.is_struct(kind):
-        for part in kind:
-            yield from _leaves(f"{path}.{part.name}", part.type, nested=True)
-    elif pa.types.is_map(kind):
-        yield from _leaves(f"{path}.key_value.key", kind.key_type, nested=True)
-        yield from _leaves(f"{path}.key_value.value", kind.item_type, nested=True)
-    elif pa.types.is_list(kind):
-        yield from _leaves(f"{path}.list.element", kind.value_type, nested=True)
-    elif not (nested and pa.types.is_floating(kind)):
-        yield path
-
-
-def _repeating(rows: pa.Table) -> list[str]:
-    """The columns whose values repeat, by a sample: a dictionary of others costs more than all else of a file."""
-    step = max(rows.num_rows // SAMPLE_ROWS, 1)
-    sample = rows.take(pa.array(np.arange(0, rows.num_rows, step)))
-    plain = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
-    return [name for name in plain if 2 * pc.count_distinct(sample[name]).as_py() <= sample.num_rows]
-
-
-def _begin(group: pq.RowGroupMetaData) -> int:
-    first = group.column(0)
-    return int(first.dictionary_page_offset if first.has_dictionary_page else first.data_page_offset)
 
 
 def put_aside(kills: Kills) -> Kills:

@@ -146,7 +146,7 @@ def test_a_write_that_fails_anywhere_leaves_nothing_and_the_next_try_is_right(
         return real_place(location)
 
     monkeypatch.setattr("lakestore.lake.places.write", write)
-    monkeypatch.setattr("lakestore_server.present.hot_files.place", place)
+    monkeypatch.setattr("lakestore.lake.data_files.place", place)
     before = {path for path in presenting.folder.rglob("run-0/*")}
     for writes in range(40):
         left = writes

@@ -1,0 +1,80 @@
+"""Small rounds are written by Arrow without a Spark job, large and sorted ones by Spark; the lake is the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import lakestore as ls
+from lakestore_tiering import Tierer, flush, small_rows
+from tests.lake.tiering_tables import NAME, SCHEMA, in_lake, in_table, items, keys, refs
+
+pytestmark = pytest.mark.spark
+
+
+def refused(*_: object) -> flush.Staged:
+    """Spark's way, where nobody may go it."""
+    raise AssertionError("a Spark job for a small round")
+
+
+def rounds(lake: ls.Lake, spark: SparkSession, **options: Any) -> None:
+    """Two rounds of a table, each compared with the lake; the second one has updates and deletes of a keyed table."""
+    keyed = options.pop("keyed")
+    table = lake.create_table(NAME, SCHEMA, primary_key=["id"] if keyed else None, buckets=2, lake=options)
+    write = table.upsert if keyed else table.append
+    with Tierer(lake, spark) as tierer:
+        for first, word in ((0, "a"), (500, "b")):
+            write(items(range(first, first + 1_000), word))
+            if keyed:
+                table.delete(keys(range(first, first + 10)))
+            (outcome,) = tierer.run_once(NAME, compaction=False)
+            assert outcome.flushed is not None
+            assert in_lake(spark) == in_table(table)
+        assert outcome.flushed is not None
+        assert outcome.flushed.deaths == (500 if keyed else 0)
+    assert refs(spark) == {"main", "lakestore-tier"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"keyed": True, "format_version": 2},
+        {"keyed": True, "format_version": 3, "partition_by": ["bucket(4, id)"]},
+        {"keyed": False, "format_version": 2, "partition_by": ["truncate(1, text)"]},
+        {"keyed": False, "format_version": 3},
+    ],
+    ids=str,
+)
+def test_small_rounds_take_no_spark_job(
+    lake: ls.Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(flush, "_staged_by_spark", refused)
+    rounds(lake, spark, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"sort_by": ["text"]}, "PARTITIONS_MAX"),
+        ({}, "OFFSETS_MAX"),
+        ({}, "BYTES_MAX"),
+        ({"partition_by": ["bucket(4, id)"]}, "PARTITIONS_MAX"),
+    ],
+    ids=["sorted", "many offsets", "many bytes", "many partitions"],
+)
+def test_other_rounds_are_sparks(
+    lake: ls.Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], name: str
+) -> None:
+    if "sort_by" not in options:
+        monkeypatch.setattr(small_rows, name, 1)
+    calls, staged = [], flush._staged_by_spark
+
+    def noted(*given: Any) -> flush.Staged:
+        calls.append(given)
+        return staged(*given)
+
+    monkeypatch.setattr(flush, "_staged_by_spark", noted)
+    rounds(lake, spark, keyed=True, **options)
+    assert len(calls) == 2

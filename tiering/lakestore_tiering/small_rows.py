@@ -1,0 +1,82 @@
+"""The hot rows of a small round as data files, written by Arrow in this process.
+
+1. A Spark job for a thousand rows costs seconds; Arrow writes them in milliseconds. Files have the same schema, metrics
+   and partitions, and the commit is the same.
+2. Large rounds, sorted tables and rows of many partitions are Spark's: it sorts, shuffles and writes with all cores.
+3. Nothing names the files before the round's one commit. A round that breaks leaves them to the removal of orphans.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import pyarrow as pa
+
+from lakestore.lake import data_files, partitions
+from lakestore.lake.manifests import DATA, File
+from lakestore.lake.values import Json
+from lakestore.model.columns import LAKE_COLUMNS
+from lakestore.union import plan
+from lakestore.union.lake_columns import recast
+from lakestore.union.plan import ReadPlan, TableScan
+from lakestore_tiering import manifest_files
+from lakestore_tiering.hot_rows import fetch
+from lakestore_tiering.iceberg_java import Iceberg, LakeFile
+from lakestore_tiering.round import Round
+
+OFFSETS_MAX = 50_000
+"""Offsets of the hot ranges up to which a round is small: Spark's job takes longer than Arrow up to there."""
+BYTES_MAX = 64 << 20
+"""Bytes of rows in memory from which on a round is Spark's after all."""
+PARTITIONS_MAX = 16
+"""Partitions of the rows from which on their round is Spark's."""
+
+
+def write(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan) -> list[LakeFile] | None:
+    """The files of a small round; None if it is Spark's."""
+    if scan.hot_rows > OFFSETS_MAX or scan.table.lake.sort_by:
+        return None
+    schema, spec = manifest_files.schema_of(lake), manifest_files.spec_of(lake)
+    rows = _rows(tools, cut, scan, data_files.arrow_schema(schema))
+    if rows is None:
+        return None
+    groups = partitions.groups(rows, spec, schema) if rows.num_rows else []
+    if len(groups) > PARTITIONS_MAX:
+        return None
+    locations = lake.table.locationProvider()
+    files = []
+    for values, numbers in groups:
+        part = rows if numbers is None else rows.take(pa.array(numbers))
+        location = str(locations.newDataLocation(f"{uuid.uuid4()}.parquet"))
+        files.append(data_files.write(part, location, spec["spec-id"], values))
+    return _as_java(lake, spec, files)
+
+
+def _rows(tools: Round, cut: ReadPlan, scan: TableScan, schema: pa.Schema) -> pa.Table | None:
+    """The live rows of the hot ranges in the types of the lake; None if they are many bytes."""
+    columns = [*scan.table.selected(None), *LAKE_COLUMNS]
+    batches, nbytes = [], 0
+    for split in scan.hot_splits(OFFSETS_MAX):
+        for batch in fetch(tools.transport, plan.fetch_request(scan, split, columns, cut.lease)):
+            arrays = [recast(batch.column(part.name), part.type) for part in schema]
+            batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
+            nbytes += batches[-1].nbytes
+            if nbytes > BYTES_MAX:
+                return None
+    return pa.Table.from_batches(batches, schema)
+
+
+def _as_java(lake: Iceberg, spec: Json, files: list[File]) -> list[LakeFile]:
+    names = [part["name"] for part in spec["fields"]]
+    return [
+        LakeFile(
+            file.path,
+            file.rows,
+            file.bytes,
+            file.bounds,
+            java,
+            file.format,
+            tuple(file.partition[name] for name in names),
+        )
+        for file, java in zip(files, manifest_files.java(lake, DATA, files), strict=True)
+    ]
