@@ -1,4 +1,4 @@
-"""Small rounds are written by Arrow without a Spark job, large and sorted ones by Spark; the lake is the same."""
+"""Small rounds are written by Arrow without a Spark job and few loads, large and sorted ones by Spark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakestore as ls
-from lakestore_tiering import Tierer, flush, small_rows
+from lakestore_tiering import Tierer, flush, iceberg_java, small_rows
+from lakestore_tiering.iceberg_java import Iceberg
 from tests.lake.tiering_tables import NAME, SCHEMA, in_lake, in_table, items, keys, refs
 
 pytestmark = pytest.mark.spark
@@ -78,3 +79,35 @@ def test_other_rounds_are_sparks(
     monkeypatch.setattr(flush, "_staged_by_spark", noted)
     rounds(lake, spark, keyed=True, **options)
     assert len(calls) == 2
+
+
+def test_a_lake_table_is_loaded_once_and_again_when_another_engine_has_changed_it(
+    lake: ls.Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit leaves the table as it is after it, and the plan says whether it has moved since."""
+    table = lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=2)
+    loads: list[str] = []
+    load, refresh = iceberg_java._loaded, Iceberg.refresh
+
+    def loaded(*given: Any) -> Any:
+        loads.append("load")
+        return load(*given)
+
+    def refreshed(self: Iceberg) -> None:
+        loads.append("refresh")
+        refresh(self)
+
+    monkeypatch.setattr(iceberg_java, "_loaded", loaded)
+    monkeypatch.setattr(Iceberg, "refresh", refreshed)
+    with Tierer(lake, spark) as tierer:
+        for number, expected in enumerate((["load"], [], ["load"], [])):
+            table.upsert(items(range(number, number + 10), f"v{number}-"))
+            loads.clear()
+            assert tierer.run_once(NAME)[0].flushed is not None
+            assert loads == expected
+            assert in_lake(spark) == in_table(table)
+            if number == 1:
+                spark.sql(f"ALTER TABLE lake.{NAME} SET TBLPROPERTIES ('note' = 'another')")
+        loads.clear()
+        assert tierer.run_once(NAME)[0].flushed is None
+        assert loads == []

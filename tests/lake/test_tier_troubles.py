@@ -107,6 +107,23 @@ def test_once_does_the_others_and_says_both(rounds: Rounds, monkeypatch: pytest.
     assert rounds.done[GOOD] == 1
 
 
+@pytest.mark.parametrize("once", [True, False])
+def test_rounds_of_several_tables_run_side_by_side(rounds: Rounds, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
+    """Each round waits for the other one's."""
+    monkeypatch.setattr("lakestore_tiering.expire.expire", lambda *_: 0)
+    both = threading.Barrier(2)
+
+    def flush(*_: object) -> None:
+        both.wait(30.0)
+
+    monkeypatch.setattr(service, "flush", flush)
+    if once:
+        assert [outcome.table for outcome in rounds.tierer.run_once(compaction=False)] == [BAD, GOOD]
+    else:
+        rounds.run(1.0)
+        assert not rounds.tierer._troubles.told()
+
+
 def test_a_dropped_table_is_no_trouble(rounds: Rounds) -> None:
     def dropped() -> Exception:
         rounds.served.lake.drop_table(BAD)

@@ -77,7 +77,8 @@ def compact(tools: Round, name: str, *, force: bool = False) -> Compacted | None
     if started is None:
         return None
     try:
-        rewrite(tools, started)
+        with tools.spark_turn:
+            rewrite(tools, started)
     except LakestoreError:
         with suppress(LakestoreError):
             abandon(tools, started)

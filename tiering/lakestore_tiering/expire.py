@@ -26,21 +26,26 @@ def expire(
 
     The number of expired ones. Each round writes all metadata anew, so its size is bounded by number as well as by age.
     """
+    newest = min(SNAPSHOTS_KEPT, table.lake.snapshots) if keep_last is None else keep_last
+    older_than_ms = (clock() - (table.lake.snapshot_seconds if keep_seconds is None else keep_seconds)) * 1000
     with java_errors():
-        lake, _ = tools.standing(table.name)
-        newest = min(SNAPSHOTS_KEPT, table.lake.snapshots) if keep_last is None else keep_last
-        main = [int(snapshot.snapshotId()) for snapshot in lake.ancestry()]
-        kept, many = set(main[:newest]) | lake.referenced(), set(main[table.lake.snapshots :])
-        age = table.lake.snapshot_seconds if keep_seconds is None else keep_seconds
-        older_than_ms = (clock() - age) * 1000
-        gone = [
-            number
-            for number, made_ms in lake.snapshots()
-            if number not in kept and (made_ms < older_than_ms or number in many)
-        ]
-        count = _expire(lake, gone)
+        seen, count = tools.seen(table), 0
+        if seen is None or _gone(seen, newest, table.lake.snapshots, older_than_ms):
+            lake, _ = tools.standing(table.name)
+            count = _expire(lake, _gone(lake, newest, table.lake.snapshots, older_than_ms))
         tools.crash("expired")
         return count
+
+
+def _gone(lake: Iceberg, newest: int, most: int, older_than_ms: float) -> list[int]:
+    """The snapshots that may go: beyond main's `most` last, or old and not among its `newest`."""
+    main = [int(snapshot.snapshotId()) for snapshot in lake.ancestry()]
+    kept, many = set(main[:newest]) | lake.referenced(), set(main[most:])
+    return [
+        number
+        for number, made_ms in lake.snapshots()
+        if number not in kept and (made_ms < older_than_ms or number in many)
+    ]
 
 
 def _expire(lake: Iceberg, snapshots: Sequence[int]) -> int:
@@ -62,5 +67,4 @@ def _expire(lake: Iceberg, snapshots: Sequence[int]) -> int:
             return 0
         half = len(snapshots) // 2
         return _expire(lake, snapshots[:half]) + _expire(lake, snapshots[half:])
-    lake.refresh()
     return len(snapshots)

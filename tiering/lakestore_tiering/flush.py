@@ -78,7 +78,7 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
     lake, record = tools.open(scan)
     if record.schema_id != scan.table.schema_id:
         # Staged with the version's schema; the catalog moves main's in the very commit of these rows.
-        lake = tools.lake(scan.table)
+        lake = tools.of(scan).lake = tools.lake(scan.table)
     staged = _stage(tools, lake, cut, scan, epoch)
     tools.crash("staged")
     with stage_errors(lake, scan.table.name, staged.branch):
@@ -148,7 +148,10 @@ def _landed(tools: Round, cut: ReadPlan, scan: TableScan, lake: Iceberg, record:
 def _stage(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: int) -> Staged:
     """Write the hot rows: by Arrow without a branch where they are few, else by Spark into a branch."""
     files = small_rows.write(tools, lake, cut, scan)
-    return _staged_by_spark(tools, lake, cut, scan, epoch) if files is None else Staged("", None, files)
+    if files is not None:
+        return Staged("", None, files)
+    with tools.spark_turn:
+        return _staged_by_spark(tools, lake, cut, scan, epoch)
 
 
 def _staged_by_spark(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: int) -> Staged:

@@ -100,7 +100,7 @@ class LakeFile:
 
 
 class Iceberg:
-    """A lake table in the catalog of a session."""
+    """A lake table in the catalog of a session, in the state of its last load or commit."""
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self.spark = spark
@@ -119,6 +119,10 @@ class Iceberg:
     def refresh(self) -> None:
         """Take the catalog's newest state."""
         self.table.refresh()
+
+    def metadata_location(self) -> str:
+        """The metadata file of this state."""
+        return str(self.table.operations().current().metadataFileLocation())
 
     @property
     def format_version(self) -> int:
@@ -185,12 +189,10 @@ class Iceberg:
     def fork(self, branch: str) -> None:
         """A new branch at main's snapshot."""
         self.retried(lambda: self.table.manageSnapshots().createBranch(branch).commit())
-        self.refresh()
 
     def drop_branch(self, branch: str) -> None:
         """Remove a branch that was not landed."""
         self.retried(lambda: self.table.manageSnapshots().removeBranch(branch).commit())
-        self.refresh()
 
     def branch_snapshot(self, branch: str) -> Any:
         """The snapshot a branch names."""
@@ -222,7 +224,6 @@ class Iceberg:
             refs = refs.removeBranch(branch)
         refs.commit()
         transaction.commitTransaction()
-        self.refresh()
         return landed
 
     def landed(self, error: Py4JJavaError | PySparkException, ours: Callable[[Any], bool]) -> int:

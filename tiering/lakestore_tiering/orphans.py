@@ -66,7 +66,7 @@ def _files(filesystem: FileSystem, root: str) -> Iterator[tuple[str, float]]:
 
 
 def _is_ahead(lake: Iceberg, files: Iterable[str]) -> bool:
-    current = _METADATA.fullmatch(_name(str(lake.table.operations().current().metadataFileLocation())))
+    current = _METADATA.fullmatch(_name(lake.metadata_location()))
     numbers = [int(found[1]) for path in files if (found := _METADATA.fullmatch(_name(path)))]
     return current is None or any(number > int(current[1]) for number in numbers)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -36,11 +37,13 @@ class TableMemory:
     """The memory of a table between rounds; all of it can be read again."""
 
     files: LiveFiles = field(default_factory=LiveFiles)
+    lake: Iceberg | None = None
+    """The lake table as it was loaded or committed last."""
 
 
 @dataclass(slots=True)
 class Round:
-    """The tools that the steps of a round share."""
+    """The tools that the steps of all rounds share. Rounds of several tables run in several threads."""
 
     spark: SparkSession
     transport: Transport
@@ -55,6 +58,8 @@ class Round:
     """Called with the name of each finished step; tests raise or kill there."""
     indexes: OffsetCache = field(default_factory=OffsetCache)
     """Offset indexes of all tables, by table uuid."""
+    spark_turn: threading.Lock = field(default_factory=threading.Lock)
+    """Held while Spark writes: each of its jobs takes all cores, and the memory of several might not suffice."""
     known: dict[str, TableMemory] = field(default_factory=dict)
     """Table uuid to its memory."""
     forks: dict[str, str] = field(default_factory=dict)
@@ -72,21 +77,34 @@ class Round:
         """The memory of a table."""
         return self.known.setdefault(scan.table.uuid, TableMemory())
 
+    def seen(self, table: Table) -> Iceberg | None:
+        """The lake table as this tierer saw it last, which may be before another engine's commit; None if never."""
+        memory = self.known.get(table.uuid)
+        return memory.lake if memory else None
+
     def open(self, scan: TableScan) -> tuple[Iceberg, Record]:
         """The lake table and its tier record, which must be the plan's. Branches that nobody works on go."""
-        lake = self.lake(scan.lake_table)
+        lake = self._kept(scan)
         record = _planned(lake, scan)
         if record is None or record.tier_point != tuple(part.tier_point for part in scan.buckets):
             raise Unavailable(f"the lake of table {scan.table.name} moved since the plan: plan again")
         self._sweep(lake, scan.table.uuid)
         return lake, record
 
+    def _kept(self, scan: TableScan) -> Iceberg:
+        """The lake table at the plan's metadata file or a later one, loaded only if it has moved since it was seen."""
+        memory = self.of(scan)
+        kept = memory.lake
+        name = self.lake_name(scan.lake_table)
+        if kept is None or kept.name != name or kept.metadata_location() != scan.metadata_location:
+            kept = memory.lake = self.lake(scan.lake_table)
+        return kept
+
     def sweep_once(self, table: Table) -> None:
         """Remove what earlier tierers left of a table, also of one without hot rows."""
         if table.uuid not in self.swept:
             with java_errors():
                 self._sweep(self.standing(table.name)[0], table.uuid)
-            self.swept.add(table.uuid)
 
     def lake(self, version: Table) -> Iceberg:
         """The lake table with the schema of a version, and with no property but Lakestore's own."""
@@ -111,12 +129,13 @@ class Round:
             number = branch.removeprefix(STAGE).removeprefix(COMPACT).split("_")[0]
             if branch != working and number.isdecimal() and int(number) <= self.epoch():
                 lake.drop_branch(branch)
+        self.swept.add(table_uuid)
 
     def standing(self, name: str) -> tuple[Iceberg, Record]:
         """The lake table and the tier record of its main as they are now."""
         for _ in range(STANDING_ATTEMPTS):
             scan = plan.decode(self.transport.plan(plan.request([name], no_dead=True))).scan(name)
-            lake = self.lake(scan.lake_table)
+            lake = self.of(scan).lake = self.lake(scan.lake_table)
             found = _planned(lake, scan)
             if found is not None:
                 return lake, found

@@ -1,8 +1,8 @@
 """The tiering service: rounds of every table by its freshness, compaction beside them, expiry after them.
 
-One holder at a time has the epoch. Rounds of all tables run one after the other; only a compaction's rewrite runs
-beside them. A table whose round fails is tried again later and does not keep the others; `Fenced` ends the service,
-and a server that is out of reach, or refuses the tierer, for too long.
+One holder at a time has the epoch. Rounds of several tables run side by side, and a service's compactions rewrite
+beside them; one table has one round at a time. A table whose round fails is tried again later and does not keep the
+others; `Fenced` ends the service, and a server that is out of reach, or refuses the tierer, for too long.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -39,9 +39,13 @@ from lakestore_tiering.hot_rows import Hot
 from lakestore_tiering.round import Round, no_crash
 from lakestore_tiering.troubles import ServerTrouble, Troubles
 
+ROUNDS_AT_ONCE = 4
+"""Tables whose rounds run side by side: one waits for the server while another one's commit is prepared."""
 ROUNDS_PER_EXPIRY = 20
 ORPHAN_CHECK_SECONDS = 6 * 3600.0
 """Seconds between two looks for files that no snapshot names, of one table."""
+
+Result = TypeVar("Result")
 
 
 class LakeConnection(Protocol):
@@ -98,6 +102,7 @@ class Tierer:
         self._looked: dict[str, float] = {}
         self._due: dict[str, float] = {}
         """Table uuid to seconds of the clock."""
+        self._pool = ThreadPoolExecutor(ROUNDS_AT_ONCE, "lakestore-round")
         self._background = ThreadPoolExecutor(1, "lakestore-compact")
         self._compacting: dict[str, _Rewrite] = {}
 
@@ -111,19 +116,22 @@ class Tierer:
         A table's error is raised after the rounds of the others.
         """
         self._held.acquire(self._held.seconds * 2.0)
-        outcomes, errors = [], []
-        for found in self._tables():
-            if table not in (None, found.name):
-                continue
+        tables = [found for found in self._tables() if table in (None, found.name)]
+        done: dict[str, Outcome] = {}
+        errors: dict[str, LakestoreError] = {}
+
+        def settle(found: Table, round_: Future[Outcome]) -> None:
             try:
-                outcomes.append(self._once(found, compaction))
+                done[found.uuid] = round_.result()
             except (Fenced, Denied):
                 raise
             except LakestoreError as error:
-                errors.append(error)
+                errors[found.uuid] = error
+
+        self._side_by_side(lambda each: self._once(each, compaction), tables, settle)
         if errors:
-            raise _joined(errors)
-        return outcomes
+            raise _joined([errors[found.uuid] for found in tables if found.uuid in errors])
+        return [done[found.uuid] for found in tables]
 
     def run_forever(self, stop: threading.Event) -> None:
         """Rounds by each table's freshness until told to stop, until another tierer took over (`Fenced`), or until
@@ -141,6 +149,7 @@ class Tierer:
 
     def close(self) -> None:
         """Stop compactions and give the epoch up. Again is harmless."""
+        self._pool.shutdown(wait=True)
         self._background.shutdown(wait=True)
         if self._compacting and iceberg_java.has_ended(self.tools.spark):
             self._compacting.clear()  # The next epoch sweeps the branches of this one.
@@ -167,8 +176,8 @@ class Tierer:
     def _once(self, table: Table, compaction: bool | None) -> Outcome:
         started = self._clock()
         with tracing.span("round", table=table.name):
-            self.tools.sweep_once(table)
             flushed = self._flush(table)
+            self.tools.sweep_once(table)
             compacted = None if compaction is False else compact.compact(self.tools, table.name, force=bool(compaction))
             expired = expire.expire(self.tools, table)
         return Outcome(table.name, flushed, compacted, expired, self._clock() - started)
@@ -185,18 +194,35 @@ class Tierer:
         tables = self._tables()
         self._server.went_well()
         self._forget_all_but(tables)
-        for table in tables:
-            if stop.is_set():
-                return
-            if self._clock() >= self._due.get(table.uuid, 0.0):
-                self._due[table.uuid] = self._clock() + self._tick(table)
-                self._held.report(self._troubles.told())
+        due = [table for table in tables if self._clock() >= self._due.get(table.uuid, 0.0)]
 
-    def _tick(self, table: Table) -> float:
-        """One round of a running service; seconds until the next."""
+        def settle(table: Table, round_: Future[None]) -> None:
+            self._due[table.uuid] = self._clock() + self._settled(table, round_)
+            self._held.report(self._troubles.told())
+
+        self._side_by_side(lambda each: None if stop.is_set() else self._round(each), due, settle)
+
+    def _side_by_side(
+        self,
+        work: Callable[[Table], Result],
+        tables: Sequence[Table],
+        settle: Callable[[Table, Future[Result]], None],
+    ) -> None:
+        """Do the work of several tables at once; `settle` is called on this thread when one of them is done.
+
+        If it raises, work that has begun is waited for, and the rest is not begun.
+        """
+        running = {self._pool.submit(work, table): table for table in tables}
         try:
-            with tracing.span("round", table=table.name):
-                self._round(table)
+            for done in as_completed(running):
+                settle(running[done], done)
+        finally:
+            wait([done for done in running if not done.cancel()])
+
+    def _settled(self, table: Table, round_: Future[None]) -> float:
+        """Seconds until the next round of a table, one of which has ended."""
+        try:
+            round_.result()
         except (Fenced, Denied, Stopped):
             raise
         except Exception as error:
@@ -209,17 +235,19 @@ class Tierer:
         return float(table.lake.freshness_seconds)
 
     def _round(self, table: Table) -> None:
-        self.tools.sweep_once(table)
-        flushed = self._flush(table)
-        self._compact_beside(table)
-        if flushed:
-            self._rounds[table.uuid] = self._rounds.get(table.uuid, 0) + 1
-            if self._rounds[table.uuid] % ROUNDS_PER_EXPIRY == 0:
-                expire.expire(self.tools, table)
-        if self._clock() - self._looked.setdefault(table.uuid, float("-inf")) >= ORPHAN_CHECK_SECONDS:
-            self._looked[table.uuid] = self._clock()
-            if table.uuid not in self._compacting:
-                orphans.remove(self.tools, table)
+        """One round of a running service."""
+        with tracing.span("round", table=table.name):
+            flushed = self._flush(table)
+            self.tools.sweep_once(table)
+            self._compact_beside(table)
+            if flushed:
+                self._rounds[table.uuid] = self._rounds.get(table.uuid, 0) + 1
+                if self._rounds[table.uuid] % ROUNDS_PER_EXPIRY == 0:
+                    expire.expire(self.tools, table)
+            if self._clock() - self._looked.setdefault(table.uuid, float("-inf")) >= ORPHAN_CHECK_SECONDS:
+                self._looked[table.uuid] = self._clock()
+                if table.uuid not in self._compacting:
+                    orphans.remove(self.tools, table)
 
     def _forget_all_but(self, tables: list[Table]) -> None:
         """Forget tables that were dropped."""
