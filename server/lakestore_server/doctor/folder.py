@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import statistics
 import time
@@ -24,6 +25,8 @@ VOLATILE = frozenset({"tmpfs", "ramfs", "overlay"})
 SHARED = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"})
 """File systems whose locks and syncs depend on another machine."""
 _MOUNTS = Path("/proc/self/mounts")
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+"""A space, tab, line end, backslash or # in a path, as the kernel writes it."""
 
 
 def data(folder: Path, limits: Limits) -> Iterator[Finding]:
@@ -75,10 +78,14 @@ def kind(folder: Path, mounts: Path = _MOUNTS) -> Iterator[Finding]:
         yield Finding("file system", "ok", name)
 
 
+def _character(escaped: re.Match[str]) -> str:
+    return chr(int(escaped[1], 8))
+
+
 def _file_system(folder: Path, mounts: Path) -> str:
     """The kind of the mount that is nearest above the folder; empty where nobody tells."""
     try:
-        lines = [line.split() for line in mounts.read_text().splitlines()]
+        lines = [[_ESCAPED.sub(_character, word) for word in line.split()] for line in mounts.read_text().splitlines()]
     except OSError:
         return ""
     above = {str(folder), *map(str, folder.parents)}

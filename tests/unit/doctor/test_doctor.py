@@ -66,9 +66,10 @@ def test_too_little_room_fails_and_little_room_warns(tmp_path: Path) -> None:
     ("name", "verdict"), [("ext4", "ok"), ("tmpfs", "warning"), ("overlay", "warning"), ("nfs4", "warning")]
 )
 def test_file_systems_that_end_or_lie_elsewhere_warn(tmp_path: Path, name: str, verdict: str) -> None:
-    mounts = tmp_path / "mounts"
-    mounts.write_text(f"disk / ext4 rw 0 0\nit {tmp_path} {name} rw 0 0\n")
-    assert verdicts(folder.kind(tmp_path / "x", mounts)) == {"file system": verdict}
+    mounts, disk = tmp_path / "mounts", tmp_path / "a disk #1"
+    escaped = str(disk).replace(" ", r"\040").replace("#", r"\043")
+    mounts.write_text(f"disk / ext4 rw 0 0\nit {escaped} {name} rw 0 0\n")
+    assert verdicts(folder.kind(disk / "x", mounts)) == {"file system": verdict}
 
 
 def test_a_port_that_is_taken_fails_with_its_name(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -222,6 +223,6 @@ def test_the_command_restores_without_a_server(lake: Lake, tmp_path: Path, capsy
     take(lake, tmp_path / "backup")
     target = tmp_path / "restored"
     assert run_command(["restore", str(tmp_path / "backup"), "--data", str(target)]) == 0
-    assert f"lakestore serve --data {target}" in capsys.readouterr().out
+    assert f"lakestore serve --data {shlex.quote(str(target))}" in capsys.readouterr().out
     assert run_command(["restore", str(tmp_path / "backup"), "--data", str(target)]) == 1
     assert "not an empty folder" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from lakestore.cli.main import run_command
 from lakestore.errors import Conflict, Invalid
+from lakestore.model.file_uri import to_uri
 from lakestore.rows.ipc import crc32c
 from lakestore.rows.live_sum import live_sum, moved
 from lakestore.union.cut import Cut
@@ -112,7 +113,7 @@ def test_a_backup_in_the_default_configuration_restores(tmp_path: Path, to: str)
         before.tier(LOG)
     (tmp_path / "data").rename(tmp_path / "gone")
     made = restore(tmp_path / "backup", tmp_path / to)
-    assert made.warehouse == (tmp_path / to / "warehouse").as_uri()
+    assert made.warehouse == to_uri(tmp_path / to / "warehouse")
     assert made.lake.problems == []
     assert sorted(made.lake.moved) == ([] if to == "data" else [KEYED, LOG, FREE])
     with World(tmp_path / to) as after:
@@ -230,7 +231,7 @@ def test_a_lake_that_went_on_is_set_back_to_what_the_backup_covers(tmp_path: Pat
             before.lake.table(LOG).append(rows(n))
             before.tier(LOG)
     made = restore(tmp_path / "backup", tmp_path / "as-it-was")
-    assert made.warehouse == (tmp_path / "lake").as_uri()
+    assert made.warehouse == to_uri(tmp_path / "lake")
     assert ["a.log is ahead of this server" in problem for problem in made.lake.problems] == [True]
     assert "--rewind-lake" in made.lake.problems[0]
     made = restore(tmp_path / "backup", tmp_path / "restored", ways=Ways(rewind=True))
