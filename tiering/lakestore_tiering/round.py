@@ -58,8 +58,10 @@ class Round:
     """Called with the name of each finished step; tests raise or kill there."""
     indexes: OffsetCache = field(default_factory=OffsetCache)
     """Offset indexes of all tables, by table uuid."""
-    spark_turn: threading.Lock = field(default_factory=threading.Lock)
-    """Held while Spark writes: each of its jobs takes all cores, and the memory of several might not suffice."""
+    spark_turn: threading.RLock = field(default_factory=threading.RLock)
+    """Held while Spark writes: each of its jobs takes all cores, and the memory of several might not suffice.
+
+    Taken again by a step that flushes in the midst of a rewrite, as tests do."""
     known: dict[str, TableMemory] = field(default_factory=dict)
     """Table uuid to its memory."""
     forks: dict[str, str] = field(default_factory=dict)
