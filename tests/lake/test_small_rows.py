@@ -42,9 +42,9 @@ def rounds(lake: ls.Lake, spark: SparkSession, **options: Any) -> None:
     "options",
     [
         {"keyed": True, "format_version": 2},
-        {"keyed": True, "format_version": 3, "partition_by": ["bucket(4, id)"]},
+        {"keyed": True, "format_version": 2, "partition_by": ["bucket(4, id)"]},
         {"keyed": False, "format_version": 2, "partition_by": ["truncate(1, text)"]},
-        {"keyed": False, "format_version": 3},
+        {"keyed": False, "format_version": 2},
     ],
     ids=str,
 )
@@ -58,17 +58,18 @@ def test_small_rounds_take_no_spark_job(
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ({"sort_by": ["text"]}, "PARTITIONS_MAX"),
+        ({"sort_by": ["text"]}, ""),
+        ({"format_version": 3}, ""),
         ({}, "OFFSETS_MAX"),
         ({}, "BYTES_MAX"),
         ({"partition_by": ["bucket(4, id)"]}, "PARTITIONS_MAX"),
     ],
-    ids=["sorted", "many offsets", "many bytes", "many partitions"],
+    ids=["sorted", "format 3", "many offsets", "many bytes", "many partitions"],
 )
 def test_other_rounds_are_sparks(
     lake: ls.Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], name: str
 ) -> None:
-    if "sort_by" not in options:
+    if name:
         monkeypatch.setattr(small_rows, name, 1)
     calls, staged = [], flush._staged_by_spark
 
