@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakestore as ls
-from lakestore_tiering import Tierer, flush, iceberg_java, small_rows
+from lakestore_tiering import Tierer, flush, iceberg_java, manifest_files, small_rows
 from lakestore_tiering.iceberg_java import Iceberg
 from tests.lake.tiering_tables import NAME, SCHEMA, in_lake, in_table, items, keys, refs
 
@@ -45,6 +45,7 @@ def rounds(lake: ls.Lake, spark: SparkSession, **options: Any) -> None:
         {"keyed": True, "format_version": 2, "partition_by": ["bucket(4, id)"]},
         {"keyed": False, "format_version": 2, "partition_by": ["truncate(1, text)"]},
         {"keyed": False, "format_version": 2},
+        {"keyed": True, "format_version": 3},
     ],
     ids=str,
 )
@@ -59,12 +60,11 @@ def test_small_rounds_take_no_spark_job(
     ("options", "name"),
     [
         ({"sort_by": ["text"]}, ""),
-        ({"format_version": 3}, ""),
         ({}, "OFFSETS_MAX"),
         ({}, "BYTES_MAX"),
         ({"partition_by": ["bucket(4, id)"]}, "PARTITIONS_MAX"),
     ],
-    ids=["sorted", "format 3", "many offsets", "many bytes", "many partitions"],
+    ids=["sorted", "many offsets", "many bytes", "many partitions"],
 )
 def test_other_rounds_are_sparks(
     lake: ls.Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], name: str
@@ -112,3 +112,27 @@ def test_a_lake_table_is_loaded_once_and_again_when_another_engine_has_changed_i
         loads.clear()
         assert tierer.run_once(NAME)[0].flushed is None
         assert loads == []
+
+
+def test_rounds_of_two_tables_at_once_keep_their_files_apart(
+    lake: ls.Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java keeps files in memory in one map of the process. The second round runs while Java reads the first one's."""
+    tables = [lake.create_table(f"shop.t{number}", SCHEMA, primary_key=["id"], buckets=2) for number in (1, 2)]
+    for number, table in enumerate(tables):
+        table.upsert(items(range(100 * number, 100 * number + 50)))
+    read = manifest_files._read
+    second: list[Any] = []
+
+    def interrupted(*given: Any) -> list[Any]:
+        if not second:
+            second.append(None)
+            second.extend(tierer.run_once(tables[1].name))
+        return read(*given)
+
+    monkeypatch.setattr(manifest_files, "_read", interrupted)
+    with Tierer(lake, spark) as tierer:
+        tierer.run_once(tables[0].name)
+    assert second[1].flushed.rows == 50
+    for table in tables:
+        assert in_lake(spark, table.name) == in_table(table)

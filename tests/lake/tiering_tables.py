@@ -27,8 +27,8 @@ def keys(ids: range) -> list[dict[str, Any]]:
     return [{"id": i} for i in ids]
 
 
-def in_lake(spark: SparkSession) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row) for row in spark.sql(f"SELECT id, text FROM lake.{NAME}").collect())
+def in_lake(spark: SparkSession, name: str = NAME) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in spark.sql(f"SELECT id, text FROM lake.{name}").collect())
 
 
 def in_table(table: ls.Table) -> list[tuple[Any, ...]]:

@@ -5,6 +5,7 @@ A builder of Java's would need a call into the JVM for each fact of each file; a
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +16,8 @@ from lakestore.lake.manifests import ADDED, Entry, File, described, write_manife
 from lakestore.lake.values import Json
 from lakestore_tiering.iceberg_java import Iceberg
 
-_MANIFEST, _LIST, _SNAPSHOT, _FORMAT = "memory:files.avro", "memory:list.avro", 1, 2
-"""Names and numbers that no file outside of this process's memory has."""
+_SNAPSHOT, _FORMAT = 1, 2
+"""Numbers of a snapshot that is never committed."""
 
 
 def schema_of(lake: Iceberg) -> Json:
@@ -37,18 +38,29 @@ def java(lake: Iceberg, content: int, files: Sequence[File]) -> list[Any]:
         return []
     said: dict[str, Any] = {"content": content, "schema": schema_of(lake), "spec": spec_of(lake)}
     entries = [Entry(ADDED, _SNAPSHOT, 0, 0, file) for file in files]
+    # All InMemoryFileIO of a JVM share one map: a round of another table, at the same time, needs names of its own.
+    folder = f"memory:{uuid.uuid4().hex}"
+    manifest, manifests = f"{folder}/files.avro", f"{folder}/list.avro"
     data = write_manifest(entries, **said, format_version=_FORMAT)
-    row = described(_MANIFEST, len(data), entries, **said, snapshot_id=_SNAPSHOT, sequence=0)
+    row = described(manifest, len(data), entries, **said, snapshot_id=_SNAPSHOT, sequence=0)
     listed = write_list([row], format_version=_FORMAT, snapshot_id=_SNAPSHOT, parent_id=None, sequence=0)
     memory = lake.api.inmemory.InMemoryFileIO()
-    memory.addFile(_MANIFEST, data)
-    memory.addFile(_LIST, listed)
-    snapshot = {"snapshot-id": _SNAPSHOT, "timestamp-ms": 0, "manifest-list": _LIST, "sequence-number": 0}
+    memory.addFile(manifest, data)
+    memory.addFile(manifests, listed)
+    try:
+        return _read(lake, content, memory, manifests)
+    finally:
+        memory.deleteFile(manifest)
+        memory.deleteFile(manifests)
+
+
+def _read(lake: Iceberg, content: int, memory: Any, manifests: str) -> list[Any]:
+    snapshot = {"snapshot-id": _SNAPSHOT, "timestamp-ms": 0, "manifest-list": manifests, "sequence-number": 0}
     operation = "delete" if content == DELETES else "append"
     made = lake.api.SnapshotParser.fromJson(orjson.dumps({**snapshot, "summary": {"operation": operation}}).decode())
-    manifests = made.deleteManifests(memory) if content == DELETES else made.dataManifests(memory)
+    found = made.deleteManifests(memory) if content == DELETES else made.dataManifests(memory)
     read = lake.api.ManifestFiles.readDeleteManifest if content == DELETES else lake.api.ManifestFiles.read
-    reader = read(manifests[0], memory, lake.table.specs())
+    reader = read(found[0], memory, lake.table.specs())
     try:
         return list(lake.java_listed(reader))
     finally:

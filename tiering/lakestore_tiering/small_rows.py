@@ -2,7 +2,7 @@
 
 1. A Spark job for a thousand rows costs seconds; Arrow writes them in milliseconds. Files have the same schema, metrics
    and partitions, and the commit is the same.
-2. Large rounds, sorted tables, tables of format 3 and rows of many partitions are Spark's.
+2. Large rounds, sorted tables and rows of many partitions are Spark's.
 3. Nothing names the files before the round's one commit. A round that breaks leaves them to the removal of orphans.
 """
 
@@ -24,8 +24,6 @@ from lakestore_tiering.hot_rows import fetch
 from lakestore_tiering.iceberg_java import Iceberg, LakeFile
 from lakestore_tiering.round import Round
 
-FORMAT = 2
-"""The table format of rounds by Arrow. In tables of format 3 verify read wrong bucket numbers; why is not known."""
 OFFSETS_MAX = 50_000
 """Offsets of the hot ranges up to which a round is small: Spark's job takes longer than Arrow up to there."""
 BYTES_MAX = 64 << 20
@@ -36,7 +34,7 @@ PARTITIONS_MAX = 16
 
 def write(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan) -> list[LakeFile] | None:
     """The files of a small round; None if it is Spark's."""
-    if scan.hot_rows > OFFSETS_MAX or scan.table.lake.sort_by or lake.format_version != FORMAT:
+    if scan.hot_rows > OFFSETS_MAX or scan.table.lake.sort_by:
         return None
     schema, spec = manifest_files.schema_of(lake), manifest_files.spec_of(lake)
     rows = _rows(tools, cut, scan, data_files.arrow_schema(schema))
