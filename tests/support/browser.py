@@ -26,7 +26,7 @@ from websockets.sync.client import ClientConnection, connect
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MISSING = "tests of the console's pages need Chromium: install it (Debian: chromium)"
 TRIES = 3
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 _KEYS = {
     "Enter": (13, "\r"),
     "Escape": (27, ""),

@@ -437,8 +437,27 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def passed(bootstrap: str, topic: str, fence: int) -> None:
-    """Wait until the event of a fence is in its topic, and so are all events before it."""
+def passed(bootstrap: str, connector: str, fence: int) -> None:
+    """Wait until the event of a fence is in its topic and the end of its transaction in the topic of transactions.
+
+    All events before the fence are in their topics then. The two topics are sent apart: an event may be there long
+    before the end of its transaction.
+    """
+
+    def is_fence(event: dict[str, Any]) -> bool:
+        return bool((event.get("after") or {}).get("n") == fence)
+
+    transaction = _event(bootstrap, f"{connector}.app.fence", is_fence)["transaction"]
+    number = transaction["id"].partition(":")[0]  # the rest is an LSN, which differs in each event
+
+    def is_end(event: dict[str, Any]) -> bool:
+        return bool(event.get("status") == "END" and event["id"].partition(":")[0] == number)
+
+    _event(bootstrap, f"{connector}.transaction", is_end)
+
+
+def _event(bootstrap: str, topic: str, matches: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The first event of a topic that matches, once it is there."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": f"fence-{topic}", "auto.offset.reset": "earliest", **QUIET}
     )
@@ -450,8 +469,9 @@ def passed(bootstrap: str, topic: str, fence: int) -> None:
             if message is None or message.error() is not None or message.value() is None:
                 continue
             value = json.loads(message.value() or b"{}")
-            if ((value.get("payload") or value).get("after") or {}).get("n") == fence:
-                return
-        raise AssertionError(f"no event of fence {fence} is in topic {topic}")
+            event: dict[str, Any] = value.get("payload") or value
+            if matches(event):
+                return event
+        raise AssertionError(f"the event is not in topic {topic} after {FENCE_SECONDS:.0f} s")
     finally:
         consumer.close()

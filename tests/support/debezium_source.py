@@ -86,7 +86,7 @@ class DebeziumSource:
         """Wait until the events of all changes so far are in Kafka."""
         fence = self.shop.fence()
         for connector in self.connectors:
-            passed(self.kafka.address, f"{connector}.app.fence", fence)
+            passed(self.kafka.address, connector, fence)
 
     def differences(self, lake: ls.Lake, *tables: str, front: str = "") -> list[str]:
         """Return a sentence for each difference of tables of PostgreSQL and the lake, by every connector."""
