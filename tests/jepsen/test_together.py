@@ -43,7 +43,7 @@ def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, History]:
 
 
 def _together(folder: Path, names: Sequence[str]) -> dict[str, History]:
-    """What workloads saw that took turns on a server of their own."""
+    """Run workloads in turns on one server, and return what they saw."""
     server = Server(Settings(folder, port=0, http_port=0))
     server.start()
     try:

@@ -151,7 +151,7 @@ def test_rounds_go_on_when_the_manifests_that_the_files_were_listed_by_are_gone(
 
 
 def test_the_jvm_is_asked_few_questions_about_each_file_that_changes(lake: ls.Lake, spark: SparkSession) -> None:
-    """Of rounds that Spark writes: Arrow writes rounds of few partitions."""
+    """The table has many partitions, because Arrow writes the rounds of tables with few."""
     table = lake.create_table(NAME, SCHEMA, primary_key=["id"], buckets=2, lake={"partition_by": ["id"]})
     asked: list[str] = []
     client = spark._jvm._gateway_client  # type: ignore[union-attr]

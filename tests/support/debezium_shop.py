@@ -277,7 +277,7 @@ class Shop:
     def alter(self, number: int) -> None:
         """Run one of the changes of the schema, then touch each row, for a column's new name has no event.
 
-        Behind those of `DDL`, columns of one type after the other come, are renamed and widened, go and come again.
+        After the changes of `DDL`, a column of each type is added, renamed, widened, dropped and added again.
         """
         if number < len(DDL):
             statement = DDL[number]

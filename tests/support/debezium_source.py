@@ -70,7 +70,7 @@ class DebeziumSource:
 
     @staticmethod
     def _emptied(connector: str, *, front: str) -> TopicSpec:
-        """Return the entry of tables that follow TRUNCATEs, one of which has no key in PostgreSQL."""
+        """Return the spec's entry for tables that follow TRUNCATEs. One of these tables has no key in PostgreSQL."""
         target = TableSpec(front + TEMPLATES[connector], primary_key=("id",), truncate="follow")
         return TopicSpec("", pattern=rf"{connector}\.app\.(cleared|keyless)", target=target, format="debezium-json")
 

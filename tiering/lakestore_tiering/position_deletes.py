@@ -95,10 +95,12 @@ def _read(java: Any, file: LakeFile) -> Positions:
 
 def _from_manifest(lake: Iceberg, pairs: Sequence[tuple[File, LakeFile]]) -> list[Any]:
     """Files of deletes under the table's own partitioning as Java has them."""
-    names = [part["name"] for part in manifest_files.spec_of(lake)["fields"]] if pairs else []
-    number = int(lake.table.spec().specId())
+    if not pairs:
+        return []
+    spec = manifest_files.spec_of(lake)
+    names = [part["name"] for part in spec["fields"]]
     files = [
-        replace(file, spec_id=number, partition=dict(zip(names, data.partition or (), strict=True)))
+        replace(file, spec_id=spec["spec-id"], partition=dict(zip(names, data.partition or (), strict=True)))
         for file, data in pairs
     ]
     return manifest_files.java(lake, DELETES, files)

@@ -220,7 +220,7 @@ class Tierer:
             wait([done for done in running if not done.cancel()])
 
     def _settled(self, table: Table, round_: Future[None]) -> float:
-        """Seconds until the next round of a table, one of which has ended."""
+        """Take the outcome of a round that ended; return the seconds until the table's next round."""
         try:
             round_.result()
         except (Fenced, Denied, Stopped):

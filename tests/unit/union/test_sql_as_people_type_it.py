@@ -178,7 +178,7 @@ _ODD_NAMES = ["memory.m", "temp.t", "system.s", "main.x", "information_schema.ta
 
 @pytest.mark.parametrize("name", _ODD_NAMES)
 def test_a_table_that_is_called_as_something_of_duckdb_s_hides_no_other(lake: Lake, name: str) -> None:
-    """Whoever may create it must not take SHOW TABLES and DESCRIBE away from all who see it."""
+    """SHOW TABLES and DESCRIBE work for every reader, whatever name somebody gave to a table."""
     lake.create_table(name, pa.schema([("other", pa.int64())])).append([{"other": 1}])
     shown = [(row["database"].lower(), row["table"].lower()) for row in lake.sql("SHOW TABLES").to_pylist()]
     assert ("shop", "orders") in shown
