@@ -51,7 +51,7 @@ def _serve() -> None:
     """Answer each line of standard input, a statement in JSON: its rows, or the text of its error."""
     import chdb
 
-    connection = chdb.connect(":memory:")  # type: ignore[no-untyped-call]
+    connection = chdb.connect(":memory:")
     for line in sys.stdin:
         try:
             found = connection.query(json.loads(line), "JSONCompactEachRow").bytes().decode()
