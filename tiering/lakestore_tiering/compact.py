@@ -91,10 +91,11 @@ def fork(tools: Round, name: str, *, force: bool = False) -> Fork | None:
     cut = tools.plan(name)
     made = None
     try:
-        with java_errors():
-            scan = cut.scan(name)
-            made = _forked(tools, scan, cut.lease, force=force) if scan.in_lake else None
-            return made
+        scan = cut.scan(name)
+        if scan.in_lake:
+            with tools.turn_of(scan), java_errors():
+                made = _forked(tools, scan, cut.lease, force=force)
+        return made
     finally:
         if made is None:
             tools.leases.release(cut.lease)
@@ -136,7 +137,7 @@ def rewrite(tools: Round, started: Fork) -> None:
 def land(tools: Round, started: Fork) -> Compacted | None:
     """Swap the files in main; None when the rewrite found nothing to do. Not while the table is being flushed."""
     try:
-        with java_errors():
+        with tools.turn_of(started.scan), java_errors():
             return _land(tools, started)
     except Conflict:
         # Main moved on without the compaction, whose branch would keep the old files for good.

@@ -63,8 +63,10 @@ def flush(tools: Round, name: str) -> Flushed | None:
     cut = tools.plan(name)
     try:
         scan = cut.scan(name)
-        with java_errors():
-            return _round(tools, cut, scan) if scan.hot_rows else None
+        if not scan.hot_rows:
+            return None
+        with tools.turn_of(scan), java_errors():
+            return _round(tools, cut, scan)
     finally:
         tools.leases.release(cut.lease)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
@@ -38,7 +39,9 @@ class TableMemory:
 
     files: LiveFiles = field(default_factory=LiveFiles)
     lake: Iceberg | None = None
-    """The lake table as it was loaded or committed last."""
+    """The lake table as it was loaded or committed last; None after a step that failed."""
+    turn: threading.RLock = field(default_factory=threading.RLock)
+    """Held by the one step that works on the table. Taken again by a step within a step, as in tests."""
 
 
 @dataclass(slots=True)
@@ -59,7 +62,7 @@ class Round:
     indexes: OffsetCache = field(default_factory=OffsetCache)
     """Offset indexes of all tables, by table uuid."""
     spark_turn: threading.RLock = field(default_factory=threading.RLock)
-    """Held while Spark writes: each of its jobs takes all cores, and the memory of several might not suffice.
+    """Held while a round has a job of Spark's: each takes all cores, and the memory of several might not suffice.
 
     Taken again by a step that flushes in the midst of a rewrite, as tests do."""
     known: dict[str, TableMemory] = field(default_factory=dict)
@@ -78,6 +81,18 @@ class Round:
     def of(self, scan: TableScan) -> TableMemory:
         """The memory of a table."""
         return self.known.setdefault(scan.table.uuid, TableMemory())
+
+    @contextmanager
+    def turn_of(self, scan: TableScan) -> Iterator[None]:
+        """A step that uses the memory of a table, alone: steps go by names, and two names are one table's while it is
+        renamed. After a step that failed the lake table is loaded again, for the failure may lie in what was kept."""
+        memory = self.of(scan)
+        with memory.turn:
+            try:
+                yield
+            except BaseException:
+                memory.lake = None
+                raise
 
     def seen(self, table: Table) -> Iceberg | None:
         """The lake table as this tierer saw it last, which may be before another engine's commit; None if never."""
