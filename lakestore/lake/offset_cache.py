@@ -67,7 +67,7 @@ class _Mapped:
 
 
 class OffsetCache:
-    """Offset indexes by data file. For one thread; several indexes are read at once by `each`."""
+    """Offset indexes by data file. Thread-safe; several indexes are read at once by `each`."""
 
     def __init__(
         self,
@@ -84,6 +84,8 @@ class OffsetCache:
         self._mapped: Kept[_Mapped] = Kept(MAPPED_MAX)
         self._disk = None if folder is None else IndexFolder(folder, disk_bytes)
         self._read = 0
+        self._lock = threading.Lock()
+        """Held to count; what keeps indexes has locks of its own."""
 
     @property
     def figures(self) -> CacheFigures:
@@ -178,7 +180,8 @@ class OffsetCache:
         return _Loaded(found or made, is_mapped=found is not None, is_read=True)
 
     def _admitted(self, file: DataFile, group: str, loaded: _Loaded) -> FileOffsets:
-        self._read += loaded.is_read
+        with self._lock:
+            self._read += loaded.is_read
         if loaded.is_mapped:
             self._mapped.put(file.path, _Mapped(loaded.offsets))
             if self._disk:

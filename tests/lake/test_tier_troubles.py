@@ -6,6 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +16,12 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 import lakestore as ls
+from lakestore.client.retry import has_deadline
 from lakestore.errors import Stopped
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.operate.metrics import text as metrics_text
 from lakestore_tiering import iceberg_java, service
+from lakestore_tiering.compact import Fork
 from lakestore_tiering.troubles import RETRY_SECONDS, RETRY_SECONDS_MAX, SERVER_SECONDS_MAX
 from tests.support.served import Served
 from tests.support.waiting import until
@@ -124,6 +127,30 @@ def test_rounds_of_several_tables_run_side_by_side(rounds: Rounds, monkeypatch: 
         assert not rounds.tierer._troubles.told()
 
 
+@pytest.mark.parametrize("once", [True, False])
+def test_rounds_have_the_callers_deadline(rounds: Rounds, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
+    monkeypatch.setattr("lakestore_tiering.expire.expire", lambda *_: 0)
+    seen: list[bool] = []
+    monkeypatch.setattr(service, "flush", lambda *_: seen.append(has_deadline()))
+    with rounds.served.lake.within(60.0):
+        if once:
+            rounds.tierer.run_once(compaction=False)
+        else:
+            rounds.run(1.0)
+    assert seen == [True, True]
+
+
+def test_a_round_that_has_not_begun_ends_no_trouble(rounds: Rounds) -> None:
+    rounds.errors[BAD] = lambda: ls.Corrupt("a file")
+    rounds.run(1.0)
+    stop = threading.Event()
+    stop.set()
+    rounds.now += RETRY_SECONDS_MAX
+    rounds.tierer._run_due(stop)
+    assert [told.failures for told in rounds.tierer._troubles.told()] == [1]
+    assert rounds.done == {BAD: 1, GOOD: 1}
+
+
 def test_a_dropped_table_is_no_trouble(rounds: Rounds) -> None:
     def dropped() -> Exception:
         rounds.served.lake.drop_table(BAD)
@@ -133,6 +160,29 @@ def test_a_dropped_table_is_no_trouble(rounds: Rounds) -> None:
     rounds.run(5.0)
     assert rounds.done == {BAD: 1, GOOD: 5}
     assert not rounds.tierer._troubles.told()
+
+
+def test_the_compaction_of_a_dropped_table_gives_its_lease_back(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> Any:
+        raise ls.NotFound("there is no table")
+
+    released: list[str] = []
+    monkeypatch.setattr("lakestore_tiering.round.Round.lake", gone)
+    monkeypatch.setattr(rounds.tierer.tools.leases, "release", released.append)
+    scan: Any = SimpleNamespace(table=SimpleNamespace(uuid="dropped"), lake_table=None)
+    rewritten: Future[None] = Future()
+    fork = Fork(scan, "branch", 1, (0,), "lease", 1, whole=False)
+    rounds.tierer._compacting["dropped"] = service._Rewrite(fork, rewritten)
+    rounds.tierer.tools.forks["dropped"] = "branch"
+    rounds.run(1.0)
+    assert released == [], "it is still being rewritten"
+    rewritten.set_result(None)
+    rounds.run(1.0)
+    assert released == ["lease"]
+    assert not rounds.tierer._compacting
+    assert not rounds.tierer.tools.forks
 
 
 @pytest.mark.parametrize("error", [ls.Fenced("another one"), Stopped("the end")])

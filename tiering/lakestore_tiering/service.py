@@ -7,6 +7,7 @@ others; `Fenced` ends the service, and a server that is out of reach, or refuses
 
 from __future__ import annotations
 
+import contextvars
 import os
 import socket
 import threading
@@ -196,11 +197,17 @@ class Tierer:
         self._forget_all_but(tables)
         due = [table for table in tables if self._clock() >= self._due.get(table.uuid, 0.0)]
 
-        def settle(table: Table, round_: Future[None]) -> None:
+        def work(table: Table) -> bool:
+            if stop.is_set():
+                return False
+            self._round(table)
+            return True
+
+        def settle(table: Table, round_: Future[bool]) -> None:
             self._due[table.uuid] = self._clock() + self._settled(table, round_)
             self._held.report(self._troubles.told())
 
-        self._side_by_side(lambda each: None if stop.is_set() else self._round(each), due, settle)
+        self._side_by_side(work, due, settle)
 
     def _side_by_side(
         self,
@@ -210,19 +217,20 @@ class Tierer:
     ) -> None:
         """Do the work of several tables at once; `settle` is called on this thread when one of them is done.
 
+        The caller's deadline and trace are the work's, too.
         If it raises, work that has begun is waited for, and the rest is not begun.
         """
-        running = {self._pool.submit(work, table): table for table in tables}
+        running = {self._pool.submit(contextvars.copy_context().run, work, table): table for table in tables}
         try:
             for done in as_completed(running):
                 settle(running[done], done)
         finally:
             wait([done for done in running if not done.cancel()])
 
-    def _settled(self, table: Table, round_: Future[None]) -> float:
-        """Take the outcome of a round that ended; return the seconds until the table's next round."""
+    def _settled(self, table: Table, round_: Future[bool]) -> float:
+        """Take the outcome of a round that ended, `False` if it never began; return the seconds until the next one."""
         try:
-            round_.result()
+            had_begun = round_.result()
         except (Fenced, Denied, Stopped):
             raise
         except Exception as error:
@@ -231,7 +239,8 @@ class Tierer:
             if iceberg_java.has_ended(self.tools.spark):
                 raise Stopped(f"Spark has ended, so nothing can be tiered: start the tierer again ({error})") from error
             return self._troubles.failed(table, error).retry_seconds
-        self._troubles.went_well(table)
+        if had_begun:
+            self._troubles.went_well(table)
         return float(table.lake.freshness_seconds)
 
     def _round(self, table: Table) -> None:
@@ -250,12 +259,16 @@ class Tierer:
                     orphans.remove(self.tools, table)
 
     def _forget_all_but(self, tables: list[Table]) -> None:
-        """Forget tables that were dropped."""
+        """Forget tables that were dropped; their compactions are abandoned, which gives the leases back."""
         known = {table.uuid for table in tables}
         self._troubles.keep_only(tables)
         for memory in (self.tools.known, self._rounds, self._looked, self._due):
             for gone in memory.keys() - known:
                 memory.pop(gone)
+        for gone in self._compacting.keys() - known:
+            if self._compacting[gone].rewritten.done() and not iceberg_java.has_ended(self.tools.spark):
+                with suppress(LakestoreError):
+                    compact.abandon(self.tools, self._compacting.pop(gone).fork)
 
     def _compact_beside(self, table: Table) -> None:
         """Start a compaction that is due, or land one that is done.
