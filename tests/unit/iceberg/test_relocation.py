@@ -19,6 +19,7 @@ from lakestore.errors import Corrupt
 from lakestore.lake import puffin
 from lakestore.lake.avro import AvroFile
 from lakestore.lake.manifest_entries import Entries
+from lakestore.model.file_uri import to_path, to_uri
 from lakestore_server.iceberg.relocation import Relocation, named
 from tests.support.served import Served
 
@@ -39,16 +40,16 @@ def _lake(tmp_path: Path) -> Any:
 
 
 def read(location: str) -> bytes:
-    return Path(location.removeprefix("file://")).read_bytes()
+    return Path(str(to_path(location))).read_bytes()
 
 
 def save(location: str, data: bytes) -> None:
-    Path(location.removeprefix("file://")).write_bytes(data)
+    Path(str(to_path(location))).write_bytes(data)
 
 
 def test_what_metadata_names_is_found(lake: Any, tmp_path: Path) -> None:
     found = list(named(lake.metadata_location, read))
-    there = {f"file://{path}" for path in (tmp_path / "old").rglob("*") if path.is_file()}
+    there = {to_uri(path) for path in (tmp_path / "old").rglob("*") if path.is_file()}
     older = {entry.metadata_file for entry in lake.metadata.metadata_log}
     assert set(found) == there - older
     assert len({place for place in found if place.endswith(".parquet")}) == 3
@@ -78,18 +79,19 @@ def test_avro_files_stay_what_they_are(lake: Any, tmp_path: Path) -> None:
                 AvroFile.decode(path.read_bytes()[:end], path.name)
 
 
-def test_a_moved_table_is_the_same_table(lake: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["new", "new#1"])
+def test_a_moved_table_is_the_same_table(lake: Any, tmp_path: Path, folder: str) -> None:
     before = {s.snapshot_id: lake.scan(snapshot_id=s.snapshot_id).to_arrow() for s in lake.metadata.snapshots}
-    shutil.copytree(tmp_path / "old", tmp_path / "new")
-    moved = Relocation(f"file://{tmp_path}/old", f"file://{tmp_path}/new", read, save).move(lake.metadata_location)
+    shutil.copytree(tmp_path / "old", tmp_path / folder)
+    moved = Relocation(to_uri(tmp_path / "old"), to_uri(tmp_path / folder), read, save).move(lake.metadata_location)
     shutil.rmtree(tmp_path / "old")
     there = StaticTable.from_metadata(moved)
-    assert there.location().startswith(f"file://{tmp_path}/new")
+    assert there.location().startswith(to_uri(tmp_path / folder))
     for snapshot, rows in before.items():
         assert there.scan(snapshot_id=snapshot).to_arrow().sort_by("id") == rows.sort_by("id")
     assert set(named(moved, read)) == {
-        f"file://{path}"
-        for path in (tmp_path / "new").rglob("*")
+        to_uri(path)
+        for path in (tmp_path / folder).rglob("*")
         if path.is_file() and ("metadata.json" not in path.name or path.name in moved)
     }
 
