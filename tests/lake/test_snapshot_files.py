@@ -77,7 +77,7 @@ def test_another_tierer_sees_what_java_lists_and_asks_for_what_it_changes(
         for step in range(2):
             table.upsert(items(range(step * 20, step * 20 + 30), f"{'bc'[step]}-"))
             first.run_once(compaction=False)
-        java = first.tools.standing(NAME)[0]
+        java = first.tools.standing(table.definition)[0]
         wanted = listed_by_java(java)
         found = {file.path: file for file in snapshot_files.files(java)}
         assert {path: facts(file) for path, file in found.items()} == {path: facts(f) for path, f in wanted.items()}
@@ -115,12 +115,12 @@ def test_a_truncate_leaves_no_file_in_a_tierers_memory(lake: ls.Lake, spark: Spa
         for text in "ab":
             table.upsert(items(range(20), text))
             tierer.run_once(compaction=False)
-            java = tierer.tools.standing(NAME)[0]
+            java = tierer.tools.standing(table.definition)[0]
             before = set(known[table.definition.uuid].files.at_main(java))
         table.truncate()
         table.upsert(items(range(5)))
         tierer.run_once(compaction=False)
-        java, files = tierer.tools.standing(NAME)[0], known[table.definition.uuid].files
+        java, files = tierer.tools.standing(table.definition)[0], known[table.definition.uuid].files
         assert set(files.at_main(java)) == {file.path for file in snapshot_files.files(java)}
         assert not before & set(files.at_main(java))
 
@@ -136,7 +136,7 @@ def test_rounds_go_on_when_the_manifests_that_the_files_were_listed_by_are_gone(
             tierer.run_once(compaction=False)
         table.delete(keys(range(0, 3)))
         tierer.run_once(compaction=False)
-        lists = snapshot_files.manifests(tierer.tools.standing(NAME)[0])
+        lists = snapshot_files.manifests(tierer.tools.standing(table.definition)[0])
         spark.sql(f"CALL lake.system.rewrite_manifests(table => '{NAME}', use_caching => false)").collect()
         table.delete(keys(range(59, 60)))
         tierer.run_once(compaction=False)

@@ -217,7 +217,7 @@ class Rounds:
 
     def record(self, table: str) -> Record:
         """Its tier record."""
-        return self.tierer.tools.standing(table)[1]
+        return self.tierer.tools.standing(self.model.lake.table(table).definition)[1]
 
     def run(self) -> None:
         """Writes, then rounds of some tables; a tierer that dies is followed by another that does its work."""

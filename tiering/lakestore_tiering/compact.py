@@ -93,7 +93,7 @@ def fork(tools: Round, name: str, *, force: bool = False) -> Fork | None:
     try:
         scan = cut.scan(name)
         if scan.in_lake:
-            with tools.turn_of(scan), java_errors():
+            with tools.turn_of(scan.table), java_errors():
                 made = _forked(tools, scan, cut.lease, force=force)
         return made
     finally:
@@ -125,8 +125,8 @@ def rewrite(tools: Round, started: Fork) -> None:
     pairs = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
     strategy = "sort" if table.lake.sort_by else "binpack"
     # With its catalog: else Spark looks for a catalog of the namespace's name, and logs that there is none.
-    name = tools.lake_name(started.scan.lake_table)
     with java_errors():
+        name = tools.lake(started.scan.lake_table).name
         tools.spark.sql(
             f"CALL {LAKE}.system.rewrite_data_files(table => '{name}', branch => '{started.branch}', "
             f"strategy => '{strategy}', options => map({pairs}))"
@@ -137,7 +137,7 @@ def rewrite(tools: Round, started: Fork) -> None:
 def land(tools: Round, started: Fork) -> Compacted | None:
     """Swap the files in main; None when the rewrite found nothing to do. Not while the table is being flushed."""
     try:
-        with tools.turn_of(started.scan), java_errors():
+        with tools.turn_of(started.scan.table), java_errors():
             return _land(tools, started)
     except Conflict:
         # Main moved on without the compaction, whose branch would keep the old files for good.
@@ -158,7 +158,7 @@ def abandon(tools: Round, started: Fork) -> None:
 
 
 def _land(tools: Round, started: Fork) -> Compacted | None:
-    lake, record = tools.standing(started.scan.table.name)
+    lake, record = tools.standing(started.scan.table)
     snapshot = lake.branch_snapshot(started.branch)
     if int(snapshot.snapshotId()) == started.snapshot_id:
         lake.drop_branch(started.branch)
@@ -178,7 +178,7 @@ def _land(tools: Round, started: Fork) -> Compacted | None:
     try:
         landed = lake.retried(lambda: _landed(lake, after, base, swap))
     except LakestoreError as error:
-        raise tools.failed(started.scan.table.name, record, error) from error
+        raise tools.failed(started.scan.table, record, error) from error
     tools.discard_staged(lake, swap.snapshot_id, staged)
     tools.crash("compact-landed")
     deaths = sum(len(part.positions) for part in found)

@@ -28,10 +28,10 @@ def expire(
     """
     newest = min(SNAPSHOTS_KEPT, table.lake.snapshots) if keep_last is None else keep_last
     older_than_ms = (clock() - (table.lake.snapshot_seconds if keep_seconds is None else keep_seconds)) * 1000
-    with java_errors():
+    with tools.turn_of(table), java_errors():
         seen, count = tools.seen(table), 0
         if seen is None or _gone(seen, newest, table.lake.snapshots, older_than_ms):
-            lake, _ = tools.standing(table.name)
+            lake, _ = tools.standing(table)
             count = _expire(lake, _gone(lake, newest, table.lake.snapshots, older_than_ms))
         tools.crash("expired")
         return count

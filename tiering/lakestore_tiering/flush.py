@@ -65,7 +65,7 @@ def flush(tools: Round, name: str) -> Flushed | None:
         scan = cut.scan(name)
         if not scan.hot_rows:
             return None
-        with tools.turn_of(scan), java_errors():
+        with tools.turn_of(scan.table), java_errors():
             return _round(tools, cut, scan)
     finally:
         tools.leases.release(cut.lease)
@@ -135,7 +135,7 @@ def _landed(tools: Round, cut: ReadPlan, scan: TableScan, lake: Iceberg, record:
     try:
         landed = lake.retried(lambda: _commit(lake, after, base, staged, found, deletes))
     except LakestoreError as error:
-        raise tools.failed(scan.table.name, record, error) from error
+        raise tools.failed(scan.table, record, error) from error
     return Flushed(
         table=scan.table.name,
         rows=sum(file.rows for file in staged.files),

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, Unavailable
 from lakestore.lake.row_search import Bounds
@@ -120,6 +120,10 @@ class Iceberg:
         """Take the catalog's newest state."""
         self.table.refresh()
 
+    def uuid(self) -> str:
+        """The identity of the table, which a rename leaves as it is: for a Lakestore table, its own uuid."""
+        return str(self.table.uuid())
+
     def metadata_location(self) -> str:
         """The metadata file of this state."""
         return str(self.table.operations().current().metadataFileLocation())
@@ -158,6 +162,13 @@ class Iceberg:
         """The files of statistics that the table's metadata names."""
         kinds = (self.table.statisticsFiles(), self.table.partitionStatisticsFiles())
         return [str(each.path()) for files in kinds for each in files]
+
+    def metadata_table(self, kind: str) -> DataFrame:
+        """A metadata table of this very table, such as `all_files`: `spark.table` would go by the name alone."""
+        types = self.jvm.org.apache.iceberg.MetadataTableType
+        java: Any = self.spark._jsparkSession  # noqa: SLF001
+        read = self.api.spark.SparkTableUtil.loadMetadataTable(java, self.table, getattr(types, kind.upper()))
+        return DataFrame(read, self.spark)
 
     def own_manifests(self, snapshot: Any) -> list[str]:
         """The manifest list of a snapshot, and the manifests that were written for it alone."""

@@ -40,8 +40,8 @@ def remove(
     Nothing is removed of a table whose folder holds newer metadata than the catalog's: that is the lake of a history
     which went on without this server, and its files are named there.
     """
-    with java_errors():
-        lake, _ = tools.standing(table.name)
+    with tools.turn_of(table), java_errors():
+        lake, _ = tools.standing(table)
         filesystem, root = place(str(lake.table.location()))
         files = dict(_files(filesystem, root))
         lake.refresh()
@@ -85,7 +85,7 @@ def _named_as(path: str) -> str:
 
 def _named(tools: Round, lake: Iceberg, paths: set[str]) -> set[str]:
     """The paths among these that some snapshot of the table names, or its statistics."""
-    known = reduce(DataFrame.unionAll, [_paths(tools, lake, *each) for each in _METADATA_TABLES])
+    known = reduce(DataFrame.unionAll, [_paths(lake, *each) for each in _METADATA_TABLES])
     asked = tools.spark.createDataFrame([(path,) for path in sorted(paths)], "path string")
     found = {str(row[0]) for row in asked.join(known.distinct(), "path", "left_semi").collect()}
     return found | {_plain(path) for path in lake.statistics_files()}
@@ -94,8 +94,8 @@ def _named(tools: Round, lake: Iceberg, paths: set[str]) -> set[str]:
 _METADATA_TABLES = (("all_files", "file_path"), ("all_manifests", "path"), ("snapshots", "manifest_list"))
 
 
-def _paths(tools: Round, lake: Iceberg, table: str, column: str) -> DataFrame:
-    rows = tools.spark.table(f"{lake.name}.{table}")
+def _paths(lake: Iceberg, table: str, column: str) -> DataFrame:
+    rows = lake.metadata_table(table)
     # The path as pyarrow gives it: engines spell the scheme in several ways.
     local = sf.regexp_replace(column, LOCAL_PATTERN, "/")
     return rows.select(sf.regexp_replace(local, "^[a-zA-Z0-9]+://", "").alias("path"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from lakestore.client.transport import Transport
-from lakestore.errors import Conflict, LakestoreError, Unavailable
+from lakestore.errors import Conflict, LakestoreError, NotFound, Unavailable
 from lakestore.lake.offset_cache import OffsetCache
 from lakestore.model.table import Table
 from lakestore.union import plan
@@ -83,10 +83,14 @@ class Round:
         return self.known.setdefault(scan.table.uuid, TableMemory())
 
     @contextmanager
-    def turn_of(self, scan: TableScan) -> Iterator[None]:
-        """A step that uses the memory of a table, alone: steps go by names, and two names are one table's while it is
-        renamed. After a step that failed the lake table is loaded again, for the failure may lie in what was kept."""
-        memory = self.of(scan)
+    def turn_of(self, table: Table) -> Iterator[None]:
+        """Hold the turn of a table for one step.
+
+        Two steps can meet at one table although each table has one round at a time: flushes go by names, and a rename
+        gives the table another round's name. After a step that failed the lake table is loaded again, for the kept one
+        may be the cause.
+        """
+        memory = self.known.setdefault(table.uuid, TableMemory())
         with memory.turn:
             try:
                 yield
@@ -120,12 +124,17 @@ class Round:
     def sweep_once(self, table: Table) -> None:
         """Remove what earlier tierers left of a table, also of one without hot rows."""
         if table.uuid not in self.swept:
-            with java_errors():
-                self._sweep(self.standing(table.name)[0], table.uuid)
+            with self.turn_of(table), java_errors():
+                self._sweep(self.standing(table)[0], table.uuid)
 
     def lake(self, version: Table) -> Iceberg:
-        """The lake table with the schema of a version, and with no property but Lakestore's own."""
-        return Iceberg(self.spark, self.lake_name(version))
+        """The lake table with the schema of a version, and with no property but Lakestore's own.
+
+        `NotFound` if another table has the name now.
+        """
+        lake = Iceberg(self.spark, self.lake_name(version))
+        _check_same(version, lake.uuid())
+        return lake
 
     def lake_name(self, version: Table) -> str:
         """The lake table's name in Spark with the schema of a version."""
@@ -148,29 +157,36 @@ class Round:
                 lake.drop_branch(branch)
         self.swept.add(table_uuid)
 
-    def standing(self, name: str) -> tuple[Iceberg, Record]:
-        """The lake table and the tier record of its main as they are now."""
+    def standing(self, table: Table) -> tuple[Iceberg, Record]:
+        """The lake table and the tier record of its main as they are now; `NotFound` if another table has its name."""
         for _ in range(STANDING_ATTEMPTS):
-            scan = plan.decode(self.transport.plan(plan.request([name], no_dead=True))).scan(name)
+            scan = plan.decode(self.transport.plan(plan.request([table.name], no_dead=True))).scan(table.name)
+            _check_same(table, scan.table.uuid)
             lake = self.of(scan).lake = self.lake(scan.lake_table)
             found = _planned(lake, scan)
             if found is not None:
                 return lake, found
-        raise Unavailable(f"the lake of table {name} moves faster than it can be looked at: try again")
+        raise Unavailable(f"the lake of table {table.name} moves faster than it can be looked at: try again")
 
-    def failed(self, name: str, before: Record, error: LakestoreError) -> LakestoreError:
+    def failed(self, table: Table, before: Record, error: LakestoreError) -> LakestoreError:
         """The error of a commit that failed: `Fenced` if another tierer took over, else `Conflict` if main moved.
 
         Main may also have moved by a late commit of our own, whose answer was lost in an earlier round.
         """
         self.confirm()
         try:
-            now = self.standing(name)[1]
+            now = self.standing(table)[1]
         except LakestoreError:
             return error
         if now.tier_point != before.tier_point:
-            return Conflict(f"the lake of table {name} moved since the plan: plan again")
+            return Conflict(f"the lake of table {table.name} moved since the plan: plan again")
         return error
+
+
+def _check_same(table: Table, uuid: str) -> None:
+    """Refuse the answer to a question by name if it is of another table: the table was renamed after it was listed."""
+    if uuid != table.uuid:
+        raise NotFound(f"table {table.name} was renamed, and another table has its name now: the next round knows both")
 
 
 def _planned(lake: Iceberg, scan: TableScan) -> Record | None:
