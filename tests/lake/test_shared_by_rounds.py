@@ -1,4 +1,4 @@
-"""What the rounds of several tables share: a table's memory, and Spark's turn. No Spark."""
+"""What the rounds of several tables share: a table's memory, Spark's turn, and names that change. No Spark."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from typing import Any
 
 import pytest
 
-from lakestore.errors import Unavailable
-from lakestore_tiering import compact, flush, orphans
+from lakestore.errors import NotFound, Unavailable
+from lakestore_tiering import compact, expire, flush, orphans
 from lakestore_tiering.compact import Fork
-from lakestore_tiering.round import Round, TableMemory
+from lakestore_tiering.round import Round, StopAsked, TableMemory
 
 SCAN: Any = SimpleNamespace(table=SimpleNamespace(uuid="u", name="shop.a"), hot_rows=1, in_lake=True)
 CUT: Any = SimpleNamespace(scan=lambda _: SCAN, lease="")
+FORK = Fork(SCAN, "b", 1, (0,), "", 1, whole=False)
 Step = Callable[[Round], object]
 STEPS: dict[str, tuple[Any, str, Step]] = {
     "flush": (flush, "_round", lambda tools: flush.flush(tools, "shop.a")),
     "fork": (compact, "_forked", lambda tools: compact.fork(tools, "shop.a")),
-    "land": (compact, "_land", lambda tools: compact.land(tools, Fork(SCAN, "b", 1, (0,), "", 1, whole=False))),
+    "land": (compact, "_land", lambda tools: compact.land(tools, FORK)),
 }
 """Each with its part that uses the memory of the table."""
+OTHER: Any = SimpleNamespace(table=SimpleNamespace(uuid="other", name="shop.a"), lake_table=None)
 
 
 @pytest.fixture
@@ -81,3 +83,93 @@ def test_a_look_for_orphans_takes_sparks_turn(tools: Round, monkeypatch: pytest.
     monkeypatch.setattr(orphans, "_named", named)
     assert orphans.remove(tools, SCAN.table) == 0
     assert free == [False]
+
+
+SPARK_STEPS: dict[str, Step] = {
+    "flush": lambda tools: flush._stage(tools, SCAN, CUT, SCAN, 1),
+    "compact": lambda tools: compact.compact(tools, "shop.a"),
+    "orphans": lambda tools: orphans.remove(tools, SCAN.table),
+}
+"""The steps that have a job of Spark's."""
+
+
+@pytest.mark.parametrize("name", SPARK_STEPS)
+@pytest.mark.parametrize("stops", [True, False])
+def test_no_step_begins_a_spark_job_after_the_word_to_stop(
+    tools: Round, monkeypatch: pytest.MonkeyPatch, name: str, stops: bool
+) -> None:
+    begun: list[str] = []
+    lake: Any = SimpleNamespace(table=SimpleNamespace(location=lambda: "file:/x"), refresh=lambda: None)
+    monkeypatch.setattr("lakestore_tiering.small_rows.write", lambda *_: None)
+    monkeypatch.setattr(flush, "_staged_by_spark", lambda *_: begun.append("flush"))
+    monkeypatch.setattr(compact, "fork", lambda *_, **__: FORK)
+    monkeypatch.setattr(compact, "rewrite", lambda *_: begun.append("compact"))
+    monkeypatch.setattr(compact, "_land", lambda *_: None)
+    dropped: list[Fork] = []
+
+    def named(*_: object) -> set[str]:
+        begun.append("orphans")
+        return {"/x/data/a.parquet"}
+
+    monkeypatch.setattr(compact, "abandon", lambda _, fork: dropped.append(fork))
+    monkeypatch.setattr(Round, "standing", lambda *_: (lake, None))
+    monkeypatch.setattr(orphans, "_files", lambda *_: [("/x/data/a.parquet", 0.0)])
+    monkeypatch.setattr(orphans, "_is_ahead", lambda *_: False)
+    monkeypatch.setattr(orphans, "_named", named)
+    step = SPARK_STEPS[name]
+    if not stops:
+        step(tools)
+        assert begun == [name]
+        return
+    stop_on_entry(tools, monkeypatch)
+    with pytest.raises(StopAsked):
+        step(tools)
+    assert not begun
+    assert dropped == ([FORK] if name == "compact" else [])
+
+
+def stop_on_entry(tools: Round, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The word to stop comes while the step waits for Spark's turn."""
+
+    class Turn:
+        def __enter__(self) -> None:
+            tools.stop.set()
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(tools, "spark_turn", Turn())
+
+
+BY_NAME: dict[str, Step] = {
+    "sweep": lambda tools: tools.sweep_once(SCAN.table),
+    "expire": lambda tools: expire.expire(tools, TABLE),
+    "orphans": lambda tools: orphans.remove(tools, TABLE),
+    "land": lambda tools: compact.land(tools, FORK),
+    "failed": lambda tools: tools.standing(TABLE),
+}
+TABLE: Any = SimpleNamespace(uuid="u", name="shop.a", lake=SimpleNamespace(snapshots=9, snapshot_seconds=9.0))
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_step_does_not_touch_the_table_that_has_its_name_now(
+    tools: Round, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(tools, "transport", SimpleNamespace(plan=lambda _: None))
+    monkeypatch.setattr("lakestore.union.plan.decode", lambda _: SimpleNamespace(scan=lambda _: OTHER))
+    loaded: list[object] = []
+    monkeypatch.setattr(Round, "lake", lambda _, version: loaded.append(version))
+    with pytest.raises(NotFound, match=r"shop\.a was renamed, and another table has its name now"):
+        BY_NAME[name](tools)
+    assert not loaded
+    assert not tools.swept
+    assert tools.known.keys() <= {"u"}
+
+
+def test_a_lake_table_of_another_identity_is_not_loaded(tools: Round, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakestore_tiering.round.Iceberg", lambda *_: SimpleNamespace(uuid=lambda: "other"))
+    monkeypatch.setattr(Round, "lake_name", lambda *_: "lake.shop.a")
+    with pytest.raises(NotFound, match="another table has its name"):
+        tools.lake(TABLE)
+    monkeypatch.setattr("lakestore_tiering.round.Iceberg", lambda *_: SimpleNamespace(uuid=lambda: "u"))
+    assert tools.lake(TABLE).uuid() == "u"

@@ -22,6 +22,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.operate.metrics import text as metrics_text
 from lakestore_tiering import iceberg_java, service
 from lakestore_tiering.compact import Fork
+from lakestore_tiering.round import Round
 from lakestore_tiering.troubles import RETRY_SECONDS, RETRY_SECONDS_MAX, SERVER_SECONDS_MAX
 from tests.support.served import Served
 from tests.support.waiting import until
@@ -149,6 +150,65 @@ def test_a_round_that_has_not_begun_ends_no_trouble(rounds: Rounds) -> None:
     rounds.tierer._run_due(stop)
     assert [told.failures for told in rounds.tierer._troubles.told()] == [1]
     assert rounds.done == {BAD: 1, GOOD: 1}
+
+
+def test_a_round_that_waits_for_spark_begins_nothing_after_the_word_to_stop(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, begun, forked = threading.Event(), [], []
+
+    def flush(tools: Round, name: str) -> None:
+        stop.set()
+        with tools.sparks_turn():
+            begun.append(name)
+
+    monkeypatch.setattr(service, "flush", flush)
+    monkeypatch.setattr("lakestore_tiering.compact.fork", lambda *_: forked.append("fork"))
+    rounds.tierer.run_forever(stop)
+    assert not begun
+    assert not rounds.tierer._troubles.told()
+    monkeypatch.setattr(service, "flush", lambda *_: None)
+    rounds.tierer._round(rounds.tierer._tables()[0])
+    assert not forked, "a compaction could take hours"
+    monkeypatch.setattr("lakestore_tiering.expire.expire", lambda *_: 0)
+    monkeypatch.setattr(service, "flush", flush)
+    rounds.tierer.run_once(compaction=False)
+    assert begun == [BAD, GOOD], "a round that is asked for by name is done"
+
+
+def test_a_compaction_that_waits_is_given_up_at_the_end(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way, ended = threading.Event(), threading.Event()
+    rewritten: list[str] = []
+    dropped: list[str] = []
+
+    def rewrite(_: object, fork: Fork) -> None:
+        under_way.set()
+        ended.wait(30.0)
+        rewritten.append(fork.branch)
+
+    def abandon(_: object, fork: Fork) -> None:
+        dropped.append(fork.branch)
+
+    at_once = rounds.tierer._background.shutdown
+
+    def shutdown(*, wait: bool, cancel_futures: bool = False) -> None:
+        at_once(wait=False, cancel_futures=cancel_futures)
+        ended.set()
+        at_once(wait=wait)
+
+    scan: Any = SimpleNamespace(table=SimpleNamespace(uuid="u"), lake_table=None)
+    monkeypatch.setattr(
+        "lakestore_tiering.compact.fork", lambda _, name: Fork(scan, name, 1, (0,), "lease", 1, whole=False)
+    )
+    monkeypatch.setattr("lakestore_tiering.compact.rewrite", rewrite)
+    monkeypatch.setattr("lakestore_tiering.compact.abandon", abandon)
+    for table in rounds.tierer._tables():
+        rounds.tierer._round(table)
+    assert under_way.wait(30.0)
+    monkeypatch.setattr(rounds.tierer._background, "shutdown", shutdown)
+    rounds.tierer.close()
+    assert rewritten == [BAD]
+    assert dropped == [BAD, GOOD]
 
 
 def test_a_dropped_table_is_no_trouble(rounds: Rounds) -> None:

@@ -27,7 +27,7 @@ from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, jav
 from lakestore_tiering.live_files import covered
 from lakestore_tiering.position_deletes import Deletes, write_deletes
 from lakestore_tiering.record import Record
-from lakestore_tiering.round import COMPACT, Round
+from lakestore_tiering.round import COMPACT, Round, StopAsked
 from lakestore_tiering.snapshot_files import Changes
 
 
@@ -77,9 +77,9 @@ def compact(tools: Round, name: str, *, force: bool = False) -> Compacted | None
     if started is None:
         return None
     try:
-        with tools.spark_turn:
+        with tools.sparks_turn():
             rewrite(tools, started)
-    except LakestoreError:
+    except (LakestoreError, StopAsked):
         with suppress(LakestoreError):
             abandon(tools, started)
         raise

@@ -152,7 +152,7 @@ def _stage(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: i
     files = small_rows.write(tools, lake, cut, scan)
     if files is not None:
         return Staged("", None, files)
-    with tools.spark_turn:
+    with tools.sparks_turn():
         return _staged_by_spark(tools, lake, cut, scan, epoch)
 
 

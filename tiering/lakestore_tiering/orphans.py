@@ -49,7 +49,7 @@ def remove(
         candidates = {path: _named_as(path) for path in old if not _METADATA.fullmatch(_name(path))}
         if not candidates or _is_ahead(lake, files):
             return 0
-        with tools.spark_turn:
+        with tools.sparks_turn():
             unnamed = set(candidates.values()) - _named(tools, lake, set(candidates.values()))
     gone = [path for path, named_as in candidates.items() if named_as in unnamed]
     for path in gone:

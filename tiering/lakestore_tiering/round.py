@@ -29,6 +29,10 @@ STAGE, COMPACT = "lakestore_stage_", "lakestore_compact_"
 """Prefixes of our branches, before the epoch and a random end."""
 
 
+class StopAsked(Exception):
+    """The service was told to stop before a step began its Spark job."""
+
+
 def no_crash(point: str) -> None:
     """Nothing: the crash point of a round outside tests."""
 
@@ -65,6 +69,8 @@ class Round:
     """Held while a round has a job of Spark's: each takes all cores, and the memory of several might not suffice.
 
     Taken again by a step that flushes in the midst of a rewrite, as tests do."""
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Set when the service is told to stop: no step begins a Spark job from then on."""
     known: dict[str, TableMemory] = field(default_factory=dict)
     """Table uuid to its memory."""
     forks: dict[str, str] = field(default_factory=dict)
@@ -81,6 +87,14 @@ class Round:
     def of(self, scan: TableScan) -> TableMemory:
         """The memory of a table."""
         return self.known.setdefault(scan.table.uuid, TableMemory())
+
+    @contextmanager
+    def sparks_turn(self) -> Iterator[None]:
+        """Hold `spark_turn`; `StopAsked` if the service was told to stop while the step waited for it."""
+        with self.spark_turn:
+            if self.stop.is_set():
+                raise StopAsked
+            yield
 
     @contextmanager
     def turn_of(self, table: Table) -> Iterator[None]:

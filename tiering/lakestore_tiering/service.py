@@ -37,7 +37,7 @@ from lakestore_tiering.compact import Compacted, Fork
 from lakestore_tiering.epoch import POLL_SECONDS, HeldEpoch
 from lakestore_tiering.flush import Flushed, flush
 from lakestore_tiering.hot_rows import Hot
-from lakestore_tiering.round import Round, no_crash
+from lakestore_tiering.round import Round, StopAsked, no_crash
 from lakestore_tiering.troubles import ServerTrouble, Troubles
 
 ROUNDS_AT_ONCE = 4
@@ -117,6 +117,7 @@ class Tierer:
         A table's error is raised after the rounds of the others.
         """
         self._held.acquire(self._held.seconds * 2.0)
+        self.tools.stop = threading.Event()
         tables = [found for found in self._tables() if table in (None, found.name)]
         done: dict[str, Outcome] = {}
         errors: dict[str, LakestoreError] = {}
@@ -151,7 +152,7 @@ class Tierer:
     def close(self) -> None:
         """Stop compactions and give the epoch up. Again is harmless."""
         self._pool.shutdown(wait=True)
-        self._background.shutdown(wait=True)
+        self._background.shutdown(wait=True, cancel_futures=True)
         if self._compacting and iceberg_java.has_ended(self.tools.spark):
             self._compacting.clear()  # The next epoch sweeps the branches of this one.
         for name in list(self._compacting):
@@ -192,6 +193,7 @@ class Tierer:
     def _run_due(self, stop: threading.Event) -> None:
         """Rounds of the tables whose time has come. Errors of the server leave this, errors of a table do not."""
         self._held.epoch()
+        self.tools.stop = stop
         tables = self._tables()
         self._server.went_well()
         self._forget_all_but(tables)
@@ -200,7 +202,10 @@ class Tierer:
         def work(table: Table) -> bool:
             if stop.is_set():
                 return False
-            self._round(table)
+            try:
+                self._round(table)
+            except StopAsked:
+                return False
             return True
 
         def settle(table: Table, round_: Future[bool]) -> None:
@@ -228,9 +233,12 @@ class Tierer:
             wait([done for done in running if not done.cancel()])
 
     def _settled(self, table: Table, round_: Future[bool]) -> float:
-        """Take the outcome of a round that ended, `False` if it never began; return the seconds until the next one."""
+        """Take the outcome of a round that ended; return the seconds until the table's next round.
+
+        The round's result is `False` if the word to stop came before its end.
+        """
         try:
-            had_begun = round_.result()
+            was_done = round_.result()
         except (Fenced, Denied, Stopped):
             raise
         except Exception as error:
@@ -239,7 +247,7 @@ class Tierer:
             if iceberg_java.has_ended(self.tools.spark):
                 raise Stopped(f"Spark has ended, so nothing can be tiered: start the tierer again ({error})") from error
             return self._troubles.failed(table, error).retry_seconds
-        if had_begun:
+        if was_done:
             self._troubles.went_well(table)
         return float(table.lake.freshness_seconds)
 
@@ -278,6 +286,8 @@ class Tierer:
         """
         running = self._compacting.get(table.uuid)
         if running is None:
+            if self.tools.stop.is_set():
+                return
             fork = compact.fork(self.tools, table.name)
             if fork is not None:
                 rewritten = self._background.submit(compact.rewrite, self.tools, fork)
