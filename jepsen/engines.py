@@ -22,6 +22,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import RESTError
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 
 import lakestore as ls
 from jepsen.rows import PLACED, listed
@@ -79,6 +80,12 @@ def tiered(table: Table) -> Tiered | None:
         return None
     point = tuple(json.loads(summary["lakestore.tier-point"]))
     return Tiered(snapshot.snapshot_id, point, int(summary["lakestore.lsn"]))
+
+
+def branches(table: Table) -> list[str]:
+    """The branches beside main: of rounds and compactions that are under way, or whose tierer was killed."""
+    refs = table.refs().items()
+    return sorted(name for name, ref in refs if ref.snapshot_ref_type == SnapshotRefType.BRANCH and name != MAIN_BRANCH)
 
 
 def by_pyiceberg(catalog: str, warehouse: str, table: str, snapshot: int | None = None) -> Rows:

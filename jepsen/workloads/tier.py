@@ -7,6 +7,7 @@ import itertools
 import random
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,8 @@ HOT_KEYS = 20
 """Keys that are written anew when the lake is level: a union read has rows of both then."""
 TIERED_SECONDS = 150.0
 """After everything has healed the lake is level with the log within this time, Spark's start included."""
+LANDED_SECONDS = 30.0
+"""A compaction takes seconds. One whose tierer was killed leaves its branch, which is no anomaly."""
 LOOK_SECONDS = 1.0
 
 
@@ -90,8 +93,8 @@ class Tier:
                 if table == "keyed":
                     fresh = [[each, SPACING - 1 - each] for each in range(min(self._keys, HOT_KEYS))]
                     yield Invocation("hot", {"table": table, "upsert": fresh, "delete": []})
-                    # A compaction that was under way has landed by then.
                     yield Invocation("level", {"table": table})
+                    yield Invocation("landed", {"table": table})
                     yield from (Invocation("lake", {"table": table, "engine": engine}) for engine in engines.ENGINES)
                 yield Invocation("changelog", {"table": table})
 
@@ -109,6 +112,7 @@ class TierClient:
 
     def __init__(self, target: Target, process: int) -> None:
         self._lake, self._catalog = target.connect(process), target.catalog
+        self._patience = TIERED_SECONDS
 
     def invoke(self, invocation: Invocation) -> Any:
         """Do it."""
@@ -130,6 +134,8 @@ class TierClient:
                 return {**value, "changes": self._changes(value["table"])}
             case "level":
                 return self._level(value)
+            case "landed":
+                return self._landed(value)
             case _:
                 return self._by_engine(invocation)
 
@@ -175,10 +181,13 @@ class TierClient:
         return {"snapshot": found.snapshot, "point": list(found.point)}
 
     def _level(self, value: dict[str, Any]) -> dict[str, Any]:
-        """Wait until the lake has what the log has now."""
+        """Wait until the lake has what the log has now.
+
+        After one wait in vain each later call looks once: the run must be judged before its caller ends it.
+        """
         heads = _heads(self._changes(value["table"]))
-        deadline, point, trouble = time.monotonic() + TIERED_SECONDS, [], ""
-        while time.monotonic() < deadline:
+        deadline, point, trouble = time.monotonic() + self._patience, [], ""
+        while True:
             try:
                 with answering():
                     point = self._point(value["table"])["point"]
@@ -186,8 +195,20 @@ class TierClient:
                     return {**value, "done": True, "point": point, "trouble": ""}
             except ls.LakestoreError as error:
                 trouble = error.message
+            if time.monotonic() >= deadline:
+                self._patience = 0.0
+                return {**value, "done": False, "point": point, "trouble": trouble}
             time.sleep(LOOK_SECONDS)
-        return {**value, "done": False, "point": point, "trouble": trouble}
+
+    def _landed(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Wait until no compaction is under way: the lake can be level before one lands."""
+        deadline, left = time.monotonic() + LANDED_SECONDS, ["unknown"]
+        while True:
+            with suppress(ls.LakestoreError), answering():
+                left = engines.branches(engines.load(self._catalog, "lake", TABLES[value["table"]]))
+            if not left or time.monotonic() >= deadline:
+                return {**value, "branches": left}
+            time.sleep(LOOK_SECONDS)
 
     def _scan(self, name: str) -> list[list[int]]:
         return engines.rows(self._lake.table(TABLES[name]).scan(list(engines.COLUMNS)).to_arrow())

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 from typing import Any, Self
+from unittest.mock import Mock
 
 import pytest
+from pyiceberg.table.refs import SnapshotRefType
 
-from jepsen.operation import Kind
+from jepsen import engines
+from jepsen.operation import Invocation, Kind
+from jepsen.workloads import tier
 from jepsen.workloads.tier import Tier
 from tests.jepsen.hand_made import Written, names
 
@@ -92,3 +96,38 @@ def test_an_anomaly(name: str) -> None:
 def test_an_outcome_that_is_unknown_may_be_in_the_log() -> None:
     told = _told().call(0, "write", {"upsert": [[4, 40]], "delete": []}, kind=Kind.INFO)
     assert _names(told.changelog([*CHANGES, [1, 1, "+I", 4, 40]])) == set()
+
+
+def _client(monkeypatch: pytest.MonkeyPatch) -> tuple[tier.TierClient, list[float]]:
+    """A client with a clock of its own, which only sleeping moves."""
+    now = [0.0]
+    clock = Mock(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr(tier, "time", clock)
+    return tier.TierClient(Mock(), 0), now
+
+
+def test_a_lake_that_stands_still_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three waits took longer than the hunt's grace, so a run whose lake stood still was ended without a verdict."""
+    client, now = _client(monkeypatch)
+    monkeypatch.setattr(client, "_changes", lambda name: CHANGES)
+    monkeypatch.setattr(client, "_point", lambda name: {"snapshot": 7, "point": [2, 0]})
+    told = [client.invoke(Invocation("level", {"table": name})) for name in ("keyed", "keyed", "log")]
+    assert [each["done"] for each in told] == [False, False, False]
+    assert tier.TIERED_SECONDS <= now[0] < 1.5 * tier.TIERED_SECONDS
+
+
+def test_the_last_reads_come_behind_a_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lake was level before the compaction landed, and no read saw the rows that it brought back."""
+    client, now = _client(monkeypatch)
+    kinds = {"main": "branch", "lakestore-tier": "tag", "lakestore_compact_1_a": "branch"}
+
+    def load(*_: object) -> Mock:
+        if now[0] >= 3:
+            kinds.pop("lakestore_compact_1_a", None)
+        return Mock(refs=lambda: {name: Mock(snapshot_ref_type=SnapshotRefType(kind)) for name, kind in kinds.items()})
+
+    monkeypatch.setattr(engines, "load", load)
+    assert client.invoke(Invocation("landed", {"table": "keyed"}))["branches"] == []
+    assert now[0] == 3
+    last = [(each.f, each.value["table"]) for each in Tier(random.Random(1)).last(0)]
+    assert last[last.index(("landed", "keyed")) + 1] == ("lake", "keyed")
