@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lakestore.client.changes import ChangeBatch, ChangeStream
-    from lakestore.client.commit import Commit
+    from lakestore.client.commit import Commit, CommitToken, WriteResult
     from lakestore.client.credentials import TLS
     from lakestore.client.lake import Lake, connect
-    from lakestore.client.named_producer import NamedProducer
     from lakestore.client.named_writes import NamedWrites
+    from lakestore.client.producer import NamedProducer
     from lakestore.client.registers import Register, Registers
     from lakestore.client.snapshot import Snapshot
     from lakestore.client.table import Table
     from lakestore.client.writer import Writer
-    from lakestore.client.written import CommitToken, WriteResult
     from lakestore.embedded import open
     from lakestore.errors import (
         Conflict,
@@ -84,15 +83,14 @@ __all__ = [
 _HOMES = {
     "lakestore.client.changes": ("ChangeBatch", "ChangeStream"),
     "lakestore.client.credentials": ("TLS",),
-    "lakestore.client.commit": ("Commit",),
+    "lakestore.client.commit": ("Commit", "CommitToken", "WriteResult"),
     "lakestore.client.lake": ("Lake", "connect"),
-    "lakestore.client.named_producer": ("NamedProducer",),
+    "lakestore.client.producer": ("NamedProducer",),
     "lakestore.client.named_writes": ("NamedWrites",),
     "lakestore.client.registers": ("Register", "Registers"),
     "lakestore.client.snapshot": ("Snapshot",),
     "lakestore.client.table": ("Table",),
     "lakestore.client.writer": ("Writer",),
-    "lakestore.client.written": ("CommitToken", "WriteResult"),
     "lakestore.embedded": ("open",),
     "lakestore.errors": (
         "Conflict",

@@ -17,15 +17,15 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 import pyarrow as pa
 
 from lakestore.client import lake as sync
+from lakestore.client.administration import DroppedTable, Truncated
 from lakestore.client.awaited import Bridge, Commit, NamedWrites, Registers, forget
 from lakestore.client.changes import ChangeBatch, Start
-from lakestore.client.dropped import DroppedTable, Truncated
-from lakestore.client.row_marks import Keep
+from lakestore.client.commit import CommitToken
 from lakestore.client.scope import SCOPE, Scope
 from lakestore.client.snapshot import Snapshot as SyncSnapshot
 from lakestore.client.table import Table as SyncTable
+from lakestore.client.writer import Keep
 from lakestore.client.writer import Writer as SyncWriter
-from lakestore.client.written import CommitToken
 from lakestore.errors import StreamEnded
 from lakestore.evolution import Step
 from lakestore.model.times import At

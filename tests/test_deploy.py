@@ -20,7 +20,7 @@ from compose_spec import PyCompose
 
 from jepsen.system.server import free_port
 from lakestore.cli.main import COMMANDS, command
-from lakestore.connectors.bridge.config import spec_file
+from lakestore.kafka.bridge import spec_file
 from lakestore.limits import Limits
 from lakestore.model import settings
 from lakestore_server.edge import exposure_check

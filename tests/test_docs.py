@@ -24,8 +24,8 @@ import lakestore
 from lakestore import errors
 from lakestore.cli.main import COMMANDS, command
 from lakestore.model import settings, table_file, types
-from lakestore_server.access import rights_page
-from lakestore_server.edge import http_errors
+from lakestore_server.access import policy
+from lakestore_server.edge import catalog_request
 from lakestore_server.operate import metrics
 from lakestore_server.settings import Settings
 from tests.support import house
@@ -145,7 +145,7 @@ def errors_page() -> str:
     for name in errors.__all__:
         found = getattr(errors, name)
         if issubclass(found, errors.LakestoreError):
-            answered = "" if found is errors.LakestoreError else str(http_errors.status_of(found(""))[0])
+            answered = "" if found is errors.LakestoreError else str(catalog_request.status_of(found(""))[0])
             rows.append(f"| `{name}` | {_sentence(found.__doc__)} | {answered} |\n")
     return ERRORS_HEAD.format(tree=tree) + "".join(rows)
 
@@ -250,7 +250,7 @@ def test_the_settings_page_is_up_to_date() -> None:
 
 
 def test_the_page_of_rights_is_up_to_date() -> None:
-    assert RIGHTS.read_text() == rights_page.reference(), "run `make docs`"
+    assert RIGHTS.read_text() == policy.reference(), "run `make docs`"
 
 
 def test_the_page_of_errors_is_up_to_date() -> None:
@@ -329,7 +329,7 @@ if __name__ == "__main__":
     REFERENCE.write_text(reference())
     SETTINGS.write_text(settings_page())
     METRICS.write_text(metrics_page())
-    RIGHTS.write_text(rights_page.reference())
+    RIGHTS.write_text(policy.reference())
     ERRORS.write_text(errors_page())
 
 

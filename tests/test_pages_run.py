@@ -30,7 +30,7 @@ from duckdb_extensions import import_extension
 import lakestore as ls
 from jepsen.__main__ import main as breaking
 from lakestore.cli.main import run_command
-from lakestore.connectors.bridge.config import spec_file
+from lakestore.kafka.bridge import spec_file
 from lakestore.model import settings, table_file
 from lakestore_server.access import principals
 from lakestore_server.settings import Settings

@@ -10,7 +10,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from jepsen.system import server
-from lakestore.demo import processes
+from lakestore_demo import processes
 from tests.support.side_by_side import FilesSideBySide, unit
 from tests.support.spark import MARK
 

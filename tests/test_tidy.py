@@ -46,29 +46,29 @@ MODEL = tuple(
 PURE = (
     *MODEL,
     "lakestore/union/plan.py",
-    "lakestore/lake/avro.py",
-    "lakestore/lake/avro_rows.py",
-    "lakestore/lake/avro_values.py",
-    "lakestore/lake/manifest_schemas.py",
-    "lakestore/lake/manifest_lists.py",
-    "lakestore/lake/manifests.py",
-    "lakestore/lake/metrics.py",
-    "lakestore/lake/partitions.py",
-    "lakestore/lake/position_deletes.py",
-    "lakestore/lake/puffin.py",
-    "lakestore/lake/row_search.py",
-    "lakestore/lake/transforms.py",
-    "lakestore/lake/values.py",
+    "lakestore/iceberg/avro.py",
+    "lakestore/iceberg/other_formats.py",
+    "lakestore/iceberg/avro_values.py",
+    "lakestore/iceberg/manifest_schemas.py",
+    "lakestore/iceberg/manifest_lists.py",
+    "lakestore/iceberg/manifests.py",
+    "lakestore/iceberg/values.py",
+    "lakestore/iceberg/transforms.py",
+    "lakestore/iceberg/position_deletes.py",
+    "lakestore/iceberg/puffin.py",
+    "lakestore/iceberg/row_search.py",
+    "lakestore/iceberg/transforms.py",
+    "lakestore/iceberg/values.py",
     "server/lakestore_server/files/journal.py",
     "server/lakestore_server/files/segment.py",
     "server/lakestore_server/files/checkpoint.py",
-    "server/lakestore_server/commit/numbering.py",
-    "server/lakestore_server/changes/shared/assignment.py",
+    "server/lakestore_server/commit/draft.py",
     "server/lakestore_server/changes/shared/members.py",
-    "server/lakestore_server/iceberg/metadata.py",
-    "server/lakestore_server/iceberg/metadata_updates.py",
-    "server/lakestore_server/iceberg/draft.py",
-    "server/lakestore_server/iceberg/gate.py",
+    "server/lakestore_server/changes/shared/members.py",
+    "server/lakestore_server/catalog/metadata.py",
+    "server/lakestore_server/catalog/metadata_updates.py",
+    "server/lakestore_server/catalog/metadata_updates.py",
+    "server/lakestore_server/catalog/gate.py",
 )
 BANNED_CALLS = re.compile(
     r"time\.(time|time_ns|monotonic|monotonic_ns|perf_counter|sleep)|(datetime\.)*datetime\.(now|utcnow)|date\.today"
@@ -92,27 +92,27 @@ RIDDLE = re.compile(r"\s*(Of|As|What|How|Those|Whoever|Who)\b")
 BANNED_IMPORTS = {"threading", "asyncio", "random", "secrets", "time"}
 
 ONLY_HERE: dict[str, tuple[str, ...]] = {
-    "grpc": ("lakestore/wire/grpc.py", "lakestore/v1/", "server/lakestore_server/edge/grpc_core.py"),
-    "grpc_health": ("server/lakestore_server/edge/grpc_health.py",),
+    "grpc": ("lakestore/wire/rpc.py", "lakestore/v1/", "server/lakestore_server/edge/rpc_port.py"),
+    "grpc_health": ("server/lakestore_server/edge/grpc.py",),
     "grpc_reflection": ("server/lakestore_server/edge/grpc.py",),
     "lmdb": ("server/lakestore_server/index/lmdb_store.py",),
     "pyiceberg": (),
     "pyspark": ("tiering/", "spark_reader/"),
     "py4j": ("tiering/", "spark_reader/"),
-    "duckdb": ("lakestore/union/sql.py", "lakestore/connectors/bridge/mapping/expressions.py"),
+    "duckdb": ("lakestore/union/sql.py", "lakestore/kafka/bridge/expressions.py"),
     "click": ("lakestore/cli/",),
     "prompt_toolkit": ("lakestore/cli/shell_prompt.py",),
     "confluent_kafka": (
-        "lakestore/connectors/kafka.py",
-        "lakestore/connectors/kafka_client.py",
-        "lakestore/connectors/kafka_ends.py",
-        "lakestore/connectors/bridge/survey/cluster.py",
-        "lakestore/connectors/bridge/schemas/registry.py",
-        "lakestore/connectors/bridge/lane/source.py",
-        "lakestore/demo/kafka.py",
+        "lakestore/kafka/sink.py",
+        "lakestore/kafka/client.py",
+        "lakestore/kafka/sink.py",
+        "lakestore/kafka/bridge/cluster.py",
+        "lakestore/kafka/bridge/decode/registry.py",
+        "lakestore/kafka/bridge/source.py",
+        "examples/demo/lakestore_demo/kafka.py",
     ),
     "opentelemetry": ("lakestore/wire/tracing.py",),
-    "httpx2": ("lakestore/connectors/bridge/schemas/registry.py",),
+    "httpx2": ("lakestore/kafka/bridge/decode/registry.py",),
     "starlette": (
         "server/lakestore_server/edge/console/",
         "server/lakestore_server/edge/catalog_request.py",
@@ -121,7 +121,7 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
         "server/lakestore_server/edge/iceberg_rest.py",
         "server/lakestore_server/edge/presented_rest.py",
     ),
-    "uvicorn": ("server/lakestore_server/edge/http.py", "server/lakestore_server/edge/http_connection.py"),
+    "uvicorn": ("server/lakestore_server/edge/http.py", "server/lakestore_server/edge/http.py"),
 }
 """Technology lives in the module named after it (docs/architecture.md §1)."""
 
@@ -130,12 +130,11 @@ BY_HAND = re.compile(
     r"(un)?quote(_plus|_to_bytes|_from_bytes)?$|as_uri$|from_uri$|url2pathname$|pathname2url$|\^?file:(/|$)"
 )
 ESCAPES: dict[str, tuple[str, ...]] = {
-    "lakestore/lake/places.py": ("from_uri",),  # opens an object store
+    "lakestore/iceberg/places.py": ("from_uri",),  # opens an object store
     "lakestore/loading/files.py": ("from_uri",),
-    "lakestore/connectors/bridge/config/spec_sources.py": ("unquote", "file:"),  # a user's name in a URL; `file:PATH`
-    "lakestore/connectors/bridge/config/spec_file.py": ("file:",),
-    "server/lakestore_server/doctor/redaction.py": ("quote",),  # spellings of a secret that is struck out
-    "server/lakestore_server/host/connections.py": ("unquote",),  # a peer's address as gRPC writes it
+    "lakestore/kafka/bridge/spec_file.py": ("unquote", "file:"),  # a user's name in a URL; `file:PATH`
+    "server/lakestore_server/doctor/bundle.py": ("quote",),  # spellings of a secret that is struck out
+    "server/lakestore_server/edge/arrivals.py": ("unquote",),  # a peer's address as gRPC writes it
 }
 """Files that escape or name something other than a path, and with what."""
 
@@ -151,19 +150,18 @@ LAYERS: dict[str, tuple[str, ...]] = {
 _SPARK = ("lakestore.spark", "lakestore.spark.attach", "lakestore.spark.session")
 PUBLIC = frozenset({"lakestore", *(f"lakestore.{name}" for name in lakestore.__all__), *_SPARK})
 """Modules and names of the product that jepsen imports: those of anybody's program."""
-KAFKA = "lakestore.demo.broker"
+KAFKA = "lakestore_demo.broker"
 """Starts a broker of Kafka, which is not ours and not on trial: the one tool of the product that jepsen takes."""
 
 BROAD_EXCEPT_ALLOWED = {
     "lakestore/client/local.py",  # the edge of a server in this process
-    "lakestore/client/pulled.py",  # a thread whose errors another one raises
+    "lakestore/client/changes.py",  # a thread whose errors another one raises
     "lakestore/union/side_by_side.py",  # the same
-    "lakestore/connectors/bridge/lane/stages.py",  # the same
+    "lakestore/kafka/bridge/consumer.py",  # the same
     "server/lakestore_server/commit/flight.py",
     "server/lakestore_server/commit/loop.py",
-    "server/lakestore_server/commit/making.py",  # the same loop: one request that fails, and its group goes on
+    "server/lakestore_server/commit/build.py",  # the same loop: one request that fails, and its group goes on
     "server/lakestore_server/commit/producers.py",  # requests of a stream before one that fails go on
-    "server/lakestore_server/commit/write_stream.py",  # its client is told
     "server/lakestore_server/edge/catalog_request.py",
     "server/lakestore_server/edge/console/answers.py",
     "server/lakestore_server/edge/console/api.py",
@@ -172,13 +170,12 @@ BROAD_EXCEPT_ALLOWED = {
     "server/lakestore_server/edge/rpc_dispatch.py",
     "server/lakestore_server/edge/rpc_port.py",
     "server/lakestore_server/edge/rpc_streams.py",
-    "server/lakestore_server/edge/rpc_talk.py",
-    "server/lakestore_server/files/sync_thread.py",  # the same
+    "server/lakestore_server/files/journal_file.py",  # the same
     "server/lakestore_server/host/supervisor.py",
     "server/lakestore_server/host/worker.py",
     "server/lakestore_server/host/workers.py",
-    "server/lakestore_server/present/worker.py",
-    "server/lakestore_server/present/worker_client.py",
+    "server/lakestore_server/snapshots/worker.py",
+    "server/lakestore_server/snapshots/worker_client.py",
     "lakestore/cli/main.py",
     "tiering/lakestore_tiering/epoch.py",
     "tiering/lakestore_tiering/service.py",
@@ -191,18 +188,17 @@ THREADS = {
     "server/lakestore_server/commit/producers.py",
     "server/lakestore_server/edge/http.py",
     "server/lakestore_server/edge/rpc_port.py",
-    "server/lakestore_server/files/sync_thread.py",
-    "server/lakestore_server/host/signals.py",
+    "server/lakestore_server/files/journal_file.py",
+    "server/lakestore_server/main.py",
     "server/lakestore_server/host/supervisor.py",
     "server/lakestore_server/host/worker.py",
     "server/lakestore_server/host/workers.py",
-    "server/lakestore_server/main.py",
 }
 """Where the server begins threads: each of them tells when it ends, or ends the process."""
 
 TEXT_TESTS = {"startswith", "endswith", "find", "index", "count", "partition", "match", "search", "fullmatch", "lower"}
 
-PRINT_ALLOWED = ("lakestore/cli/", "lakestore/demo/", "tests/", "jepsen/", "examples/")
+PRINT_ALLOWED = ("lakestore/cli/", "examples/demo/lakestore_demo/", "tests/", "jepsen/", "examples/")
 
 
 @dataclass(frozen=True)
@@ -674,7 +670,7 @@ PLANTED: dict[Rule, tuple[str, str]] = {
     prints: ("server/x.py", "print(1)\n"),
     unfinished: ("server/x.py", "x = 1  # TO" + "DO later\n"),
     broad_excepts: ("server/x.py", "try:\n    f()\nexcept Exception:\n    pass\n"),
-    impure_cores: ("server/lakestore_server/commit/numbering.py", "import time\n\nx = time.time()\n"),
+    impure_cores: ("server/lakestore_server/commit/draft.py", "import time\n\nx = time.time()\n"),
     misplaced_imports: ("server/x.py", "import grpc\n"),
     missing_module_docstring: ("server/x.py", "x = 1\n"),
     foreign_loggers: ("server/x.py", "import logging\n\nlog = logging.getLogger(__name__)\n"),

@@ -26,7 +26,7 @@ class Victim:
 
 ONE_SHARE = 0.5
 TIERER = frozenset({"tierer"})
-INDEX, PRESENTER = "lakestore_server.index.worker", "lakestore_server.present.worker"
+INDEX, PRESENTER = "lakestore_server.index.worker", "lakestore_server.snapshots.worker"
 """The server's children tell their purpose by the module in their command."""
 
 VICTIMS: Mapping[str, Victim] = {

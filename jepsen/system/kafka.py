@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from jepsen.system.jvm import SHORT_LIVED
 from jepsen.topics import QUIET, READ_SECONDS
-from lakestore.demo.broker import START_SECONDS, Broker
+from lakestore_demo.broker import START_SECONDS, Broker
 
 Sent = tuple[bytes | None, bytes | None]
 """Key and value."""

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakestore.cli.asked import confirm, yes_option
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import Progress, emit, emit_json, emit_text
+from lakestore.cli.output import Progress, confirm, emit, emit_json, emit_text, yes_option
 from lakestore.errors import Invalid, NotFound
 from lakestore.model.names import rows_text
 from lakestore.model.typed import shown_name
 
 if TYPE_CHECKING:
-    from lakestore.client.dropped import DeleteProgress
+    from lakestore.client.administration import DeleteProgress
     from lakestore.client.lake import Lake
 
 _LAKE = ("freshness", "target_file_bytes", "snapshots", "snapshot_seconds")
@@ -270,7 +269,7 @@ def alter(
     """Change columns and options of TABLE, in one commit; rows that are there are not rewritten."""
     import pyarrow as pa
 
-    from lakestore.client.alter import steps_of
+    from lakestore.client.administration import steps_of
     from lakestore.model.types import arrow_type
 
     columns = {name: pa.field(name, arrow_type(kind), nullable=not req) for name, kind, req in map(_column, added)}

@@ -68,8 +68,8 @@ def restore(
     it is gone, --without-lake tiers the tables anew. Rows below a log's start that only the lake had are named, and
     lost with --accept-loss. Both together begin those tables anew that cannot be set back.
     """
+    from lakestore_server.operate.restore import Ways
     from lakestore_server.operate.restore import restore as run
-    from lakestore_server.operate.restore_lake import Ways
 
     # The index is the restored server's to make: that there is none is no news.
     logging.getLogger("lakestore.index").addHandler(logging.NullHandler())

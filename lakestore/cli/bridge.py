@@ -16,16 +16,163 @@ import click
 from lakestore.cli.apply import lines
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.kafka_sink import kafka_library
-from lakestore.cli.output import emit_json, emit_log, emit_text
-from lakestore.cli.proposals import proposals
-from lakestore.errors import Invalid
+from lakestore.cli.output import emit, emit_json, emit_log, emit_text
+from lakestore.errors import Invalid, NotFound
+from lakestore.loading.reading import naming
+from lakestore.model import yaml_text
+from lakestore.model.terminal_text import terminal_text
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
-    from lakestore.connectors.bridge.assembly import Planned
-    from lakestore.connectors.bridge.lane.positions import Accepted
-    from lakestore.connectors.bridge.lane.seen import Counts
-    from lakestore.connectors.bridge.spec import BridgeSpec
+    from lakestore.kafka.bridge.assembly import Planned
+    from lakestore.kafka.bridge.cluster import Cluster
+    from lakestore.kafka.bridge.positions import Accepted
+    from lakestore.kafka.bridge.seen import Counts
+    from lakestore.kafka.bridge.spec import BridgeSpec, SourceSpec
+
+
+SAMPLES = 1_000
+SAMPLES_OF_MANY = 200
+"""Records of each topic of a server."""
+
+
+@click.command("init-bridge")
+@click.argument("topic", required=False)
+@click.option(
+    "--prefix", metavar="PREFIX", help="All topics of the Debezium server of this topic.prefix instead of one."
+)
+@click.option("--bootstrap", default="localhost:9092", show_default=True, help="HOST:PORT of a broker.")
+@click.option("--registry", metavar="URL", help="A schema registry, for records that name schemas.")
+@click.option("--table", help="The table's name; by default made from the topic's.")
+@click.option("--kafka-option", "options", multiple=True, metavar="K=V", help="A setting of librdkafka; repeatable.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file; by default stdout.")
+@json_option
+def init_bridge(
+    topic: str | None,
+    prefix: str | None,
+    bootstrap: str,
+    registry: str | None,
+    table: str | None,
+    options: tuple[str, ...],
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Write a first bridge.yaml for TOPIC, or for all topics of a PREFIX, from newest records or a registry."""
+    with kafka_library():
+        from lakestore.kafka.bridge.cluster import Cluster
+        from lakestore.kafka.bridge.spec import RegistrySpec, SourceSpec
+        from lakestore.kafka.client import options_of
+    if (topic is None) == (prefix is None):
+        raise Invalid("name a topic, or the topics of a Debezium server by --prefix: one of the two")
+    if prefix is not None and table:
+        raise Invalid("--table is the table of one topic, and --prefix stands for many: leave --table out")
+    if output is not None and output.exists():
+        raise Invalid(f"{output} is there already: name another file, or remove it")
+    source = SourceSpec("", bootstrap, "init-bridge", RegistrySpec(registry) if registry else None, options_of(options))
+    with Cluster(source) as cluster:
+        text = _of_server(cluster, source, prefix) if prefix else _of_topic(cluster, source, topic or "", table or "")
+    if output is None and not as_json:
+        emit_text(text, nl=False)
+    if output is not None:
+        with naming(output), output.open("x") as made:
+            made.write(text)
+        emit_text(
+            f"{output} written: look at the key and the columns, then: lakestore bridge -f {output} --check", err=True
+        )
+    if as_json:
+        emit_json({"file": None if output is None else str(output), "bridge": yaml_text.values(text)})
+
+
+def _of_topic(cluster: Cluster, source: SourceSpec, topic: str, table: str) -> str:
+    """The file of one topic."""
+    from lakestore.kafka.bridge.cluster import require_topic
+    from lakestore.kafka.bridge.first_file import first_file
+
+    try:
+        facts = cluster.described(topic)
+    except NotFound as error:
+        there = ", ".join(name for name in cluster.topics() if not name.startswith("__"))
+        raise NotFound(f"there is no topic {topic!r} at {source.bootstrap}: there are {there or 'none'}") from error
+    require_topic(facts, source.bootstrap)
+    return first_file(source, cluster.sampled(facts, SAMPLES), table=table, choose=_chosen)
+
+
+def _chosen(field: str, kind: str, odd: int, count: int) -> bool:
+    """The answer of whoever sits at the terminal; without one the column takes everything as text."""
+    if not sys.stdin.isatty():
+        return False
+    say = (
+        f"{field} is no {kind} in {odd:,} of {count:,} samples. Make it {kind}, so that such records are dead letters?"
+    )
+    return click.confirm(terminal_text(say), default=False, err=True)
+
+
+def _of_server(cluster: Cluster, source: SourceSpec, prefix: str) -> str:
+    """The file of a Debezium server."""
+    from lakestore.kafka.bridge.cluster import require_topic
+    from lakestore.kafka.bridge.first_file import Topic, server_file
+
+    found = []
+    for name in cluster.topics():
+        if name == prefix or name.startswith(f"{prefix}."):
+            facts = cluster.described(name)
+            require_topic(facts, source.bootstrap)
+            found.append(Topic.of(cluster.sampled(facts, SAMPLES_OF_MANY), source))
+    return server_file(source, prefix, found)
+
+
+_SHOWN = ("id", "table", "topic", "state", "proposed_at", "change")
+
+
+@click.group()
+def proposals() -> None:
+    """List, approve and reject the changes of tables that a bridge proposes."""
+
+
+@proposals.command("list")
+@click.argument("table", required=False)
+@server_option
+@json_option
+def list_proposals(table: str | None, server: str, as_json: bool) -> None:
+    """List the proposals of TABLE, or of all tables, the oldest first."""
+    from lakestore.kafka.bridge.drift import proposals as stored
+
+    with connected(server) as lake:
+        found = stored.listed(lake, table or "")
+    rows = found if as_json else [{name: each[name] for name in _SHOWN} for each in found]
+    emit(rows, as_json=as_json, empty="no proposals")
+
+
+@proposals.command()
+@click.argument("proposal", metavar="ID")
+@server_option
+@json_option
+def approve(proposal: str, server: str, as_json: bool) -> None:
+    """Change the table as proposal ID says; then replay what waits: lakestore dlq replay."""
+    _decide(proposal, server, as_json=as_json, approve=True)
+
+
+@proposals.command()
+@click.argument("proposal", metavar="ID")
+@server_option
+@json_option
+def reject(proposal: str, server: str, as_json: bool) -> None:
+    """Leave the table as it is; proposal ID is not made again."""
+    _decide(proposal, server, as_json=as_json, approve=False)
+
+
+def _decide(proposal: str, server: str, *, as_json: bool, approve: bool) -> None:
+    from lakestore.kafka.bridge.drift import proposals as stored
+
+    with connected(server) as lake:
+        row: dict[str, Any] = stored.decide(lake, proposal, approve=approve)
+    if as_json:
+        emit_json(row)
+        return
+    emit_text(f"{row['state']}: table {row['table']}: {row['change']}")
+    if approve:
+        emit_text(f"replay what waits for it: lakestore dlq replay {row['table']} --code waits-for-proposal")
+
 
 FAILED = 1
 _LIVE_SECONDS, _LINE_SECONDS = 1.0, 10.0
@@ -76,8 +223,8 @@ def bridge(
     if path is None:
         raise click.UsageError("Missing option '-f' / '--file'.", context)
     with kafka_library():
-        from lakestore.connectors.bridge.config import spec_file
-        from lakestore.connectors.bridge.lane.positions import Accepted
+        from lakestore.kafka.bridge import spec_file
+        from lakestore.kafka.bridge.positions import Accepted
     if check + plan + once > 1:
         raise Invalid("say one of --check, --plan and --once")
     spec = spec_file.read(path)
@@ -95,8 +242,7 @@ bridge.add_command(proposals)
 def _run(
     spec: BridgeSpec, lake: Lake, accepted: Accepted, metrics_port: int | None, *, once: bool, as_json: bool
 ) -> int:
-    from lakestore.connectors.bridge.lane.bridge import Bridge
-    from lakestore.connectors.bridge.lane.metrics import served
+    from lakestore.kafka.bridge.bridge import Bridge, served
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -154,22 +300,21 @@ class _Progress:
 
 
 def _check(spec: BridgeSpec, lake: Lake, samples: int, *, whole: bool, as_json: bool) -> int:
-    from lakestore.connectors.bridge.survey import findings
-    from lakestore.connectors.bridge.survey.check import check
+    from lakestore.kafka.bridge import preflight
 
-    found = findings.ranked(list(check(spec, lake, samples)))
+    found = preflight.ranked(list(preflight.check(spec, lake, samples)))
     if as_json:
         emit_json([{**asdict(each), "level": str(each.level)} for each in found])
     else:
-        for line in findings.lines(found, whole=whole):
+        for line in preflight.lines(found, whole=whole):
             emit_text(line)
-        emit_text(findings.summary(found), err=True)
-    return FAILED if any(each.level is findings.Level.STOPS for each in found) else 0
+        emit_text(preflight.summary(found), err=True)
+    return FAILED if any(each.level is preflight.Level.STOPS for each in found) else 0
 
 
 def _plan(spec: BridgeSpec, lake: Lake, samples: int, *, as_json: bool) -> int:
     """Tables to create as a tables.yaml on stdout, the rest as comments: the text is one that `apply` takes."""
-    from lakestore.connectors.bridge.survey.check import sampled
+    from lakestore.kafka.bridge.preflight import sampled
     from lakestore.model.table_file import written
 
     found = list(sampled(spec, lake, samples))
@@ -202,4 +347,4 @@ def _as_data(table: Planned) -> dict[str, Any]:
     return {"table": table.after.name, "action": action, "differences": differences}
 
 
-COMMANDS = (bridge,)
+COMMANDS = (bridge, init_bridge)

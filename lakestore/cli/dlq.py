@@ -15,7 +15,7 @@ from lakestore.cli.output import Progress, emit, emit_json, emit_text
 from lakestore.errors import Invalid
 
 if TYPE_CHECKING:
-    from lakestore.connectors.bridge.letters.letters import Selection
+    from lakestore.kafka.bridge.dead_letters import Selection
 
 FAILED = 1
 SHOWN = 20
@@ -40,7 +40,7 @@ def _selected(command: _Command) -> _Command:
 
 
 def _selection(code: tuple[str, ...], stage: tuple[str, ...], where: str | None) -> Selection:
-    from lakestore.connectors.bridge.letters.letters import Selection
+    from lakestore.kafka.bridge.dead_letters import Selection
 
     return Selection(code, stage, where or "")
 
@@ -51,10 +51,10 @@ def _selection(code: tuple[str, ...], stage: tuple[str, ...], where: str | None)
 @json_option
 def list_letters(table: str | None, server: str, as_json: bool) -> None:
     """Count the dead letters of TABLE, or of all tables, by stage and code."""
-    from lakestore.connectors.bridge.letters import letters
+    from lakestore.kafka.bridge import dead_letters
 
     with connected(server) as lake:
-        counts = letters.counted(lake, table or "")
+        counts = dead_letters.counted(lake, table or "")
     emit([asdict(each) for each in counts], as_json=as_json, empty="no dead letters")
 
 
@@ -68,10 +68,10 @@ def show(
     table: str, code: tuple[str, ...], stage: tuple[str, ...], where: str | None, limit: int, server: str, as_json: bool
 ) -> None:
     """Show dead letters of TABLE: where each was, what is wrong, and its bytes; all of them with --json."""
-    from lakestore.connectors.bridge.letters import letters
+    from lakestore.kafka.bridge import dead_letters
 
     with connected(server) as lake:
-        found = letters.shown(lake, table, _selection(code, stage, where), limit).to_pylist()
+        found = dead_letters.shown(lake, table, _selection(code, stage, where), limit).to_pylist()
     if as_json:
         emit_json([{name: _readable(value) for name, value in row.items()} for row in found])
         return
@@ -138,10 +138,10 @@ def replay(
     A row that a later record of its key wrote stays, and the older record is counted as superseded.
     """
     with kafka_library():
-        from lakestore.connectors.bridge.assembly import Assembly
-        from lakestore.connectors.bridge.config import spec_file
-        from lakestore.connectors.bridge.letters.replay import Replay
-        from lakestore.connectors.bridge.survey.cluster import Clusters
+        from lakestore.kafka.bridge import spec_file
+        from lakestore.kafka.bridge.assembly import Assembly
+        from lakestore.kafka.bridge.cluster import Clusters
+        from lakestore.kafka.bridge.replay import Replay
     spec = spec_file.read(path)
     progress = Progress(f"replay of {table}")
     with connected(server) as lake, Clusters(spec.sources) as clusters:
@@ -184,12 +184,12 @@ def drop(
     as_json: bool,
 ) -> None:
     """Delete dead letters of TABLE for ever: the selected ones, or --all."""
-    from lakestore.connectors.bridge.letters import letters
+    from lakestore.kafka.bridge import dead_letters
 
     if everything == bool(code or stage or where):
         raise Invalid("say which dead letters to drop by --code, --stage or --where, or say --all")
     with connected(server) as lake:
-        dropped = letters.drop(lake, table, _selection(code, stage, where))
+        dropped = dead_letters.drop(lake, table, _selection(code, stage, where))
     emit_json({"dropped": dropped}) if as_json else emit_text(f"{dropped:,} dead letters dropped")
 
 

@@ -16,16 +16,137 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.output import emit_json, emit_text
+from lakestore.cli.output import duration, emit, emit_json, emit_lines, emit_text, size
 from lakestore.cli.settings import config_of
 from lakestore.errors import Invalid, LakestoreError
-from lakestore.loading.disk import naming
+from lakestore.loading.reading import naming
 from lakestore.model.settings import Given
+from lakestore.model.times import text_of
 from lakestore.release import RELEASE
 
 if TYPE_CHECKING:
-    from lakestore_server.doctor.finding import Finding
+    from lakestore_server.doctor.visit import Finding
     from lakestore_server.settings import Settings
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--rows", is_flag=True, help="Print the rows of journal frames and segments, one line of JSON each.")
+@json_option
+@click.pass_context
+def inspect(context: click.Context, paths: tuple[Path, ...], rows: bool, as_json: bool) -> None:
+    """Describe journal, segment, checkpoint and index files, or all of a data folder or a backup.
+
+    From the bytes alone: nothing is changed and no server is needed. Damaged files are described up to the damage; the
+    exit code is then 1.
+    """
+    from lakestore_server.operate.inspect.file import look
+
+    damaged = False
+    listed: list[dict[str, Any]] = []
+    for path in paths:
+        for found in look(path, rows=rows):
+            damaged = damaged or bool(found.damage)
+            if as_json:
+                listed.append(found.as_dict())
+                continue
+            _show(found)
+    if as_json:
+        emit_json(listed)
+    context.exit(1 if damaged else 0)
+
+
+def _show(found: Any) -> None:
+    emit_text(f"{found.kind} {found.path}: {'DAMAGED' if found.damage else 'whole'}")
+    for name, value in found.about.items():
+        emit_text(f"  {name:22}{value}")
+    if found.parts:
+        emit_text("")
+        emit([{name: _plain(value) for name, value in part.items()} for part in found.parts], as_json=False)
+    for where, batch in found.rows:
+        emit_text(f"\n-- {where}")
+        emit_lines(batch)
+    for sentence in (*found.unread, *found.damage):
+        emit_text(f"lakestore: {sentence}", err=True)
+    emit_text("")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return " ".join(f"{name[:8]}…{name[name.rfind('/') :]} {of}" for name, of in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
+
+
+@click.command()
+@click.argument("table")
+@click.option("--rows-only", is_flag=True, help="Compare row numbers and counts only, not the values of all columns.")
+@click.option("--deep", is_flag=True, help="First read every stored byte of the server against its checksum.")
+@server_option
+@json_option
+@click.pass_context
+def verify(context: click.Context, table: str, rows_only: bool, deep: bool, server: str, as_json: bool) -> None:
+    """Check TABLE: log fold = index = lake + hot, per bucket, at one cut. The exit code is 1 if not."""
+    from lakestore.union.verify import verify as compare
+
+    with connected(server) as lake:
+        lake.table(table)
+        found = compare(lake.transport, table, values=not rows_only, deep=deep)
+    rows: list[dict[str, Any]] = [
+        {
+            "bucket": check.bucket,
+            "head": check.head,
+            **{f"{name} rows": side.rows for name, side in check.sides.items()},
+            "sum": f"{check.sides['read'].offsets:016x}",
+            "same": check.same,
+        }
+        for check in found.buckets
+    ]
+    if as_json:
+        emit_json({"table": table, "token": found.token, "same": found.same, "values": found.compared_values,
+                   "bytes_checked": found.bytes_checked, "buckets": rows, "problems": found.problems()})  # fmt: skip
+    else:
+        if deep:
+            emit_text(f"{table}: {size(found.bytes_checked)} checked, {len(found.damage) or 'nothing'} damaged")
+        if rows:
+            emit(rows, as_json=False)
+        what = "rows and values" if found.compared_values else "rows"
+        emit_text(f"{table}: {what} agree" if found.same else f"{table}: DIFFERENT", err=not found.same)
+    for problem in found.problems():
+        emit_text(f"lakestore: {problem}", err=True)
+    context.exit(0 if found.same else 1)
+
+
+@click.command()
+@click.option("--accept", is_flag=True, help="Believe the machine's clock from now on, for deleting too.")
+@server_option
+@json_option
+def clock(accept: bool, server: str, as_json: bool) -> None:
+    """Show whether the server believes its clock, and what waits for that.
+
+    A clock that jumps, and any clock after a start, is believed once it has stood for some minutes. Until then commits
+    are stamped by the time since the last ones, and nothing is deleted because of its age. Look at the machine's clock
+    (`date`) before --accept: what it makes too old is deleted then.
+    """
+    from lakestore.v1 import lakestore_pb2 as pb
+
+    with connected(server) as lake:
+        if accept:
+            found = json.loads(lake.transport.accept_clock(pb.AcceptClockRequest()).clock)
+        else:
+            found = json.loads(lake.transport.status(pb.StatusRequest()).status).get("clock")
+    if found is None:
+        raise Invalid("the server is of an older release, which believes its clock as it is: run a newer one")
+    if as_json:
+        emit_json(found)
+        return
+    emit_text(f"{'state':12}{found['state']}, for {duration(found['seconds'])}")
+    emit_text(f"{'time':12}{text_of(found['time_us'])}")
+    emit_text(f"{'offset':12}{found['offset_seconds']:+,.3f} s: the machine's clock less this time")
+    if found["holds"]:
+        emit_text(f"{'waiting':12}{', '.join(found['holds'])}")
+    if found["note"]:
+        emit_text(f"\n{found['note']}")
+
 
 HTTP_SECONDS = 10.0
 METRICS_BYTES_MAX = 64 << 20
@@ -111,7 +232,7 @@ def _status(server: str) -> tuple[dict[str, Any] | None, str]:
 
 
 def _of_server(server: str, status: dict[str, Any] | None, silence: str) -> Iterator[Finding]:
-    from lakestore_server.doctor.finding import Finding
+    from lakestore_server.doctor.visit import Finding
 
     if status is None:
         yield Finding("server", "warning", silence, "start one, or name it by --server; --offline asks none")
@@ -153,7 +274,7 @@ def _url(status: dict[str, Any], path: str) -> str | None:
 
 def _catalog(status: dict[str, Any]) -> Finding:
     """The catalog, asked from this machine as an engine would ask."""
-    from lakestore_server.doctor.finding import Finding
+    from lakestore_server.doctor.visit import Finding
 
     url = _url(status, "/iceberg/v1/config")
     if url is None:
@@ -240,4 +361,4 @@ def _metrics(status: dict[str, Any] | None) -> str:
         return f"{url}: {getattr(error, 'reason', error)}\n"
 
 
-COMMANDS: Iterable[click.Command] = (doctor, support_bundle)
+COMMANDS: Iterable[click.Command] = (doctor, support_bundle, inspect, verify, clock)

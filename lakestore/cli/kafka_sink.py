@@ -15,7 +15,7 @@ from lakestore.release import wheel_with
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
-    from lakestore.connectors.kafka_sink import Written
+    from lakestore.kafka.sink import Written
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -64,8 +64,8 @@ def check_unused(said: dict[str, Any]) -> None:
 def written_to_kafka(lake: Lake, tables: tuple[str, ...], until: str | None, said: dict[str, Any]) -> None:
     """Run a sink until its end; SIGTERM and SIGINT end it after the transaction under way."""
     with kafka_library():
-        from lakestore.connectors.kafka_client import options_of
-        from lakestore.connectors.kafka_sink import KafkaSink
+        from lakestore.kafka.client import options_of
+        from lakestore.kafka.sink import KafkaSink
     if not said["bootstrap"] or not said["topic"]:
         raise Invalid("--to kafka needs --bootstrap HOST:PORT and --topic NAME")
     progress = Progress(f"{', '.join(tables)} → {said['topic']}")

@@ -2,21 +2,79 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
 
-from lakestore.cli import processor
 from lakestore.cli.profile_option import profile_option
-from lakestore.cli.system_errors import sentence
 from lakestore.errors import LakestoreError
 from lakestore.wire import tracing
+
+_SENTENCES = {
+    errno.EEXIST: "{file} is there already: name another one, or remove it",
+    errno.EISDIR: "{file} is a folder: name a file",
+    errno.ENOTDIR: "{file} lies below a file, which is no folder: name another place",
+    errno.EACCES: "this user may not read or write {file}: get the right, or name another place",
+    errno.EPERM: "this user may not read or write {file}: get the right, or name another place",
+    errno.EROFS: "{file} lies on a file system that takes no writes: name another place",
+    errno.ENOSPC: "there is no room left for {file}: make room, or name another place",
+    errno.EDQUOT: "the quota leaves no room for {file}: make room, or name another place",
+    errno.EFBIG: "{file} would be larger than its file system takes: name another place",
+    errno.ENAMETOOLONG: "{file} has too long a name: name a shorter one",
+    errno.EMFILE: "this process has too many files open: raise its limit (ulimit -n)",
+    errno.ENFILE: "this machine has too many files open: raise its limit",
+}
+
+
+def sentence(error: OSError) -> str:
+    """The file and the rule, in the words of the command line."""
+    file = str(error.filename) if error.filename is not None else "the output"
+    if error.errno == errno.ENOENT and error.filename is not None:
+        return _absent(Path(file))
+    known = _SENTENCES.get(error.errno or 0)
+    if known is not None:
+        return known.format(file=file)
+    what = error.strerror or str(error)
+    return f"{file} cannot be used: {what}" if error.filename is not None else what
+
+
+def _absent(file: Path) -> str:
+    if not file.parent.is_dir():
+        return f"the folder of {file} is not there: make it, or name another place"
+    return f"there is no {file}: look at the name"
+
+
+_CHOICE = "NPY_DISABLE_CPU_FEATURES"
+_AVX512 = "AVX512F X86_V4 AVX512_ICL AVX512_SPR"
+"""By the names of numpy before 2.4, and since then."""
+_ZEN_4 = {"vendor_id": "AuthenticAMD", "cpu family": "25"}
+"""The family of Zen 3 too, which has no AVX-512; Zen 5 is another one, and fast."""
+_PROCESSORS = Path("/proc/cpuinfo")
+
+
+def spare_slow_sorts(processors: Path = _PROCESSORS) -> None:
+    """Let numpy, which is imported later, and that of processes begun here, sort with AVX2 where that is faster."""
+    if _CHOICE not in os.environ and "numpy" not in sys.modules and _is_zen_4(processors):
+        os.environ[_CHOICE] = _AVX512
+
+
+def _is_zen_4(processors: Path) -> bool:
+    try:
+        first = processors.read_text().partition("\n\n")[0]
+    except OSError:  # not Linux
+        return False
+    told = dict(re.findall(r"^(\w[\w ]*\w)\s*: (.*)$", first, re.MULTILINE))
+    return told.items() >= _ZEN_4.items() and "avx512f" in told.get("flags", "").split()
+
 
 FAILED, INTERRUPTED = 1, 130
 
@@ -33,7 +91,7 @@ COMMANDS = {
         "Write records of Kafka topics to tables, exactly once; docs/bridge.md is about the file.",
     ),
     "changes": ("changes", "Show the changes of TABLE in order; the token to go on from comes on stderr."),
-    "clock": ("clock", "Show whether the server believes its clock, and what waits for that."),
+    "clock": ("doctor", "Show whether the server believes its clock, and what waits for that."),
     "connect": (
         "connect",
         "Print the lines that open this lake in ENGINE: its head, a past cut, what is tiered.",
@@ -60,11 +118,11 @@ COMMANDS = {
     ),
     "files": ("tables", "List the files of TABLE in the lake."),
     "init-bridge": (
-        "init_bridge",
+        "bridge",
         "Write a first bridge.yaml for TOPIC, or for all topics of a PREFIX, from newest records or a registry.",
     ),
     "inspect": (
-        "inspect",
+        "doctor",
         "Describe journal, segment, checkpoint and index files, or all of a data folder or a backup.",
     ),
     "login": (
@@ -95,7 +153,7 @@ COMMANDS = {
     ),
     "status": ("tables", "Show what is hot, what is tiered and how far behind, of TABLE or of all."),
     "subscriptions": (
-        "subscriptions",
+        "changes",
         "List the named subscriptions, how far behind they are, and who shares their buckets.",
     ),
     "support-bundle": (
@@ -116,7 +174,7 @@ COMMANDS = {
         "administration",
         "Have the dropped TABLE back as it was; `lakestore tables --dropped` lists what can be.",
     ),
-    "verify": ("verify", "Check TABLE: log fold = index = lake + hot, per bucket, at one cut."),
+    "verify": ("doctor", "Check TABLE: log fold = index = lake + hot, per bucket, at one cut."),
     "write": ("write", "Write FILE to TABLE: a path, a folder, a glob, a URI, or - for stdin."),
 }
 """Command to the module of this package that has it, and the first sentence of its help."""
@@ -163,7 +221,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit."""
-    processor.spare_slow_sorts()
+    spare_slow_sorts()
     sys.exit(run_command(arguments))
 
 

@@ -7,15 +7,33 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
 import pyarrow as pa
 
 from lakestore.cli.json_lines import lines, plain
+from lakestore.errors import Invalid
 from lakestore.model.names import rows_text
 from lakestore.model.terminal_text import terminal_text
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def yes_option(command: _Command) -> _Command:
+    """The option `--yes`."""
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
+
+
+def confirm(what: str, *, yes: bool) -> None:
+    """Ask whether to go on, unless that was said; without a terminal there is nobody to ask."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Invalid(f"{what}: nobody is there to be asked, so say --yes to do it")
+    click.confirm(terminal_text(f"{what}. Go on?"), abort=True, err=True)
+
 
 CELL_CHARS_MIN = 8
 """Characters that a value keeps on a screen, before whole columns are left out."""

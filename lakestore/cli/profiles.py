@@ -13,7 +13,6 @@ import click
 from lakestore.cli.connection import asked_for, json_option, named_token, server_option
 from lakestore.cli.output import emit, emit_json, emit_text
 from lakestore.cli.profile_option import PROFILE_META, profile_option
-from lakestore.client import profile_file
 from lakestore.client import profiles as known
 from lakestore.client.credentials import TLS, credentials_for
 from lakestore.errors import Invalid
@@ -58,8 +57,8 @@ def login(context: click.Context, server: str, as_json: bool) -> None:
     said = asked_for(server)
     _check(server, token, said.tls)
     token_file = Path("tokens") / name
-    with profile_file.changing(file) as sections:
-        profile_file.write_token(file.parent / token_file, token)
+    with known.changing(file) as sections:
+        known.write_token(file.parent / token_file, token)
         sections.profiles[name] = {"server": server, **_tls(said.tls), "token_file": str(token_file)}
         sections.default = sections.default or name
     if as_json:
@@ -106,7 +105,7 @@ def logout(context: click.Context, as_json: bool) -> None:
     if name is None:
         raise Invalid(f"there is no profile in {found.file}")
     found.of(name)
-    with profile_file.changing(found.file) as sections:
+    with known.changing(found.file) as sections:
         profile = known.profiles_of(found.file, sections).of(name)
         sections.profiles[name].pop("token_file", None)
     kept = found.file.parent / "tokens" / name

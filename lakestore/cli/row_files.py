@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 
 from lakestore.cli import json_lines
 from lakestore.errors import Invalid
-from lakestore.loading.disk import naming
 from lakestore.loading.files import format_of as kind_of
+from lakestore.loading.reading import naming
 from lakestore.model.types import optional
 from lakestore.rows import json_texts
-from lakestore.union.lake_columns import recast
+from lakestore.union.lake_snapshot import recast
 
 __all__ = ["KINDS", "LINES", "Output", "kind_of"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import pyarrow as pa
@@ -12,9 +12,33 @@ import pyarrow as pa
 from lakestore.cli import json_lines, row_files
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import Progress, emit, emit_json, emit_lines, emit_text
-from lakestore.cli.row_options import chosen_kind, names_in, output_options
 from lakestore.errors import Invalid
 from lakestore.model.types import type_name
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def output_options(command: _Command) -> _Command:
+    """The options of rows that go into files."""
+    command = click.option(
+        "--rows-per-file", type=click.IntRange(min=1), help="Parts of so many rows, in the folder that -o names."
+    )(command)
+    return click.option(
+        "-o", "--output", type=click.Path(path_type=Path), help="A file, whose name says the format, or a folder."
+    )(command)
+
+
+def chosen_kind(output: Path | None, kind: str | None) -> str | None:
+    """The format of what is written; None: nothing says one."""
+    if output is None or kind is not None:
+        return kind
+    return "parquet" if output.is_dir() or not output.suffix else row_files.kind_of(output)
+
+
+def names_in(columns: str | None) -> list[str] | None:
+    """The names of columns in an option; None: all of them."""
+    return [name.strip() for name in columns.split(",")] if columns else None
+
 
 SHOWN_ROWS = 50
 _FORMATS = click.Choice(row_files.KINDS)

@@ -141,7 +141,7 @@ def stopped_by_signals() -> threading.Event:
 @click.pass_context
 def demo(context: click.Context, seconds: int, folder: Path | None, as_json: bool) -> None:
     """Run the whole story once, and check it: exit code 1 if anything differs."""
-    from lakestore.demo import run
+    from lakestore_demo import run
 
     answers = run(partial(emit_text, err=as_json), seconds=seconds, folder=folder)
     same = all(answers.values())

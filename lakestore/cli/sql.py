@@ -10,7 +10,7 @@ import click
 from lakestore.cli import row_files
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import Progress, emit, emit_json, emit_text
-from lakestore.cli.row_options import chosen_kind
+from lakestore.cli.rows import chosen_kind
 from lakestore.cli.shell import Shell, script
 from lakestore.errors import Invalid
 from lakestore.union.sql import SqlResult

@@ -14,7 +14,7 @@ from lakestore.loading.progress import summary
 from lakestore.model.table import Table
 from lakestore.model.times import text_of
 from lakestore.model.ttl import span
-from lakestore.wire import reporters
+from lakestore.wire import tracing
 
 
 @click.command()
@@ -152,7 +152,7 @@ def status(table: str | None, server: str, as_json: bool) -> None:
 def _report(report: dict[str, Any]) -> str:
     """A line about a process beside the server."""
     said = f"{report['name']}: {report['records']:,} records, {report['lag']:,} behind, {report['rejected']:,} rejected"
-    detail = reporters.detail_of(report["detail"])
+    detail = tracing.detail_of(report["detail"])
     halted = [f"; topic {topic} is not read: {why}" for topic, why in detail.get("halted", {}).items()]
     unread = detail.get("unread", {})
     named = ", ".join(f"{name} ({count:,})" for name, count in sorted(unread.items(), key=lambda each: -each[1])[:10])

@@ -15,7 +15,7 @@ import click
 
 from lakestore.cli.connection import connected, json_option, server_option
 from lakestore.cli.output import Progress, emit_json, emit_text
-from lakestore.client.head import head
+from lakestore.client.snapshot import head
 from lakestore.errors import Invalid, NotFound
 from lakestore.loading.files import FORMATS, TEXTS, Source, source_of
 from lakestore.loading.load import MAX_BAD, Load, Stopped
@@ -23,7 +23,7 @@ from lakestore.loading.reading import Options, Wanted
 from lakestore.model.names import meant, no_column, rows_text
 from lakestore.model.terminal_text import terminal_text
 from lakestore.model.types import canonical, type_name
-from lakestore.wire.counts import COUNTS
+from lakestore.wire.commit_message import COUNTS
 
 if TYPE_CHECKING:
     from types import FrameType

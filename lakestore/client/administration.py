@@ -2,16 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
 
+import pyarrow as pa
+
+from lakestore.client.commit import CommitToken, WriteResult
 from lakestore.client.connection import Connection
-from lakestore.client.dropped import DeleteProgress, DroppedTable, Truncated
-from lakestore.client.written import CommitToken, WriteResult
-from lakestore.errors import LakestoreError
+from lakestore.errors import Invalid, LakestoreError
+from lakestore.evolution import (
+    OPTIONS,
+    AddColumn,
+    DropColumn,
+    MakeOptional,
+    MoveColumn,
+    SetDefault,
+    SetOptions,
+    Step,
+    WidenColumn,
+    renames,
+)
+from lakestore.model import times
 from lakestore.model.names import rows_text
 from lakestore.model.table import Table
-from lakestore.rows import clock_words
+from lakestore.model.types import type_name, typed
+from lakestore.rows import literals
 from lakestore.v1 import lakestore_pb2 as pb
+
+
+def steps_of(
+    *,
+    drop: Sequence[str] = (),
+    rename: Mapping[str, str] | None = None,
+    add: Mapping[str, pa.DataType | pa.Field | str] | None = None,
+    widen: Mapping[str, pa.DataType | str] | None = None,
+    optional: Sequence[str] = (),
+    default: Mapping[str, Any] | None = None,
+    new_rows_only: bool = False,
+    order: Sequence[str] = (),
+    lake: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> list[Step]:
+    """The steps, in the order of the arguments here; all but the first two use names as they are after a rename.
+
+    `options` are of `evolution.OPTIONS`; another merge engine is refused in words.
+    """
+    for name, value in {"drop": drop, "optional": optional, "order": order}.items():
+        if isinstance(value, str):
+            raise Invalid(f"{name}= takes a list of column names, not the text {value!r}")
+    defaults = dict(default or {})
+    steps: list[Step] = [DropColumn(name) for name in drop]
+    steps += renames(rename or {})
+    for name, kind in (add or {}).items():
+        steps.append(_added(name, kind, defaults.pop(name, None), new_rows_only))
+    steps += [WidenColumn(name, type_name(typed(kind, name), name)) for name, kind in (widen or {}).items()]
+    steps += [MakeOptional(name) for name in optional]
+    steps += [SetDefault(name, value) for name, value in defaults.items()]
+    steps += [MoveColumn(name, first=not i, after=order[i - 1] if i else "") for i, name in enumerate(order)]
+    for name in options:
+        if name not in OPTIONS and name != "merge":
+            raise Invalid(f"alter takes no {name!r}; options of a table are {', '.join(OPTIONS)}")
+    if drop and "ttl" in options:
+        steps.insert(0, SetOptions(ttl=None))  # the column that it used may go
+    if lake or options:
+        steps.append(SetOptions(dict(lake or {}), **options))
+    return steps
+
+
+def _added(name: str, kind: pa.DataType | pa.Field | str, default: Any, new_rows_only: bool) -> AddColumn:
+    if isinstance(kind, pa.Field):
+        return AddColumn(name, type_name(kind.type, name), not kind.nullable, default, new_rows_only)
+    return AddColumn(name, type_name(typed(kind, name), name), default=default, new_rows_only=new_rows_only)
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedTable:
+    """A dropped table that is still kept."""
+
+    name: str
+    uuid: str
+    dropped: datetime
+    until: datetime | None
+    """The time up to which `undrop` has it back; None: its files are being removed."""
+    left: timedelta
+    """The time until then, by the server's clock."""
+    rows: int
+    bytes: int
+    """Bytes of the server's own files; those in the lake are not counted."""
+
+    @staticmethod
+    def of(entry: pb.DroppedTable) -> DroppedTable:
+        """The table that the server tells of."""
+        until = None if entry.going else times.moment_of(entry.until_us)
+        dropped = times.moment_of(entry.dropped_us)
+        left = timedelta(microseconds=entry.left_us)
+        return DroppedTable(entry.table, entry.table_uuid, dropped, until, left, entry.rows, entry.bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """The cost of a truncate."""
+
+    token: str
+    """The commit; empty if it was only asked what it would take away."""
+    rows: int
+    """Rows that were live."""
+    subscriptions: tuple[str, ...]
+    """Subscriptions of the table, whose readers are told and begin anew after a reset."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteProgress:
+    """The progress of a delete by a condition."""
+
+    matched: int
+    """Live rows that met the condition so far."""
+    deleted: int
+    looked_at: int
+    offsets: int
+    """Offsets that there are to look at."""
+
 
 OnProgress = Callable[[DeleteProgress], None]
 
@@ -40,7 +152,7 @@ def deleted(
     """Delete the rows that meet a condition at one cut; the position behind the last of its commits."""
     matched = gone = looked_at = 0
     last = ""
-    asked = clock_words.fixed(where)
+    asked = literals.fixed(where)
     request = pb.DeleteWhereRequest(table=definition.name, table_uuid=definition.uuid, where=asked, dry_run=dry_run)
     while True:
         try:

@@ -17,8 +17,8 @@ from typing import Any, ParamSpec, Self, TypeVar
 from lakestore.client.commit import Commit as SyncCommit
 from lakestore.client.named_writes import NamedWrites as SyncNamedWrites
 from lakestore.client.registers import Registers as SyncRegisters
-from lakestore.client.row_marks import Keep
 from lakestore.client.scope import SCOPE, Scope
+from lakestore.client.writer import Keep
 from lakestore.v1 import lakestore_pb2 as pb
 
 P = ParamSpec("P")

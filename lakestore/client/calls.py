@@ -20,7 +20,7 @@ from lakestore.client.scope import SCOPE
 from lakestore.client.transport import Transport, Wire
 from lakestore.errors import LakestoreError, Unavailable, UnknownCall
 from lakestore.release import RELEASE
-from lakestore.rows import ipc, ipc_metadata
+from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc, tracing
 
@@ -205,7 +205,7 @@ class Calls:
                     left, passed = _behind(message, again)
                     again -= passed
                     if left is not None:
-                        given += ipc_metadata.rows_of(left.rows)
+                        given += ipc.rows_of(left.rows)
                         yield left
             except LakestoreError as error:
                 if not backoff.wait(error):

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import atexit
+import contextvars
+import queue
 import secrets
-from collections.abc import Generator, Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Self
+from functools import partial
+from typing import Any, Generic, Self, TypeVar
+from weakref import WeakSet
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore.client.pulled import Pulled
-from lakestore.client.reconnecting import Resumed
-from lakestore.client.retry import has_deadline, seconds_left
-from lakestore.client.shared_position import Share
+from lakestore.client.retry import Backoff, has_deadline, seconds_left, without_deadline
+from lakestore.client.scope import SCOPE, Scope
+from lakestore.client.snapshot import head
 from lakestore.client.transport import Transport
-from lakestore.errors import Fenced, Internal, Invalid, StreamEnded, Unavailable
+from lakestore.errors import Fenced, Internal, Invalid, LakestoreError, OtherTimeline, StreamEnded, Unavailable
 from lakestore.model import times
 from lakestore.model.columns import LAKE_BUCKET, LAKE_COLUMNS, LAKE_OFFSET, SYSTEM_TYPES
 from lakestore.model.token import (
@@ -32,10 +39,419 @@ from lakestore.model.token import (
     position_of,
     stream_position,
 )
-from lakestore.rows import clock_words, condition_text
+from lakestore.rows import condition_text, ipc, literals
 from lakestore.union import arrow
 from lakestore.union.cut import Cut
 from lakestore.v1 import lakestore_pb2 as pb
+
+Bucket = tuple[str, int]
+
+
+class Share:
+    """The begin of each of a consumer's buckets, and the end of its own acknowledgements."""
+
+    def __init__(self) -> None:
+        self._begun: dict[Bucket, int] = {}
+        self._left: dict[Bucket, int] = {}
+        self._refused: set[Bucket] = set()
+        self._runs: dict[Bucket, int] = {}
+
+    def begun(self, text: str) -> list[int]:
+        """The buckets of a message that somebody else has read since; a message is of one table."""
+        token = position_of(text)
+        lost: list[int] = []
+        for part in parts_of(token):
+            key = token.tables[part.table], part.bucket
+            same = self._begun.get(key, part.begin) == part.begin
+            in_between = part.run > self._runs.get(key, part.run)
+            if key in self._refused or in_between or not (same or self._left[key] == part.begin):
+                lost.append(part.bucket)
+            self._runs[key] = max(part.run, self._runs.get(key, 0))
+            if self._begun.get(key) != part.begin:
+                self._begun[key] = self._left[key] = part.begin
+        return lost
+
+    def acked(self, text: str, refused: Collection[int] = ()) -> None:
+        """A batch, which is of one table, was acknowledged, but for these of its buckets."""
+        token = position_of(text)
+        for part in parts_of(token):
+            key = token.tables[part.table], part.bucket
+            if part.bucket in refused:
+                self._refused.add(key)
+                continue
+            self._refused.discard(key)
+            self._left[key] = max(self._left.get(key, 0), part.end)
+
+
+T = TypeVar("T")
+WAIT_SECONDS_MAX = 86_400.0 * 31
+JOIN_SECONDS = 5.0
+
+
+class Pulled(Generic[T]):
+    """A generator, one item at a time. Thread-safe."""
+
+    def __init__(self, items: Generator[T], let_go: Callable[[], None], taken: Callable[[T], None]) -> None:
+        """`let_go` gives back what the generator holds, which does not do so when it is merely forgotten. `taken` is
+        told of each item when it is handed over, before the generator makes its next step: an item may have been made
+        long before, while nobody waited for it."""
+        self._items, self._let_go, self._told = items, let_go, taken
+        self._scope, self._outer = Scope(), SCOPE.get()
+        self._context = contextvars.copy_context()
+        self._context.run(SCOPE.set, self._scope)
+        self._context.run(without_deadline)
+        self._turn = threading.Lock()
+        self._worker: _Worker[T] | None = None
+        self._failure: LakestoreError | None = None
+        self._is_closed = self._is_finished = False
+        if self._outer is not None:
+            self._outer.add(self)
+
+    def next(self, seconds: float | None) -> T | None:
+        """The next item; None if none comes in that time. `StreamEnded` behind the last one, and once it is closed."""
+        end = time.monotonic() + min(seconds or 0.0, WAIT_SECONDS_MAX)
+        if not self._turn.acquire(timeout=-1 if seconds is None else max(end - time.monotonic(), 0.0)):
+            return None
+        try:
+            if self._failure is not None:
+                raise copy(self._failure)
+            item = self._taken(None if seconds is None else end)
+            if item is not None:
+                self._told(item)
+            return item
+        except LakestoreError as error:
+            self._failure = self._failure or error
+            raise
+        finally:
+            self._turn.release()
+            if self._is_closed:
+                self._finish_if_idle()
+
+    def _taken(self, end: float | None) -> T | None:
+        if self._is_closed:
+            raise _closed()
+        try:
+            if end is None and (self._worker is None or not self._worker.is_busy):
+                return self._stepped()
+            if self._worker is None:
+                self._worker = _Worker()
+                _OPEN.add(self)
+            return self._worker.next(partial(self._context.run, next, self._items), end)
+        except StopIteration as error:
+            raise StreamEnded("the stream has come to its end: nothing comes any more") from error
+        except LakestoreError as error:
+            if self._is_closed:
+                raise _closed() from error
+            raise
+
+    def _stepped(self) -> T:
+        is_whole = False
+        try:
+            item = self._context.run(next, self._items)
+            is_whole = True
+        except (StopIteration, LakestoreError):
+            is_whole = True
+            raise
+        finally:
+            if not is_whole:  # a generator that was interrupted is over, which must not look like its end
+                self._failure = StreamEnded("the stream was interrupted: open another one where it stands")
+        return item
+
+    def cancel(self) -> None:
+        """End it, without waiting for what it holds to be given back."""
+        self._is_closed = True
+        self._scope.cancel()
+
+    def close(self) -> None:
+        """End it: a thread that waits is woken up, and gives back what it holds. Again is harmless."""
+        self.cancel()
+        self._finish_if_idle()
+
+    def _finish_if_idle(self) -> None:
+        if not self._turn.acquire(blocking=False):
+            return  # the thread whose turn it is does it
+        try:
+            if not self._is_finished:
+                self._is_finished = True
+                self._finish()
+        finally:
+            self._turn.release()
+
+    def _finish(self) -> None:
+        if self._outer is not None:
+            self._outer.discard(self)
+        if self._worker is None:
+            self._end()
+        else:
+            self._worker.end(self._end)
+
+    def _end(self) -> None:
+        self._context.run(self._items.close)
+        self._context.run(self._let_go)
+
+    def __del__(self) -> None:
+        worker = getattr(self, "_worker", None)
+        if worker is not None:
+            worker.forget()
+
+
+class _Worker(Generic[T]):
+    """A thread that makes one step at a time. While it is idle it holds nothing of its iterator."""
+
+    def __init__(self) -> None:
+        self.is_busy = False
+        """Whether a step was begun whose outcome nobody has taken."""
+        self._steps: queue.SimpleQueue[Callable[[], T | None] | None] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[T | BaseException | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=_work, args=(self._steps, self._outcomes), name="lakestore-stream", daemon=True
+        )
+        self._thread.start()
+
+    def next(self, step: Callable[[], T], end: float | None) -> T | None:
+        """The outcome of a step, of the one that is on its way if there is one; None if it takes longer."""
+        if not self.is_busy:
+            self._steps.put(step)
+            self.is_busy = True
+        try:
+            left = None if end is None else max(end - time.monotonic(), 0.0)
+            outcome = self._outcomes.get(timeout=left)
+        except queue.Empty:
+            return None
+        self.is_busy = False
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def end(self, ending: Callable[[], None]) -> None:
+        """End the iterator behind the step that is on its way, and the thread."""
+        self._steps.put(ending)
+        self.forget()
+        if self._thread is not threading.current_thread():
+            self._thread.join(JOIN_SECONDS)
+
+    def forget(self) -> None:
+        """Let the thread go when it has nothing to do. From anywhere: takes no lock."""
+        self._steps.put(None)
+
+
+def _work(
+    steps: queue.SimpleQueue[Callable[[], T | None] | None], outcomes: queue.SimpleQueue[T | BaseException | None]
+) -> None:
+    while (step := steps.get()) is not None:
+        outcomes.put(_outcome(step))
+        del step
+
+
+def _outcome(step: Callable[[], T | None]) -> T | BaseException | None:
+    try:
+        return step()
+    except BaseException as error:  # the boundary of the thread: the one that waits raises it again
+        return error
+
+
+def _closed() -> StreamEnded:
+    return StreamEnded("the stream is closed: open another one where it stands")
+
+
+_OPEN: WeakSet[Pulled[Any]] = WeakSet()
+"""Iterators with threads of their own."""
+
+
+@atexit.register
+def _leave() -> None:
+    """A thread inside gRPC must not outlive the interpreter."""
+    for pulled in list(_OPEN):
+        pulled.close()
+
+
+Ints = npt.NDArray[np.int64]
+
+
+class Seen:
+    """Per table and bucket the last offset that was handed out, and how many rows of it: an update may show two."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int], tuple[int, int]] = {}
+        self._again: dict[tuple[str, int], int] = {}  # rows of the last offset that this connection brought again
+
+    def reconnected(self) -> None:
+        """From here on rows may come again."""
+        self._again = {}
+
+    def forget(self, table: str, bucket: int) -> None:
+        """The rows of a bucket may come again."""
+        self._last.pop((table, bucket), None)
+        self._again.pop((table, bucket), None)
+
+    def add(self, table: str, buckets: Ints, offsets: Ints) -> None:
+        """Rows that were handed out."""
+        for bucket in np.unique(buckets).tolist():
+            here = offsets[buckets == bucket]
+            last = int(here[-1])
+            before, count = self._last.get((table, bucket), (-1, 0))
+            handed = (count if before == last else 0) + int((here == last).sum())
+            self._last[table, bucket] = last, handed
+            self._again[table, bucket] = handed  # this connection brought them all
+
+    def fresh(self, table: str, buckets: Ints, offsets: Ints) -> npt.NDArray[np.bool_]:
+        """Which rows were not handed out yet."""
+        mask = np.ones(len(offsets), dtype=np.bool_)
+        for bucket in np.unique(buckets).tolist():
+            key = (table, bucket)
+            last, count = self._last.get(key, (-1, 0))
+            here = np.flatnonzero(buckets == bucket)
+            mask[here[offsets[here] < last]] = False
+            repeated = here[offsets[here] == last][: count - self._again.get(key, 0)]
+            mask[repeated] = False
+            self._again[key] = self._again.get(key, 0) + len(repeated)
+        return mask
+
+
+class Resumed:
+    """The messages of a request, over as many connections as it takes; `opened` is told a subscription's epoch."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        request: pb.ChangesRequest,
+        opened: Callable[[int], None] = lambda _: None,
+        share: Share | None = None,
+    ) -> None:
+        fixed = pb.ChangesRequest()
+        fixed.CopyFrom(request)
+        if request.start == "latest" and not request.subscription:
+            fixed.start = head(transport, request.tables[0] if request.tables else "")
+        if request.until == "now":
+            fixed.until = head(transport, request.tables[0] if request.tables else "")
+        self._transport, self._request, self._opened = transport, fixed, opened
+        self._handed, self._backoff = _Handed(fixed, share or Share()), Backoff()
+        self._messages: Iterator[pb.ChangeBatch] | None = None
+        self._ended, self._begins = False, True
+        self.trouble: LakestoreError | None = None
+        """The failure after which the stream is being opened again; None while it runs."""
+
+    def __iter__(self) -> Iterator[pb.ChangeBatch]:
+        return self
+
+    def __next__(self) -> pb.ChangeBatch:
+        while not self._ended:
+            if self._messages is None:
+                self._messages, self._begins = self._transport.changes(self._request), True
+            try:
+                message = next(self._messages)
+            except StopIteration:
+                self._ended = True
+                break
+            except LakestoreError as error:
+                self._messages, self.trouble = None, error
+                if not self._backoff.wait(error):
+                    self._ended = True
+                    raise
+                self._handed.broken()
+                continue
+            self._backoff.reset()
+            self.trouble = None
+            if self._begins and message.token:
+                self._bind(position_of(message.token))
+            self._opened(message.subscription_epoch)
+            fresh = self._handed.fresh(message)
+            if fresh is not None:
+                return fresh
+        raise StopIteration
+
+    def _bind(self, token: Token) -> None:
+        """Hold the stream to the history and the tables of its first message, over all its connections."""
+        self._begins, request = False, self._request
+        if request.timeline not in ("", token.timeline):  # of a server that is too old to refuse it
+            self._ended = True
+            raise OtherTimeline("what this stream has handed out belongs to another history: the server was restored")
+        request.timeline, request.table_uuids[:] = token.timeline, token.tables
+
+    def close(self) -> None:
+        """End the stream."""
+        self._ended = True
+        messages, self._messages = self._messages, None
+        close = getattr(messages, "close", None)
+        if close:
+            close()
+
+
+class _Handed:
+    """The rows of a stream that the caller has, over all connections."""
+
+    def __init__(self, request: pb.ChangesRequest, share: Share) -> None:
+        self._request, self._share = request, share
+        self._seen = Seen()
+        self._since: list[pb.ChangeBatch] = []  # not yet in `_seen`; messages behind the newest token are forgotten
+        self._lakes: set[tuple[str, str]] = set()
+        self._again = False
+
+    def fresh(self, message: pb.ChangeBatch) -> pb.ChangeBatch | None:
+        """The message less what the caller has; None if that is everything."""
+        if self._request.member:
+            for bucket in self._share.begun(message.token):
+                self._seen.forget(_table(message), bucket)
+        left: pb.ChangeBatch | None = _fresh(message, self._seen) if self._again else message
+        if message.read_the_lake:  # the caller reads that snapshot itself, once
+            left = None if (message.table, message.token) in self._lakes else message
+            self._lakes.add((message.table, message.token))
+        if message.token != self._request.start and not self._request.subscription:
+            self._since.clear()
+        if left is not None:
+            self._since.append(left)
+        if self._request.subscription:
+            _remember(self._since, self._seen)
+        if not self._request.member:  # whose tokens are for acknowledging only
+            self._request.start = message.token or self._request.start
+        return left
+
+    def broken(self) -> None:
+        """The next connection may bring rows again."""
+        _remember(self._since, self._seen)
+        self._seen.reconnected()
+        self._again = True
+
+
+def _remember(since: list[pb.ChangeBatch], seen: Seen) -> None:
+    for message in since:
+        if message.rows:
+            with pa.ipc.open_stream(message.rows) as reader:
+                for batch in reader:
+                    seen.add(_table(message), *_places(batch))
+    since.clear()
+
+
+def _fresh(message: pb.ChangeBatch, seen: Seen) -> pb.ChangeBatch | None:
+    """The message less the rows that were handed out before the connection broke."""
+    if not message.rows:
+        return message
+    with pa.ipc.open_stream(message.rows) as reader:
+        schema, batches = reader.schema, list(reader)
+    kept = []
+    for batch in batches:
+        mask = seen.fresh(_table(message), *_places(batch))
+        kept.append(batch if mask.all() else batch.filter(pa.array(mask)))
+    if all(left is batch for left, batch in zip(kept, batches, strict=True)):
+        return message
+    left = pb.ChangeBatch()
+    left.CopyFrom(message)
+    if not sum(batch.num_rows for batch in kept):
+        return None
+    left.rows = ipc.encode(schema, kept)
+    return left
+
+
+def _table(message: pb.ChangeBatch) -> str:
+    """The table that offsets are of: its uuid, or its name from a server that does not say the uuid."""
+    return message.table_uuid or message.table
+
+
+def _places(batch: pa.RecordBatch) -> tuple[Ints, Ints]:
+    names = batch.schema.names
+    buckets = batch.column(names.index("__bucket")).to_numpy().astype(np.int64)
+    return buckets, batch.column(names.index("__offset")).to_numpy()
+
 
 _NEVER = np.iinfo(np.int64).max
 Start = str | datetime | Token
@@ -271,7 +687,7 @@ def request(
         columns=list(columns or ()),
         subscription=subscription or "",
         lake_snapshot=True,
-        where=clock_words.fixed(where or ""),
+        where=literals.fixed(where or ""),
         progress=True,
     )
 

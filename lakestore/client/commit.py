@@ -3,19 +3,90 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
 from lakestore.client import parts
 from lakestore.client.connection import Connection
-from lakestore.client.row_marks import Keep
-from lakestore.client.versioned_rows import marked_parts
-from lakestore.client.writer import change_to
+from lakestore.client.writer import NO_MARKS, Keep, Marks, change_to, marked
 from lakestore.errors import ChangeRows, LakestoreError, NotFound, NothingToKeep
-from lakestore.rows.pieces import pieces
+from lakestore.model.table import Table
+from lakestore.rows import user
+from lakestore.rows.ranges import pieces
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire.counts import COUNTS
+from lakestore.wire.commit_message import COUNTS
+
+
+def fitting(connection: Connection, definition: Table, data: Any) -> tuple[Table, pa.RecordBatch]:
+    """The rows as a batch, and the version whose names they use: an unknown name has the table looked at anew."""
+    data = user.readable_again(data)
+    batch = user.from_user(data, definition.schema)
+    if {column.name for column in definition.columns}.issuperset(batch.schema.names):
+        return definition, batch
+    newest = connection.newest(definition.name)
+    if newest.uuid != definition.uuid:
+        raise NotFound(f"table {definition.name!r} was dropped, and this is another one of that name: open it anew")
+    if newest == definition:
+        return definition, batch
+    return newest, user.from_user(data, newest.schema)
+
+
+def fitting_parts(connection: Connection, definition: Table, data: Any) -> list[tuple[Table, pa.RecordBatch]]:
+    """The rows as `fitting` makes them, in parts that name the same columns where the merge engine asks for it."""
+    return [fitting(connection, definition, part) for part in user.by_columns(data, definition)]
+
+
+def marked_parts(
+    connection: Connection, definition: Table, data: Any, keep: Keep, as_of: Any = None
+) -> list[tuple[Table, pa.RecordBatch, Marks]]:
+    """The parts of `fitting_parts`, each with its marks; rows that have some are one part, in their order."""
+    data = user.readable_again(data)
+    if not keep and as_of is None:
+        return [(version, batch, NO_MARKS) for version, batch in fitting_parts(connection, definition, data)]
+    version, batch = fitting(connection, definition, data)
+    return [(version, *marked(batch, keep, as_of))]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """Numbers of rows of one write; each row that was sent is counted once."""
+
+    table: str = ""
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    not_found: int = 0
+    """Keys to delete that were not there."""
+    ignored: int = 0
+    """By the merge engine, by the table's rule for deletes, or because the key was there."""
+    unchanged: int = 0
+    """Equal to the row that was there, where the table skips those."""
+    folded: int = 0
+    """Became one change with a later row of the same key."""
+    schema_id: int = 0
+    """The version that the rows were stored in."""
+
+
+def result_of(results: Sequence[pb.ChangeResult]) -> WriteResult:
+    """The results of the changes of one table, added up."""
+    counts = {name: sum(getattr(result, name) for result in results) for name in COUNTS}
+    return WriteResult(table=results[0].table, schema_id=results[-1].schema_id, **counts)
+
+
+class CommitToken(str):
+    """The position behind a write, as `at=` and `start=` take it, with the write's result."""
+
+    result: WriteResult
+
+    def __new__(cls, token: str, result: WriteResult) -> CommitToken:
+        made = super().__new__(cls, token)
+        made.result = result
+        return made
+
+    def __getnewargs__(self) -> tuple[str, WriteResult]:  # type: ignore[override]
+        return str(self), self.result
 
 
 class _Piece(NamedTuple):

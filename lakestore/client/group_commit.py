@@ -17,8 +17,7 @@ import pyarrow as pa
 from lakestore.client.process import PROCESS
 from lakestore.client.producer import ProducerPool
 from lakestore.client.retry import has_deadline, is_passing
-from lakestore.client.row_marks import NO_MARKS, Marks
-from lakestore.client.writer import change_to
+from lakestore.client.writer import NO_MARKS, Marks, change_to
 from lakestore.errors import Internal, LakestoreError, Unavailable
 from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb

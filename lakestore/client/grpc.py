@@ -2,29 +2,293 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from copy import copy
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from lakestore.client.calls import CALL_SECONDS, transport_of
-from lakestore.client.credentials import NOTHING, Credentials
-from lakestore.client.diagnosis import diagnosis
+from lakestore.client.credentials import NOTHING, Credentials, Pem
 from lakestore.client.process import PROCESS
 from lakestore.client.retry import is_passing
 from lakestore.client.scope import SCOPE, Scope
-from lakestore.client.small_calls import CallCancelled, NoReply, SmallCalls
 from lakestore.client.transport import Transport
-from lakestore.errors import Exhausted, Invalid, LakestoreError, Stopped, Unavailable, UnknownCall
+from lakestore.errors import Exhausted, Invalid, LakestoreError, NotAuthenticated, Stopped, Unavailable, UnknownCall
 from lakestore.limits import WIDEST
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc, tracing
 from lakestore.wire.commit_message import beside, encoded
-from lakestore.wire.grpc import grpc
+from lakestore.wire.errors import Metadata
+from lakestore.wire.rpc import grpc
+
+IDLE_SECONDS = 10.0
+"""Time without a call after which a stream ends."""
+
+
+class NoReply(Exception):
+    """The stream ended before the reply."""
+
+    def __init__(self, failure: grpc.RpcError | None) -> None:
+        """None: without a word."""
+        super().__init__()
+        self.failure = failure
+
+
+class CallCancelled(Exception):
+    """The caller's scope ended before the reply."""
+
+
+class _Waiting:
+    """One call on its way: a letter box for what becomes of it."""
+
+    __slots__ = ("outcome",)
+
+    def __init__(self) -> None:
+        self.outcome: SimpleQueue[pb.Reply | NoReply | CallCancelled] = SimpleQueue()
+
+    def cancel(self) -> None:
+        """Tell the caller to give up."""
+        self.outcome.put(CallCancelled())
+
+
+class _Stream:
+    """One open stream. `waiting` and `is_over` change under the lock."""
+
+    def __init__(self, lock: threading.Lock, shown: Metadata) -> None:
+        self._lock, self.shown = lock, shown
+        self.asks: SimpleQueue[pb.Ask | None] = SimpleQueue()
+        self.waiting: dict[int, _Waiting] = {}
+        self.is_over = False
+        """Whether it takes no more calls."""
+
+    def open(self, stub: Any) -> None:
+        """Begin to talk; `ValueError` on a closed channel."""
+        try:
+            replies = stub(self._requests(), metadata=self.shown)
+        except ValueError:
+            self._end(None)
+            raise
+        threading.Thread(target=self._read, args=(replies,), name="small-calls", daemon=True).start()
+
+    def retire(self) -> None:
+        """Take no more calls; those under way are answered. Under the lock."""
+        self.is_over = True
+        self.asks.put(None)
+
+    def _requests(self) -> Iterator[pb.Ask]:
+        """The calls, for gRPC's thread that sends them; they end when nobody has called for a while."""
+        while True:
+            try:
+                ask = self.asks.get(timeout=IDLE_SECONDS)
+            except Empty:
+                with self._lock:
+                    self.is_over = not self.waiting
+                if self.is_over:
+                    return
+                continue
+            if ask is None:
+                return
+            yield ask
+
+    def _read(self, replies: Any) -> None:
+        failure: grpc.RpcError | None = None
+        try:
+            for reply in replies:
+                with self._lock:
+                    waiting = self.waiting.pop(reply.id, None)
+                if waiting is not None:
+                    waiting.outcome.put(reply)
+        except grpc.RpcError as error:
+            failure = error
+        self._end(failure)
+
+    def _end(self, failure: grpc.RpcError | None) -> None:
+        with self._lock:
+            self.retire()
+            left, self.waiting = list(self.waiting.values()), {}
+        for waiting in left:
+            waiting.outcome.put(NoReply(failure))
+
+
+class SmallCalls:
+    """The small calls of one connection. Thread-safe."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._stub: Any = channel.stream_stream(rpc.TALK_PATH, pb.Ask.SerializeToString, pb.Reply.FromString)
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._stream: _Stream | None = None
+
+    def call(self, method: str, request: bytes, seconds: float, shown: Metadata) -> pb.Reply:
+        """The reply to a call, on a stream that was opened with this metadata.
+
+        `NoReply` or `CallCancelled` if none comes, `Unavailable` if none comes in time, `ValueError` on a closed
+        channel.
+        """
+        number, waiting = next(self._numbers), _Waiting()
+        ask = pb.Ask(id=number, method=method, request=request, within_ms=max(int(seconds * 1_000), 1))
+        stream = self._asked(ask, waiting, shown)
+        scope = SCOPE.get()
+        if scope is not None:
+            scope.add(waiting)
+        try:
+            outcome = waiting.outcome.get(timeout=max(seconds, 0.0))
+        except Empty:
+            raise Unavailable("the server did not answer in time: try again") from None
+        finally:
+            with self._lock:
+                stream.waiting.pop(number, None)
+            if scope is not None:
+                scope.discard(waiting)
+        if isinstance(outcome, pb.Reply):
+            return outcome
+        raise outcome
+
+    def _asked(self, ask: pb.Ask, waiting: _Waiting, shown: Metadata) -> _Stream:
+        """The stream that the call was put on."""
+        with self._lock:
+            stream = self._stream
+            if stream is not None and not stream.is_over and stream.shown != shown:
+                stream.retire()
+            opens = stream is None or stream.is_over
+            if stream is None or opens:
+                stream = self._stream = _Stream(self._lock, shown)
+            stream.waiting[ask.id] = waiting
+            stream.asks.put(ask)
+        if opens:
+            stream.open(self._stub)
+        return stream
+
+    def close(self) -> None:
+        """Take no more calls on the open stream."""
+        with self._lock:
+            if self._stream is not None and not self._stream.is_over:
+                self._stream.retire()
+
+
+PROBE_SECONDS = 2.0
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+_SETTINGS = b"\x04"
+"""The type of the first frame of every HTTP/2 server, behind three bytes of its length."""
+_NOT_TLS = {"WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", None}
+"""Reasons of Python's `ssl` for bytes that are no TLS."""
+
+
+def diagnosis(address: str, credentials: Credentials, seconds: float) -> LakestoreError | None:
+    """The error that a connection to an address ends in; None if nothing is wrong that a probe can see."""
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not port.isdecimal() or host.startswith(("unix:", "ipv4:", "ipv6:", "dns:")):
+        return None
+    place, limit = (host, int(port)), min(PROBE_SECONDS, max(seconds, 0.05))
+    try:
+        if credentials.pem is None:
+            return _in_the_clear(address, place, limit)
+        return _by_tls(address, place, limit, credentials.pem)
+    except ConnectionRefusedError:
+        return Unavailable(
+            f"nothing listens at {address}: start the server there (lakestore serve), or name the address where it runs"
+        )
+    except TimeoutError:
+        return Unavailable(f"the server at {address} does not answer in time: is it running there?")
+    except socket.gaierror as error:
+        return Unavailable(f"{host!r} is no machine that is known here ({error.strerror}): name the server's address")
+    except OSError as error:
+        return Unavailable(
+            f"the server at {address} cannot be reached ({error.strerror or error}): is it running there?"
+        )
+
+
+def _in_the_clear(address: str, place: tuple[str, int], seconds: float) -> LakestoreError | None:
+    said = _clear_words(place, seconds)
+    if said[3:4] == _SETTINGS:
+        return None
+    if said.startswith(b"HTTP/"):
+        return _http(address)
+    if _speaks_tls(place, seconds):
+        return Invalid(
+            f"the server at {address} wants TLS: connect with tls=ls.TLS(ca=…), or --tls-ca FILE on the command line"
+        )
+    return None
+
+
+def _by_tls(address: str, place: tuple[str, int], seconds: float, pem: Pem) -> LakestoreError | None:
+    try:
+        context = ssl.create_default_context(cadata=pem.ca.decode() if pem.ca else None)
+        context.set_alpn_protocols(["h2"])
+        for _ in range(2):  # a server that just goes down refuses the second connection
+            with _connected(place, seconds) as raw, context.wrap_socket(raw, server_hostname=place[0]) as port:
+                port.sendall(_PREFACE)
+                if port.recv(1):
+                    return None
+    except ssl.SSLCertVerificationError as error:
+        return Invalid(
+            f"the certificate of the server at {address} is not trusted ({error.verify_message}): name its authority by"
+            " tls=ls.TLS(ca=…), or --tls-ca FILE on the command line"
+        )
+    except ssl.SSLError as error:
+        if error.reason not in _NOT_TLS:
+            return _not_let_in(address, pem)
+    except ConnectionResetError:
+        pass
+    else:
+        return _not_let_in(address, pem)
+    said_in_clear = _clear_words(place, seconds)
+    if said_in_clear.startswith(b"HTTP/"):
+        return _http(address)
+    if said_in_clear[3:4] == _SETTINGS:
+        return Invalid(
+            f"the server at {address} speaks without TLS: connect without tls=, or set tls.cert and tls.key there"
+        )
+    return None
+
+
+def _not_let_in(address: str, pem: Pem) -> NotAuthenticated:
+    said = "takes no client without a certificate" if pem.cert is None else "did not take this client's certificate"
+    return NotAuthenticated(
+        f"the server at {address} {said}: give tls=ls.TLS(cert=…, key=…) of an authority that it trusts"
+    )
+
+
+def _http(address: str) -> Invalid:
+    return Invalid(f"the server at {address} speaks HTTP: name the gRPC port, by default 7340")
+
+
+def _connected(place: tuple[str, int], seconds: float) -> socket.socket:
+    return socket.create_connection(place, timeout=seconds)
+
+
+def _clear_words(place: tuple[str, int], seconds: float) -> bytes:
+    """The first bytes of the answer to a beginning of HTTP/2; nothing if the other end closes."""
+    said = b""
+    with _connected(place, seconds) as port, contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        port.sendall(_PREFACE)
+        while len(said) < 9 and (more := port.recv(9 - len(said))):
+            said += more
+    return said
+
+
+def _speaks_tls(place: tuple[str, int], seconds: float) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        with _connected(place, seconds) as raw, context.wrap_socket(raw, server_hostname=place[0]):
+            return True
+    except ssl.SSLError as error:
+        return error.reason not in _NOT_TLS
+    except ConnectionResetError:
+        return False
+
 
 HELLO_SECONDS = 10.0
 SEND_SECONDS = 5.0

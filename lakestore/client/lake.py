@@ -10,13 +10,13 @@ from typing import Any, Self
 import pyarrow as pa
 
 from lakestore.client import administration, credentials, grpc, profiles
+from lakestore.client.administration import DroppedTable
 from lakestore.client.calls import CALL_SECONDS
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
 from lakestore.client.commit import Commit
 from lakestore.client.connection import Connection
-from lakestore.client.dropped import DroppedTable
-from lakestore.client.named_producer import NamedProducer
 from lakestore.client.named_writes import NamedWrites
+from lakestore.client.producer import NamedProducer
 from lakestore.client.registers import Register, Registers, drop_registers, every_register
 from lakestore.client.retry import within
 from lakestore.client.snapshot import Snapshot, requirement
@@ -27,14 +27,13 @@ from lakestore.errors import Conflict
 from lakestore.evolution import Step
 from lakestore.limits import LEASE_SECONDS_DEFAULT, WIDEST
 from lakestore.model import times
-from lakestore.model.differences import difference
+from lakestore.model.altered import Freshness, Through, difference
 from lakestore.model.merge_engines import Merge
-from lakestore.model.named_types import schema_of
-from lakestore.model.requirement import Freshness, Through
 from lakestore.model.table import Table as Definition
 from lakestore.model.table import define
 from lakestore.model.times import At, position_text
 from lakestore.model.ttl import TOMBSTONE_SECONDS
+from lakestore.model.types import schema_of
 from lakestore.union import sql as union_sql
 from lakestore.v1 import lakestore_pb2 as pb
 

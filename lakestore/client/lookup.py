@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lakestore.client.connection import Connection
 from lakestore.errors import Internal, Invalid, OtherTimeline, PositionExpired
-from lakestore.model.requirement import Requirement
+from lakestore.model.altered import Requirement
 from lakestore.model.table import Table as Definition
 from lakestore.model.times import At, position_text
 from lakestore.rows import ipc, user

@@ -12,7 +12,7 @@ from contextlib import suppress
 from lakestore.client.transport import Transport, message_bytes
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.limits import DEFAULT
-from lakestore.rows.pieces import OVERHEAD_BYTES
+from lakestore.rows.ranges import OVERHEAD_BYTES
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 

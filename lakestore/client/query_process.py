@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
@@ -19,17 +20,77 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from lakestore.client.calls import transport_of
 from lakestore.client.connection import Connection
 from lakestore.client.credentials import NOTHING
-from lakestore.client.piped_files import PipedFiles
 from lakestore.errors import LakestoreError, Unavailable
-from lakestore.lake import places
-from lakestore.rows import cells
+from lakestore.iceberg import places
+from lakestore.rows import json_texts
 from lakestore.union import sql
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, piped, rpc
 from lakestore.wire.piped import Frame, Kind
+
+Exchange = Callable[[Frame], Frame]
+
+
+class PipedFiles:
+    """The files that the server opens for the query. Thread-safe, as the exchange is."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def open_input_file(self, path: str, /) -> pa.NativeFile:
+        """A lake file by its location; `FileNotFoundError` where there is none."""
+        return pa.PythonFile(_PipedFile(self._exchange, path), mode="r")
+
+
+class _PipedFile(io.RawIOBase):
+    """One file. Arrow reads a part with its own lock held."""
+
+    def __init__(self, exchange: Exchange, location: str) -> None:
+        self._exchange, self._location, self._at = exchange, location, 0
+        (self._size,) = piped.FILE_SIZE.unpack(self._answer(Frame(Kind.SIZE, location.encode())))
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(base + offset, 0)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(self._size - self._at, 0)
+        left = left if size is None or size < 0 else min(size, left)
+        parts = []
+        while left:
+            part = self._part(min(left, piped.FILE_PART_BYTES_MAX))
+            parts.append(part)
+            self._at += len(part)
+            left -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _part(self, size: int) -> bytes:
+        found = self._answer(Frame(Kind.READ, piped.FILE_PART.pack(self._at, size) + self._location.encode()))
+        if len(found) != size:
+            raise OSError(f"file {self._location} ends before byte {self._at + size}")
+        return found
+
+    def _answer(self, frame: Frame) -> bytes:
+        answer = self._exchange(frame)
+        if answer.kind is Kind.END:
+            raise FileNotFoundError(self._location)
+        return answer.payload
+
 
 BESIDE_BYTES = 512 << 20
 """Memory beside what DuckDB may take twice: threads, and files of the lake that are being read."""
@@ -110,7 +171,7 @@ def answered(wire: PipeWire, asked: dict[str, Any]) -> dict[str, Any]:
     transport = transport_of(wire)
     found = sql.run(transport, query, Connection(transport).all)
     table = found.table.slice(0, rows_max)
-    rows = cells.rows_of(table, CELL_CHARS_MAX)
+    rows = json_texts.rows_of(table, CELL_CHARS_MAX)
     room, kept = ANSWER_CHARS_MAX, 0
     for row in rows:
         room -= sum(len(text) for text in row if text) + 8 * len(row)

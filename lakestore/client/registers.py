@@ -19,7 +19,7 @@ from lakestore.client.process import PROCESS
 from lakestore.client.transport import Transport, message_bytes
 from lakestore.errors import Conflict, Fenced, Invalid, LakestoreError, OtherTimeline
 from lakestore.model.token import position_of
-from lakestore.rows.pieces import check_commit
+from lakestore.rows.ranges import check_commit
 from lakestore.v1 import lakestore_pb2 as pb
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -10,15 +11,28 @@ from types import TracebackType
 from typing import Self
 
 from lakestore import limits
-from lakestore.client.head import head
 from lakestore.client.retry import has_deadline, seconds_left
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid, NotFound, PlanExpired, Unavailable, UnknownCall
-from lakestore.model.requirement import Freshness, Requirement, Through
+from lakestore.model.altered import Freshness, Requirement, Through
 from lakestore.model.table import Table
 from lakestore.union import sql as union_sql
 from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
+
+
+def head(transport: Transport, table: str = "") -> str:
+    """The token of the newest commit, in one small answer.
+
+    A server older than `Head` says it in its status, which grows with the tables that it tells of: `table` is one that
+    the caller may see, so that it tells of no other.
+    """
+    try:
+        return transport.head(pb.HeadRequest()).token
+    except UnknownCall:
+        status = transport.status(pb.StatusRequest(tables=[table] if table else [])).status
+        return str(json.loads(status)["token"])
+
 
 REQUIRE_WAIT_SECONDS = 10.0
 """Seconds for which a read of the head waits for what is required of it, unless the caller's deadline ends before."""

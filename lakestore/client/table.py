@@ -10,20 +10,17 @@ import pyarrow as pa
 
 from lakestore.client import administration
 from lakestore.client import lookup as lookups
-from lakestore.client.alter import steps_of
+from lakestore.client.administration import Truncated, steps_of
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
+from lakestore.client.commit import CommitToken, WriteResult, fitting, marked_parts, result_of
 from lakestore.client.connection import Connection
-from lakestore.client.dropped import Truncated
 from lakestore.client.group_commit import Write
 from lakestore.client.producer import Producer
-from lakestore.client.row_marks import Keep
 from lakestore.client.snapshot import requirement
-from lakestore.client.versioned_rows import fitting, marked_parts
-from lakestore.client.writer import Writer, change_to
-from lakestore.client.written import CommitToken, WriteResult, result_of
+from lakestore.client.writer import Keep, Writer, change_to
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.evolution import Step
-from lakestore.model.requirement import Freshness, Through
+from lakestore.model.altered import Freshness, Through
 from lakestore.model.table import Table as Definition
 from lakestore.model.times import At, position_text
 from lakestore.rows import user

@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.connectors.bridge.casting import casts
-from lakestore.connectors.bridge.casting.cast_rules import Misfit, Rule
-from lakestore.connectors.bridge.casting.casts import Mask
+from lakestore.kafka.bridge.decode import casts
+from lakestore.kafka.bridge.decode.casts import Mask, Misfit, Rule
 from lakestore.model.types import mapped, optional, type_name
 from lakestore.rows.casting import Cast
 

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
 from lakestore.loading import casts
-from lakestore.loading.chunks import Bools, Chunk
-from lakestore.loading.reading import Wanted, refusing
+from lakestore.loading.reading import Bools, Chunk, Wanted, refusing
 from lakestore.model import defaults
 from lakestore.rows.condition import RowFilter
 from lakestore.rows.condition_text import parse

@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 
 from lakestore.errors import Invalid
 from lakestore.loading import casts
-from lakestore.loading.chunks import CHUNK_ROWS, Chunk
 from lakestore.loading.files import File
 from lakestore.loading.progress import Place
-from lakestore.loading.reading import Wanted, columns, refusing
+from lakestore.loading.reading import CHUNK_ROWS, Chunk, Wanted, columns, refusing
 from lakestore.loading.texts import TEXT_CHARS_MAX
 
 

@@ -12,17 +12,72 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from lakestore.connectors.bridge.casting import casts as bridge_casts
 from lakestore.errors import Invalid
+from lakestore.kafka.bridge.decode import casts as bridge_casts
+from lakestore.kafka.bridge.decode import json_one
+from lakestore.kafka.bridge.decode.casts import Misfit
+from lakestore.kafka.bridge.decode.json_one import DEPTH_MAX, Refused
+from lakestore.kafka.bridge.decode.json_records import FAR_DECIMAL, Shape, note_extra, parsed_at_once
 from lakestore.loading import casts
-from lakestore.loading.chunks import Bad, Bools, Chunk, Ints
 from lakestore.loading.files import File
-from lakestore.loading.nested_texts import NestedTexts
 from lakestore.loading.progress import Place
-from lakestore.loading.reading import Options, Wanted, columns, refusing
+from lakestore.loading.reading import Bad, Bools, Chunk, Ints, Options, Wanted, columns, refusing
 from lakestore.loading.texts import Found, Records, Text, not_blank, physical
+
+_ONE_BY_ONE_MAX = 64
+_VALUE = "v"
+
+
+class NestedTexts:
+    """Reads columns of JSON texts."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[pa.DataType, Shape] = {}
+
+    def read(self, texts: pa.StringArray, field: pa.Field) -> pa.Array:
+        """The values, as JSON has them; `Misfit` if one is none of the column's type."""
+        kind = casts.written(field.type)
+        shape = self._shapes.get(kind)
+        if shape is None:
+            shape = self._shapes[kind] = Shape.of(pa.schema([(_VALUE, kind)]), "value")
+        rows = None if shape.by_hand else _at_once(texts, shape)
+        if rows is None:
+            if len(texts) > _ONE_BY_ONE_MAX and not shape.by_hand:
+                raise Misfit(f"one is no {field.type}")
+            rows = _one_by_one(texts, shape)
+        return rows.field(0)
+
+
+def _at_once(texts: pa.StringArray, shape: Shape) -> pa.StructArray | None:
+    whole = texts.fill_null("null")
+    odd = pc.or_(pc.match_substring(whole, "\n"), pc.greater(pc.binary_length(whole), 2 * DEPTH_MAX))
+    if pc.any(odd).as_py() or (shape.has_decimals and pc.any(pc.match_substring_regex(whole, FAR_DECIMAL)).as_py()):
+        return None
+    lines = pc.binary_join_element_wise(f'{{"{_VALUE}":', whole, "}", "")
+    lists = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+    data = pc.binary_join(lists, "\n").buffers()[2]
+    if data is None or not np.frombuffer(data, dtype=np.uint8).all():
+        return None
+    return parsed_at_once(data, len(texts), shape, "error")
+
+
+def _one_by_one(texts: pa.StringArray, shape: Shape) -> pa.StructArray:
+    rows = []
+    for text in texts.to_pylist():
+        try:
+            found = json_one.parsed(f'{{"{_VALUE}":{"null" if text is None else text}}}'.encode())
+            extra: dict[str, pa.DataType] = {}
+            note_extra(found, shape.reader.fields, "", extra)
+            if extra:
+                raise Misfit(f"it has no field {min(extra).removeprefix(f'{_VALUE}.')!r}")
+            rows.append(shape.reader.read(found))
+        except Refused as refused:
+            raise Misfit(refused.why.replace(f"value.{_VALUE}", "it")) from refused
+    return pa.array(rows, shape.texts)
+
 
 QUOTED_BYTES_MAX = 1 << 20
 """The longest record with a quoted line break; a quote that stays open longer is a mistake."""

@@ -13,22 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakestore.connectors.bridge.assembly import storable
-from lakestore.connectors.bridge.casting import casts as bridge_casts
-from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
-from lakestore.connectors.bridge.formats.json import inference, json_one
-from lakestore.connectors.bridge.formats.json.json_one import Refused
-from lakestore.connectors.bridge.records import Records as Block
 from lakestore.errors import Invalid
+from lakestore.kafka.bridge.assembly import storable
+from lakestore.kafka.bridge.decode import casts as bridge_casts
+from lakestore.kafka.bridge.decode import inference, json_one
+from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
+from lakestore.kafka.bridge.decode.json_one import Refused
+from lakestore.kafka.bridge.records import Records as Block
 from lakestore.loading import casts, texts
 from lakestore.loading.changes import Changes
-from lakestore.loading.chunks import Chunk
 from lakestore.loading.columnar import arrow_batches
 from lakestore.loading.csv_blocks import text_columns
 from lakestore.loading.files import TEXTS, File
-from lakestore.loading.formats import chunks_of
+from lakestore.loading.json_blocks import chunks_of
 from lakestore.loading.progress import Place
-from lakestore.loading.reading import Options, Wanted
+from lakestore.loading.reading import Chunk, Options, Wanted
 from lakestore.loading.texts import Records, Text
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.names import no_column

@@ -8,24 +8,86 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.connectors.bridge.formats.json import json_one
-from lakestore.connectors.bridge.formats.json.json_one import DEPTH_MAX, Refused
-from lakestore.connectors.bridge.formats.json.json_records import FAR_DECIMAL, note_extra, parsed_at_once
-from lakestore.connectors.bridge.formats.json.json_types import Shape
+from lakestore.errors import Invalid
+from lakestore.kafka.bridge.decode import json_one
+from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
+from lakestore.kafka.bridge.decode.json_one import DEPTH_MAX, Refused
+from lakestore.kafka.bridge.decode.json_records import FAR_DECIMAL, Shape, note_extra, parsed_at_once
+from lakestore.kafka.bridge.outcome import Op
+from lakestore.kafka.bridge.pipeline import Pipeline
+from lakestore.kafka.bridge.records import Records as Block
+from lakestore.kafka.bridge.spec import ColumnSpec, TableSpec, TopicSpec
+from lakestore.kafka.debezium import CONNECTOR
 from lakestore.loading import casts, texts
-from lakestore.loading.chunks import Bad, Bools, Chunk, Ints
-from lakestore.loading.files import File
+from lakestore.loading.columnar import Columnar
+from lakestore.loading.csv_blocks import Csv
+from lakestore.loading.files import TEXTS, File
 from lakestore.loading.progress import Place
-from lakestore.loading.reading import Wanted, columns, refusing
+from lakestore.loading.reading import Bad, Bools, Chunk, Ints, Reader, Wanted, columns, refusing
 from lakestore.loading.texts import Records, Text
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.names import no_column
+from lakestore.model.table import Table
+
+_TOPIC = "file"
+
+
+class DebeziumLines:
+    """A file of change events, one on a line."""
+
+    def __init__(self, file: File, text: Text, wanted: Wanted) -> None:
+        table = wanted.table
+        if not table.keyed:
+            raise Invalid(f"table {table.name} is a log table: change events go into one with a primary key")
+        self._text, self._table = text, table
+        ours = f'"connector":"{CONNECTOR}"'.encode() in text.head.replace(b" ", b"")
+        spec = TableSpec(table.name, columns=_micros(table) if ours else ())
+        topic = TopicSpec(_TOPIC, _TOPIC, target=spec, format="debezium-json", wire="plain")
+        self._pipeline = Pipeline(topic, {table.name: table}, DebeziumJson(wire="plain"))
+
+    def chunks(self, place: Place) -> Iterator[Chunk]:
+        """The events from a place on."""
+        for records in self._text.blocks(place, texts.lines):
+            yield self._chunk(records)
+
+    def _chunk(self, records: Records) -> Chunk:
+        count = len(records)
+        values = [records.data[start:end] for start, end in zip(records.starts, records.ends, strict=True)]
+        zeros = np.zeros(count, np.int64)
+        block = Block(
+            _TOPIC, "", zeros, np.arange(count, dtype=np.int64), zeros - 1, pa.nulls(count, pa.binary()),
+            pa.array(values, pa.binary()),
+        )  # fmt: skip
+        mapped = self._pipeline.process(block)
+        bad = [
+            Bad(each.record, int(records.lines[each.record]), each.sentence, records.text(each.record))
+            for rejects in mapped.rejects.values()
+            for each in rejects
+        ]
+        bad = sorted({each.record: each for each in bad}.values(), key=lambda each: each.record)
+        empty = pa.RecordBatch.from_pylist([], schema=self._table.nullable_schema)
+        batch, record, deletes, kept = empty, np.zeros(0, np.int64), np.zeros(0, np.bool_), {}
+        for rows in mapped.tables:
+            batch, record, deletes, kept = rows.batch, rows.record, rows.op == Op.DELETE, dict(rows.kept)
+        return Chunk(
+            count, batch, record, records.lines, bad, records.place_after, records.text, deletes=deletes, kept=kept
+        )
+
+
+def _micros(table: Table) -> tuple[ColumnSpec, ...]:
+    """Columns of events that this product wrote: times without a zone are numbers of microseconds."""
+    return tuple(
+        ColumnSpec(column.name, column.type, unit="us" if pa.types.is_temporal(column.arrow.type) else "")
+        for column in table.columns
+    )
+
 
 _SAMPLED = 32
 _PART, _PARTS = 64, 16
@@ -230,3 +292,21 @@ def _decimal_names(field: pa.Field, names: set[str]) -> bool:
 
 
 _SOME = np.zeros(1, np.bool_)
+
+
+def chunks_of(file: File, wanted: Wanted, place: Place) -> Iterator[Chunk]:
+    """The records of a file from a place on; `Invalid` for bytes that are not its format at all."""
+    with ExitStack() as stack:
+        try:
+            yield from _reader(file, wanted, stack).chunks(place)
+        except (pa.ArrowException, OSError, EOFError) as error:
+            raise Invalid(f"{file.shown} cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def _reader(file: File, wanted: Wanted, stack: ExitStack) -> Reader:
+    if file.kind not in TEXTS:
+        return Columnar(file, stack.enter_context(file.seekable()), wanted)
+    text = Text(file, stack.enter_context(file.stream()))
+    if file.kind == "csv":
+        return Csv(file, text, wanted)
+    return JsonLines(file, text, wanted) if file.kind == "jsonl" else DebeziumLines(file, text, wanted)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lakestore.errors import Conflict, Invalid
-from lakestore.loading.chunks import CHUNK_ROWS, Ints
 from lakestore.loading.files import HEAD_BYTES, File
 from lakestore.loading.progress import Place
+from lakestore.loading.reading import CHUNK_ROWS, Ints
 
 BLOCK_BYTES = 8 << 20
 RECORD_BYTES_MAX = 64 << 20

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
 from functools import singledispatch
-from typing import Any
+from typing import Any, NamedTuple
 
 from lakestore.errors import Invalid
 from lakestore.evolution import (
@@ -28,14 +29,137 @@ from lakestore.evolution import (
     WidenColumn,
 )
 from lakestore.limits import DEFAULT, Limits
-from lakestore.model import columns
+from lakestore.model import columns, times
 from lakestore.model import table as schema
 from lakestore.model.columns import Column
 from lakestore.model.defaults import canonical
 from lakestore.model.merge_engines import parsed as parse_merge
 from lakestore.model.table import Table
+from lakestore.model.ttl import seconds
 from lakestore.model.typed import shown
 from lakestore.model.types import DECIMAL, arrow_type
+
+Freshness = str | int | float | timedelta
+"""A span of time: `60s`, `5m`, seconds, a timedelta."""
+Through = str | datetime
+"""A time with a zone, or the text of a time, which is UTC where it names no zone."""
+_SPAN_US_MAX = 1 << 56
+_FEED = re.compile(r"(?:[^/]+/)?complete/(?P<table>[^/.]+\.[^/.]+)/(?P<feed>.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """The demands on the data of a read; a zero demands nothing."""
+
+    through_us: int = 0
+    """The time through which it must be complete, in microseconds since 1970."""
+    freshness_us: int = 0
+    """It must be complete through the server's time less this, in microseconds."""
+    wait_seconds: float = 0.0
+    """For how long a read of the head may wait for that."""
+
+    @staticmethod
+    def of(freshness: Freshness | None, through: Through | None, wait_seconds: float = 0.0) -> Requirement | None:
+        """The requirement that a user's words are; None where nothing is demanded."""
+        if freshness is None and through is None:
+            return None
+        asked = 0 if through is None else max(_through_us(through), 1)
+        return Requirement(asked, 0 if freshness is None else _span_us(freshness), wait_seconds)
+
+    def as_of(self, now_us: int) -> Requirement:
+        """The same with a freshness as it is meant at this time of the server."""
+        if not self.freshness_us:
+            return self
+        return Requirement(max(self.through_us, now_us - self.freshness_us), 0, self.wait_seconds)
+
+
+class FeedName(NamedTuple):
+    """A table and one of its feeds."""
+
+    table: str
+    feed: str
+
+
+def feed_of(register: str) -> FeedName | None:
+    """The feed that a register is, one of a principal's own too; None for any other register."""
+    found = _FEED.fullmatch(register) if "complete/" in register else None
+    return FeedName(found["table"], found["feed"]) if found else None
+
+
+def _through_us(through: Any) -> int:
+    found = times.micros_of(times.position_text(through))
+    if found is None:
+        raise Invalid(f"require_complete_through {shown(str(through))} is no time such as '2026-11-20T10:00Z'")
+    return found
+
+
+def _span_us(freshness: Any) -> int:
+    said = Invalid(f"require_freshness {shown(str(freshness))} is no span of time above zero such as '60s' or '5m'")
+    if isinstance(freshness, timedelta):
+        found = freshness // timedelta(microseconds=1)
+    elif isinstance(freshness, str):
+        try:
+            found = seconds(freshness, "require_freshness") * 1_000_000
+        except Invalid as error:
+            raise said from error
+    elif isinstance(freshness, (int, float)) and not isinstance(freshness, bool) and 0 < freshness < _SPAN_US_MAX:
+        found = round(freshness * 1_000_000)
+    else:
+        raise said
+    if not 0 < found <= _SPAN_US_MAX:
+        raise said
+    return found
+
+
+_OPTIONS = ("primary_key", "buckets", "bucket_key", "merge", "retention", "deletes", "skip_unchanged", "ttl")
+
+
+def difference(there: Table, wanted: Table) -> str:
+    """The difference of a table from a wanted one, leaving aside what servers give; empty for none."""
+    return _of_options(there, wanted) or _of_columns(there, wanted)
+
+
+def _of_options(there: Table, wanted: Table) -> str:
+    for name in _OPTIONS:
+        if getattr(there, name) != getattr(wanted, name):
+            return f"its {name} is {_shown(getattr(there, name))}, not {_shown(getattr(wanted, name))}"
+    if there.tombstone_seconds != wanted.tombstone_seconds:
+        return f"its tombstone_ttl is {there.tombstone_seconds} s, not {wanted.tombstone_seconds} s"
+    for each in fields(there.lake):
+        old, new = getattr(there.lake, each.name), getattr(wanted.lake, each.name)
+        if old != new:
+            return f"its lake option {each.name} is {_shown(old)}, not {_shown(new)}"
+    return ""
+
+
+def _of_columns(there: Table, wanted: Table) -> str:
+    columns, asked = {column.name: column for column in there.columns}, {column.name for column in wanted.columns}
+    for column in wanted.columns:
+        if column.name not in columns:
+            return f"it has no column {column.name!r}"
+        if told := _of_column(columns[column.name], column):
+            return told
+    for name in columns:
+        if name not in asked:
+            return f"it has a column {name!r} as well"
+    if list(columns) != [column.name for column in wanted.columns]:
+        return f"its columns are in the order {', '.join(columns)}"
+    return ""
+
+
+def _of_column(there: Column, wanted: Column) -> str:
+    if arrow_type(there.type) != arrow_type(wanted.type):
+        return f"its column {there.name!r} is {there.type}, not {wanted.type}"
+    if there.required != wanted.required:
+        return f"its column {there.name!r} is {'required' if there.required else 'optional'}"
+    if there.default != wanted.default:
+        return f"its column {there.name!r} has the default {there.default!r}, not {wanted.default!r}"
+    return ""
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None or value == () else str(value)
+
 
 _PROMOTIONS = {
     "int8": ("int16", "int32", "int64"),

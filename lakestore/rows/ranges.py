@@ -6,11 +6,167 @@ which every row meets it, rows are counted without being read. Bounds may lie be
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap
+
+from lakestore.errors import Invalid
 from lakestore.rows.condition import AllOf, AnyOf, Comparison, Skip
+
+Offsets = npt.NDArray[np.int64]
+_LOW = np.int64(0xFFFFFFFF)
+_FLAGS_SPAN_MIN, _FLAGS_SPAN_MAX = 1 << 16, 1 << 28
+_EMPTY: Offsets = np.empty(0, dtype=np.int64)
+
+
+class OffsetsFrom:
+    """All offsets from one on, asked like an `OffsetSet`."""
+
+    __slots__ = ("start",)
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+    def contains(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
+        """For each offset, whether it is `start` or later."""
+        return np.asarray(offsets >= self.start)
+
+    def below(self, end: int) -> range:
+        """The members smaller than `end`."""
+        return range(self.start, end)
+
+
+class OffsetSet:
+    """An immutable set of offsets with fast bulk membership."""
+
+    __slots__ = ("_flags", "values")
+
+    def __init__(self, values: Offsets) -> None:
+        self.values = values
+        """Sorted and distinct."""
+        self._flags: npt.NDArray[np.bool_] | None = None
+
+    @staticmethod
+    def of(parts: Iterable[Offsets]) -> OffsetSet:
+        """The union of arrays in any order."""
+        arrays = [part for part in parts if len(part)]
+        if not arrays:
+            return OffsetSet(_EMPTY)
+        return OffsetSet(np.unique(np.concatenate(arrays)))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory once the set was asked."""
+        return int(self.values.nbytes) + (self._span + 2 if self._is_flagged else 0)
+
+    @property
+    def _span(self) -> int:
+        return int(self.values[-1] - self.values[0]) if len(self.values) else 0
+
+    @property
+    def _is_flagged(self) -> bool:
+        """Whether a flag for each offset between its ends is worth its memory."""
+        return self._span < min(_FLAGS_SPAN_MAX, _FLAGS_SPAN_MIN + 64 * len(self.values))
+
+    def contains(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
+        """For each offset, whether it is in the set."""
+        if not len(self.values):
+            return np.zeros(len(offsets), dtype=np.bool_)
+        first, last = int(self.values[0]), int(self.values[-1])
+        if not self._is_flagged:
+            at = np.minimum(np.searchsorted(self.values, offsets), len(self.values) - 1)
+            return np.asarray(self.values[at] == offsets)
+        if self._flags is None:
+            flags = np.zeros(last - first + 2, dtype=np.bool_)
+            flags[self.values - first] = True
+            self._flags = flags
+        inside = (offsets >= first) & (offsets <= last)
+        return np.asarray(self._flags[np.where(inside, offsets - first, last - first + 1)])
+
+    def below(self, end: int) -> Offsets:
+        """The members smaller than `end`, sorted."""
+        return self.values[: int(np.searchsorted(self.values, end))]
+
+    def encode(self) -> list[tuple[int, bytes]]:
+        """(high 32 bits, roaring bitmap of the low 32 bits) pairs."""
+        highs = self.values >> 32
+        return [
+            (int(high), BitMap((self.values[highs == high] & _LOW).astype(np.uint32)).serialize())
+            for high in np.unique(highs)
+        ]
+
+    @staticmethod
+    def decode(runs: Iterable[tuple[int, bytes]]) -> OffsetSet:
+        """The set that `encode` wrote."""
+        parts = [
+            np.frombuffer(BitMap.deserialize(data).to_array(), dtype=np.uint32).astype(np.int64) | (high << 32)
+            for high, data in runs
+        ]
+        return OffsetSet(np.concatenate(parts) if parts else _EMPTY)
+
+
+OVERHEAD_BYTES = 64 << 10
+"""Room for everything in a message but its rows: their schema, names, and the commit around them."""
+
+
+def pieces(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """The rows in order, in pieces of at most so many bytes; a single row may be larger."""
+    if batch.nbytes <= bytes_max or batch.num_rows < 2:
+        yield batch
+        return
+    yield from _halves(_unfolded(batch), bytes_max)
+
+
+def _halves(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    if batch.nbytes <= bytes_max or batch.num_rows < 2:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _halves(batch.slice(0, middle), bytes_max)
+    yield from _halves(batch.slice(middle), bytes_max)
+
+
+def _unfolded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows in layouts whose slices have bytes of their own, unlike those of dictionaries and views."""
+    arrays = [_plain(array) for array in batch.columns]
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        return _plain(array.dictionary_decode())
+    if pa.types.is_string_view(array.type):
+        return array.cast(pa.large_string())
+    if pa.types.is_binary_view(array.type):
+        return array.cast(pa.large_binary())
+    return array
+
+
+def check_row(table: str, batch: pa.RecordBatch, row: int, message_bytes: int) -> None:
+    """`Invalid` if a single row, the `row`th that was given, has no room in a message."""
+    if batch.num_rows == 1 and batch.nbytes > message_bytes - OVERHEAD_BYTES:
+        raise Invalid(
+            f"table {table}: row {row} takes {batch.nbytes:,} bytes, and one message of {message_bytes:,} has room for"
+            f" {message_bytes - OVERHEAD_BYTES:,}: raise message_bytes at the server, or keep large values elsewhere"
+        )
+
+
+def check_commit(nbytes: int, message_bytes: int) -> None:
+    """`Invalid` if the rows of one commit, which go together or not at all, have no room in a message."""
+    if nbytes > message_bytes - OVERHEAD_BYTES:
+        raise Invalid(
+            f"the rows of this commit take {nbytes:,} bytes, and one message of {message_bytes:,} has room for"
+            f" {message_bytes - OVERHEAD_BYTES:,}: write them in several commits, as table.writer() does by itself, or"
+            " raise message_bytes at the server"
+        )
 
 
 @dataclass(frozen=True, slots=True)

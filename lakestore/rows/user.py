@@ -3,15 +3,202 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, time
+from decimal import Decimal
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from lakestore.errors import Invalid
+from lakestore.model.decimals import fitted, misfit
 from lakestore.model.table import Table
-from lakestore.rows import python
+from lakestore.model.typed import shown
+from lakestore.model.types import type_name
 from lakestore.rows.casting import Cast
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_FRACTIONS = (float, np.floating, Decimal)
+_MIDNIGHT = time()
+_NONE = type(None)
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+_PLAIN: dict[int, set[type]] = {kind.id: {int, _NONE} for kind in _INTEGERS} | {
+    pa.string().id: {str, _NONE},
+    pa.binary().id: {bytes, _NONE},
+    pa.float64().id: {float, _NONE},
+    pa.bool_().id: {bool, _NONE},
+}
+"""Type to the Python types of which it keeps every part: nothing is to be checked."""
+_NOTHING: set[type] = set()
+_EXACT_FLOATS = 1 << 53
+"""Below this every integer is a float of 64 bits."""
+
+
+def of_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
+    """A list of dicts; columns that the schema does not have come as pyarrow guesses them."""
+    names, columns = _by_name(rows, schema)
+    return pa.table(columns, names=names)
+
+
+def batch_of_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+    """The table that `of_dicts` makes, as one batch."""
+    names, columns = _by_name(rows, schema)
+    whole = [column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for column in columns]
+    return pa.RecordBatch.from_arrays(whole, names=names)
+
+
+def _by_name(rows: Sequence[Any], schema: pa.Schema) -> tuple[list[str], list[pa.Array]]:
+    """(names, columns) of a list of dicts."""
+    if other := next((row for row in rows if not isinstance(row, Mapping)), None):
+        raise Invalid(f"a row is a dict of column name to value, unlike {other!r}")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return names, [_column([row.get(name) for row in rows], schema, name) for name in names]
+
+
+def of_pandas(frame: pd.DataFrame, schema: pa.Schema) -> pa.Table:
+    """A pandas frame; nested columns hold Python values, whose type pyarrow cannot guess.
+
+    Integers of which one is missing are floats in pandas: whole ones are integers again here.
+    """
+    nested = {field.name for field in schema if pa.types.is_nested(field.type) and _is_python(frame, field.name)}
+    plain = pa.Table.from_pandas(frame[[name for name in frame.columns if name not in nested]], preserve_index=False)
+    for at, field in enumerate(plain.schema):
+        wanted = schema.field(field.name).type if schema.names.count(field.name) == 1 else field.type
+        if pa.types.is_float64(field.type) and pa.types.is_integer(wanted) and _all_whole(plain.column(at)):
+            plain = plain.set_column(at, field.name, plain.column(at).cast(pa.int64()))
+    for at, name in enumerate(frame.columns):
+        if name in nested:
+            held = zip(frame[name], frame[name].notna(), strict=True)
+            values = [value if there else None for value, there in held]
+            plain = plain.add_column(at, name, _column(values, schema, name))
+    return plain
+
+
+def _all_whole(column: pa.ChunkedArray) -> bool:
+    """Whether these floats are integers of which none was rounded."""
+    values = column.drop_null().to_numpy()
+    return bool((np.abs(values) < _EXACT_FLOATS).all() and (np.trunc(values) == values).all())
+
+
+def _is_python(frame: pd.DataFrame, name: str) -> bool:
+    return list(frame.columns).count(name) == 1 and frame[name].dtype == object
+
+
+def _column(values: list[Any], schema: pa.Schema, name: str) -> pa.Array:
+    at = schema.get_field_index(name)
+    kind = schema.field(at).type if at >= 0 else None
+    try:
+        if kind is not None and set(map(type, values)) <= _PLAIN.get(kind.id, _NOTHING):
+            return pa.array(values, type=kind)
+        if kind is not None and pa.types.is_binary(kind) and set(map(type, values)) - {type(None)} == {int}:
+            kind = None  # members of a bitmap, if the column holds one
+        if kind is not None:
+            _check(values, range(len(values)), kind, name)
+        return pa.array(values, type=kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise Invalid(_misfit(values, kind, name) or f"column {name!r}: {error}") from error
+
+
+def _misfit(values: Sequence[Any], kind: pa.DataType | None, name: str) -> str:
+    """The sentence about the first value that its column does not take; empty if each one fits by itself."""
+    for row, value in enumerate(values):
+        try:
+            pa.array([value], type=kind)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            wanted = "a value of one type" if kind is None else type_name(kind, name)
+            return f"column {name!r}, row {row}: {shown(value)} is no {wanted}"
+    return ""
+
+
+def _check(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str) -> None:
+    """Refuse values of which pyarrow would keep only a part; `rows` are the rows they are in."""
+    if pa.types.is_struct(kind):
+        _check_structs(values, rows, kind, path)
+    elif pa.types.is_list(kind):
+        # A text is a sequence too: pyarrow makes a list of its characters.
+        _refuse_first(values, rows, kind, path, lambda value: isinstance(value, str | bytes | Mapping))
+        pairs = [(part, row) for value, row in zip(values, rows, strict=True) if value is not None for part in value]
+        _check([part for part, _ in pairs], [row for _, row in pairs], kind.value_type, f"{path}.element")
+    elif pa.types.is_map(kind):
+        entries = [
+            (pair, row)
+            for value, row in zip(values, rows, strict=True)
+            if value is not None
+            for pair in (value.items() if isinstance(value, Mapping) else value)
+        ]
+        for (_, *rest), row in entries:
+            if len(rest) != 1:
+                raise Invalid(f"column {path!r}, row {row}: a map is a dict or a list of pairs")
+        places = [row for _, row in entries]
+        _check([pair[0] for pair, _ in entries], places, kind.key_type, f"{path}.key")
+        _check([pair[1] for pair, _ in entries], places, kind.item_type, f"{path}.value")
+    else:
+        _check_scalars(values, rows, kind, path)
+
+
+def _check_structs(values: Sequence[Any], rows: Sequence[int], kind: pa.StructType, path: str) -> None:
+    names = {part.name for part in kind}
+    held = [(value, row) for value, row in zip(values, rows, strict=True) if value is not None]
+    for value, row in held:
+        if not isinstance(value, Mapping):
+            raise Invalid(f"column {path!r}, row {row}: {type(value).__name__} is no dict, which a struct is")
+        for name in value:
+            if name not in names:
+                raise Invalid(f"column {path!r}, row {row}: there is no field {name!r}")
+    for part in kind:
+        inner = [value.get(part.name) for value, _ in held]
+        _check(inner, [row for _, row in held], part.type, f"{path}.{part.name}")
+
+
+def _check_scalars(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str) -> None:
+    seen = set(map(type, values))
+    if pa.types.is_decimal(kind) and Decimal in seen:
+        _refuse_first(values, rows, kind, path, lambda value: isinstance(value, Decimal) and not _fits(value, kind))
+    if not (pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
+        return
+    if any(issubclass(each, _FRACTIONS) for each in seen):
+        _refuse_first(values, rows, kind, path, lambda value: isinstance(value, _FRACTIONS) and not _whole(value, kind))
+    if pa.types.is_date(kind) and any(issubclass(each, datetime) for each in seen):
+        _refuse_first(values, rows, kind, path, lambda v: isinstance(v, datetime) and v.time() != _MIDNIGHT)
+    if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        _check_zones(values, rows, kind, path)
+
+
+def _check_zones(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str) -> None:
+    """A time with a zone goes into a column with one, and only there: pyarrow would guess, or drop it."""
+    wanted = pa.types.is_timestamp(kind) and kind.tz is not None
+    for value, row in zip(values, rows, strict=True):
+        if isinstance(value, datetime | time) and (value.utcoffset() is not None) != wanted:
+            hint = "say datetime.now(UTC), or value.astimezone()" if wanted else "say value.replace(tzinfo=None)"
+            has = "no" if wanted else "a"
+            rule = f"has {has} time zone, which {kind} does not take: {hint}"
+            raise Invalid(f"column {path!r}, row {row}: {value!r} {rule}")
+
+
+def _whole(value: Any, kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) and value == value and abs(value) != float("inf") and value == int(value))
+
+
+def _fits(value: Decimal, kind: pa.DataType) -> bool:
+    """Whether the type holds the decimal, before Arrow sees it."""
+    try:
+        fitted(value, kind)
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse_first(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str, wrong: Any) -> None:
+    for value, row in zip(values, rows, strict=True):
+        if wrong(value):
+            raise Invalid(
+                f"column {path!r}, row {row}: {shown(value)} is no {type_name(kind, path)}{misfit(value, kind)}"
+            )
+
 
 NAMING = ("partial", "versioned", "aggregate")
 """Merge engines for which it matters what columns rows name."""
@@ -75,12 +262,12 @@ def from_user(rows: Any, schema: pa.Schema) -> pa.RecordBatch:
         if not rows:
             return pa.RecordBatch.from_pylist([], schema=schema)
         if not _is_frame(rows[0]):
-            return python.batch_of_dicts(rows, schema)
+            return batch_of_dicts(rows, schema)
         table = _joined([from_user(each, schema) for each in rows], schema)
     elif hasattr(rows, "to_arrow"):
         table = rows.to_arrow()
     elif hasattr(rows, "columns") and hasattr(rows, "index"):
-        table = python.of_pandas(rows, schema)
+        table = of_pandas(rows, schema)
     else:
         raise Invalid(
             f"rows of type {type(rows).__name__} are not a table, batch, data frame, dicts, or an iterable of these"

@@ -21,8 +21,7 @@ from lakestore.rows import pushed
 from lakestore.rows.condition import RowFilter, row_filter
 from lakestore.union import arrow
 from lakestore.union.cut import Cut
-from lakestore.union.explanation import Explanation
-from lakestore.union.figures import Figures
+from lakestore.union.explanation import Explanation, Figures
 from lakestore.union.plan import TableScan
 
 NO_COLUMN = f"{SYSTEM_PREFIX}lakestore_no_column"

@@ -17,12 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakestore.lake.manifests import File
+from lakestore.iceberg.manifests import File
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES
 from lakestore.model.decimals import from_unscaled
 from lakestore.model.table import Table
-from lakestore.rows.offsets import OffsetSet, OffsetsFrom
-from lakestore.rows.ranges import Range
+from lakestore.rows.ranges import OffsetSet, OffsetsFrom, Range
 
 Hidden = Mapping[int, OffsetSet] | Mapping[int, OffsetsFrom]
 _UNKNOWN = Range()

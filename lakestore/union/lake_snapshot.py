@@ -8,24 +8,83 @@ from __future__ import annotations
 
 import gzip
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, overload
 
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakestore.errors import Corrupt, Invalid, PlanExpired
-from lakestore.lake import manifests, places
-from lakestore.lake.delete_index import DeleteIndex
-from lakestore.lake.kept import Kept
-from lakestore.lake.manifest_entries import Entries
-from lakestore.lake.manifest_lists import DELETES, Manifest, read_list
-from lakestore.lake.manifests import File
+from lakestore.iceberg import manifests, places
+from lakestore.iceberg.delete_index import DeleteIndex
+from lakestore.iceberg.field_ids import id_of
+from lakestore.iceberg.kept import Kept
+from lakestore.iceberg.manifest_entries import Entries, Longs
+from lakestore.iceberg.manifest_lists import DELETES, Manifest, read_list
+from lakestore.iceberg.manifests import Entry, File
+from lakestore.iceberg.row_search import BoundsTable, RowSearch, packed
+from lakestore.limits import WIDEST
+from lakestore.model.table import Table
+from lakestore.rows.casting import Cast, Part, Place, Wanted
+from lakestore.rows.ranges import OffsetSet, OffsetsFrom
+from lakestore.union.lake_ranges import Hidden, RowNumbers
+from lakestore.union.lake_tests import Mask
 from lakestore.union.plan import TableScan
+
+
+def declared(array: pa.Array, field: pa.Field, table: Table) -> pa.Array:
+    """A column of a file as the table declares it."""
+    if array.type == field.type and not pa.types.is_nested(field.type):
+        return array
+    nested = next((column.nested for column in table.columns if column.name == field.name), ())
+    return _Stored(table.name, WIDEST).stored(array, Wanted.of(field.type, iter(nested)), field.name)
+
+
+def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array in another type of the same shape, at every depth; fields by name."""
+    if array.type == kind and not pa.types.is_nested(kind):
+        return array
+    return _Stored("", WIDEST).stored(array, Wanted.of(kind), "")
+
+
+class _Stored(Cast):
+    """Finds fields by id, and takes values as they are."""
+
+    def stored(self, array: pa.Array, want: Wanted, path: str) -> pa.Array:
+        """The array in the wanted type."""
+        return self._any(array, want, path, lambda index: index)
+
+    def _places(self, source: pa.StructType, want: Wanted, path: str) -> list[int | None]:
+        numbers = [id_of(part) for part in source]
+        if all(number is None for number in numbers):
+            names = [part.name for part in source]
+            return [_index(names, part.field.name) for part in want.parts]
+        return [_index(numbers, part.id) for part in want.parts]
+
+    def _absent(self, part: Part, count: int, path: str) -> pa.Array:
+        return pa.nulls(count, part.want.kind)
+
+    def _check_present(self, missing: pa.Array, path: str, place: Place) -> None:
+        return
+
+    def _check_distinct(self, keys: pa.Array, offsets: object, path: str, place: Place) -> None:
+        return
+
+    def _spend(self, count: float, path: str) -> None:
+        return
+
+    def _scalar(self, array: pa.Array, kind: pa.DataType, path: str, place: Place) -> pa.Array:
+        return pc.cast(array, kind)
+
+
+def _index(known: Sequence[object], one: object) -> int | None:
+    return known.index(one) if one in known else None
+
 
 METADATA_KEPT = 32
 MANIFESTS_BYTES_MAX = 256 << 20
@@ -210,3 +269,116 @@ def history(metadata_location: str) -> list[str]:
     known = {snapshot["snapshot-id"]: snapshot for snapshot in document.get("snapshots", ())}
     kept = [known[entry["snapshot-id"]] for entry in document.get("snapshot-log", ()) if entry["snapshot-id"] in known]
     return [snapshot["summary"]["operation"] for snapshot in kept if "summary" in snapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class FileList(Sequence[PlannedFile]):
+    """Data files of one snapshot, in the order of its manifests."""
+
+    snapshot: Snapshot | None
+    """None where there are no files."""
+    places: tuple[tuple[Entries, Longs], ...]
+    """Manifests, each with the positions of its files."""
+
+    def __len__(self) -> int:
+        return sum(len(positions) for _, positions in self.places)
+
+    def __iter__(self) -> Iterator[PlannedFile]:
+        for entries, positions in self.places:
+            assert self.snapshot is not None
+            yield from self.snapshot.planned(entries, positions.tolist())
+
+    @overload
+    def __getitem__(self, number: int) -> PlannedFile: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[PlannedFile]: ...
+
+    def __getitem__(self, number: int | slice) -> PlannedFile | list[PlannedFile]:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        left = range(len(self))[number]
+        for entries, positions in self.places:
+            if left < len(positions):
+                assert self.snapshot is not None
+                return next(self.snapshot.planned(entries, [int(positions[left])]))
+            left -= len(positions)
+        raise IndexError(number)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files, deleted ones among them."""
+        return sum(int(entries.rows[positions].sum()) for entries, positions in self.places)
+
+    def sizes(self) -> list[tuple[str, int]]:
+        """Path and bytes of each file."""
+        found: list[tuple[str, int]] = []
+        for entries, positions in self.places:
+            found += zip(entries.paths(positions), entries.sizes[positions].tolist(), strict=True)
+        return found
+
+    def shared_deletes(self) -> Iterator[Entry]:
+        """The deletes of whole partitions, each as often as one of these files will ask for it."""
+        for entries, positions in self.places:
+            assert self.snapshot is not None
+            for _, delete in self.snapshot.deletes.shared(entries, positions):
+                yield delete
+
+    def split(self, meant: Callable[[Entries, Longs], Mask]) -> tuple[FileList, FileList]:
+        """(the files that are meant, the others); `meant` judges positions of one manifest."""
+        masks = [meant(entries, positions) for entries, positions in self.places]
+        return self._only(masks), self._only([~mask for mask in masks])
+
+    def _only(self, masks: Sequence[Mask]) -> FileList:
+        both = ((entries, positions[mask]) for (entries, positions), mask in zip(self.places, masks, strict=True))
+        return FileList(self.snapshot, tuple((entries, positions) for entries, positions in both if len(positions)))
+
+    def split_whole(self, meant: Callable[[Entries, Longs], Mask], hidden: Hidden) -> tuple[FileList, FileList]:
+        """The parts of `split`; of files of the first every row is there, none deleted or among the hidden."""
+        return self.split(partial(self._is_whole, meant, _Near(hidden)))
+
+    def _is_whole(
+        self, meant: Callable[[Entries, Longs], Mask], near: _Near, entries: Entries, positions: Longs
+    ) -> Mask:
+        assert self.snapshot is not None
+        whole = meant(entries, positions)
+        whole[whole] = ~self.snapshot.deletes.may_name(entries, positions[whole])
+        whole[whole] = ~near.of(entries, positions[whole])
+        return whole
+
+
+class _Near:
+    """Which files may hold a hidden row: `RowNumbers.near` of many at once."""
+
+    def __init__(self, hidden: Hidden) -> None:
+        self._hidden = hidden
+        gone = {bucket: each for bucket, each in hidden.items() if isinstance(each, OffsetSet)}
+        self._search = RowSearch(packed(gone))
+        starts = {bucket: each.start for bucket, each in hidden.items() if isinstance(each, OffsetsFrom)}
+        self._buckets = np.array(sorted(starts), np.int64)
+        self._starts = np.array([starts[bucket] for bucket in sorted(starts)], np.int64)
+
+    def of(self, entries: Entries, places: Longs) -> Mask:
+        """Which of the files at these places may hold one."""
+        found = np.zeros(len(places), np.bool_)
+        if not self._hidden:
+            return found
+        all_ends, all_known = entries.ends
+        ends, known = all_ends[places], all_known[places]
+        sure = np.flatnonzero(known)
+        found[sure[self._search.files(BoundsTable(ends[sure], known[sure]))]] = True
+        found[sure] |= self._behind(ends[sure])
+        for number in np.flatnonzero(~known).tolist():
+            file = entries.read(int(places[number])).file
+            found[number] = bool(RowNumbers.of(file).near(self._hidden))
+        return found
+
+    def _behind(self, ends: Longs) -> Mask:
+        """Which files may hold an offset at or behind the end of its bucket."""
+        found, (least, most, _, last) = np.zeros(len(ends), np.bool_), ends.T
+        first, end = np.searchsorted(self._buckets, least), np.searchsorted(self._buckets, most, side="right")
+        one = np.flatnonzero(end - first == 1)
+        found[one] = last[one] >= self._starts[first[one]]
+        for number in np.flatnonzero(end - first > 1).tolist():
+            found[number] = bool(last[number] >= self._starts[first[number] : end[number]].min())
+        return found

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore.lake.manifest_entries import ABSENT, LOWER, NULLS, UPPER, VALUES, Entries
+from lakestore.iceberg.manifest_entries import ABSENT, LOWER, NULLS, UPPER, VALUES, Entries
 from lakestore.rows.condition import AllOf, AnyOf, Comparison, Skip
 from lakestore.rows.ranges import Range, all_meet, may_meet
 from lakestore.union.lake_ranges import Fields, bound

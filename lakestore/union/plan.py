@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lakestore.errors import Internal, NotFound
-from lakestore.model.requirement import Requirement
+from lakestore.model.altered import Requirement
 from lakestore.model.table import Table
-from lakestore.rows.offsets import OffsetSet
+from lakestore.rows.ranges import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
 
 SPLIT_ROWS = 1 << 20

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakestore.errors import Invalid, NotFound
-from lakestore.model.requirement import Requirement
+from lakestore.model.altered import Requirement
 from lakestore.model.token import Token
-from lakestore.rows import clock_words, condition_text
+from lakestore.rows import condition_text, literals
 from lakestore.rows.condition import RowFilter
 from lakestore.union import arrow, plan
 from lakestore.union.cut import Cut, Source, opened
-from lakestore.union.explanation import Explanation
-from lakestore.union.figures import Figures
+from lakestore.union.explanation import Explanation, Figures
 from lakestore.union.plan import TableScan
 from lakestore.wire import tracing
 
@@ -45,7 +44,7 @@ class Scan:
         self._source = source
         self._table = table
         self._columns = None if columns is None else tuple(columns)
-        self._where = None if where is None else clock_words.fixed(where)
+        self._where = None if where is None else literals.fixed(where)
         self._at, self._uuid, self._require = at, uuid, require
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:

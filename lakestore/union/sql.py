@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,22 +19,22 @@ import pyarrow as pa
 from sqlglot import exp
 
 from lakestore.errors import Invalid, LakestoreError, NotFound
+from lakestore.model.altered import Requirement
 from lakestore.model.columns import SYSTEM_PREFIX, SYSTEM_TYPES
 from lakestore.model.names import meant, nearest
-from lakestore.model.requirement import Requirement
 from lakestore.model.table import Table
 from lakestore.model.terminal_text import terminal_text
 from lakestore.model.times import position_text
 from lakestore.model.token import Token
 from lakestore.release import wheel_with
-from lakestore.rows import clock_words, condition_text, pushed
+from lakestore.rows import condition_text, literals, pushed
 from lakestore.rows.condition import RowTest
 from lakestore.rows.literals import short
-from lakestore.union import arrow, kept_rows, sql_catalog, sql_gate, sql_text
+from lakestore.union import arrow, sql_gate, sql_text
 from lakestore.union.cut import Cut, Source, opened
-from lakestore.union.explanation import Explanation
-from lakestore.union.figures import Figures
+from lakestore.union.explanation import Explanation, Figures
 from lakestore.union.scan import frame_of_pandas, frame_of_polars
+from lakestore.union.sql_gate import folded
 from lakestore.union.sql_text import Statement
 from lakestore.wire import tracing
 
@@ -42,6 +43,84 @@ if TYPE_CHECKING:
     import polars as pl
 
     from lakestore.union.dataset import Rows
+
+
+_EMPTY = "__lakestore_empty"
+CATALOG = "memory"
+"""DuckDB's catalog of what is in memory, named in full: a database of the lake may be called `temp` or `system`."""
+_FULL_SCHEMAS = frozenset({"information_schema", "pg_catalog"})
+"""Schemas that DuckDB takes no table in."""
+
+
+def declare(connection: Any, tables: Iterable[Table]) -> None:
+    """Make an empty table of each definition, with its key and the columns that take no nulls.
+
+    DuckDB has no room for some tables: those in its own schemas, and of names that differ by case alone all but the
+    first. They are left out, so that the others can be shown.
+    """
+    taken: set[str] = set()
+    for table in tables:
+        name = folded(table.name)
+        if name in taken or name.partition(".")[0] in _FULL_SCHEMAS:
+            continue
+        taken.add(name)
+        part, short = (quoted(part) for part in table.name.split(".", 1))
+        database = f"{CATALOG}.{part}"
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {database}")
+        schema = table.read_schema([column.name for column in table.columns])
+        connection.register(_EMPTY, pa.table([pa.nulls(0, field.type) for field in schema], schema=schema))
+        connection.execute(f"CREATE TABLE {database}.{short} AS SELECT * FROM {_EMPTY}")  # noqa: S608
+        connection.unregister(_EMPTY)
+        for column in table.columns:
+            if column.required:
+                said = f"ALTER TABLE {database}.{short} ALTER COLUMN {quoted(column.name)} SET NOT NULL"
+                connection.execute(said)
+        if table.primary_key:
+            key = ", ".join(map(quoted, table.primary_key))
+            connection.execute(f"ALTER TABLE {database}.{short} ADD PRIMARY KEY ({key})")
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def first(reader: pa.RecordBatchReader, rows: int) -> pa.Table:
+    """The first rows of an answer; the others are not made."""
+    batches: list[pa.RecordBatch] = []
+    while sum(batch.num_rows for batch in batches) < rows:
+        try:
+            batches.append(reader.read_next_batch())
+        except StopIteration:
+            break
+    return pa.Table.from_batches(batches, reader.schema).slice(0, rows)
+
+
+def kept(reader: pa.RecordBatchReader, rows: int, nbytes: int | None) -> tuple[pa.Table, int]:
+    """The first rows of an answer, and the number of the others, one batch of which is held at a time."""
+    batches: list[pa.RecordBatch] = []
+    taken = behind = 0
+    for batch in reader:
+        mine = batch.slice(0, rows - taken)
+        if nbytes is not None:
+            mine = _fitting(mine, nbytes, first=not taken)
+            nbytes -= mine.nbytes
+        if mine.num_rows:
+            batches.append(mine)
+        taken += mine.num_rows
+        behind += batch.num_rows - mine.num_rows
+        if mine.num_rows < batch.num_rows:
+            rows = taken
+    return pa.Table.from_batches(batches, reader.schema), behind
+
+
+def _fitting(batch: pa.RecordBatch, nbytes: int, *, first: bool) -> pa.RecordBatch:
+    """The first rows of a batch within so many bytes, copied if they are not all; with `first` one row at least."""
+    if batch.nbytes <= nbytes:
+        return batch
+    fits = bisect_right(range(1, batch.num_rows + 1), nbytes, key=lambda rows: batch.slice(0, rows).nbytes)
+    return batch.take(pa.array(range(max(fits, int(first))), pa.int64()))
+
 
 Params = Sequence[Any] | Mapping[str, Any] | None
 PUSHED_CHARS_MAX = 16 << 10
@@ -217,7 +296,7 @@ def _rules(
 def _position(engine: Any, text: str) -> str:
     """The position that the constant behind AT means: a token, or a time."""
     try:
-        found = sql_gate.constant(engine, clock_words.fixed(text))
+        found = sql_gate.constant(engine, literals.fixed(text))
     except (engine.Error, Invalid) as error:
         raise Invalid(f"AT ({short(text)}) is neither a time nor a token: {sql_text.plain(error)}") from error
     if isinstance(found, datetime) and found.tzinfo is None:
@@ -248,7 +327,7 @@ def _counted(asked: Statement, cut: Cut, name: str) -> SqlResult | None:
         return None
     scan, figures = cut.plan.scan(name), Figures()
     try:
-        condition = condition_text.parse(clock_words.fixed(where.sql(dialect="duckdb")), scan.table)
+        condition = condition_text.parse(literals.fixed(where.sql(dialect="duckdb")), scan.table)
     except Invalid:
         return None  # DuckDB understands more.
     if isinstance(condition.expression, RowTest):
@@ -321,14 +400,14 @@ def _answered(
 
     try:
         connection.execute("SET TimeZone = 'UTC'")
-        sql_catalog.declare(connection, request.declared)
+        declare(connection, request.declared)
         connection.execute("SET lock_configuration = true")
         for number, (name, rows) in enumerate(tables.items()):
             alias = f"{SYSTEM_PREFIX}lakestore_{number}"
             _register(connection, name, alias, rows)
             if name in request.quoted:
                 database, short = name.split(".")
-                connection.execute(f'CREATE VIEW "{name}" AS FROM {sql_catalog.CATALOG}."{database}"."{short}"')
+                connection.execute(f'CREATE VIEW "{name}" AS FROM {CATALOG}."{database}"."{short}"')
         if query.started is not None:
             query.started(stop)
         found = _executed(connection, text, query.params)
@@ -349,9 +428,9 @@ def _answered(
 def _kept(found: Any, query: Query) -> tuple[pa.Table, int]:
     """The rows of an answer that are kept, and the number of those behind them that were made."""
     if query.kept_rows is not None:
-        return kept_rows.kept(found.to_arrow_reader(_BATCH_ROWS), query.kept_rows, query.kept_bytes)
+        return kept(found.to_arrow_reader(_BATCH_ROWS), query.kept_rows, query.kept_bytes)
     if query.bounds is not None:
-        return kept_rows.first(found.to_arrow_reader(query.bounds.rows), query.bounds.rows), 0
+        return first(found.to_arrow_reader(query.bounds.rows), query.bounds.rows), 0
     return found.to_arrow_table(), 0
 
 
@@ -377,7 +456,7 @@ def _register(connection: Any, name: str, alias: str, rows: Rows) -> None:
     database, short = name.split(".")
     connection.register(alias, rows)
     names = ", ".join('"' + column.replace('"', '""') + '"' for column in rows.columns)
-    schema = f'{sql_catalog.CATALOG}."{database}"'
+    schema = f'{CATALOG}."{database}"'
     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
     connection.execute(f'CREATE VIEW {schema}."{short}" AS SELECT {names} FROM {alias}')  # noqa: S608
 

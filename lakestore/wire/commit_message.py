@@ -13,8 +13,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
+from google.protobuf.descriptor import FieldDescriptor
 
 from lakestore.v1 import lakestore_pb2 as pb
+
+COUNTS: tuple[str, ...] = tuple(
+    field.name for field in pb.ChangeResult.DESCRIPTOR.fields if field.type == FieldDescriptor.TYPE_UINT64
+)
+
 
 ROWS_MIN = 64 << 10
 """Shorter rows stay in the message."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,19 @@ from google.protobuf.message import Message
 
 from lakestore.errors import Invalid
 from lakestore.v1 import lakestore_pb2
+
+_FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
+
+_said = os.environ.get(_FORK_SUPPORT)
+os.environ.setdefault(_FORK_SUPPORT, "false")
+try:
+    import grpc
+finally:
+    if _said is None:
+        del os.environ[_FORK_SUPPORT]
+
+__all__ = ["grpc"]
+
 
 SERVICE = "lakestore.v1.Lakestore"
 

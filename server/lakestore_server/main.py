@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
+import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +20,10 @@ from lakestore.release import RELEASE
 from lakestore_server.access.admission import Admission
 from lakestore_server.access.callers import Access
 from lakestore_server.access.finders import Kind
+from lakestore_server.catalog import foreign_history
+from lakestore_server.catalog.catalog import Catalog
+from lakestore_server.catalog.journal_ledger import JournalLedger
+from lakestore_server.catalog.metadata_store import MetadataStore, local_folder, storage_for
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.named_producers import NamedProducers
@@ -24,35 +31,133 @@ from lakestore_server.commit.recovery import JournalOf
 from lakestore_server.duties.dropped_tables import DroppedTables
 from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.retention import Retention
+from lakestore_server.duties.scrub import VerifyAhead
 from lakestore_server.duties.upkeep import Upkeep
-from lakestore_server.duties.verify_ahead import VerifyAhead
 from lakestore_server.edge import exposure_check
 from lakestore_server.edge.console.routes import Console
 from lakestore_server.edge.grpc import GrpcServer
 from lakestore_server.edge.http import HttpServer, app
 from lakestore_server.files import checkpoint, data_folder, journal, segment, shared_file
 from lakestore_server.files.journal_file import FileJournal
-from lakestore_server.host import allocator, collector, event_log, sandbox
+from lakestore_server.host import allocator, event_log, sandbox
 from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.disk import Disk, RealDisk
-from lakestore_server.host.signals import Signals
 from lakestore_server.host.worker import Worker
-from lakestore_server.iceberg import foreign_history
-from lakestore_server.iceberg.catalog import Catalog
-from lakestore_server.iceberg.journal_ledger import JournalLedger
-from lakestore_server.iceberg.metadata_store import MetadataStore, local_folder, storage_for
 from lakestore_server.index.worker_client import IndexOf, in_process
-from lakestore_server.operate import backup_lake
+from lakestore_server.operate import backup
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.memory import MemoryStatus
 from lakestore_server.operate.metric_sources import Sources
-from lakestore_server.present.messages import Room
-from lakestore_server.present.presented import PresentedTables
-from lakestore_server.present.upkeep import Presenter
-from lakestore_server.present.worker_client import PresenterProcess
 from lakestore_server.read.leases import Leases
 from lakestore_server.service import Service
 from lakestore_server.settings import Settings
+from lakestore_server.snapshots.messages import Room
+from lakestore_server.snapshots.presented import PresentedTables
+from lakestore_server.snapshots.upkeep import Presenter
+from lakestore_server.snapshots.worker_client import PresenterProcess
+
+PAUSE_SECONDS = 0.03
+"""A full collection that takes more of a processor is long."""
+FROZEN_MIN = 100_000
+"""Frozen objects from which on it is worth to wait until they have doubled."""
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """No collection within the block, which makes objects that stay: a start."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class Collector:
+    """Keeps full collections short, from `begin` to `end`."""
+
+    def __init__(self, pause_seconds: float = PAUSE_SECONDS, frozen_min: int = FROZEN_MIN) -> None:
+        self._pause_seconds, self._frozen_min = pause_seconds, frozen_min
+        self._looked_at = 0
+        """Frozen objects when all were looked at last."""
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """Freeze what is there now, and what survives long collections from now on."""
+        gc.collect()
+        gc.freeze()
+        self._looked_at = gc.get_freeze_count()
+        gc.callbacks.append(self._told)
+
+    def end(self) -> None:
+        """Leave the collector as it was; idempotent."""
+        if self._told in gc.callbacks:
+            gc.callbacks.remove(self._told)
+            gc.unfreeze()
+
+    def _told(self, phase: str, about: dict[str, int]) -> None:
+        """Python's word that a collection begins or ends, in the thread in which it is."""
+        if about["generation"] < 2:
+            return
+        if phase == "start":
+            self._began = time.thread_time()
+        elif time.thread_time() - self._began > self._pause_seconds:
+            self._freeze()
+
+    def _freeze(self) -> None:
+        gc.freeze()
+        frozen = gc.get_freeze_count()
+        if frozen > 2 * max(self._looked_at, self._frozen_min):
+            self._looked_at = frozen
+            gc.unfreeze()  # the next full collection, which is a long one, looks at all and freezes what it leaves
+
+
+ENDS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Signals:
+    """Made once, by the main thread."""
+
+    def __init__(self) -> None:
+        self._told: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._numbers, numbers = os.pipe()
+        os.set_blocking(numbers, False)
+        signal.set_wakeup_fd(numbers, warn_on_full_buffer=False)
+        handled = _Ends(self._told)
+        for number in ENDS:
+            signal.signal(number, lambda number, _: handled.came(number))
+        signal.signal(signal.SIGHUP, lambda *_: None)  # it goes through the pipe
+        threading.Thread(target=self._read, name="signals", daemon=True).start()
+
+    def _read(self) -> None:
+        read = _Ends(self._told)
+        while True:
+            numbers = os.read(self._numbers, 4096)
+            if signal.SIGHUP in numbers:
+                self._told.put(signal.SIGHUP)
+            for number in filter(ENDS.__contains__, numbers):
+                read.came(number)
+
+    def wait(self, hung_up: Callable[[], object]) -> None:
+        """Until the server is to end; `hung_up` is called for hang-ups before."""
+        while self._told.get() not in ENDS:
+            hung_up()
+
+
+class _Ends:
+    """The signals to end that came by one way. Takes no lock: handlers run within one another."""
+
+    def __init__(self, told: queue.SimpleQueue[int]) -> None:
+        self._told, self._is_ending = told, False
+
+    def came(self, number: int) -> None:
+        """Tell the first one; end the process at the second."""
+        if self._is_ending:
+            os._exit(128 + number)
+        self._is_ending = True
+        self._told.put(number)
+
 
 log = logging.getLogger("lakestore.server")
 STOP_SECONDS = 2.0
@@ -169,7 +274,7 @@ class Server:
             let_go.callback(self._lock.close)
             let_go.callback(ahead.cancel)
             data_folder.check_whole(settings.data)
-            backup_lake.release(settings.data)
+            backup.release(settings.data)
             data_folder.tighten(settings.data, local_folder(settings.warehouse_uri))
             store = MetadataStore(storage_for(settings.warehouse_uri))
             key = exposure_check.token_key(settings.data) if settings.auth else b""
@@ -292,9 +397,9 @@ def serve(settings: Settings, announce: Callable[[Mapping[str, str]], None]) -> 
     allocator.keep_memory()
     sys.setswitchinterval(SWITCH_SECONDS)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what it asks for is done anyway while the server begins
-    with collector.paused():
+    with paused():
         server = Server(settings, on_fatal=_end_process)
-    collector.Collector().begin()
+    Collector().begin()
     signals = Signals()
     try:
         server.start()

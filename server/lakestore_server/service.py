@@ -14,6 +14,10 @@ from typing import Any, TypedDict, cast
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore.wire.commit_message import Sent
+from lakestore_server.catalog.catalog import Catalog
+from lakestore_server.catalog.dropping import Droppings, Truncations
+from lakestore_server.catalog.tables import Databases, TableVerbs
+from lakestore_server.catalog.tierer_epoch import TiererVerbs
 from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.changes.ranges import change_ranges
 from lakestore_server.changes.reset import reset
@@ -21,33 +25,26 @@ from lakestore_server.changes.stream import Feed, Listener
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.named_producers import NamedProducers
-from lakestore_server.commit.producers import Writes
+from lakestore_server.commit.producers import Writes, WriteStream
+from lakestore_server.commit.published import Pause
 from lakestore_server.commit.registers import RegisterVerbs
-from lakestore_server.commit.wakeups import Pause
-from lakestore_server.commit.write_stream import WriteStream
 from lakestore_server.duties.dropped_tables import DroppedTables
 from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.retention import Retention
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.host.clock import Clock
-from lakestore_server.iceberg.catalog import Catalog
-from lakestore_server.iceberg.databases import Databases
-from lakestore_server.iceberg.dropping import Droppings
-from lakestore_server.iceberg.tables import TableVerbs
-from lakestore_server.iceberg.tierer_epoch import TiererVerbs
-from lakestore_server.iceberg.truncation import Truncations
 from lakestore_server.operate.backup import BackupVerbs
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.reports import Reports
 from lakestore_server.operate.status import StatusReader, StatusVerbs
 from lakestore_server.operate.verify import AuditVerbs
-from lakestore_server.present.presented import PresentedTables
 from lakestore_server.read.completeness import Completeness
 from lakestore_server.read.delete_where import ConditionalDeletes
 from lakestore_server.read.inserted import Inserts
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.lookup import Lookups
 from lakestore_server.read.plan import Plans
+from lakestore_server.snapshots.presented import PresentedTables
 
 
 class Verbs(TypedDict):

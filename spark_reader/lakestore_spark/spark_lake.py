@@ -8,20 +8,381 @@ snapshots reach.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
 
-from pyspark.sql import DataFrame, SparkSession
+import sqlglot
+from pyspark.sql import DataFrame, Row, SparkSession
+from sqlglot import exp
+from sqlglot.errors import ParseError, SqlglotError
 
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid, NotFound
 from lakestore.model.columns import LAKE_COLUMNS, SYSTEM_TYPES
+from lakestore.model.table import Table
 from lakestore.model.times import At, position_text
+from lakestore.model.token import position_of
 from lakestore.union import plan
 from lakestore.v1.lakestore_pb2 import TableRequest
-from lakestore_spark.cached_tables import CachedTables
 from lakestore_spark.cut_tables import CutTable
-from lakestore_spark.descriptions import declared
-from lakestore_spark.statements import Kind, Statement
+from lakestore_spark.types import Edit, Word, edited, hinted, is_cast, pairs, quoted, spark_type, words_of
+
+_ROWS = (exp.From, exp.Join, exp.Subquery)
+"""Parents of a table in the place of rows; a child of another one stands for itself, and is written to."""
+_KEPT_KINDS = ("VIEW", "FUNCTION")
+
+
+class Query:
+    """One statement that reads or writes rows, and the `database.table` names in it; `Invalid` if it is not read."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tree = _parsed(text)
+        found = self.tree.find_all(exp.Table)
+        # The places of names in hints count from the hint's start: they are found by their words.
+        self._tables = [
+            table
+            for table in found
+            if table.db and not table.catalog and len(table.parts) == 2 and not isinstance(table.parent, exp.JoinHint)
+        ]
+
+    @property
+    def names(self) -> list[str]:
+        """Each `database.table` once; names with a catalog, such as `lake.shop.orders`, are Spark's."""
+        return list(dict.fromkeys(_name(table) for table in self._tables))
+
+    def check(self, ours: Collection[str]) -> None:
+        """Refuse a statement that writes to one of our tables, or that would keep a cut for longer than it can be."""
+        tables = [table for table in self._tables if _name(table) in ours]
+        for table in tables:
+            if isinstance(table.parent, exp.LikeProperty):
+                raise Invalid(f"Spark makes no table like {_name(table)}: CREATE TABLE … AS SELECT … LIMIT 0")
+            if not _is_rows(table):
+                raise Invalid(f"table {_name(table)} is not written by SQL: use upsert, append or delete of the client")
+            if table.args.get("version") or table.args.get("when"):
+                raise Invalid(f"table {_name(table)} is read at a time or token by lake.at(…).sql(…), not by AS OF")
+        if tables and self._is_kept():
+            name = _name(tables[0])
+            raise Invalid(
+                f"table {name} at one cut lives for an hour, so no view or function over it is kept: "
+                f"CREATE TEMP VIEW, or name now.{name} and give the statement to spark.sql"
+            )
+
+    def _is_kept(self) -> bool:
+        """Whether the text itself is kept, beyond the session."""
+        if isinstance(self.tree, exp.Alter):
+            return True
+        if not isinstance(self.tree, exp.Create) or self.tree.kind not in _KEPT_KINDS:
+            return False
+        return self.tree.find(exp.TemporaryProperty) is None
+
+    def replaced(self, cuts: Mapping[str, CutTable]) -> str:
+        """The text with each of these names replaced by its table at a cut."""
+        system = self._system_columns()
+        queries = {name: cut.select([*cut.table.selected(None), *system]) for name, cut in cuts.items()}
+        edits = [_table_edit(table, queries) for table in self._tables if _name(table) in cuts]
+        known = {name.lower() for name in cuts}
+        columns = (_column_edit(column, known) for column in self.tree.find_all(exp.Column))
+        edits += [edit for edit in columns if edit is not None]
+        edits += [Edit(start, end, quoted(cuts[name].table.short_name)) for name, start, end in self._hinted(cuts)]
+        return edited(self.text, edits)
+
+    def _hinted(self, ours: Collection[str]) -> Iterator[tuple[str, int, int]]:
+        if self.tree.find(exp.Hint) is not None:
+            yield from ((name, start, end) for name, start, end in hinted(self.text) if name in ours)
+
+    def _system_columns(self) -> list[str]:
+        """The system columns that the text names, which is when they are shown."""
+        words = {identifier.name.lower() for identifier in self.tree.find_all(exp.Identifier)}
+        return [name for name in LAKE_COLUMNS if name in words]
+
+
+def _parsed(text: str) -> exp.Expr:
+    try:
+        trees = [tree for tree in sqlglot.parse(text, dialect="spark") if tree is not None]
+    except ParseError as error:
+        raise Invalid(f"the query cannot be read: {_said(error)}") from error
+    except (SqlglotError, RecursionError) as error:
+        raise Invalid(f"the query cannot be read: {' '.join(str(error).split())}") from error
+    if len(trees) != 1:
+        raise Invalid("lake.sql takes one statement")
+    tree = trees[0]
+    assert isinstance(tree, exp.Expr)
+    return tree
+
+
+def _said(error: ParseError) -> str:
+    """The first thing that is wrong, and where."""
+    found = error.errors[0]
+    description = str(found["description"]).split(" but got <")[0].rstrip(".")
+    return f"{description}, at {found['highlight']!r} in line {found['line']}"
+
+
+def _name(table: exp.Table) -> str:
+    return f"{table.db}.{table.name}"
+
+
+def _is_rows(table: exp.Table) -> bool:
+    """Whether a table stands where rows are read: all others are written to."""
+    parent = table.parent
+    if isinstance(parent, exp.Merge):
+        return table.arg_key == "using"
+    if isinstance(parent, exp.MultitableInserts):
+        return table.arg_key == "source"
+    return isinstance(parent, _ROWS)
+
+
+def _table_edit(table: exp.Table, queries: Mapping[str, str]) -> Edit:
+    """The query in place of the table, with the short name as its alias; an alias of the text's own goes before it."""
+    start, end = _span(table.parts)
+    query, alias = f"({queries[_name(table)]})", f" AS {quoted(table.name)}"
+    if isinstance(table.parent, exp.Merge):
+        return Edit(start, end, query if table.args.get("alias") else query + alias)
+    return Edit(start, end, f"({query}{alias})")
+
+
+def _column_edit(column: exp.Column, names: Collection[str]) -> Edit | None:
+    """The edit that makes `orders.customer` of `shop.orders.customer`; None for a column without a database.
+
+    Spark takes a column by its table's name in any case.
+    """
+    parts = column.parts
+    if len(parts) < 3 or f"{parts[0].name}.{parts[1].name}".lower() not in names:
+        return None
+    return Edit(_span(parts[:1])[0], _span(parts[1:])[0], "")
+
+
+def _span(parts: list[exp.Expr]) -> tuple[int, int]:
+    """(first character, character behind the last) of some parts of a name."""
+    first, last = parts[0].meta, parts[-1].meta
+    return int(first["start"]), int(last["end"]) + 1
+
+
+_TABLE, _COLUMN, _NAMES = ["col_name", "data_type", "comment"], ["info_name", "info_value"], ["col_name"]
+
+
+def declared(found: DataFrame, table: Table) -> DataFrame:
+    """The answer of DESCRIBE or SHOW COLUMNS for a table at a cut, without system columns; others as they are."""
+    if found.columns == _TABLE:
+        rows = list(_described(found.collect(), table))
+    elif found.columns == _COLUMN:
+        rows = list(_one_column(found.collect(), table))
+    elif found.columns == _NAMES:
+        rows = [tuple(row) for row in found.collect() if row[0] not in LAKE_COLUMNS]
+    else:
+        return found
+    return found.sparkSession.createDataFrame(rows, found.schema)
+
+
+def _described(rows: Sequence[Row], table: Table) -> Iterator[tuple[str, ...]]:
+    """The rows, of which the columns come first, up to an empty one."""
+    in_columns = True
+    for name, kind, comment in rows:
+        in_columns &= bool(name)
+        if not in_columns:
+            yield name, kind, comment
+        elif name not in LAKE_COLUMNS:
+            yield name, _declared_type(table, name, kind), comment
+
+
+def _one_column(rows: Sequence[Row], table: Table) -> Iterator[tuple[str, ...]]:
+    said = dict(tuple(row) for row in rows)
+    for name, value in rows:
+        yield name, _declared_type(table, said.get("col_name", ""), value) if name == "data_type" else value
+
+
+def _declared_type(table: Table, name: str, shown: str) -> str:
+    """The type of a column as the table declares it, where Iceberg shows another."""
+    found = next((column for column in table.columns if column.name == name and is_cast(column.type)), None)
+    return spark_type(found.type).simpleString() if found else shown
+
+
+class CachedTables:
+    """The cached tables of one session at the head."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._cuts: dict[str, CutTable] = {}
+
+    def position(self, names: Iterable[str]) -> str:
+        """The newest cut at which one of these tables is cached; empty if none is."""
+        held = [cut for name in names if (cut := self._cuts.get(name)) and self._is_held(name, cut)]
+        return max((cut.token for cut in held), key=lambda token: position_of(token).lsn, default="")
+
+    def kept(self, cuts: Iterable[CutTable]) -> None:
+        """Spark has cached these tables now."""
+        self._cuts |= {cut.table.name: cut for cut in cuts}
+
+    def renew(self, cuts: Iterable[CutTable]) -> None:
+        """Let Spark cache these tables when they are read next."""
+        for cut in cuts:
+            self._spark.sql(f"CACHE LAZY TABLE {cut.name}")
+            self._cuts[cut.table.name] = cut
+
+    def release(self, names: Iterable[str]) -> list[str]:
+        """Let Spark forget these tables; the names of those that it held."""
+        held = [name for name in names if name in self._cuts]
+        for cut in [self._cuts.pop(name) for name in held]:
+            self._spark.sql(f"UNCACHE TABLE IF EXISTS {cut.name}")
+        return held
+
+    def _is_held(self, name: str, cut: CutTable) -> bool:
+        """Whether Spark still holds the table: its cache is cleared by other ways too."""
+        if self._spark.catalog.isCached(cut.name):
+            return True
+        del self._cuts[name]
+        return False
+
+
+_MODES = ("EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL")
+_QUERY_STARTS = ("SELECT", "WITH", "FROM", "VALUES", "(")
+_NAMED = {"DESCRIBE", "DESC", "SHOW", "REFRESH", "UNCACHE", "ANALYZE"}
+"""First words of statements that take a table by its name, wherever it stands in them."""
+_QUERY_FOLLOWS = {"AS", "UNION", "ALL", "DISTINCT", "EXCEPT", "INTERSECT", "MINUS"}
+
+
+class Kind(Enum):
+    """The statements that are more to us than their text."""
+
+    OTHER = auto()
+    DESCRIBE = auto()
+    CACHE = auto()
+    UNCACHE = auto()
+    REFRESH = auto()
+
+
+class _Body(Protocol):
+    """A statement whose names of tables are known."""
+
+    @property
+    def names(self) -> list[str]: ...
+
+    def check(self, ours: Collection[str]) -> None: ...
+
+    def replaced(self, cuts: Mapping[str, CutTable]) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement, which may stand behind `EXPLAIN`."""
+
+    kind: Kind
+    prefix: str
+    """`EXPLAIN FORMATTED `, say; empty without it."""
+    body: _Body
+
+    @staticmethod
+    def of(text: str) -> Statement:
+        """The statement that a text is."""
+        words = words_of(text)
+        inner = _inner(words)
+        if inner:
+            found = Statement.of(text[inner:])
+            return Statement(Kind.OTHER, text[:inner] + found.prefix, found.body)
+        first = words[0].text.upper() if words else ""
+        if first in _NAMED:
+            return Statement(_kind(words), "", _Named(text, words))
+        if first == "CACHE" and _is_bare_cache(words):
+            return Statement(Kind.CACHE, "", _Named(text, words))
+        text = edited(text, [Edit(word.start, word.end, "SELECT * FROM") for word in _table_queries(words)])
+        try:
+            return Statement(Kind.OTHER, "", Query(text))
+        except Invalid as error:
+            return Statement(Kind.OTHER, "", _Unread(text, words_of(text), error))
+
+    @property
+    def names(self) -> list[str]:
+        """Each `database.table` once, those of other systems among them."""
+        return self.body.names
+
+    def check(self, ours: Collection[str]) -> None:
+        """Refuse what these tables of ours are not for, writes above all."""
+        self.body.check(ours)
+
+    def replaced(self, cuts: Mapping[str, CutTable]) -> str:
+        """The text with each of these names replaced by its table at a cut."""
+        return self.prefix + self.body.replaced(cuts)
+
+
+class _Named:
+    """A statement that takes tables by their plain names."""
+
+    def __init__(self, text: str, words: list[Word]) -> None:
+        self._text, self._pairs = text, list(pairs(words))
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(name for name, _, _ in self._pairs))
+
+    def check(self, ours: Collection[str]) -> None:
+        return
+
+    def replaced(self, cuts: Mapping[str, CutTable]) -> str:
+        edits = [Edit(start, end, cuts[name].name) for name, start, end in self._pairs if name in cuts]
+        return edited(self._text, edits)
+
+
+class _Unread(_Named):
+    """A statement that sqlglot does not read; Spark takes it as it is where no name in it is ours."""
+
+    def __init__(self, text: str, words: list[Word], error: Invalid) -> None:
+        super().__init__(text, words)
+        self._error = error
+
+    def check(self, ours: Collection[str]) -> None:
+        for name in self.names:
+            if name in ours:
+                raise Invalid(f"{self._error.message}; name table {name} as now.{name} and give it to spark.sql")
+
+
+def _inner(words: list[Word]) -> int:
+    """The character at which the statement behind a prefix begins; 0 without one."""
+    said = [word.text.upper() for word in words[:3]] + ["", "", ""]
+    if said[0] == "EXPLAIN":
+        skipped = 2 if said[1] in _MODES else 1
+    elif said[0] in ("DESCRIBE", "DESC") and (said[1] == "QUERY" or said[1] in _QUERY_STARTS):
+        skipped = 2 if said[1] == "QUERY" else 1
+    else:
+        return 0
+    return words[skipped].start if len(words) > skipped else 0
+
+
+def _kind(words: list[Word]) -> Kind:
+    first = words[0].text.upper()
+    if first in ("DESCRIBE", "DESC", "SHOW"):
+        return Kind.DESCRIBE
+    return {"UNCACHE": Kind.UNCACHE, "REFRESH": Kind.REFRESH}.get(first, Kind.OTHER)
+
+
+def _is_bare_cache(words: list[Word]) -> bool:
+    """Whether a table is cached by its own name: the name of a query's result has one part."""
+    name = 3 if len(words) > 1 and words[1].text.upper() == "LAZY" else 2
+    return len(words) > name + 1 and words[name + 1].text == "."
+
+
+def _table_queries(words: list[Word]) -> Iterator[Word]:
+    """The words `TABLE` that begin a query."""
+    inserts = bool(words) and words[0].text.upper() == "INSERT"
+    for place, word in enumerate(words):
+        if word.text.upper() != "TABLE" or word.is_own or not _is_name(words, place + 1):
+            continue
+        before = words[place - 1].text.upper() if place else ""
+        behind_target = inserts and (before == ")" or _is_own(words, place - 1))
+        in_parentheses = before == "(" and not _is_own(words, place - 2)
+        if not place or before in _QUERY_FOLLOWS or behind_target or in_parentheses:
+            yield word
+
+
+def _is_name(words: list[Word], place: int) -> bool:
+    return place < len(words) and words[place].is_name
+
+
+def _is_own(words: list[Word], place: int) -> bool:
+    """Whether a word is there, and is none of SQL's."""
+    return place >= 0 and words[place].is_own
+
 
 _RELEASES = (Kind.CACHE, Kind.UNCACHE, Kind.REFRESH)
 

@@ -19,8 +19,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 import lakestore
 from jepsen.system.kafka import KafkaProcess, Topics
-from lakestore.connectors.bridge.formats.protobuf.proto_files import compiled, message
-from lakestore.connectors.bridge.spec import (
+from lakestore.kafka.bridge.decode.protobuf_schema import compiled, message
+from lakestore.kafka.bridge.spec import (
     BridgeSpec,
     ColumnSpec,
     Format,

@@ -24,7 +24,7 @@ from lakestore.wire import piped
 from lakestore.wire.piped import Frame, Kind
 from lakestore_server.access.callers import Caller
 from lakestore_server.access.principals import ANYONE, Proof
-from lakestore_server.edge.console import files, lags, tails
+from lakestore_server.edge.console import routes, tails
 from lakestore_server.edge.console.api import _shown
 from lakestore_server.edge.console.queries import Query
 from lakestore_server.host.supervisor import DutyState
@@ -90,9 +90,9 @@ def test_the_page_is_open_and_everything_it_draws_is_not(served: Served) -> None
 
 
 def test_every_file_of_the_page_is_sent_and_packed() -> None:
-    folder = Path(files.__file__).with_name("static")
+    folder = Path(routes.__file__).with_name("static")
     names = {path.name for path in folder.iterdir() if path.is_file() and path.suffix != ".py"}
-    assert set(files.read()) == names
+    assert set(routes.read()) == names
     packed = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["tool"]["setuptools"][
         "package-data"
     ]["*"]
@@ -388,7 +388,7 @@ def test_curves_of_streams_are_the_viewers_own_the_furthest_behind_and_few(serve
         return {kind: {c["name"]: c["values"][-2:] for c in each["curves"]} for kind, each in found.items()}
 
     own = drawn("etl")
-    assert own["subscription"] == {f"feed {n:02}": [15.0 - n, 16.0 - n] for n in range(lags.SHOWN_MAX)}
+    assert own["subscription"] == {f"feed {n:02}": [15.0 - n, 16.0 - n] for n in range(routes.SHOWN_MAX)}
     assert own["bridge"] == {"bridge/shop": [30.0, 30.0]}
     assert list(drawn("etl", filter="FEED 14")["subscription"]) == ["feed 14"]
     assert drawn("report") == {"subscription": {}, "bridge": {"bridge/web": [9.0, 9.0]}}
@@ -396,7 +396,7 @@ def test_curves_of_streams_are_the_viewers_own_the_furthest_behind_and_few(serve
     everything = drawn("root")
     assert set(everything["bridge"]) == {"etl/bridge/shop", "report/bridge/web"}
     assert "<b>other\u202e</b>" in drawn("root", filter="other")["subscription"]
-    assert len(drawn("root", by="minutes")["subscription"]) == lags.SHOWN_MAX
+    assert len(drawn("root", by="minutes")["subscription"]) == routes.SHOWN_MAX
     for name in [*(f"etl/feed {number:02}" for number in range(15)), "<b>other\u202e</b>"]:
         lake.transport.drop_subscription(pb.DropSubscriptionRequest(subscription=name))
     lake.drop_table("shop.many")

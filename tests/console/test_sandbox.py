@@ -17,15 +17,15 @@ import pyarrow as pa
 import pytest
 
 from lakestore.errors import Denied
-from lakestore.lake import places
-from lakestore.lake.manifest_lists import read_list
+from lakestore.iceberg import places
+from lakestore.iceberg.manifest_lists import read_list
 from lakestore.limits import Limits
 from lakestore.model import file_uri
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import piped
 from lakestore.wire.piped import Frame, Kind
 from lakestore_server.edge.console import queries
-from lakestore_server.edge.console.lake_files import LakeFiles
+from lakestore_server.edge.console.queries import LakeFiles
 from lakestore_server.host import sandbox
 from tests.console.scene import address
 from tests.support.log_tierer import LogTierer

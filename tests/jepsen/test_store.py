@@ -17,8 +17,8 @@ from jepsen import engines
 from jepsen.system import System
 from jepsen.system.http_proxy import WRITES, Trouble, Weather
 from jepsen.system.store import WAREHOUSE, Store
-from lakestore_server.iceberg import metadata_store
-from lakestore_server.iceberg.metadata_store import ObjectStorage
+from lakestore_server.catalog import metadata_store
+from lakestore_server.catalog.metadata_store import ObjectStorage
 
 PLACE = f"{WAREHOUSE}/t/metadata/1.json"
 MANY = 1_001

@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lakestore.lake import places, position_deletes, puffin
-from lakestore.lake.field_ids import FIELD_ID
-from lakestore.lake.manifest_lists import DELETES, Manifest, read_list, write_list
-from lakestore.lake.manifests import (
+from lakestore.iceberg import places, position_deletes, puffin
+from lakestore.iceberg.field_ids import FIELD_ID
+from lakestore.iceberg.manifest_lists import DELETES, Manifest, read_list, write_list
+from lakestore.iceberg.manifests import (
     ADDED,
     DATA,
     EXISTING,
@@ -34,8 +34,8 @@ from lakestore.lake.manifests import (
     heading,
     write_manifest,
 )
-from lakestore.lake.metrics import metrics
-from lakestore.lake.partitions import groups
+from lakestore.iceberg.transforms import groups
+from lakestore.iceberg.values import metrics
 from tests.support.manifests import read_manifest
 from tests.support.seeds import seeded
 

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 import lakestore as ls
 from lakestore.spark import SparkLake
 from lakestore.union.verify import verify
-from lakestore_server.iceberg.commits import TableChange
-from lakestore_server.iceberg.contents import Name
+from lakestore_server.catalog.commits import TableChange
+from lakestore_server.catalog.contents import Name
 from lakestore_server.main import Server
 from lakestore_tiering import Tierer
 from tests.lake.test_types_lake import check, plain, some_rows

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from lakestore_tiering.compact import SMALL_FILES_MIN, due, foreign
 from lakestore_tiering.iceberg_java import LakeDelete, LakeFile
-from lakestore_tiering.rewrite_groups import SMALL_FILES_MIN, due, foreign
 
 TARGET = 1_000
 

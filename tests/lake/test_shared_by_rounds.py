@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakestore.errors import NotFound, Unavailable
-from lakestore_tiering import compact, expire, flush, orphans
+from lakestore_tiering import compact, flush, orphans
 from lakestore_tiering.compact import Fork
 from lakestore_tiering.round import Round, StopAsked, TableMemory
 
@@ -143,7 +143,7 @@ def stop_on_entry(tools: Round, monkeypatch: pytest.MonkeyPatch) -> None:
 
 BY_NAME: dict[str, Step] = {
     "sweep": lambda tools: tools.sweep_once(SCAN.table),
-    "expire": lambda tools: expire.expire(tools, TABLE),
+    "expire": lambda tools: orphans.expire(tools, TABLE),
     "orphans": lambda tools: orphans.remove(tools, TABLE),
     "land": lambda tools: compact.land(tools, FORK),
     "failed": lambda tools: tools.standing(TABLE),

@@ -11,11 +11,11 @@ from py4j.protocol import MEMORY_COMMAND_NAME
 from pyspark.sql import SparkSession
 
 import lakestore as ls
-from lakestore.lake.row_search import Bounds
+from lakestore.iceberg.row_search import Bounds
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
 from lakestore_tiering import Tierer, snapshot_files
-from lakestore_tiering.expire import expire
 from lakestore_tiering.iceberg_java import Iceberg, LakeDelete, LakeFile
+from lakestore_tiering.orphans import expire
 from tests.lake.tiering_tables import NAME, SCHEMA, in_lake, in_table, items, keys
 
 pytestmark = pytest.mark.spark

@@ -8,7 +8,7 @@ import pytest
 from lakestore.errors import Invalid
 from lakestore.model.table import define
 from lakestore_spark.cut_tables import CutTable
-from lakestore_spark.statements import Kind, Statement
+from lakestore_spark.spark_lake import Kind, Statement
 from lakestore_spark.types import shown
 
 ORDERS = define("shop.orders", pa.schema([("id", pa.int64()), ("Amount", pa.int64()), ("note", pa.string())]))

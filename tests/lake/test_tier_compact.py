@@ -15,7 +15,7 @@ from lakestore import limits
 from lakestore.spark import SparkLake, session
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
-from lakestore_tiering import Tierer, compact, expire, rewrite_groups
+from lakestore_tiering import Tierer, compact, orphans
 from tests.lake.tiering_tables import NAME, create, data_files, in_lake, in_table, items, keys, refs
 from tests.support.late_clock import LateClock
 from tests.support.spark import SPARK_CONF
@@ -54,12 +54,12 @@ def test_rows_that_die_during_a_compaction_stay_dead(lake: ls.Lake, spark: Spark
 def test_log_tables_are_compacted(lake: ls.Lake, spark: SparkSession) -> None:
     table = create(lake, keyed=False)
     with Tierer(lake, spark) as tierer:
-        for step in range(rewrite_groups.SMALL_FILES_MIN):
+        for step in range(compact.SMALL_FILES_MIN):
             table.append(items(range(step * 10, step * 10 + 10)))
             (outcome,) = tierer.run_once()
         assert outcome.compacted is not None
         assert in_lake(spark) == in_table(table)
-        assert data_files(spark) < rewrite_groups.SMALL_FILES_MIN
+        assert data_files(spark) < compact.SMALL_FILES_MIN
 
 
 def test_foreign_compaction_is_adopted(lake: ls.Lake, spark: SparkSession) -> None:
@@ -89,7 +89,7 @@ def test_everything_expires_between_every_two_steps(lake: ls.Lake, spark: SparkS
                 f"CALL lake.system.expire_snapshots(table => '{NAME}', retain_last => 1, "
                 "older_than => TIMESTAMP '2100-01-01 00:00:00')"
             ).collect()
-        expire.expire(tierer.tools, table.definition, keep_last=1, keep_seconds=-1_000.0)
+        orphans.expire(tierer.tools, table.definition, keep_last=1, keep_seconds=-1_000.0)
 
     with Tierer(lake, spark, crash=expire_all) as tierer:
         for step in range(3):
@@ -115,11 +115,11 @@ def test_expiry_leaves_what_a_reader_holds(tmp_path: Path) -> None:
                 table.upsert(items(range(step, step + 10), "new"))
                 tierer.run_once(compaction=True)
             known = table.definition
-            assert expire.expire(tierer.tools, known, keep_last=1, keep_seconds=0.0) > 0
+            assert orphans.expire(tierer.tools, known, keep_last=1, keep_seconds=0.0) > 0
             assert sorted(tuple(row) for row in held.collect()) == expected
         clock.advance(limits.DEFAULT.present_lease_seconds + 60)
         with Tierer(lake, spark) as tierer:
             tierer.acquire()
-            assert expire.expire(tierer.tools, known, keep_last=1, keep_seconds=0.0) == 1
+            assert orphans.expire(tierer.tools, known, keep_last=1, keep_seconds=0.0) == 1
             assert in_lake(spark) == in_table(table)
     server.close()

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from lakestore.errors import Corrupt
-from lakestore.lake.offset_cache import OffsetCache
-from lakestore.lake.puffin import vector
-from lakestore.lake.row_search import Bounds, by_bucket
-from lakestore.rows.offsets import OffsetSet
+from lakestore.iceberg.offset_cache import OffsetCache
+from lakestore.iceberg.puffin import vector
+from lakestore.iceberg.row_search import Bounds, by_bucket
+from lakestore.rows.ranges import OffsetSet
 from lakestore_tiering.iceberg_java import LakeFile
 from lakestore_tiering.record import Record
 

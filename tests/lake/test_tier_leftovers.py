@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import lakestore as ls
 from lakestore.union.verify import verify
-from lakestore_tiering import Tierer, compact, expire, orphans
+from lakestore_tiering import Tierer, compact, orphans
 from tests.lake.test_tier_crash import Died, at
 from tests.lake.tiering_tables import NAME, create, in_lake, in_table, items, refs
 
@@ -58,7 +58,7 @@ def test_leftovers_go(lake: ls.Lake, spark: SparkSession, tmp_path: Path) -> Non
         assert refs(spark) == {"main", "lakestore-tier"}
 
         definition = table.definition
-        expire.expire(second.tools, definition, keep_last=1, keep_seconds=0.0)
+        orphans.expire(second.tools, definition, keep_last=1, keep_seconds=0.0)
         data = next(folder.rglob("data"))
         (data / "killed.parquet").write_text("never named")
         (data / ".killed.parquet.crc").write_text("its checksum")

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakestore as ls
-from lakestore_tiering import Tierer, compact, expire, orphans
+from lakestore_tiering import Tierer, compact, orphans
 from tests.lake.tiering_tables import NAME, SCHEMA, in_lake, in_table, items
 
 pytestmark = pytest.mark.spark
@@ -48,7 +48,7 @@ def test_swapped_names(lake: ls.Lake, spark: SparkSession, tmp_path: Path) -> No
             orphans.remove(tools, before, keep_seconds=-1.0)
         tools.known.clear()
         with pytest.raises(ls.NotFound, match="another table has its name now"):
-            expire.expire(tools, before, keep_last=1, keep_seconds=-1.0)
+            orphans.expire(tools, before, keep_last=1, keep_seconds=-1.0)
         with pytest.raises(ls.NotFound, match="another table has its name now"):
             compact.land(tools, forks[0])  # type: ignore[arg-type]
         with pytest.raises(ls.NotFound, match="another table has its name now"):

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import lakestore as ls
 from lakestore.spark import attach, session
 from lakestore_server.main import Server
-from lakestore_tiering import Tierer, rewrite_groups
+from lakestore_tiering import Tierer, compact
 from tests.lake.tiering_tables import NAME, SCHEMA, data_files, in_lake, in_table, items, keys
 
 pytestmark = pytest.mark.spark
@@ -33,7 +33,7 @@ def test_service_keeps_up_and_compacts_beside(lake: ls.Lake, spark: SparkSession
         time.sleep(3)
         stop.set()
         running.join()
-    assert points.count("after-commit") >= rewrite_groups.SMALL_FILES_MIN // 2
+    assert points.count("after-commit") >= compact.SMALL_FILES_MIN // 2
     assert "compact-landed" in points
     with Tierer(lake, spark) as tierer:
         tierer.run_once(compaction=False)

@@ -23,7 +23,7 @@ from lakestore_server.operate.metrics import text as metrics_text
 from lakestore_tiering import iceberg_java, service
 from lakestore_tiering.compact import Fork
 from lakestore_tiering.round import Round
-from lakestore_tiering.troubles import RETRY_SECONDS, RETRY_SECONDS_MAX, SERVER_SECONDS_MAX
+from lakestore_tiering.service import RETRY_SECONDS, RETRY_SECONDS_MAX, SERVER_SECONDS_MAX
 from tests.support.served import Served
 from tests.support.waiting import until
 
@@ -104,7 +104,7 @@ def test_tries_become_rare_but_go_on(rounds: Rounds) -> None:
 
 
 def test_once_does_the_others_and_says_both(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestore_tiering.expire.expire", lambda *_: 0)
+    monkeypatch.setattr("lakestore_tiering.orphans.expire", lambda *_: 0)
     rounds.errors[BAD] = lambda: ls.Corrupt("a file")
     with pytest.raises(ls.Corrupt, match="a file"):
         rounds.tierer.run_once(compaction=False)
@@ -114,7 +114,7 @@ def test_once_does_the_others_and_says_both(rounds: Rounds, monkeypatch: pytest.
 @pytest.mark.parametrize("once", [True, False])
 def test_rounds_of_several_tables_run_side_by_side(rounds: Rounds, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
     """Each round waits for the other one's."""
-    monkeypatch.setattr("lakestore_tiering.expire.expire", lambda *_: 0)
+    monkeypatch.setattr("lakestore_tiering.orphans.expire", lambda *_: 0)
     both = threading.Barrier(2)
 
     def flush(*_: object) -> None:
@@ -130,7 +130,7 @@ def test_rounds_of_several_tables_run_side_by_side(rounds: Rounds, monkeypatch: 
 
 @pytest.mark.parametrize("once", [True, False])
 def test_rounds_have_the_callers_deadline(rounds: Rounds, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
-    monkeypatch.setattr("lakestore_tiering.expire.expire", lambda *_: 0)
+    monkeypatch.setattr("lakestore_tiering.orphans.expire", lambda *_: 0)
     seen: list[bool] = []
     monkeypatch.setattr(service, "flush", lambda *_: seen.append(has_deadline()))
     with rounds.served.lake.within(60.0):
@@ -170,7 +170,7 @@ def test_a_round_that_waits_for_spark_begins_nothing_after_the_word_to_stop(
     monkeypatch.setattr(service, "flush", lambda *_: None)
     rounds.tierer._round(rounds.tierer._tables()[0])
     assert not forked, "a compaction could take hours"
-    monkeypatch.setattr("lakestore_tiering.expire.expire", lambda *_: 0)
+    monkeypatch.setattr("lakestore_tiering.orphans.expire", lambda *_: 0)
     monkeypatch.setattr(service, "flush", flush)
     rounds.tierer.run_once(compaction=False)
     assert begun == [BAD, GOOD], "a round that is asked for by name is done"

@@ -29,8 +29,8 @@ import lakestore as ls
 from jepsen.system.jvm import SHORT_LIVED
 from lakestore.union import plan
 from lakestore.union.verify import verify
-from lakestore_server.iceberg.contents import Name
-from lakestore_server.iceberg.gate import PIN_PREFIX
+from lakestore_server.catalog.contents import Name
+from lakestore_server.catalog.gate import PIN_PREFIX
 from lakestore_server.main import Server
 from tests.support.seeds import seeded
 from tests.support.waiting import until

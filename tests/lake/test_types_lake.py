@@ -13,7 +13,7 @@ from pyspark.sql.types import StructField, StructType
 
 import lakestore as ls
 from lakestore.spark import SparkLake
-from lakestore.union.lake_columns import recast
+from lakestore.union.lake_snapshot import recast
 from lakestore.union.verify import verify
 from lakestore_server.main import Server
 from lakestore_spark.types import schema_for_spark, spark_schema

@@ -15,8 +15,8 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 import lakestore as ls
-from lakestore.lake import places
-from lakestore.lake.manifest_lists import read_list
+from lakestore.iceberg import places
+from lakestore.iceberg.manifest_lists import read_list
 from lakestore.limits import Limits
 from lakestore.spark import session
 from lakestore.union.verify import verify

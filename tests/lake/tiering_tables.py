@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import lakestore as ls
-from lakestore_server.iceberg.gate import PIN_PREFIX
+from lakestore_server.catalog.gate import PIN_PREFIX
 
 NAME = "shop.items"
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])

@@ -12,7 +12,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from lakestore.client.row_marks import Marks, marked
+from lakestore.client.writer import Marks, marked
 from lakestore.model.table import Table
 from lakestore.model.types import arrow_type
 from tests.model.merging import AS_OF, KEPT, Key, Merged, Row

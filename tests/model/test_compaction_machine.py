@@ -22,8 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from lakestore.errors import LakestoreError, PositionExpired
 from lakestore.evolution import AddColumn
 from lakestore.model.token import position_of
-from lakestore_server.duties import compaction
-from lakestore_server.duties.compaction import Base
+from lakestore_server.segments import compaction
+from lakestore_server.segments.compaction import Base
 from tests.model.harness import IN_PLACE, SCHEMAS, Harness
 from tests.model.model import Change, Field, Model, Row
 

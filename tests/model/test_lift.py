@@ -11,7 +11,7 @@ import pytest
 import lakestore as ls
 from lakestore.errors import LakestoreError, Unavailable
 from lakestore.limits import Limits
-from lakestore_server.duties.index_merge import IndexMerger
+from lakestore_server.duties.index_rebuild import IndexMerger
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.worker import Worker
 from lakestore_server.index import lift, lmdb_keys

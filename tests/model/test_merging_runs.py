@@ -11,7 +11,7 @@ import pytest
 
 from lakestore.errors import LakestoreError, Unavailable
 from lakestore.limits import Limits
-from lakestore_server.duties.index_merge import IndexMerger
+from lakestore_server.duties.index_rebuild import IndexMerger
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.index.run_file import NamedRuns
 from tests.model.harness import Harness

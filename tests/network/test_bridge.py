@@ -16,14 +16,14 @@ import pytest
 
 import lakestore as ls
 from jepsen.system.kafka import KafkaProcess, Topics
-from lakestore.connectors.bridge.formats.json.json_records import JsonDecoder
-from lakestore.connectors.bridge.lane.bridge import Bridge
-from lakestore.connectors.bridge.lane.positions import Accepted
-from lakestore.connectors.bridge.outcome import Mapped
-from lakestore.connectors.bridge.pipeline import Pipeline
-from lakestore.connectors.bridge.records import Records
-from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
 from lakestore.errors import Conflict, Exhausted, Fenced, Invalid, LakestoreError, NotFound
+from lakestore.kafka.bridge.bridge import Bridge
+from lakestore.kafka.bridge.decode.json_records import JsonDecoder
+from lakestore.kafka.bridge.outcome import Mapped
+from lakestore.kafka.bridge.pipeline import Pipeline
+from lakestore.kafka.bridge.positions import Accepted
+from lakestore.kafka.bridge.records import Records
+from lakestore.kafka.bridge.spec import BatchBounds, BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
@@ -153,7 +153,7 @@ def test_a_restored_server_has_the_records_again_though_no_new_one_comes(
     tmp_path: Path, kafka: KafkaProcess, topics: Topics, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An idle bridge sends no commit by which it would learn of the restore; then retention passes a restored one."""
-    monkeypatch.setattr("lakestore.connectors.bridge.lane.stages.IDLE_SECONDS", 0.1)
+    monkeypatch.setattr("lakestore.kafka.bridge.consumer.IDLE_SECONDS", 0.1)
     topics.make(topic, 2)
     spec, stop = _spec(kafka, topic), threading.Event()
     with World(tmp_path) as world:
@@ -388,7 +388,7 @@ def test_members_come_and_go_and_each_record_comes_once(
 def test_a_second_bridge_of_the_name_in_another_group_is_told(
     lake: ls.Lake, kafka: KafkaProcess, topics: Topics, topic: str, events: ls.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakestore.connectors.bridge.lane.lane.SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr("lakestore.kafka.bridge.consumer.SETTLE_SECONDS", 0.1)
     topics.make(topic)
     spec = _spec(kafka, topic)
     other = replace(spec, sources={"": replace(spec.sources[""], group="another")})

@@ -15,8 +15,8 @@ import pytest
 import lakestore as ls
 from jepsen.system.kafka import KafkaProcess, Topics
 from jepsen.system.server import free_port
-from lakestore.connectors.bridge.lane.bridge import Bridge
-from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
+from lakestore.kafka.bridge.bridge import Bridge
+from lakestore.kafka.bridge.spec import BatchBounds, BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
 from tests.support.bridge_process import BridgeProcess
 from tests.support.process import ServerProcess
 from tests.support.seeds import seeded, serial

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lakestore.connectors.bridge.formats.avro.avro_records import AvroRecords
-from lakestore.connectors.bridge.formats.protobuf.protobuf_records import ProtobufRecords
-from lakestore.connectors.bridge.schemas.registry import Registry
-from lakestore.connectors.bridge.spec import RegistrySpec, SchemaSpec
 from lakestore.errors import NotFound
+from lakestore.kafka.bridge.decode.avro_records import AvroRecords
+from lakestore.kafka.bridge.decode.protobuf_records import ProtobufRecords
+from lakestore.kafka.bridge.decode.registry import Registry
+from lakestore.kafka.bridge.spec import RegistrySpec, SchemaSpec
 from tests.support.avro_cases import Json, records, written
 from tests.support.registry import RegistryProcess
 

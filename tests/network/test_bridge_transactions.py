@@ -16,9 +16,9 @@ import pytest
 
 import lakestore as ls
 from jepsen.system.kafka import KafkaProcess, Topics
-from lakestore.connectors.bridge.lane.bridge import Bridge
-from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
 from lakestore.errors import Invalid, NotFound
+from lakestore.kafka.bridge.bridge import Bridge
+from lakestore.kafka.bridge.spec import BatchBounds, BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
 from lakestore_server.main import Server
 from tests.support.bridge_process import BridgeProcess
 from tests.support.debezium_events import event

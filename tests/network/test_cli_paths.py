@@ -17,7 +17,7 @@ import pytest
 
 from lakestore.cli.main import run_command
 from lakestore.cli.row_files import Output
-from lakestore.loading.skipped import SkippedFile
+from lakestore.loading.load import SkippedFile
 from tests.support.commands import leaves
 from tests.support.served import Served
 

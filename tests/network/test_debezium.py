@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import lakestore as ls
-from lakestore.connectors.bridge.lane.bridge import Bridge
+from lakestore.kafka.bridge.bridge import Bridge
 from tests.support.debezium_shop import COLUMN_STEPS, DDL
 from tests.support.debezium_source import DebeziumSource
 

@@ -18,9 +18,9 @@ import pytest
 
 import lakestore as ls
 from jepsen.system.server import free_port
-from lakestore.connectors.bridge.lane.bridge import Bridge
-from lakestore.connectors.bridge.spec import BridgeSpec
 from lakestore.errors import Invalid, NotFound
+from lakestore.kafka.bridge.bridge import Bridge
+from lakestore.kafka.bridge.spec import BridgeSpec
 from tests.support.bridge_process import BridgeProcess
 from tests.support.debezium_source import DebeziumSource
 from tests.support.process import ServerProcess

@@ -10,11 +10,9 @@ import pytest
 
 import lakestore as ls
 from jepsen.system.server import free_port
-from lakestore.connectors.bridge.config import spec_file
-from lakestore.connectors.bridge.lane.bridge import Bridge
-from lakestore.connectors.bridge.lane.metrics import served
-from lakestore.demo.kafka import STEP_CHANGED, STEP_NEW, Kafka
-from lakestore.demo.payments import ADDRESS_VARIABLE, BRIDGE_FILE, LETTERS, PAYMENTS
+from lakestore.kafka.bridge import spec_file
+from lakestore.kafka.bridge.bridge import Bridge, served
+from lakestore_demo.kafka import ADDRESS_VARIABLE, BRIDGE_FILE, LETTERS, PAYMENTS, STEP_CHANGED, STEP_NEW, Kafka
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -17,10 +17,9 @@ import lakestore as ls
 from jepsen.system.kafka import KafkaProcess
 from jepsen.system.server import free_port
 from jepsen.topics import NotAnswered, read_committed
-from lakestore.connectors.events import Encoder
-from lakestore.connectors.kafka import SinkPosition, Transactions
-from lakestore.connectors.kafka_sink import KafkaSink
 from lakestore.errors import Fenced, Invalid, LakestoreError, Unavailable
+from lakestore.kafka.events import Encoder
+from lakestore.kafka.sink import KafkaSink, SinkPosition, Transactions
 from tests.support.proxied_kafka import ProxiedKafka
 from tests.support.seeds import serial
 from tests.support.waiting import until
@@ -376,7 +375,7 @@ def test_what_cannot_work_is_one_sentence(lake: ls.Lake, kafka: KafkaProcess, or
 def test_a_broker_that_is_not_there_is_named(
     lake: ls.Lake, orders: Any, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakestore.connectors.kafka.CALL_SECONDS", 0.5)
+    monkeypatch.setattr("lakestore.kafka.sink.CALL_SECONDS", 0.5)
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(Unavailable, match=f"Kafka at {address} does not answer"):
         KafkaSink(lake, ["shop.orders"], bootstrap=address, topic=topic).run(until="now")

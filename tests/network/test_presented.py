@@ -24,7 +24,7 @@ from lakestore.client.lake import Lake
 from lakestore.limits import Limits
 from lakestore_server.edge.presented_rest import verbs
 from lakestore_server.host.clock import RealClock
-from lakestore_server.present.folders import Folders
+from lakestore_server.snapshots.warehouse import Folders
 from tests.support.clickhouse import ClickHouseProcess
 from tests.support.engines import DuckDb, Sums, polars, pyiceberg
 from tests.support.log_tierer import LogTierer

@@ -16,7 +16,7 @@ from lakestore.errors import Denied, Exhausted
 from lakestore.limits import Limits
 from lakestore.model.token import LogPosition, position_of
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.edge.http_shares import THREADS, HttpShares
+from lakestore_server.edge.http_gate import THREADS, HttpShares
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from tests.support.rights import token_of, write_auth

@@ -18,12 +18,12 @@ import pytest
 import lakestore as ls
 from jepsen.system.proxy import Proxy
 from lakestore import aio
-from lakestore.client import small_calls
+from lakestore.client import grpc as client_grpc
 from lakestore.errors import Denied, Internal, Invalid, NotAuthenticated, NotFound, Stopped, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc
 from lakestore_server.access.admission import RpcCall
-from lakestore_server.edge import rpc_talk
+from lakestore_server.edge import grpc as server_grpc
 from lakestore_server.host.permits import Permits
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
@@ -116,7 +116,7 @@ def test_a_call_that_waits_holds_up_no_other_one(server: Server, lake: ls.Lake) 
 def test_so_many_calls_of_a_stream_are_under_way(
     server: Server, lake: ls.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rpc_talk, "CALLS_MAX", 3)
+    monkeypatch.setattr(client_grpc, "CALLS_MAX", 3)
     table = lake.table("s.t")
     table.lookup([{"id": 1}])
     with ThreadPoolExecutor(8) as pool:
@@ -179,7 +179,7 @@ def test_a_call_ends_in_time_and_its_late_reply_is_nobodys(server: Server, lake:
 def test_a_quiet_stream_ends_and_leaves_no_thread(
     server: Server, lake: ls.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(small_calls, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(server_grpc, "IDLE_SECONDS", 0.05)
     table = lake.table("s.t")
     for _ in range(2):
         assert len(table.lookup([{"id": 1}])) == 1

@@ -22,7 +22,7 @@ from tests.support.process import ServerProcess
 ROWS = 60_000
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("n", pa.int64())])
 PACE = (
-    "import lakestore.loading.chunks as c, lakestore.loading.texts as t, lakestore.loading.columnar as p\n"
+    "import lakestore.loading.reading as c, lakestore.loading.texts as t, lakestore.loading.columnar as p\n"
     "c.CHUNK_ROWS = t.CHUNK_ROWS = p.CHUNK_ROWS = 2_000\nt.BLOCK_BYTES = 100_000\n"
     "from lakestore.cli.main import main\nmain()"
 )

@@ -334,7 +334,7 @@ def test_what_does_not_fit_fails_no_checkpoint_and_memory_may_be_there_later(
 
     move_log_start(served.engine, NAME)
     with monkeypatch.context() as patch:
-        patch.setattr("lakestore_server.duties.compaction.left_of", failing)
+        patch.setattr("lakestore_server.segments.compaction.left_of", failing)
         served.checkpoint()
     assert served.server.upkeep.checkpointer.figures.failed == 0
     compact(served.server)

@@ -24,7 +24,7 @@ import lakestore as ls
 from jepsen.system.kafka import KafkaProcess
 from jepsen.system.server import free_port
 from jepsen.topics import read_committed
-from lakestore.connectors.events import Encoder
+from lakestore.kafka.events import Encoder
 from tests.support import seeds
 from tests.support.process import ServerProcess
 from tests.support.waiting import until

@@ -24,7 +24,7 @@ from lakestore.evolution import (
 )
 from lakestore.model.table import Table
 from lakestore.union.verify import verify
-from lakestore_server.iceberg.gate import PIN_PREFIX
+from lakestore_server.catalog.gate import PIN_PREFIX
 from lakestore_server.main import Server
 from lakestore_tiering import Tierer, compact
 from tests.lake.evolving import EVENTS, ITEMS, Evolving, Row, alter, shown, tuples

@@ -21,11 +21,11 @@ from lakestore.limits import Limits
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
-from lakestore_server.duties import expiry, expiry_bounds
-from lakestore_server.duties.expiry_bounds import ExpiryBounds
+from lakestore_server.duties import expiry
+from lakestore_server.duties.expiry import ExpiryBounds
 from lakestore_server.host import worker
 from lakestore_server.operate.metrics import text as metrics_text
-from lakestore_server.read import exact_deletes, live_offsets
+from lakestore_server.read import exact_deletes, plan
 from lakestore_server.state.view import TableState
 from tests.support.log_start import compact, move_log_start
 from tests.support.served import DAY, START_US, Served
@@ -147,14 +147,14 @@ def test_only_what_is_due_or_new_is_read_again(served: Served, monkeypatch: pyte
     made(served, buckets=1)
     put(served, *((i, moment(served, i - HOUR)) for i in range(5)))
     looked: list[int] = []
-    lookup = live_offsets.of_keys
+    lookup = plan.of_keys
 
     def watched(engine: Engine, name: str, encode: Callable[[Any], Any], **said: Any) -> Any:
         found = lookup(engine, name, encode, **said)
         looked.append(len(found[1]))
         return found
 
-    monkeypatch.setattr(live_offsets, "of_keys", watched)
+    monkeypatch.setattr(plan, "of_keys", watched)
     for _ in range(3):
         served.server.expiry.run_once()
     assert looked == [1]
@@ -426,28 +426,26 @@ def test_bounds_find_every_block_that_may_have_something_due(rows: list[tuple[in
         at += count
         limit = data.draw(st.integers(-6, 6))
         left = [row for row in rows[:at] if row[1] > limit]
-        due_blocks = {offset // expiry_bounds.BLOCK_ROWS for offset, time in rows[:at] if time <= limit}
-        for first, last in expiry_bounds.runs(part.until(limit), 3):
+        due_blocks = {offset // expiry.BLOCK_ROWS for offset, time in rows[:at] if time <= limit}
+        for first, last in expiry.runs(part.until(limit), 3):
             assert last - first < 3
             due_blocks -= set(range(first, last + 1))
-            part.settle(
-                first, last, *columns_of([r for r in left if first <= r[0] // expiry_bounds.BLOCK_ROWS <= last])
-            )
+            part.settle(first, last, *columns_of([r for r in left if first <= r[0] // expiry.BLOCK_ROWS <= last]))
         rows[:at], at = left, len(left)
         assert not due_blocks
         assert part.next == min((time for _, time in left), default=None) or part.next is not None
         assert not len(part.until(limit))
 
 
-def columns_of(rows: list[tuple[int, int]]) -> tuple[expiry_bounds.Ints, expiry_bounds.Ints]:
+def columns_of(rows: list[tuple[int, int]]) -> tuple[expiry.Ints, expiry.Ints]:
     table = np.array(rows, dtype=np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 
 
 def test_blocks_whose_rows_are_gone_are_forgotten(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry_bounds, "BLOCK_ROWS", 2)
     monkeypatch.setattr(expiry, "BLOCK_ROWS", 2)
-    monkeypatch.setattr(expiry_bounds, "SPARE_BLOCKS", 2)
+    monkeypatch.setattr(expiry, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(expiry, "SPARE_BLOCKS", 2)
     made(served, buckets=1)
     for _ in range(20):
         put(served, *((i, moment(served)) for i in range(2)))

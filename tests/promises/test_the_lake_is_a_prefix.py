@@ -24,13 +24,12 @@ from lakestore.spark import SparkLake
 from lakestore.union.plan import TableScan
 from lakestore.union.verify import verify
 from lakestore_server.main import Server
-from lakestore_tiering import Tierer, expire, hot_rows
+from lakestore_tiering import Tierer, hot_rows, orphans
 from lakestore_tiering.flush import flush
 from lakestore_tiering.hot_rows import Hot
 from lakestore_tiering.iceberg_java import TIER_TAG, Iceberg, java_errors, record_of
-from lakestore_tiering.lake_names import lake_name
 from lakestore_tiering.record import Record
-from lakestore_tiering.round import COMPACT, STAGE
+from lakestore_tiering.round import COMPACT, STAGE, lake_name
 from tests.support.seeds import seeded
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -209,7 +208,7 @@ class Rounds:
             raise error
         self.did["expiry refused: held"] += 1
         definition = self.model.lake.table(self.table).definition
-        expire.expire(self.tierer.tools, definition, keep_last=1, keep_seconds=-1.0)
+        orphans.expire(self.tierer.tools, definition, keep_last=1, keep_seconds=-1.0)
 
     def iceberg(self, table: str) -> Iceberg:
         """The lake table."""

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from jepsen.anomaly import Anomaly
 from lakestore_server.files import checkpoint, journal_file
 from lakestore_server.host.crash_points import CrashPoint
-from lakestore_server.index import expected
+from lakestore_server.index import key_index
 from lakestore_server.index.entry import Ints
 from lakestore_server.index.keys import IndexKeys
 from lakestore_server.index.overlay import Overlay
@@ -131,5 +131,5 @@ def scarce(world: World) -> Iterator[None]:
                 raise MemoryError
             super().put(keys, values)
 
-    with patch.object(expected, "Overlay", Layer):
+    with patch.object(key_index, "Overlay", Layer):
         yield

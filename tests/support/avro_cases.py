@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge.records import Records
+from lakestore.kafka.bridge.records import Records
 
 Json = Any
 

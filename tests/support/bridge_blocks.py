@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from lakestore.connectors.bridge.outcome import Decoded, Mapped
-from lakestore.connectors.bridge.records import Headers, Records
+from lakestore.kafka.bridge.outcome import Decoded, Mapped
+from lakestore.kafka.bridge.records import Headers, Records
 
 FIRST_OFFSET, FIRST_MS = 100, 1_700_000_000_000
 

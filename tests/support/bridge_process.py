@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Self
 
 import lakestore as ls
-from lakestore.connectors.bridge.lane.bridge import Bridge
-from lakestore.connectors.bridge.spec import BridgeSpec
+from lakestore.kafka.bridge.bridge import Bridge
+from lakestore.kafka.bridge.spec import BridgeSpec
 
 
 class BridgeProcess:

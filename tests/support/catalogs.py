@@ -14,13 +14,13 @@ from lakestore.model import file_uri
 from lakestore.model.table import Table, define
 from lakestore_server.access.callers import Access, Caller
 from lakestore_server.access.principals import ANYONE, Proof
+from lakestore_server.catalog.catalog import Catalog
+from lakestore_server.catalog.commits import TableChange
+from lakestore_server.catalog.contents import Name
+from lakestore_server.catalog.metadata_store import LocalStorage, MetadataStore, StoredMetadata
+from lakestore_server.catalog.schemas import Json
 from lakestore_server.edge.catalog_request import CALLER
 from lakestore_server.host.clock import RealClock
-from lakestore_server.iceberg.catalog import Catalog
-from lakestore_server.iceberg.commits import TableChange
-from lakestore_server.iceberg.contents import Name
-from lakestore_server.iceberg.metadata_store import LocalStorage, MetadataStore, StoredMetadata
-from lakestore_server.iceberg.schemas import Json
 from lakestore_server.state.catalog_change import CatalogChange, SetNamespace
 from tests.support.memory_ledger import MemoryLedger
 

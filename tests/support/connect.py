@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from jepsen.system.jvm import SHORT_LIVED
-from lakestore.demo.ivy import fetch
-from lakestore.demo.processes import Process, free_ports
 from lakestore.java import java
+from lakestore_demo.ivy import fetch
+from lakestore_demo.processes import Process, free_ports
 from tests.support.postgres import DATABASE, USER, Postgres
 
 VERSION = "4.3.0-debezium-3.6.1"

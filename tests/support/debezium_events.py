@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakestore.connectors.bridge.records import Headers, Records
+from lakestore.kafka.bridge.records import Headers, Records
 
 Pair = tuple[Any, Any]
 

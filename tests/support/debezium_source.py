@@ -16,7 +16,7 @@ import pytest
 
 import lakestore as ls
 from jepsen.system.kafka import KafkaProcess
-from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, SourceSpec, TableSpec, TopicSpec
+from lakestore.kafka.bridge.spec import BatchBounds, BridgeSpec, SourceSpec, TableSpec, TopicSpec
 from tests.support.connect import Connect
 from tests.support.debezium_shop import KINDS, STRING_INTERVAL, Kind, Shop, differences, passed, told_differences
 from tests.support.postgres import MISSING, Postgres, programs

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from lakestore.demo.ivy import fetch
-from lakestore.demo.processes import free_ports
 from lakestore.java import java
+from lakestore_demo.ivy import fetch
+from lakestore_demo.processes import free_ports
 from tests.support.java_source import compiled
 
 SERVER_VERSION, CLIENT_VERSION = "0.9.1-incubating", "1.0.0"

@@ -26,10 +26,10 @@ ORDER: dict[str, int] = {
     "lakestore.model": 1,
     "lakestore.wire": 1,
     "lakestore.rows": 3,
-    "lakestore.lake": 4,
+    "lakestore.iceberg": 4,
     "lakestore.union": 5,
     "lakestore.client": 6,
-    "lakestore.connectors": 7,
+    "lakestore.kafka": 7,
     "lakestore.loading": 8,
     f"{SERVER}.host": 11,
     f"{SERVER}.arrays": 11,
@@ -52,7 +52,7 @@ ORDER: dict[str, int] = {
     "lakestore_tiering": 25,
     "pyspark_lakestore": 25,
     "lakestore.face": 26,
-    "lakestore.demo": 27,
+    "lakestore_demo": 27,
     "lakestore.cli": 28,
 }
 """Room to its floor: a room imports only rooms of lower floors. `lakestore.face` is the package's public front."""
@@ -67,7 +67,7 @@ PARTS = {
 }
 """Modules that count as a room's in which they do not lie: limits, settings and steps are values of the model."""
 
-BRIDGE = "lakestore.connectors.bridge"
+BRIDGE = "lakestore.kafka.bridge"
 BRIDGE_FLOORS: tuple[tuple[str, ...], ...] = (
     ("spec", "records", "outcome", "paths", "unread_fields"),
     ("dead_letters",),

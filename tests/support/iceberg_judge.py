@@ -15,10 +15,10 @@ import orjson
 import pyspark
 
 from jepsen.system.jvm import SHORT_LIVED
-from lakestore.demo.ivy import fetch
 from lakestore.java import java
-from lakestore_server.iceberg.metadata_store import MetadataStore, StoredMetadata
-from lakestore_server.iceberg.schemas import Json
+from lakestore_demo.ivy import fetch
+from lakestore_server.catalog.metadata_store import MetadataStore, StoredMetadata
+from lakestore_server.catalog.schemas import Json
 from lakestore_spark.session import RUNTIME
 from tests.support.java_source import compiled
 

@@ -9,8 +9,8 @@ import zlib
 from pathlib import Path
 
 from jepsen.system.jvm import SHORT_LIVED
-from lakestore.demo.ivy import fetch
 from lakestore.java import java
+from lakestore_demo.ivy import fetch
 
 COMPILER = "3.40.0"
 COMPILE_SECONDS = 120.0

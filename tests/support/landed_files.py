@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import lakestore
-from lakestore.lake.manifests import File
+from lakestore.iceberg.manifests import File
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, LAKE_TIMESTAMP
 from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved

@@ -10,12 +10,11 @@ import pyarrow as pa
 import lakestore as ls
 from lakestore.errors import Invalid
 from lakestore.loading.changes import Changes
-from lakestore.loading.chunks import Chunk
 from lakestore.loading.files import source_of
-from lakestore.loading.formats import chunks_of
+from lakestore.loading.json_blocks import chunks_of
 from lakestore.loading.load import Load
 from lakestore.loading.progress import Place
-from lakestore.loading.reading import Options, Wanted
+from lakestore.loading.reading import Chunk, Options, Wanted
 from lakestore.model.table import Table, define
 
 

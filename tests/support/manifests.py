@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lakestore.lake.manifest_entries import Entries
-from lakestore.lake.manifest_lists import Manifest
-from lakestore.lake.manifests import Entry
+from lakestore.iceberg.manifest_entries import Entries
+from lakestore.iceberg.manifest_lists import Manifest
+from lakestore.iceberg.manifests import Entry
 
 
 def read_manifest(data: bytes, manifest: Manifest) -> list[Entry]:

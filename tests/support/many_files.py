@@ -17,15 +17,15 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakestore.lake import places, puffin
-from lakestore.lake.manifest_lists import DELETES, Manifest, read_list, write_list
-from lakestore.lake.manifests import ADDED, DATA, EXISTING, POSITION_DELETES, Entry, File, described, write_manifest
-from lakestore.lake.metrics import Metrics
-from lakestore.lake.position_deletes import PATH_ID
+from lakestore.iceberg import places, puffin
+from lakestore.iceberg.manifest_lists import DELETES, Manifest, read_list, write_list
+from lakestore.iceberg.manifests import ADDED, DATA, EXISTING, POSITION_DELETES, Entry, File, described, write_manifest
+from lakestore.iceberg.position_deletes import PATH_ID
+from lakestore.iceberg.values import Metrics
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
 from lakestore.model.table import Table
 from lakestore.union.plan import TableScan
-from lakestore_server.iceberg.our_tables import first_metadata
+from lakestore_server.catalog.our_tables import first_metadata
 
 Json = Mapping[str, Any]
 CREATED_MS = 1_700_000_000_000

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from lakestore.demo.processes import free_ports
+from lakestore_demo.processes import free_ports
 
 USER, DATABASE = "postgres", "shop"
 START_SECONDS, SQL_SECONDS = 60.0, 300.0

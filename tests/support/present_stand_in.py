@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from lakestore.errors import Unavailable
-from lakestore_server.iceberg.locations import plain
-from lakestore_server.present.messages import Present, Presented
-from lakestore_server.present.worker_client import Fetch
+from lakestore_server.catalog.locations import plain
+from lakestore_server.snapshots.messages import Present, Presented
+from lakestore_server.snapshots.worker_client import Fetch
 
 FILE_BYTES = 1_000
 

@@ -14,20 +14,20 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.table import StaticTable
 
-from lakestore.lake import places
-from lakestore.lake.manifest_lists import Manifest, read_list, write_list
-from lakestore.lake.manifests import ADDED, DATA, EQUALITY_DELETES, Entry, described, write_manifest
+from lakestore.iceberg import places
+from lakestore.iceberg.manifest_lists import Manifest, read_list, write_list
+from lakestore.iceberg.manifests import ADDED, DATA, EQUALITY_DELETES, Entry, described, write_manifest
 from lakestore.model import file_uri
 from lakestore.model.table import Table
 from lakestore.rows import ipc
 from lakestore.union import plan
 from lakestore.union.plan import TableScan
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.iceberg.our_tables import first_metadata, schema_of
-from lakestore_server.present.hot_files import write_files
-from lakestore_server.present.messages import Base, Present, Presented
-from lakestore_server.present.presenter import Presenter
-from lakestore_server.present.shape import Shape
+from lakestore_server.catalog.our_tables import first_metadata, schema_of
+from lakestore_server.snapshots.hot_files import write_files
+from lakestore_server.snapshots.messages import Base, Present, Presented
+from lakestore_server.snapshots.presenter import Presenter
+from lakestore_server.snapshots.shape import Shape
 from tests.support.manifests import read_manifest
 from tests.support.served import Served
 

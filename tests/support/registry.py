@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from jepsen.system.server import free_port
-from lakestore.demo.ivy import fetch
 from lakestore.java import java
+from lakestore_demo.ivy import fetch
 
 VERSION = "2.6.13.Final"
 START_SECONDS = 60.0

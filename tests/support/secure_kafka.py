@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from jepsen.system.kafka import KafkaProcess
 from jepsen.system.server import free_port
-from lakestore.demo.broker import START_SECONDS
+from lakestore_demo.broker import START_SECONDS
 from tests.support.certificates import Authority
 
 USERS = {"reader": "reader-secret", "nobody": "nobody-secret"}

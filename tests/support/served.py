@@ -17,8 +17,8 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.disk import AppendFile, Disk
 from lakestore_server.main import Server
-from lakestore_server.present.upkeep import Presenter
 from lakestore_server.settings import Settings
+from lakestore_server.snapshots.upkeep import Presenter
 from lakestore_server.state.catalog_change import CatalogChange, Pointer, SetPointer, TierRecord
 from lakestore_server.state.view import TableState
 from tests.support.waiting import until

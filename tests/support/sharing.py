@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from lakestore.client.changes import ChangeBatch
-from lakestore.client.shared_position import Share
+from lakestore.client.changes import ChangeBatch, Share
 from lakestore.model.token import Place, stream_position
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batches import Shape

@@ -21,7 +21,7 @@ from trino.dbapi import connect
 
 from jepsen.system.jvm import SHORT_LIVED
 from jepsen.system.server import free_port
-from lakestore.demo.ivy import fetch
+from lakestore_demo.ivy import fetch
 
 VERSION = "476"
 JAVA = "25.0.2.1"

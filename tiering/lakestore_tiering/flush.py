@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from lakestore.errors import Conflict, Corrupt, LakestoreError, NotFound
-from lakestore.lake.offset_cache import OffsetCache
-from lakestore.lake.offset_index import DeadRows
-from lakestore.lake.row_search import by_bucket
+from lakestore.iceberg.offset_cache import DeadRows, OffsetCache
+from lakestore.iceberg.row_search import by_bucket
 from lakestore.model.columns import LAKE_COLUMNS
 from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
-from lakestore.rows.offsets import Offsets
+from lakestore.rows.ranges import Offsets
 from lakestore.union.plan import ReadPlan, TableScan
 from lakestore_tiering import small_rows, snapshot_files
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors, java_list, record_of

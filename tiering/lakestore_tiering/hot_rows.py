@@ -8,11 +8,16 @@ rows under the same schema.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -26,7 +31,56 @@ from lakestore.union import plan
 from lakestore.union.plan import Split, TableScan
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_spark.types import for_spark, schema_for_spark, spark_schema
-from lakestore_tiering.spool import Spool
+
+BYTES_MAX = 4 << 30
+
+
+class Spool:
+    """A temporary folder of Parquet files, gone with the process. Thread-safe."""
+
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._folder = Path(tempfile.mkdtemp(prefix="lakestore-hot-"))
+        self._lock = threading.Lock()
+        self._held: dict[str, list[Path]] = {}
+        self._count = 0
+        self._bytes = 0
+        self._finalizer = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another read may be written."""
+        return self._bytes < self._bytes_max
+
+    def write(self, lease: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Path | None:
+        """One file of these rows; None when there are none."""
+        rows: Iterator[pa.RecordBatch] = (batch for batch in batches if batch.num_rows)
+        first = next(rows, None)
+        if first is None:
+            return None
+        with self._lock:
+            self._count += 1
+            path = self._folder / f"{self._count}.parquet"
+            self._held.setdefault(lease, []).append(path)
+        options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+        with pq.ParquetWriter(path, schema, **options) as writer:
+            for batch in (first, *rows):
+                writer.write_batch(batch)
+        with self._lock:
+            self._bytes += path.stat().st_size
+        return path
+
+    def forget(self, lease: str) -> None:
+        """Remove the files of a read that is over."""
+        with self._lock:
+            for path in self._held.pop(lease, []):
+                self._bytes -= path.stat().st_size
+                path.unlink()
+
+    def close(self) -> None:
+        """Remove everything. Again is harmless."""
+        self._finalizer()
+
 
 SOURCE = "lakestore_hot"
 DRIVER_ROWS_MAX = 500_000

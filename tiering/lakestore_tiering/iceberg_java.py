@@ -16,8 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, Unavailable
-from lakestore.lake.row_search import Bounds
-from lakestore.lake.values import Value
+from lakestore.iceberg.row_search import Bounds
+from lakestore.iceberg.values import Value
 from lakestore_tiering.record import KEYS, Record
 
 COMMIT_ATTEMPTS = 4

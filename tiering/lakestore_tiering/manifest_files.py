@@ -11,9 +11,9 @@ from typing import Any
 
 import orjson
 
-from lakestore.lake.manifest_lists import DELETES, write_list
-from lakestore.lake.manifests import ADDED, Entry, File, described, write_manifest
-from lakestore.lake.values import Json
+from lakestore.iceberg.manifest_lists import DELETES, write_list
+from lakestore.iceberg.manifests import ADDED, Entry, File, described, write_manifest
+from lakestore.iceberg.values import Json
 from lakestore_tiering.iceberg_java import Iceberg
 
 _SNAPSHOT, _FORMAT = 1, 2

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from lakestore.errors import Corrupt
-from lakestore.lake import places, position_deletes
-from lakestore.lake.manifest_lists import DELETES
-from lakestore.lake.manifests import POSITION_DELETES, File
-from lakestore.lake.metrics import Metrics
-from lakestore.lake.offset_index import DeadRows, read_columns
-from lakestore.lake.position_deletes import PATH_ID, POSITION_ID
-from lakestore.lake.puffin import Positions, vector
+from lakestore.iceberg import places, position_deletes
+from lakestore.iceberg.manifest_lists import DELETES
+from lakestore.iceberg.manifests import POSITION_DELETES, File
+from lakestore.iceberg.offset_cache import DeadRows, read_columns
+from lakestore.iceberg.position_deletes import PATH_ID, POSITION_ID
+from lakestore.iceberg.puffin import Positions, vector
+from lakestore.iceberg.values import Metrics
 from lakestore_tiering import manifest_files
 from lakestore_tiering.iceberg_java import Iceberg, LakeFile, java_map
 

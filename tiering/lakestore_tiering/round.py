@@ -11,16 +11,29 @@ from pyspark.sql import SparkSession
 
 from lakestore.client.transport import Transport
 from lakestore.errors import Conflict, LakestoreError, NotFound, Unavailable
-from lakestore.lake.offset_cache import OffsetCache
+from lakestore.iceberg.offset_cache import OffsetCache
+from lakestore.model.names import VERSION_MARK
 from lakestore.model.table import Table
 from lakestore.union import plan
 from lakestore.union.plan import ReadPlan, TableScan
 from lakestore_spark.leases import LEASE_SECONDS, SessionLeases
+from lakestore_spark.session import LAKE
+from lakestore_spark.types import quoted
 from lakestore_tiering.hot_rows import Hot
 from lakestore_tiering.iceberg_java import Iceberg, java_errors
-from lakestore_tiering.lake_names import lake_name, version_name
 from lakestore_tiering.live_files import LiveFiles
 from lakestore_tiering.record import Record
+
+
+def lake_name(table: Table) -> str:
+    """The lake table's name in Spark SQL."""
+    return f"{LAKE}.{quoted(table.namespace)}.{quoted(table.short_name)}"
+
+
+def version_name(table: Table) -> str:
+    """The name under which the catalog gives the lake table with this schema version, before main has it."""
+    return f"{LAKE}.{quoted(table.namespace)}.{quoted(f'{table.short_name}{VERSION_MARK}{table.schema_id}')}"
+
 
 STANDING_ATTEMPTS = 5
 _VERSIONS_SINCE = 2

@@ -12,12 +12,12 @@ import uuid
 
 import pyarrow as pa
 
-from lakestore.lake import data_files, partitions
-from lakestore.lake.manifests import DATA, File
-from lakestore.lake.values import Json
+from lakestore.iceberg import data_files, transforms
+from lakestore.iceberg.manifests import DATA, File
+from lakestore.iceberg.values import Json
 from lakestore.model.columns import LAKE_COLUMNS
 from lakestore.union import plan
-from lakestore.union.lake_columns import recast
+from lakestore.union.lake_snapshot import recast
 from lakestore.union.plan import ReadPlan, TableScan
 from lakestore_tiering import manifest_files
 from lakestore_tiering.hot_rows import fetch
@@ -40,7 +40,7 @@ def write(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan) -> list[L
     rows = _rows(tools, cut, scan, data_files.arrow_schema(schema))
     if rows is None:
         return None
-    groups = partitions.groups(rows, spec, schema) if rows.num_rows else []
+    groups = transforms.groups(rows, spec, schema) if rows.num_rows else []
     if len(groups) > PARTITIONS_MAX:
         return None
     locations = lake.table.locationProvider()

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from lakestore.errors import Corrupt
-from lakestore.lake import places
-from lakestore.lake.avro import Container
-from lakestore.lake.delete_index import DeleteIndex, only_path
-from lakestore.lake.manifest_entries import Entries
-from lakestore.lake.manifest_lists import DELETES, Manifest, read_list
-from lakestore.lake.manifests import DELETED, POSITION_DELETES, File, damage, entry_names
+from lakestore.iceberg import places
+from lakestore.iceberg.avro import Container
+from lakestore.iceberg.delete_index import DeleteIndex, only_path
+from lakestore.iceberg.manifest_entries import Entries
+from lakestore.iceberg.manifest_lists import DELETES, Manifest, read_list
+from lakestore.iceberg.manifests import DELETED, POSITION_DELETES, File, damage, entry_names
 from lakestore_tiering.iceberg_java import Iceberg, LakeDelete, LakeFile, Lazy
 
 Key = tuple[str, int]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
 from lakestore.rows.computed import kinds
-from lakestore.rows.computed.value import Datum, Value, made
+from lakestore.rows.computed.kinds import Datum, Value, made
 
 _DIGITS_MAX, _WIDEST = 38, 76
 _CHECKED = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked}

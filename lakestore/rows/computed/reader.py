@@ -6,7 +6,7 @@ from typing import Protocol
 
 from sqlglot import exp
 
-from lakestore.rows.computed.value import Value
+from lakestore.rows.computed.kinds import Value
 from lakestore.rows.literals import short
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from lakestore.errors import Exhausted, Invalid
 from lakestore.rows.computed import kinds
-from lakestore.rows.computed.value import Datum, Value, made
+from lakestore.rows.computed.kinds import Datum, Value, made
 
 Mask = npt.NDArray[np.bool_]
 _SPACES = " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"

@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
 from lakestore.rows.computed import kinds
-from lakestore.rows.computed.kinds import DAY_US, DURATION, INTERVAL
-from lakestore.rows.computed.value import Datum, Value, constant, made
+from lakestore.rows.computed.kinds import DAY_US, DURATION, INTERVAL, Datum, Value, constant, made
 
 _UNITS = {
     "year": 12,

@@ -16,11 +16,11 @@ from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.table import Table
 from lakestore.model.token import LogPosition, Place, Token
 from lakestore.rows.ipc import encode
-from lakestore.rows.offsets import OffsetSet
+from lakestore.rows.ranges import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batch_cache import OF_CONSUMER_BYTES, EncodedBatch, StreamRun
 from lakestore_server.changes.filter import Condition, RowCondition, filtered
-from lakestore_server.commit import row_limit
+from lakestore_server.commit import request
 from lakestore_server.read.rows import (
     ReadOptions,
     Rows,
@@ -71,7 +71,7 @@ def message(
     made.rows, made.snapshot, made.goes_on = encode(batch.schema, [batch]), snapshot, goes_on
     encoded = EncodedBatch.of(made)
     if len(encoded.data) + OF_CONSUMER_BYTES > bytes_max:
-        raise row_limit.unsendable(batch, table, bytes_max)
+        raise request.unsendable(batch, table, bytes_max)
     return encoded
 
 

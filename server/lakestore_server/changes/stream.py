@@ -20,12 +20,11 @@ from lakestore_server.changes.batch_cache import BatchCache, EncodedBatch, Strea
 from lakestore_server.changes.batches import progress, run
 from lakestore_server.changes.shared import positions
 from lakestore_server.changes.shared.stream import MemberStream
-from lakestore_server.changes.snapshot import SnapshotReader
-from lakestore_server.changes.snapshot_lease import SnapshotLease, take
+from lakestore_server.changes.snapshot import SnapshotLease, SnapshotReader, take
 from lakestore_server.changes.start import StreamOptions, check_reach, first_view, snapshot_start
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.wakeups import EVERY, Bell, Pause, waited
+from lakestore_server.commit.published import EVERY, Bell, Pause, waited
 from lakestore_server.host.clock import Clock
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.rows import DeadCache

@@ -6,27 +6,33 @@ table are numbered at once; where rows are merged, change after change, each one
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from lakestore.errors import Internal, LakestoreError
 from lakestore.limits import Limits
 from lakestore.model.table import Table
-from lakestore_server.commit.draft import Draft, TableDraft
+from lakestore.wire import errors
+from lakestore_server.commit.draft import ABSENT, Assigned, Draft, GroupTooLarge, RequestRefused, TableDraft, assign
+from lakestore_server.commit.flight import Underway
 from lakestore_server.commit.merge.current_rows import runs
+from lakestore_server.commit.merge.engines import MergedChanges
 from lakestore_server.commit.merge.kept import refusal
-from lakestore_server.commit.merge.merged_change import MergedChanges
-from lakestore_server.commit.numbering import ABSENT, Assigned, assign
 from lakestore_server.commit.request import Change, Request
 from lakestore_server.commit.work import IndexEntries
+from lakestore_server.files.journal import encode
 from lakestore_server.host.stages import stage
 from lakestore_server.index.collisions import Entries, FoundKeys
 from lakestore_server.index.entry import live
 from lakestore_server.index.key_index import Index
 from lakestore_server.state.chunk import DELETE
 from lakestore_server.state.commit_record import Answer, ChangeResult, CommitRecord, ProducerCommit, RegistersMove
+from lakestore_server.state.journal import Buffer
+from lakestore_server.state.state import State
 from lakestore_server.state.table_versions import stored_schema
 from lakestore_server.state.view import View
 
@@ -156,3 +162,46 @@ def _replace_by(table: TableDraft, change: Change, found: FoundKeys, rows: Assig
     table.draft.results[id(change)] = table.counted(rows.change, not_found=missing)
     if len(keys):
         table.draft.entries.append((keys, entries.values))
+
+
+log = logging.getLogger("lakestore.engine")
+
+
+class Unmade(Exception):
+    """A group that became no commit."""
+
+    def __init__(self, error: LakestoreError, *, is_of_one: bool) -> None:
+        super().__init__(error.message)
+        self.error, self.is_of_one = error, is_of_one
+        """Whether the error may be one request's, and others of the group do without."""
+
+
+class GaveWay(Exception):
+    """A group that waits again: a stage of its making was where others went before."""
+
+
+def defect(error: Exception, what: str, count: int) -> Internal:
+    """The error of an exception that nobody foresaw."""
+    log.error("%s %d not made, nothing of that is written", what, count, exc_info=error)
+    return errors.defect(error, "no")
+
+
+def made(
+    group: Sequence[Request], state: State, index: Index, record: CommitRecord, limits: Limits
+) -> tuple[Underway, Sequence[Buffer]]:
+    """The commit that these requests are, and its bytes; or `RequestRefused`, `Unmade` or `GaveWay`."""
+    try:
+        commit = build(group, state.view, index, record, limits)
+        stage()
+        view, encoded = state.view_after(commit.record), encode(commit.record)
+    except (RequestRefused, GaveWay):
+        raise
+    except GroupTooLarge as large:
+        raise Unmade(large.error, is_of_one=True) from large
+    except LakestoreError as error:
+        raise Unmade(error, is_of_one=False) from error
+    except Exception as error:  # whatever one request does to the code, others of its group go on
+        raise Unmade(defect(error, "requests:", len(group)), is_of_one=True) from error
+    queued = [request.queued for request in group]
+    answers = [(request.answer, answer) for request, answer in zip(group, commit.answers, strict=True)]
+    return Underway(commit.record, view, commit.entries, queued, answers), encoded

@@ -17,13 +17,12 @@ from functools import partial
 from lakestore.errors import Exhausted, LakestoreError, Stopped, Unavailable
 from lakestore.limits import Limits
 from lakestore.model.table import Table
+from lakestore_server.commit.build import GaveWay, Unmade, defect, made
 from lakestore_server.commit.draft import RequestRefused
 from lakestore_server.commit.flight import Flight, Underway
-from lakestore_server.commit.making import GaveWay, Unmade, defect, made
 from lakestore_server.commit.moves import repeated
-from lakestore_server.commit.pace import JournalSize, Pace
 from lakestore_server.commit.parts import PartStore
-from lakestore_server.commit.precedence import Precedence
+from lakestore_server.commit.precedence import JournalSize, Pace, Precedence
 from lakestore_server.commit.published import Published, Totals
 from lakestore_server.commit.queue import CommitQueue
 from lakestore_server.commit.recovery import Opened

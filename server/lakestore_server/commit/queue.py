@@ -17,8 +17,7 @@ from functools import partial
 
 from lakestore.errors import Exhausted
 from lakestore.limits import Limits
-from lakestore_server.commit.pace import Pace
-from lakestore_server.commit.precedence import Precedence
+from lakestore_server.commit.precedence import Pace, Precedence
 from lakestore_server.commit.request import Change, Request
 from lakestore_server.commit.work import Work
 

@@ -11,12 +11,15 @@ order, which keeps a folder recoverable when the power is lost between any two o
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from lakestore.errors import Corrupt, NewerFormat
 from lakestore.limits import DEFAULT, Limits
+from lakestore.model.table import Table
 from lakestore_server.files import checkpoint, data_folder, journal_file
 from lakestore_server.files.checkpoint import Checkpoint
 from lakestore_server.files.journal import decode, nbytes_of, raw_of
@@ -24,16 +27,64 @@ from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host import versions as formats
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.index import replay
+from lakestore_server.index.collisions import Entries, replayed
 from lakestore_server.index.entry import ServedTables, table_prefix
 from lakestore_server.index.key_index import Index
-from lakestore_server.index.replay import KeyedRows
+from lakestore_server.index.keys import NumberKeys, encoded
 from lakestore_server.index.run import Run
 from lakestore_server.index.run_file import NamedRuns
 from lakestore_server.index.worker_client import IndexOf, in_process
+from lakestore_server.state.chunk import CHANGE, DELETE
+from lakestore_server.state.commit_record import RowsPart
 from lakestore_server.state.journal import Entry, Journal, LocalJournal
 from lakestore_server.state.state import State
 from lakestore_server.state.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRows:
+    """Rows of a primary-key table in one commit of the journal."""
+
+    lsn: int
+    table: Table
+    """The version that the rows are in."""
+    part: RowsPart
+
+    def entries(self) -> Entries:
+        """The index entries that the commit made."""
+        part, table = self.part, self.table
+        columns = [part.batch.column(name) for name in table.primary_key]
+        offsets = np.arange(part.start, part.end, dtype=np.int64)
+        deletes = part.batch.column(CHANGE).to_numpy() == DELETE
+        keys = encoded(columns, table_prefix(table.number))
+        remembers = table.merge.engine == "versioned"
+        return replayed(keys, offsets, deletes, part.bucket, part.slots, remembers=remembers)
+
+
+def load(index: Index, rows: Iterable[KeyedRows], live: Mapping[bytes, int], *, checkpoint_lsn: int, lsn: int) -> None:
+    """Put the journal's rows over runs and LMDB, or have the index rebuilt beside serving.
+
+    `lsn` is the newest commit; `live` has the live rows of each table as of the index's entries. An entry of keys of
+    bytes that is held stays: a rebuild may have given a key another slot than the frame says.
+    """
+    if index.ready and index.lsn < 0 and lsn == 0:
+        index.finish_rebuild(0, {})
+    elif index.ready and not checkpoint_lsn <= index.lsn <= max(index.lsn, index.entries_lsn) <= lsn:
+        what = (
+            "there is no whole one, as after a restore or a damaged block"
+            if index.lsn < 0
+            else f"it stands at {index.lsn}, the checkpoint at {checkpoint_lsn}"
+        )
+        index.found_problem(what, damaged=False)
+    index.compare(live)
+    if not index.ready:
+        return
+    held_lsn = index.held_lsn
+    for part in rows:
+        entries = part.entries()
+        if part.lsn > held_lsn or isinstance(entries.keys, NumberKeys):  # the same entries again do no harm
+            with index.lock:
+                index.put(entries.keys, entries.values)
 
 
 @dataclass(slots=True)
@@ -89,7 +140,7 @@ def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, index
                 live = _live_rows(state.view)
         formats.sign(disk, folder)
         disk.reach(CrashPoint.RECOVERY_REPLAYED)
-        replay.load(index, keyed, live, checkpoint_lsn=held.lsn, lsn=state.view.lsn)
+        load(index, keyed, live, checkpoint_lsn=held.lsn, lsn=state.view.lsn)
         journal.roll(state.view.lsn + 1)
         data_folder.remove_unnamed(disk, folder, held.segment_names())
         index.replayed(held.runs, served_tables(state.view, state.next_number))

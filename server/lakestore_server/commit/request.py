@@ -10,24 +10,27 @@ turn on the loop too, so that the retry of a commit from before an alteration ge
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakestore.errors import Conflict, Corrupt, Invalid, NotFound
 from lakestore.limits import DEFAULT, WIDEST, Limits
+from lakestore.model import typed, types
+from lakestore.model.columns import AS_OF, KEEP_PREFIX, SYSTEM_TYPES
 from lakestore.model.projection import Projection, check_present, renamed
 from lakestore.model.table import Table
 from lakestore.rows import bitmaps, ipc, keys
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.commit import row_limit, row_marks
+from lakestore_server.arrays import flat_batch
 from lakestore_server.commit.moves import NONE, Moves
-from lakestore_server.commit.row_marks import NO_MARKS, RowMarks
-from lakestore_server.files.block_crcs import extended
+from lakestore_server.files.segment import extended
 from lakestore_server.host.permits import Claim
 from lakestore_server.host.stages import stage
 from lakestore_server.index.entry import table_prefix
@@ -39,6 +42,198 @@ from lakestore_server.state.journal import RowsMessage
 from lakestore_server.state.producers import is_drawn
 from lakestore_server.state.table_versions import Versions
 from lakestore_server.state.view import View
+
+_RESERVE = 64
+"""One part in so many of a message is left for what later versions of the table add to its rows."""
+_MESSAGE_BYTES, _FIELD_BYTES = 4 << 10, 512
+"""Bytes of a message's token, names and frames, and of each field inside its rows: buffers and their padding."""
+
+
+def row_bytes_max(table: Table, message_bytes: int) -> int:
+    """The bytes that the values of one row may take."""
+    schema = table.read_schema([*table.selected(None), *SYSTEM_TYPES])
+    fields = len(schema) + sum(types.nested_count(column.type) for column in table.columns)
+    around = _MESSAGE_BYTES + int(schema.serialize().size) + _FIELD_BYTES * fields
+    return max(message_bytes - message_bytes // _RESERVE - around, 0)
+
+
+def check(batch: pa.RecordBatch, table: Table, message_bytes: int, *, merged: bool = False) -> None:
+    """`Invalid` if a row of the batch, as it was sent or after a merge, could never be sent."""
+    if batch.nbytes <= message_bytes // 4:
+        return
+    most = row_bytes_max(table, message_bytes)
+    if batch.nbytes <= most:
+        return
+    sizes = flat_batch.of_rows(batch, np.arange(batch.num_rows))
+    row = int(np.argmax(sizes))
+    if sizes[row] > most:
+        what = f"the merged row {key_of(batch, row, table)}" if merged else f"row {row}"
+        raise Invalid(
+            f"table {table.name}: {what} takes {sizes[row]} bytes, and no message could hold it: a row of this table"
+            f" has at most {most} under limits.message_bytes={message_bytes}; make it smaller, or raise the limit"
+        )
+
+
+def unsendable(
+    batch: pa.RecordBatch, table: Table, message_bytes: int, place: tuple[int, int] | None = None
+) -> Invalid:
+    """The error of a batch with a stored row that no message holds; `place` is its bucket and offset, if not in it."""
+    row = int(np.argmax(flat_batch.of_rows(batch, np.arange(batch.num_rows))))
+    if place is None and {"__bucket", "__offset"} <= set(batch.schema.names):
+        place = batch.column("__bucket")[row].as_py(), batch.column("__offset")[row].as_py()
+    where = f" (bucket {place[0]}, offset {place[1]})" if place else ""
+    return Invalid(
+        f"table {table.name}: the row {key_of(batch, row, table)}{where} is larger than a message of {message_bytes}"
+        " bytes: read without its large columns (columns=), delete it by its key and start behind it, or raise"
+        " limits.message_bytes"
+    )
+
+
+def key_of(batch: pa.RecordBatch, row: int, table: Table) -> str:
+    """A row's key for an error, as far as the batch has it."""
+    names = [name for name in table.primary_key if name in batch.schema.names]
+    return ", ".join(f"{name}={typed.shown(batch.column(name)[row].as_py())}" for name in names) or str(row)
+
+
+Flags = npt.NDArray[np.bool_]
+NEVER = (1 << 63) - 1
+"""The time of a row that carries none: nothing is committed as late."""
+_KEEPING = ("upsert", "versioned")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Columns that the same rows keep."""
+
+    columns: tuple[int, ...]
+    """Their ids."""
+    rows: Flags
+    """Whether each row keeps them."""
+
+
+@dataclass(frozen=True)
+class RowMarks:
+    """The marks of a change's rows."""
+
+    kept: tuple[Kept, ...] = ()
+    as_of: Ints | None = None
+    """In microseconds, or `NEVER`."""
+    sent: Ints | None = None
+    """The number of each row in its message; None: they are as they were sent. Known where something is kept."""
+
+    @cached_property
+    def columns(self) -> frozenset[int]:
+        """Ids of all columns that rows keep."""
+        return frozenset(number for kept in self.kept for number in kept.columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of them all."""
+        times = 0 if self.as_of is None else self.as_of.nbytes
+        return times + sum(kept.rows.nbytes for kept in self.kept)
+
+    def taken(self, rows: Ints) -> RowMarks:
+        """The marks of some rows."""
+        if not self.kept and self.as_of is None:
+            return self
+        kept = tuple(Kept(each.columns, each.rows[rows]) for each in self.kept)
+        return RowMarks(kept, None if self.as_of is None else self.as_of[rows], self.sent_rows(rows))
+
+    def sent_rows(self, rows: Ints) -> Ints:
+        """The numbers that these rows have in their message."""
+        return rows if self.sent is None else self.sent[rows]
+
+    def loosened(self, table: Table) -> Table:
+        """The table as it is for rows as they were sent: what they keep need not be there."""
+        if not self.kept:
+            return table
+        columns = (replace(c, required=False) if c.id in self.columns else c for c in table.columns)
+        return replace(table, columns=tuple(columns))
+
+    def check_required(self, batch: pa.RecordBatch, table: Table) -> None:
+        """`Invalid` if a required column is null in a row, as it was sent, that does not keep it."""
+        required = {column.id: column.name for column in table.columns if column.required}
+        for kept in self.kept:
+            for name in (required[number] for number in kept.columns if number in required):
+                column = batch.column(name)
+                if column.null_count:
+                    wrong = np.flatnonzero(pc.is_null(column).to_numpy(zero_copy_only=False) & ~kept.rows)
+                    if len(wrong):
+                        raise Invalid(f"table {table.name}: required column {name!r} is null in row {wrong[0]}")
+
+
+NO_MARKS = RowMarks()
+
+
+def split(
+    batch: pa.RecordBatch, message: pb.Change, source: Table, table: Table, claim: Callable[[int], None] | None
+) -> tuple[pa.RecordBatch, RowMarks]:
+    """The rows without their marks, and these; names are those of the version `source`.
+
+    `claim` is told of memory that the message's length does not show, before it is taken.
+    """
+    if not message.keep and not message.as_of:
+        return batch, NO_MARKS
+    if message.keep:
+        _check_keep(message, source, table)
+    marked = set(batch.schema.names).intersection(f"{KEEP_PREFIX}{name}" for name in message.keep)
+    if claim is not None:
+        claim(batch.num_rows * (1 + len(marked) + 8 * message.as_of))
+    together: dict[bytes, tuple[list[int], Flags]] = {}
+    everywhere = np.ones(batch.num_rows, dtype=np.bool_)
+    for name in message.keep:
+        flags = _flags(batch, f"{KEEP_PREFIX}{name}", source) if f"{KEEP_PREFIX}{name}" in marked else everywhere
+        form = b"" if flags is everywhere else np.packbits(flags).tobytes()
+        together.setdefault(form, ([], flags))[0].append(source.column(name).id)
+    kept = tuple(Kept(tuple(columns), flags) for columns, flags in together.values())
+    as_of = _times(batch, source, table, message) if message.as_of else None
+    others = {*marked, *([AS_OF] if message.as_of else [])}
+    left = [place for place, name in enumerate(batch.schema.names) if name not in others]
+    return batch.select(left), RowMarks(kept, as_of)
+
+
+def _check_keep(message: pb.Change, source: Table, table: Table) -> None:
+    if message.kind != pb.UPSERT:
+        raise Invalid(f"table {table.name}: rows to upsert keep columns, not those of another kind: leave keep out")
+    if table.merge.engine not in _KEEPING:
+        raise Invalid(
+            f"table {table.name}: its merge engine {table.merge.engine} keeps no columns by name:"
+            f" only {' and '.join(_KEEPING)} do; leave keep out"
+        )
+    if len(set(message.keep)) != len(message.keep):
+        raise Invalid(f"table {table.name}: keep names a column twice")
+    for name in message.keep:
+        source.column(name)
+        if name in source.primary_key:
+            raise Invalid(f"table {table.name}: column {name!r} is in the primary key, and cannot be kept")
+        if name in source.merge.version:
+            raise Invalid(f"table {table.name}: column {name!r} says what is older, and cannot be kept")
+    check_present({source.column(name).id for name in message.keep}, source, table)
+
+
+def _flags(batch: pa.RecordBatch, name: str, table: Table) -> Flags:
+    column = batch.column(name)
+    if not pa.types.is_boolean(column.type) or column.null_count:
+        raise Invalid(f"table {table.name}: column {name!r} is true where a row keeps its column, else false")
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def _times(batch: pa.RecordBatch, source: Table, table: Table, message: pb.Change) -> Ints:
+    if message.kind not in (pb.UPSERT, pb.DELETE) or not table.merge.within:
+        raise Invalid(
+            f"table {table.name}: times of rows are for upserts and deletes of a table whose versions are compared"
+            " within a column: leave as_of out"
+        )
+    missing = [name for name in source.merge.version if name not in batch.schema.names]
+    if missing:
+        raise Invalid(f"table {table.name}: rows with times name {missing[0]!r}, without which none is compared")
+    if AS_OF not in batch.schema.names:
+        raise Invalid(f"table {table.name}: the rows have no column {AS_OF!r}, which their change says they have")
+    column = batch.column(AS_OF)
+    if column.type != SYSTEM_TYPES["__timestamp"]:
+        raise Invalid(f"table {table.name}: column {AS_OF!r} is of {SYSTEM_TYPES['__timestamp']}, not {column.type}")
+    return np.asarray(pc.fill_null(column.view(pa.int64()), NEVER).to_numpy(zero_copy_only=False))
+
 
 Refusal = Invalid | NotFound | Conflict | Corrupt
 """The reason why the rows of a request cannot be taken."""
@@ -189,7 +384,7 @@ def change_of(
     batch = sent
     if len(set(batch.schema.names)) < len(batch.schema.names):
         raise Invalid(f"table {table.name}: the rows have a column twice")
-    batch, marks = row_marks.split(batch, message, source, table, claim)
+    batch, marks = split(batch, message, source, table, claim)
     if delete:
         batch = _of_a_delete(batch, source)
     named = renamed(batch, source, table)
@@ -203,7 +398,7 @@ def change_of(
         marks.check_required(batch, table)
     if claim is not None and table.keyed:
         claim(batch.num_rows * bytes_each([table.column(name).arrow.type for name in table.primary_key]))
-    row_limit.check(batch, table, limits.message_bytes)
+    check(batch, table, limits.message_bytes)
     if batch is not sent:
         as_sent = None
     stage()

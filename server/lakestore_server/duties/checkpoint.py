@@ -21,9 +21,6 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore_server.commit.loop import CommitLoop
 from lakestore_server.commit.precedence import Patience
 from lakestore_server.commit.recovery import served_tables
-from lakestore_server.duties.compaction import Compactions, Compactor
-from lakestore_server.duties.merging import Merger
-from lakestore_server.duties.segment_cut import SegmentCut, segments_of
 from lakestore_server.files import checkpoint
 from lakestore_server.files.checkpoint import Checkpoint
 from lakestore_server.files.data_folder import remove_files, remove_unnamed
@@ -36,6 +33,9 @@ from lakestore_server.host.histogram import Histogram
 from lakestore_server.host.stages import at_each_stage
 from lakestore_server.host.worker import Worker
 from lakestore_server.index.entry import ServedTables
+from lakestore_server.segments.compaction import Compactions, Compactor
+from lakestore_server.segments.cut import SegmentCut, segments_of
+from lakestore_server.segments.merging import Merger
 
 log = logging.getLogger("lakestore.checkpoint")
 

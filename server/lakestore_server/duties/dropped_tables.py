@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable
 
 from lakestore.errors import Conflict, LakestoreError
+from lakestore_server.catalog import catalog
+from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.worker import Worker
-from lakestore_server.iceberg import catalog_steps
-from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.read.leases import Leases
 from lakestore_server.state.catalog_change import DROPPED, DropPointer
 from lakestore_server.state.commit_record import CommitRecord, Shelving
@@ -89,7 +89,7 @@ class DroppedTables:
         def plan(state: State, record: CommitRecord) -> None:
             record.drop.append(uuid)
             if (DROPPED, uuid) in state.view.pointers:
-                catalog_steps.add(state.view, record, DropPointer(DROPPED, uuid))
+                catalog.add(state.view, record, DropPointer(DROPPED, uuid))
 
         self._engine.operate(plan)
         log.info("what was left of the dropped table %s is removed", held.name)

@@ -11,7 +11,8 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -19,14 +20,113 @@ import pyarrow as pa
 
 from lakestore.errors import Conflict, Exhausted, LakestoreError, NotFound, Stopped, Unavailable
 from lakestore_server.commit.engine import Engine
-from lakestore_server.duties import expiry_bounds
-from lakestore_server.duties.expiry_bounds import BLOCK_ROWS, ExpiryBounds
 from lakestore_server.host.worker import Worker
 from lakestore_server.read import exact_deletes
 from lakestore_server.read.exact_deletes import FoundRows
 from lakestore_server.read.rows import sent_bytes
 from lakestore_server.state.chunk import CHANGE, DELETE
 from lakestore_server.state.view import TableState
+
+BLOCK_ROWS = 4096
+SPARE_BLOCKS = 4096
+LAST_US = (1 << 63) - 1
+_DAY_US = 86_400_000_000
+
+
+@dataclass(slots=True)
+class ExpiryBounds:
+    """The bounds of one bucket."""
+
+    upto: int = 0
+    """Offsets below are counted in."""
+    blocks: Ints = field(default_factory=lambda: _NONE)
+    """The blocks that hold a time, ascending."""
+    bounds: Ints = field(default_factory=lambda: _NONE)
+    """The lowest time of each."""
+    done: tuple[int, int] = (0, 0)
+    """(offset, time): below that offset, every row with that time or a lower one is dead."""
+
+    def fresh(self, offsets: Ints, times: Ints, limit: int) -> npt.NDArray[np.bool_]:
+        """Which rows are due at the limit and not known to be dead."""
+        upto, until = self.done
+        due: npt.NDArray[np.bool_] = (times <= limit) & ((offsets >= upto) | (times > until))
+        return due
+
+    def finish(self, limit: int) -> None:
+        """Everything that is due at the limit has been dealt with."""
+        if not self.done[0] or limit >= self.done[1]:
+            self.done = self.upto, limit
+
+    def add(self, offsets: Ints, times: Ints) -> None:
+        """Count more rows in; ascending."""
+        if not len(offsets):
+            return
+        blocks, lowest = _lowest(offsets, times)
+        if len(self.blocks) and self.blocks[-1] == blocks[0]:
+            lowest[0] = min(lowest[0], self.bounds[-1])
+            self.blocks, self.bounds = self.blocks[:-1], self.bounds[:-1]
+        self.blocks = np.concatenate([self.blocks, blocks])
+        self.bounds = np.concatenate([self.bounds, lowest])
+
+    def until(self, limit: int) -> Ints:
+        """Blocks in which a time may lie at or before the limit."""
+        found: Ints = self.blocks[self.bounds <= limit]
+        return found
+
+    def settle(self, first: int, last: int, offsets: Ints, times: Ints) -> None:
+        """These blocks were read, and these rows of them are left; no others count any more."""
+        low, high = np.searchsorted(self.blocks, [first, last + 1])
+        blocks, lowest = _lowest(offsets, times) if len(offsets) else (_NONE, _NONE)
+        self.blocks = np.concatenate([self.blocks[:low], blocks, self.blocks[high:]])
+        self.bounds = np.concatenate([self.bounds[:low], lowest, self.bounds[high:]])
+
+    def outgrown(self, rows: int) -> bool:
+        """Whether most blocks have no rows any more, of so many that are stored: then count them in anew."""
+        return len(self.blocks) > SPARE_BLOCKS + 4 * (rows // BLOCK_ROWS)
+
+    @property
+    def next(self) -> int | None:
+        """The lowest bound of all; None if no row has a time."""
+        bounds = self.bounds  # whoever asks for figures is in another thread than the rounds
+        return int(bounds.min()) if len(bounds) else None
+
+
+def _lowest(offsets: Ints, times: Ints) -> tuple[Ints, Ints]:
+    """Blocks of ascending offsets, and the lowest time in each."""
+    block_of = offsets // BLOCK_ROWS
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(block_of)) + 1])
+    return block_of[starts], np.minimum.reduceat(times, starts)
+
+
+def runs(blocks: Ints, length_max: int) -> list[tuple[int, int]]:
+    """(first, last) of neighbouring blocks, no more than so many together."""
+    if not len(blocks):
+        return []
+    cuts = [0, *(np.flatnonzero(np.diff(blocks) > 1) + 1).tolist(), len(blocks)]
+    return [
+        (int(blocks[at]), int(blocks[min(at + length_max, end) - 1]))
+        for start, end in pairwise(cuts)
+        for at in range(start, end, length_max)
+    ]
+
+
+def limit_of(now_us: int, seconds: int, kind: pa.DataType) -> int:
+    """The highest time in a column of that type whose rows are over."""
+    limit = now_us - seconds * 1_000_000
+    return limit // _DAY_US if pa.types.is_date(kind) else limit
+
+
+def moment_of(time: int, seconds: int, kind: pa.DataType) -> int:
+    """When a row with that time is over, in microseconds."""
+    return min((time * _DAY_US if pa.types.is_date(kind) else time) + seconds * 1_000_000, LAST_US)
+
+
+def times_of(column: pa.Array) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Times of a column in its own unit, and which rows have one."""
+    there = column.is_valid().to_numpy(zero_copy_only=False)
+    plain = column.view(pa.int32()) if pa.types.is_date(column.type) else column.view(pa.int64())
+    return plain.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64, copy=False), there
+
 
 log = logging.getLogger("lakestore.expiry")
 Ints = npt.NDArray[np.int64]
@@ -90,7 +190,7 @@ class Expiry:
         column = table.column(table.ttl.column)
         held = [self._due.get((table.uuid, bucket, column.id)) for bucket in range(table.buckets)]
         times = [time for part in held if part is not None and (time := part.next) is not None]
-        moment = expiry_bounds.moment_of(min(times), table.ttl.seconds, column.arrow.type) if times else None
+        moment = moment_of(min(times), table.ttl.seconds, column.arrow.type) if times else None
         return Figures(self._expired[table.uuid], moment)
 
     def run_once(self) -> None:
@@ -147,7 +247,7 @@ class _Round:
         table = self._table = state.table
         assert table.ttl is not None
         self._column = table.column(table.ttl.column)
-        self._limit = expiry_bounds.limit_of(now_us, table.ttl.seconds, self._column.arrow.type)
+        self._limit = limit_of(now_us, table.ttl.seconds, self._column.arrow.type)
         self._carried = exact_deletes.carried(table)
 
     def run(self) -> None:
@@ -155,7 +255,7 @@ class _Round:
         for bucket, held in enumerate(self._state.logs):
             part = self._part(bucket)
             self._learn(part, bucket)
-            for first, last in expiry_bounds.runs(part.until(self._limit), _RUN_BLOCKS):
+            for first, last in runs(part.until(self._limit), _RUN_BLOCKS):
                 if self._is_over():
                     return
                 end = min((last + 1) * BLOCK_ROWS, held.head)
@@ -188,7 +288,7 @@ class _Round:
         held = self._state.logs[bucket]
         for offsets, batch, schema_id in held.stored(start, end, BLOCK_ROWS * _RUN_BLOCKS):
             arrays = versions.projection(schema_id, table).columns(batch, [*self._carried, self._column])
-            times, there = expiry_bounds.times_of(arrays[-1])
+            times, there = times_of(arrays[-1])
             there &= batch.column(CHANGE).to_numpy() != DELETE
             names = [column.name for column in self._carried]
             carried = pa.RecordBatch.from_arrays(arrays[:-1], names=names)

@@ -7,11 +7,10 @@ import logging
 from lakestore.errors import LakestoreError
 from lakestore_server.commit.engine import Engine
 from lakestore_server.duties.checkpoint import Checkpointer
-from lakestore_server.duties.index_merge import IndexMerger
-from lakestore_server.duties.index_rebuild import Rebuilder
-from lakestore_server.duties.integrity import Integrity
+from lakestore_server.duties.index_rebuild import IndexMerger, Rebuilder
 from lakestore_server.duties.scrub import Scrubber
 from lakestore_server.host.clock import Clock
+from lakestore_server.segments.integrity import Integrity
 
 log = logging.getLogger("lakestore.checkpoint")
 

@@ -24,12 +24,81 @@ from lakestore.model import typed
 from lakestore.wire import errors
 from lakestore_server.access.callers import Caller
 from lakestore_server.access.principals import Principal
-from lakestore_server.edge import http_errors
-from lakestore_server.iceberg.catalog import Catalog
-from lakestore_server.iceberg.contents import Name
-from lakestore_server.iceberg.errors import NoSuchNamespace, NoSuchTable
-from lakestore_server.iceberg.schemas import Json
-from lakestore_server.present.presented import PresentedTables
+from lakestore_server.catalog.catalog import Catalog
+from lakestore_server.catalog.contents import Name
+from lakestore_server.catalog.errors import (
+    AlreadyExists,
+    Forbidden,
+    NamespaceNotEmpty,
+    NoSuchNamespace,
+    NoSuchTable,
+    NoSuchView,
+    NoSuchWarehouse,
+)
+from lakestore_server.catalog.schemas import Json
+from lakestore_server.snapshots.presented import PresentedTables
+
+_NAMES: dict[type[LakestoreError], tuple[int, str]] = {
+    NoSuchNamespace: (404, "NoSuchNamespaceException"),
+    NoSuchTable: (404, "NoSuchTableException"),
+    NoSuchView: (404, "NoSuchViewException"),
+    NoSuchWarehouse: (404, "NoSuchWarehouseException"),
+    AlreadyExists: (409, "AlreadyExistsException"),
+    NamespaceNotEmpty: (409, "NamespaceNotEmptyException"),
+    Forbidden: (403, "ForbiddenException"),
+}
+_KINDS = {
+    "Invalid": (400, "BadRequestException"),
+    "PositionExpired": (400, "BadRequestException"),
+    "NotFound": (404, "NotFoundException"),
+    "Conflict": (409, "CommitFailedException"),
+    "Fenced": (403, "ForbiddenException"),
+    "Denied": (403, "ForbiddenException"),
+    "NotAuthenticated": (401, "NotAuthorizedException"),
+    "Unavailable": (503, "ServiceUnavailableException"),
+    "Exhausted": (503, "SlowDownException"),
+    "LimitReached": (400, "BadRequestException"),
+    "NotFresh": (503, "ServiceUnavailableException"),
+    "PlanExpired": (503, "ServiceUnavailableException"),
+}
+"""A kind that is not here is answered as the nearest class above it that is."""
+UNKNOWN = (500, "CommitStateUnknownException")
+
+
+class ClientStalled(LakestoreError):
+    """The client stopped within its request."""
+
+    kind = "Invalid"
+
+
+def status_of(error: LakestoreError) -> tuple[int, str]:
+    """HTTP status and protocol name of an error; a change that may have been applied is always UNKNOWN."""
+    if error.applied == "unknown":
+        return UNKNOWN
+    if isinstance(error, ClientStalled):
+        return 408, "BadRequestException"
+    above = (each.kind for each in type(error).__mro__ if issubclass(each, LakestoreError))
+    known = (_KINDS[kind] for kind in (error.kind, *above) if kind in _KINDS)
+    return _NAMES.get(type(error)) or next(known, (500, "InternalServerError"))
+
+
+def answer(error: LakestoreError) -> tuple[int, bytes]:
+    """HTTP status and body of an error."""
+    status, name = status_of(error)
+    return status, _http_errors_body(status, name, error.message)
+
+
+def no_such_call(status: int, call: str) -> tuple[int, bytes]:
+    """HTTP status and body for a path or method that the port does not have."""
+    name = "UnsupportedOperationException" if status == 405 else "NoSuchCallException"
+    return status, _http_errors_body(
+        status, name, f"{call[:200]}: there is no such call here; GET /iceberg/v1/config lists the catalog's"
+    )
+
+
+def _http_errors_body(status: int, name: str, message: str) -> bytes:
+    return orjson.dumps({"error": {"message": message, "type": name, "code": status}})
+
 
 CALLER = "lakestore.caller"
 """Key of the scope under which the gate puts the `Caller`."""
@@ -123,7 +192,7 @@ def done(status: int = 204) -> Response:
 
 
 def _problem(error: LakestoreError) -> Response:
-    status, body = http_errors.answer(error)
+    status, body = answer(error)
     return Response(body, status, media_type="application/json")
 
 

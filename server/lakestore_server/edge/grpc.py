@@ -8,38 +8,224 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
-from lakestore.wire.grpc import grpc
-
-# isort: split
-# Below gRPC's own import, which sets how gRPC behaves in a fork: the package imports gRPC itself.
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from lakestore.errors import Applied, Exhausted, Invalid, LakestoreError, NotAuthenticated, Unavailable
 from lakestore.limits import DEFAULT, Limits
+from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc, tracing
 from lakestore.wire.errors import BUSY_SECONDS
+from lakestore.wire.rpc import grpc
 from lakestore_server.access.admission import Admission, RpcCall
 from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.commit.engine import DRAINING
-from lakestore_server.edge import grpc_health
 from lakestore_server.edge.arrivals import Arrivals
 from lakestore_server.edge.first_messages import FirstMessages
 from lakestore_server.edge.rpc_dispatch import Dispatch, commit_parsed, parsed
 from lakestore_server.edge.rpc_port import Rpc, RpcPort
-from lakestore_server.edge.rpc_streams import AnswerStream, Intake
-from lakestore_server.edge.rpc_talk import Talk
+from lakestore_server.edge.rpc_streams import AnswerStream, Failed, Intake
 from lakestore_server.edge.tls import TlsKeys
 from lakestore_server.host.clock import Clock
-from lakestore_server.host.permits import Permits, share_of
-from lakestore_server.host.slabs import Slabs
+from lakestore_server.host.permits import Permits, Slabs, share_of
 from lakestore_server.host.workers import Workers
 from lakestore_server.operate.clients import Clients
 from lakestore_server.service import Service
+
+# isort: split
+# Below gRPC's own import, which sets how gRPC behaves in a fork: the package imports gRPC itself.
+
+
+SERVICE = "grpc.health.v1.Health"
+WATCHERS_MAX = 1_000
+"""Watchers that are told of changes; for one more the oldest one goes."""
+_Status = health_pb2.HealthCheckResponse
+
+
+class Health:
+    """The answers to health checks. Thread-safe; nothing here waits."""
+
+    def __init__(self, services: tuple[str, ...]) -> None:
+        self._lock = threading.Lock()
+        self._services = services
+        self._status = _Status.NOT_SERVING
+        self._watchers: dict[Rpc, str] = {}
+
+    def set(self, *, serving: bool) -> None:
+        """Tell all that ask, and all watchers."""
+        with self._lock:
+            self._status = _Status.SERVING if serving else _Status.NOT_SERVING
+            watchers = dict(self._watchers)
+        for watcher, service in watchers.items():
+            watcher.send(self._of(service).SerializeToString(), _nothing)
+
+    def asked(self, rpc: Rpc, data: bytes) -> None:
+        """Answer a call, whose only message this is."""
+        try:
+            service = health_pb2.HealthCheckRequest.FromString(data).service
+        except DecodeError:
+            rpc.finish(grpc.StatusCode.INVALID_ARGUMENT, "the message is no HealthCheckRequest")
+            return
+        if rpc.path == f"/{SERVICE}/Watch":
+            self._watch(rpc, service)
+        elif rpc.path == f"/{SERVICE}/List":
+            statuses = {name: self._of(name) for name in self._services}
+            rpc.answer(health_pb2.HealthListResponse(statuses=statuses).SerializeToString())
+        elif service in self._services:
+            rpc.answer(self._of(service).SerializeToString())
+        else:
+            rpc.finish(grpc.StatusCode.NOT_FOUND, f"there is no service {service!r} here"[:200])
+
+    def _of(self, service: str) -> health_pb2.HealthCheckResponse:
+        return _Status(status=self._status if service in self._services else _Status.SERVICE_UNKNOWN)
+
+    def _watch(self, rpc: Rpc, service: str) -> None:
+        with self._lock:
+            oldest = next(iter(self._watchers)) if len(self._watchers) >= WATCHERS_MAX else None
+            self._watchers[rpc] = service
+        if oldest is not None:
+            oldest.finish(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watch: ask by Check")
+        rpc.add_callback(lambda: self._forget(rpc))
+        rpc.send(self._of(service).SerializeToString(), _nothing)
+
+    def _forget(self, rpc: Rpc) -> None:
+        with self._lock:
+            self._watchers.pop(rpc, None)
+
+
+def _nothing() -> None:
+    """A message that was sent asks for no other."""
+
+
+CALLS_MAX = 64
+"""Calls of one stream that are under way."""
+ASK_BYTES_MAX = 2 * rpc.TALK_BYTES_MAX
+"""A longer message ends its stream; a request that is a little too long is refused alone."""
+_PATHS = {method.name: method.path for method in rpc.methods() if method.name in rpc.TALKED}
+
+
+class Talk:
+    """One stream of small calls. Thread-safe."""
+
+    def __init__(self, stream: Rpc, call: RpcCall, dispatch: Dispatch, workers: Workers, failed: Failed) -> None:
+        self._stream, self._call, self._dispatch = stream, call, dispatch
+        self._workers, self._failed = workers, failed
+        self._lock = threading.Lock()
+        self._running = 0
+        self._is_asking = False
+        self._end: LakestoreError | None = None
+        """Why the stream ends, once it does."""
+        self._is_left = False
+        """Whether the client has said its last word."""
+
+    def begin(self) -> None:
+        """Take the first call."""
+        self._ask()
+
+    def end(self, error: LakestoreError) -> None:
+        """Take no more calls, and end the stream when those under way are answered."""
+        with self._lock:
+            self._end = self._end or error
+            ends = not self._running
+        if ends:
+            self._failed(self._stream, self._end)
+
+    def tick(self, now: float) -> None:
+        """End a stream whose caller is no longer who it was."""
+        try:
+            self._call.tick(now)
+        except LakestoreError as error:
+            self.end(error)
+
+    def _ask(self) -> None:
+        with self._lock:
+            if self._is_asking or self._is_left or self._end is not None or self._running >= CALLS_MAX:
+                return
+            self._is_asking = True
+        self._stream.receive(self._came)
+
+    def _came(self, data: bytes | None) -> None:
+        """A call, or the end of them; in the port's thread."""
+        came = time.monotonic()
+        with self._lock:
+            self._is_asking = False
+            if data is None:
+                self._is_left, leaves = True, not self._running
+            elif self._end is None:
+                self._running += 1
+            else:
+                return  # it was not begun, and the stream ends
+        if data is None:
+            if leaves:
+                self._stream.finish(grpc.StatusCode.OK)
+            return
+        try:
+            ask = _parsed(data)
+        except Invalid as error:
+            self._answered()
+            self.end(error)
+            return
+        if self._workers.is_full:
+            busy = Exhausted("the server serves as many calls as it can: try again later", retry_after=BUSY_SECONDS)
+            self._reply(pb.Reply(id=ask.id, error=errors.error_fields(busy)))
+        else:
+            self._workers.run(lambda: self._answer(ask, came))
+        self._ask()
+
+    def _answer(self, ask: pb.Ask, came: float) -> None:
+        """Answer one call; in a worker's thread."""
+        try:
+            reply = pb.Reply(id=ask.id, answer=self._answer_of(ask, came))
+        except LakestoreError as error:
+            reply = pb.Reply(id=ask.id, error=errors.error_fields(error))
+        except Exception as error:  # the edge: whatever fails, the client is told, and the stream goes on
+            reply = pb.Reply(id=ask.id, error=errors.error_fields(self._dispatch.defect(ask.method, error)))
+        self._reply(reply)
+
+    def _answer_of(self, ask: pb.Ask, came: float) -> bytes:
+        path = _PATHS.get(ask.method)
+        if path is None or len(ask.request) > rpc.TALK_BYTES_MAX:
+            said = f"{ask.method or 'nothing'} of {len(ask.request)} bytes"
+            raise Invalid(f"{said} is no small call: small ones are {', '.join(rpc.TALKED)} of {rpc.TALK_BYTES_MAX}")
+        if ask.within_ms and time.monotonic() - came > ask.within_ms / 1_000:
+            raise Unavailable("the call waited longer than its caller: try again", retry_after=BUSY_SECONDS)
+        return self._dispatch.answer(self._call.other(path), ask.request)
+
+    def _reply(self, reply: pb.Reply) -> None:
+        self._stream.send(reply.SerializeToString(), self._answered)
+
+    def _answered(self) -> None:
+        """One answer less is on its way."""
+        with self._lock:
+            self._running -= 1
+            end, is_last = self._end, not self._running
+            leaves = is_last and self._is_left
+        if end is not None and is_last:
+            self._failed(self._stream, end)
+        elif leaves:
+            self._stream.finish(grpc.StatusCode.OK)
+        else:
+            self._ask()
+
+
+def _parsed(data: bytes) -> pb.Ask:
+    """The call that bytes are, or `Invalid`."""
+    if len(data) <= ASK_BYTES_MAX:
+        with suppress(DecodeError):
+            return pb.Ask.FromString(data)
+    raise Invalid(f"{len(data)} bytes are no Ask of the protocol, of {ASK_BYTES_MAX} bytes at most")
+
+
+# isort: split
+# Below gRPC's own import, which sets how gRPC behaves in a fork: the package imports gRPC itself.
+
 
 log = logging.getLogger("lakestore.grpc")
 STREAM_THREADS = 64
@@ -100,7 +286,7 @@ class GrpcServer:
         self._talks: set[Talk] = set()
         self._callers = FirstMessages(limits.waiting_calls, limits.first_message_ms / 1_000, self._too_late)
         self._strangers = FirstMessages(STRANGERS_MAX, STRANGER_SECONDS, self._too_late)
-        self._health = grpc_health.Health(("", rpc.SERVICE))
+        self._health = Health(("", rpc.SERVICE))
         self._reflection = reflection.ReflectionServicer((rpc.SERVICE, rpc.SMALL_CALLS, reflection.SERVICE_NAME))
         self._handlers = self._all_handlers()
         self._arrivals = Arrivals(limits.receiving_bytes, limits.message_bytes, self._too_late)
@@ -137,7 +323,7 @@ class GrpcServer:
             else:
                 found[method.path] = partial(self._with_message, self._callers, self._call)
         for name in ("Check", "List", "Watch"):
-            path = f"/{grpc_health.SERVICE}/{name}"
+            path = f"/{SERVICE}/{name}"
             found[path] = partial(self._with_message, self._strangers, self._asked)
         found[rpc.TALK_PATH] = self._talk
         found[f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"] = self._reflect

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 import threading
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import parse_qsl
 
 import uvicorn
 from starlette.applications import Starlette
@@ -17,19 +19,150 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from lakestore.errors import Invalid, Unavailable
+from lakestore.errors import Invalid, LakestoreError, NotAuthenticated, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.access.admission import Admission
-from lakestore_server.edge import catalog_request, http_errors, iceberg_rest, oauth, presented_rest
+from lakestore_server.access.callers import Access, Caller, basic
+from lakestore_server.edge import catalog_request, iceberg_rest, presented_rest
 from lakestore_server.edge.addresses import is_in_use
 from lakestore_server.edge.console.routes import Console
-from lakestore_server.edge.http_connection import GuardedProtocol
-from lakestore_server.edge.http_gate import Gate
-from lakestore_server.edge.page_guard import PageGuard
-from lakestore_server.edge.tls import TlsKeys
+from lakestore_server.edge.http_gate import ADVANCE, CERTIFICATE, Gate, PageGuard
+from lakestore_server.edge.tls import TlsKeys, names_of
 from lakestore_server.operate import metrics
 from lakestore_server.operate.metric_sources import Sources
+
+EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 (the name of a kind of token)
+_FIELDS_MAX = 32
+
+
+def token_answer(access: Access, body: bytes, authorization: str) -> tuple[int, dict[str, Any]]:
+    """(HTTP status, answer) to a request for a token."""
+    try:
+        fields = dict(parse_qsl(body.decode(), max_num_fields=_FIELDS_MAX))
+    except ValueError:
+        return _refused(400, "invalid_request", "the body is no form")
+    grant = fields.get("grant_type", "")
+    try:
+        if grant == "client_credentials":
+            caller = _client(access, *_credentials(fields, authorization))
+        elif grant == EXCHANGE:
+            caller = access.caller(fields.get("subject_token", ""))
+        else:
+            return _refused(400, "unsupported_grant_type", "grant_type is client_credentials or token exchange")
+        token, seconds = access.exchanged(caller)
+    except LakestoreError as error:
+        return _refused(401, "invalid_client", error.message)
+    return 200, {
+        "access_token": token,
+        "token_type": "bearer",
+        "expires_in": seconds,
+        "issued_token_type": ACCESS_TOKEN,
+        "scope": "catalog",
+    }
+
+
+def _credentials(fields: dict[str, str], authorization: str) -> tuple[str, str]:
+    scheme, _, said = authorization.partition(" ")
+    if scheme.lower() == "basic":
+        return basic(said)
+    return fields.get("client_id", ""), fields.get("client_secret", "")
+
+
+def _client(access: Access, name: str, secret: str) -> Caller:
+    if not access.is_open and not secret:
+        raise NotAuthenticated("client_secret is missing: it is the token of a principal")
+    caller = access.caller(secret)
+    if name and not access.is_open and name != caller.principal.name:
+        raise NotAuthenticated("client_id and client_secret do not belong together")
+    return caller
+
+
+def _refused(status: int, error: str, why: str) -> tuple[int, dict[str, Any]]:
+    return status, {"error": error, "error_description": why}
+
+
+class GuardedProtocol(H11Protocol):
+    """uvicorn's protocol with limits of time and number."""
+
+    def __init__(self, *, limits: Limits, **given: Any) -> None:
+        super().__init__(**given)
+        self._limits = limits
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.TimerHandle | None = None
+        self.waiting_since = 0.0
+        self.is_advanced = False
+        """Whether the sender of the present request is known, or the request is there whole."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        facts = {CERTIFICATE: names_of(transport.get_extra_info("peercert")), ADVANCE: self._advance}
+        self.app = _told(self.app, facts)
+        self._expect_head()
+        if len(self.connections) > self._limits.http_connections:
+            self._make_room()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        cycle: Any = self.cycle  # None until the first request, which its type does not say
+        return cycle is not None and not cycle.response_complete
+
+    def on_response_complete(self) -> None:
+        self.is_advanced = False
+        super().on_response_complete()
+        if not self.is_busy and not self.transport.is_closing():
+            self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop(self._timer)
+        self._stop(self._writing)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stop(self._writing)
+        self._writing = self.loop.call_later(self._limits.http_stall_ms / 1000, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop(self._writing)
+        super().resume_writing()
+
+    def _expect_head(self) -> None:
+        self._stop(self._timer)
+        self.waiting_since = self.loop.time()
+        self._timer = self.loop.call_later(self._limits.http_header_ms / 1000, self._give_up)
+
+    def _advance(self) -> None:
+        self.is_advanced = True
+        self._stop(self._timer)
+
+    def _give_up(self) -> None:
+        if not self.is_advanced:
+            self.transport.abort()
+
+    def _make_room(self) -> None:
+        behind = [each for each in self.connections if isinstance(each, GuardedProtocol) and not each.is_advanced]
+        oldest = min(behind, key=lambda each: each.waiting_since, default=self)
+        oldest.transport.abort()
+
+    @staticmethod
+    def _stop(timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
+
+
+def _told(application: Any, facts: Mapping[str, Any]) -> Callable[..., Any]:
+    """The application with facts of the connection put into its scope."""
+
+    async def told(scope: Any, receive: Any, send: Any) -> Any:
+        scope.update(facts)
+        return await application(scope, receive, send)
+
+    return told
+
 
 log = logging.getLogger("lakestore.http")
 START_SECONDS = 20.0
@@ -55,7 +188,7 @@ def routes(sources: Sources, admission: Admission, console: Console) -> list[Bas
 
     async def give_token(request: Request) -> Response:
         body, authorization = await request.body(), request.headers.get("authorization", "")
-        status, answer = await run_in_threadpool(oauth.answer, admission.access, body, authorization)
+        status, answer = await run_in_threadpool(token_answer, admission.access, body, authorization)
         return JSONResponse(answer, status, headers={"cache-control": "no-store"})
 
     tokens = Route(_TOKENS_PATH, give_token, methods=["POST"])
@@ -74,7 +207,7 @@ def routes(sources: Sources, admission: Admission, console: Console) -> list[Bas
 async def _no_such_call(request: Request, error: Exception) -> Response:
     """The answer to a path or a method that no route has, in the form that clients of the catalog read."""
     status = error.status_code if isinstance(error, HTTPException) else 404
-    status, body = http_errors.no_such_call(status, f"{request.method} {request.url.path}")
+    status, body = catalog_request.no_such_call(status, f"{request.method} {request.url.path}")
     headers = error.headers if isinstance(error, HTTPException) else None
     return Response(body, status, headers, media_type="application/json")
 

@@ -7,24 +7,132 @@ only after its sender is known, except for the one small body in which a sender 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+import ipaddress
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 import orjson
 from starlette.routing import BaseRoute, Match, Mount, Route
 
-from lakestore.errors import Invalid, LakestoreError, NotAuthenticated
+from lakestore.errors import Denied, Exhausted, Invalid, LakestoreError, NotAuthenticated
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.access.admission import Admission, facts_of
 from lakestore_server.access.callers import Caller, basic
 from lakestore_server.access.policy import Row
-from lakestore_server.edge import http_errors
-from lakestore_server.edge.catalog_request import CALLER
-from lakestore_server.edge.http_errors import ClientStalled
-from lakestore_server.edge.http_shares import HttpShares
-from lakestore_server.edge.page_guard import PageGuard
+from lakestore_server.edge import catalog_request
+from lakestore_server.edge.catalog_request import CALLER, ClientStalled
+from lakestore_server.edge.tls import is_loopback
+from lakestore_server.host.permits import share_of
 from lakestore_server.operate.clients import Clients
+
+ANY_HOST = "*"
+"""The entry of `http.allowed_hosts` that lets every host name pass."""
+
+
+class PageGuard:
+    """The rules of one server."""
+
+    def __init__(self, allowed_hosts: Sequence[str] = ()) -> None:
+        self._allowed = frozenset(_name(host) for host in allowed_hosts)
+
+    def check(self, headers: Mapping[str, str], local_address: str) -> None:
+        """`Denied` or `Invalid` for a request that a foreign page may have sent."""
+        host = headers.get("host", "")
+        if not self._is_ours(_name(host), local_address):
+            raise Denied(f"host {host!r} is not known here: use localhost, name it in http.allowed_hosts, or set auth")
+        self.check_page(headers)
+        has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        if has_body and not _is_json(headers.get("content-type", "")):
+            raise Invalid("the request's body is no JSON by its head: send `Content-Type: application/json`")
+
+    @staticmethod
+    def check_page(headers: Mapping[str, str]) -> None:
+        """`Denied` for a foreign page's request: a browser shows a client certificate for every page, unasked."""
+        origin = headers.get("origin")
+        if origin is not None and not _is_same(origin, headers.get("host", "")):
+            raise Denied(f"a page of {origin!r} may not call this server without a token: it takes only its own pages")
+
+    def _is_ours(self, name: str, local_address: str) -> bool:
+        if ANY_HOST in self._allowed or name in self._allowed or name.endswith(".localhost"):
+            return True
+        # An address, unlike a name, leads nowhere else: the one that the connection came to is this server.
+        return is_loopback(name) or (_is_address(name) and name == local_address)
+
+
+def _name(host: str) -> str:
+    """The host without its port, in one spelling; empty if it cannot be read."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _is_same(origin: str, host: str) -> bool:
+    """Whether a page's origin is the very host and port that the request names."""
+    return urlsplit(origin).netloc.lower() == host.lower() if "://" in origin else False
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+THREADS = 40
+"""Requests that are answered at once: starlette's own pool of threads."""
+
+
+class HttpShares:
+    """The shares of one port's callers."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._held: Counter[str] = Counter()
+        """Owner to bytes; those of nobody in particular under the empty name."""
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of all bodies."""
+        return self._held.total()
+
+    def hold(self, owner: str, nbytes: int) -> None:
+        """Note more bytes of an owner's, or `Exhausted` with the bytes noted: `let_go` of all of them follows."""
+        self._held[owner] += nbytes
+        most = self._limits.http_bodies_bytes
+        if self._held.total() > most or (owner and self._held[owner] > share_of(most, self._limits)):
+            raise Exhausted("too many large requests at once: try again later")
+
+    def let_go(self, owner: str, nbytes: int) -> None:
+        """Note that so many bytes are held no more."""
+        self._held[owner] -= nbytes
+        if not self._held[owner]:
+            del self._held[owner]
+
+    @asynccontextmanager
+    async def turn(self, owner: str) -> AsyncIterator[None]:
+        """The owner's turn to be answered; no wait without an owner."""
+        if not owner:
+            yield
+            return
+        semaphore = self._turns.get(owner)
+        if semaphore is None:
+            semaphore = self._turns[owner] = asyncio.Semaphore(share_of(THREADS, self._limits))
+        async with semaphore:
+            yield
+
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -253,7 +361,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 async def _refuse(scope: Scope, send: Send, error: LakestoreError) -> None:
-    status, body = http_errors.answer(error)
+    status, body = catalog_request.answer(error)
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     if status == 401:
         # A browser asks for a name and a password itself where Basic is offered; the console asks by its own form.

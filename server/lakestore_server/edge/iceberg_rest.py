@@ -19,13 +19,13 @@ from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT
 from lakestore.model import typed
 from lakestore_server.access.finders import catalog_target
+from lakestore_server.catalog.commits import TableChange
+from lakestore_server.catalog.contents import Name
+from lakestore_server.catalog.errors import NoSuchNamespace, NoSuchView
+from lakestore_server.catalog.metadata_store import StoredMetadata
+from lakestore_server.catalog.schemas import Json
 from lakestore_server.edge.catalog_request import CatalogRequest, Endpoints, Sources, Verb, done, json_answer
-from lakestore_server.iceberg.commits import TableChange
-from lakestore_server.iceberg.contents import Name
-from lakestore_server.iceberg.errors import NoSuchNamespace, NoSuchView
-from lakestore_server.iceberg.metadata_store import StoredMetadata
-from lakestore_server.iceberg.schemas import Json
-from lakestore_server.present import warehouse
+from lakestore_server.snapshots import warehouse
 
 _PROPERTIES_MAX, _PROPERTY_CHARS_MAX = 100_000, 1 << 20
 PAGE_SIZE_MAX = 100_000

@@ -13,13 +13,13 @@ from starlette.routing import Route
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT
 from lakestore.model import names
+from lakestore_server.catalog.errors import Forbidden, NoSuchTable
 from lakestore_server.edge import iceberg_rest
 from lakestore_server.edge.catalog_request import CatalogRequest, Slow, Sources, Verb, done
 from lakestore_server.edge.iceberg_rest import CONFIG, REPORTS, TABLE, TABLES, VERBS, Verbs, prefixed
-from lakestore_server.iceberg.errors import Forbidden, NoSuchTable
-from lakestore_server.present import warehouse
-from lakestore_server.present.presented import Answer, Ask, PresentedTables
-from lakestore_server.present.warehouse import Warehouse
+from lakestore_server.snapshots import warehouse
+from lakestore_server.snapshots.presented import Answer, Ask, PresentedTables
+from lakestore_server.snapshots.warehouse import Warehouse
 
 LEASE_HEADER = "x-lakestore-lease-seconds"
 """The header of a load that asks for another lease than the default."""

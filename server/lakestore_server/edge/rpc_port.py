@@ -10,6 +10,7 @@ Handlers run in the port's thread: they must not wait. One that raises ends its 
 
 from __future__ import annotations
 
+import importlib
 import logging
 import threading
 import time
@@ -17,14 +18,44 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lakestore.wire.grpc import grpc
-from lakestore_server.edge import grpc_core
+from lakestore.errors import Unavailable
+from lakestore.wire.rpc import grpc
 from lakestore_server.edge.addresses import is_in_use
 from lakestore_server.edge.arrivals import Arrivals
 from lakestore_server.host import priority
 
+USED = (
+    "CompletionQueue",
+    "CompletionType",
+    "ReceiveCloseOnServerOperation",
+    "ReceiveMessageOperation",
+    "SendInitialMetadataOperation",
+    "SendMessageOperation",
+    "SendStatusFromServerOperation",
+    "Server",
+    "StatusCode",
+    "auth_context",
+)
+"""The names of the core that the port uses."""
+
+
+def loaded(module: str = "grpc._cython.cygrpc") -> Any:
+    """The core, or `Unavailable` if this grpcio has no such core."""
+    try:
+        core = importlib.import_module(module)
+    except ImportError:
+        core = None
+    lacking = [name for name in USED if not hasattr(core, name)]
+    if lacking:
+        raise Unavailable(
+            f"grpcio {grpc.__version__} lacks {lacking[0]}, which this server uses: install the grpcio that"
+            " requirements.lock names"
+        )
+    return core
+
+
 log = logging.getLogger("lakestore.grpc")
-core = grpc_core.loaded()
+core = loaded()
 TICK_SECONDS = 0.25
 """Granularity of everything that the port does after a time."""
 _NO_FLAGS = 0

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from lakestore.errors import LakestoreError
 from lakestore.wire import errors
-from lakestore.wire.grpc import grpc
+from lakestore.wire.rpc import grpc
 from lakestore_server.access.admission import RpcCall
-from lakestore_server.commit.wakeups import Pause
-from lakestore_server.commit.write_stream import WriteStream
+from lakestore_server.commit.producers import WriteStream
+from lakestore_server.commit.published import Pause
 from lakestore_server.edge.rpc_port import Rpc
-from lakestore_server.host.slabs import SLAB_BYTES_MIN, Slabs
+from lakestore_server.host.permits import SLAB_BYTES_MIN, Slabs
 from lakestore_server.host.workers import Workers
 
 STAY_SECONDS, STAY_BYTES = 0.05, 256 << 10

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ import orjson
 from lakestore.errors import Corrupt, NewerFormat
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
+from lakestore.model.token import Place
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files import catalog_records, json_forms
 from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SHARED
 from lakestore_server.files.extent import missing
 from lakestore_server.files.segment import Segment
@@ -28,17 +28,176 @@ from lakestore_server.host import versions
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.index.run_file import NO_RUNS, NamedRuns, RunFile
-from lakestore_server.state.catalog_change import Pointer, TierRecord
+from lakestore_server.state.catalog_change import (
+    CatalogChange,
+    CatalogStep,
+    DropNamespace,
+    DropPointer,
+    Pointer,
+    SetNamespace,
+    SetPointer,
+    TierRecord,
+)
 from lakestore_server.state.chunk import Chunk
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
 from lakestore_server.state.commit_index import Position
-from lakestore_server.state.commit_record import Answer, TiererClaim
+from lakestore_server.state.commit_record import (
+    Answer,
+    ChangeResult,
+    ProducerChange,
+    ProducerCommit,
+    ProducerDrop,
+    RegisterChange,
+    RegistersDrop,
+    RegistersMove,
+    RegistersOpen,
+    TiererClaim,
+)
 from lakestore_server.state.producers import FrozenProducers, ProducerState, is_drawn
 from lakestore_server.state.registers import Register
 from lakestore_server.state.state import FrozenState, Origin, State
-from lakestore_server.state.subscription import Subscription
+from lakestore_server.state.subscription import Mark, Refusal, Subscription
 from lakestore_server.state.table_versions import Versions
 from lakestore_server.state.view import Dropped, TableState, View, log_of
+
+_FIELDS = len(fields(ChangeResult))
+
+
+def result_list(result: ChangeResult) -> list[Any]:
+    """The stored form of a change's result; the last three counts only where one of them is not zero."""
+    counts = [result.table, result.inserted, result.updated, result.deleted, result.not_found, result.schema_id]
+    merged = [result.ignored, result.unchanged, result.folded]
+    return [*counts, *merged] if any(merged) else counts
+
+
+def result_of(data: Sequence[Any]) -> ChangeResult:
+    """The result that `result_list` wrote."""
+    return ChangeResult(*data[:_FIELDS])
+
+
+def mark_list(mark: Mark) -> list[int]:
+    """The stored form of a mark."""
+    return [mark.offset, mark.cut, mark.by, mark.since]
+
+
+def subscription_list(held: Subscription) -> list[Any]:
+    """The stored form of a subscription; marks only of a shared one."""
+    place = [held.place.table, held.place.bucket, held.place.offset] if held.place else None
+    alone = [held.name, list(held.tables), held.lsn, place, held.epoch, held.acked_us]
+    marks = [[mark_list(mark) for mark in table] for table in held.marks]
+    if held.refusals:
+        return [*alone, marks, refusals_list(held.refusals)]
+    return [*alone, marks] if marks else alone
+
+
+def refusals_list(refusals: Sequence[Refusal]) -> list[list[int]]:
+    """The stored form of refusals."""
+    return [[each.table, each.bucket, each.session, each.run] for each in refusals]
+
+
+def refusals_of(data: Sequence[Sequence[int]]) -> tuple[Refusal, ...]:
+    """The refusals that `refusals_list` wrote."""
+    return tuple(Refusal(*each) for each in data)
+
+
+def subscription_of(data: Sequence[Any]) -> Subscription:
+    """The subscription that `subscription_list` wrote."""
+    name, tables, lsn, place, epoch, acked_us = data[:6]
+    marks = tuple(tuple(Mark(*mark) for mark in table) for table in data[6]) if len(data) > 6 else ()
+    refusals = refusals_of(data[7]) if len(data) > 7 else ()
+    at = Place(*place) if place else None
+    return Subscription(name, tuple(tables), lsn, at, epoch, acked_us, marks, refusals)
+
+
+def registers_list(change: RegisterChange) -> list[Any]:
+    """Told apart by their length: dropped names alone, an opening, or names with their new values."""
+    if isinstance(change, RegistersDrop):
+        return [change.names]
+    if isinstance(change, RegistersMove):
+        return [change.names, change.values, change.mark]
+    return [change.names, [change.epoch, change.owner]]
+
+
+def registers_of(data: Sequence[Any]) -> RegisterChange:
+    """The change that `registers_list` wrote."""
+    names = tuple(data[0])
+    if len(data) == 1:
+        return RegistersDrop(names)
+    return RegistersOpen(names, *data[1]) if len(data) == 2 else RegistersMove(names, tuple(data[1]), data[2])
+
+
+def producer_change_list(change: ProducerChange) -> list[Any]:
+    """The stored form of a producer's commit, or a dropped name alone: told apart by their length."""
+    if isinstance(change, ProducerDrop):
+        return [change.producer]
+    results = [result_list(result) for result in change.results]
+    said = [change.producer, change.epoch, change.sequence, results, change.progress]
+    if (change.owner, change.is_named) == _unsaid(change.producer, change.epoch):
+        return said
+    return [*said, change.owner, int(change.is_named)]
+
+
+def _unsaid(producer: str, epoch: int) -> tuple[str, bool]:
+    """Owner, and whether named, of a producer whose commit says neither."""
+    return "", not is_drawn(producer, epoch)
+
+
+def producer_change_of(data: Sequence[Any]) -> ProducerChange:
+    """The change that `producer_change_list` wrote; releases up to 0.2 did not say who owns a producer and named it."""
+    if len(data) == 1:
+        return ProducerDrop(data[0])
+    producer, epoch, sequence, results, progress = data[:5]
+    owner, is_named = data[5:7] if len(data) > 5 else _unsaid(producer, epoch)
+    made = tuple(map(result_of, results))
+    return ProducerCommit(producer, epoch, sequence, made, progress, owner, bool(is_named))
+
+
+def tier_list(record: TierRecord) -> list[Any]:
+    """The stored form of a tier record; sums as text, for JSON numbers end at 2^53."""
+    sums = [str(value) for value in record.live_sums]
+    known = [record.live_rows, record.schema_id]
+    return [record.snapshot_id, list(record.tier_point), sums, record.lsn, record.epoch, *known]
+
+
+def tier_of(data: list[Any]) -> TierRecord:
+    """The record that `tier_list` wrote."""
+    return TierRecord(data[0], tuple(data[1]), tuple(int(value) for value in data[2]), *data[3:])
+
+
+def catalog_records_encode(change: CatalogChange) -> dict[str, Any]:
+    """The journal's form of a change."""
+    return {"key": change.idempotency_key, "steps": [_encode_step(step) for step in change.steps]}
+
+
+def _encode_step(step: CatalogStep) -> list[Any]:
+    if isinstance(step, SetPointer):
+        pointer = [step.pointer.location, step.pointer.uuid]
+        tiers = [tier_list(record) for record in step.tiers]
+        return ["set", step.namespace, step.name, step.expected, pointer, tiers, list(step.forget)]
+    if isinstance(step, DropPointer):
+        return ["drop", step.namespace, step.name]
+    if isinstance(step, SetNamespace):
+        return ["namespace", step.namespace, dict(step.properties)]
+    return ["drop-namespace", step.namespace]
+
+
+def catalog_records_decode(data: dict[str, Any]) -> CatalogChange:
+    """The change that `encode` wrote."""
+    return CatalogChange(tuple(_decode_step(step) for step in data["steps"]), data["key"])
+
+
+def _decode_step(data: list[Any]) -> CatalogStep:
+    kind, *rest = data
+    if kind == "set":
+        namespace, name, expected, pointer, tiers, forget = rest
+        records = tuple(tier_of(record) for record in tiers)
+        return SetPointer(namespace, name, expected, Pointer(*pointer), records, tuple(forget))
+    if kind == "drop":
+        return DropPointer(*rest)
+    if kind == "namespace":
+        return SetNamespace(*rest)
+    return DropNamespace(*rest)
+
 
 MAGIC = 0x4C534350
 VERSION = 4
@@ -233,7 +392,7 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         "idempotency": list(checkpoint.idempotency),
         "namespaces": {name: dict(properties) for name, properties in checkpoint.namespaces.items()},
         "pointers": [[ns, name, p.location, p.uuid] for (ns, name), p in checkpoint.pointers.items()],
-        "subscriptions": [json_forms.subscription_list(held) for held in checkpoint.subscriptions],
+        "subscriptions": [subscription_list(held) for held in checkpoint.subscriptions],
         "tables": [_table_data(entry) for entry in checkpoint.tables],
         **({"clock_marks": [list(mark) for mark in checkpoint.marks]} if checkpoint.marks else {}),
         **({"registers": _registers_data(checkpoint.registers)} if checkpoint.registers else {}),
@@ -246,7 +405,7 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _producer_list(name: str, producer: ProducerState) -> list[Any]:
     answers = [
-        [sequence, [answer.lsn, [json_forms.result_list(result) for result in answer.results]]]
+        [sequence, [answer.lsn, [result_list(result) for result in answer.results]]]
         for sequence, answer in producer.answers.items()
     ]
     about = [producer.owner, int(producer.is_named), producer.used_us, producer.lsn]
@@ -256,7 +415,7 @@ def _producer_list(name: str, producer: ProducerState) -> list[Any]:
 def _producer_of(data: Sequence[Any]) -> ProducerState:
     """The producer that `_producer_list` wrote; releases up to 0.2 kept nothing behind its answers."""
     name, epoch, last, progress, answers = data[:5]
-    known = {sequence: Answer(lsn, tuple(map(json_forms.result_of, made))) for sequence, (lsn, made) in answers}
+    known = {sequence: Answer(lsn, tuple(map(result_of, made))) for sequence, (lsn, made) in answers}
     owner, is_named, used_us, lsn = data[5:9] if len(data) > 5 else ("", not is_drawn(name, epoch), 0, 0)
     return ProducerState(epoch, last, progress, known, owner, bool(is_named), used_us, lsn)
 
@@ -285,7 +444,7 @@ def _table_data(entry: TableEntry) -> dict[str, Any]:
         "versions": [[lsn, table.as_dict()] for lsn, table in definitions],
         "created_lsn": entry.created_lsn,
         "created_us": entry.created_us,
-        "tiers": [catalog_records.tier_list(record) for record in entry.tiers],
+        "tiers": [tier_list(record) for record in entry.tiers],
         "buckets": [[_file_list(file) for file in files] for files in entry.buckets],
         "bases": [[at.end, at.live_sum, at.live_rows, at.time_us, at.lsn] for at in entry.bases],
         **({"truncated_lsn": entry.truncated_lsn} if entry.truncated_lsn else {}),
@@ -309,7 +468,7 @@ def _entry_of(data: dict[str, Any]) -> TableEntry:
         Versions(tuple(lsn for lsn, _ in definitions), tuple(Table.from_dict(table) for _, table in definitions)),
         data["created_lsn"],
         data.get("created_us", 0),
-        tuple(map(catalog_records.tier_of, data["tiers"])),
+        tuple(map(tier_of, data["tiers"])),
         buckets,
         tuple(Position(*base) for base in bases),
         data.get("truncated_lsn", 0),
@@ -344,7 +503,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         tuple(data["idempotency"]),
         data["namespaces"],
         {(ns, name): Pointer(location, uuid) for ns, name, location, uuid in data["pointers"]},
-        tuple(map(json_forms.subscription_of, data.get("subscriptions", []))),
+        tuple(map(subscription_of, data.get("subscriptions", []))),
         tuple(map(_entry_of, data["tables"])),
         ClockMarks.of(data.get("clock_marks", ())),
         _registers_of(data.get("registers", {})),

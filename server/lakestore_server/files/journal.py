@@ -27,7 +27,7 @@ import pyarrow as pa
 from lakestore.errors import Corrupt
 from lakestore.model.table import Table
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files import catalog_records, json_forms
+from lakestore_server.files import checkpoint
 from lakestore_server.host import versions
 from lakestore_server.host.uncached_file import BLOCK
 from lakestore_server.state.commit_record import (
@@ -90,11 +90,11 @@ def _meta(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
     claim = record.tierer
     sections: dict[str, Any] = {
         "rows": rows,
-        "producers": [json_forms.producer_change_list(commit) for commit in record.producers],
+        "producers": [checkpoint.producer_change_list(commit) for commit in record.producers],
         "create": [table.as_dict() for table in record.create],
         "alter": [table.as_dict() for table in record.alter],
         "drop": record.drop,
-        "catalog": [catalog_records.encode(change) for change in record.catalog],
+        "catalog": [checkpoint.catalog_records_encode(change) for change in record.catalog],
         "tierer": None if claim is None else [claim.epoch, claim.holder],
         "starts": [[start.table, start.lsn] for start in record.starts],
         "subscriptions": [_subscription_list(change) for change in record.subscriptions],
@@ -103,7 +103,7 @@ def _meta(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
         ],
         "beside": record.beside_us,
         "doubt": record.in_doubt,
-        "registers": [json_forms.registers_list(change) for change in record.registers],
+        "registers": [checkpoint.registers_list(change) for change in record.registers],
         "parts": record.parts,
         "rename": [[each.table, each.name] for each in record.rename],
         "truncate": [[each.table, each.number] for each in record.truncate],
@@ -119,10 +119,10 @@ def _subscription_list(change: SubscriptionChange) -> list[Any]:
     if isinstance(change, SubscriptionDrop):
         return [change.name]
     if isinstance(change, SubscriptionMove):
-        marks = [[moved.table, moved.bucket, *json_forms.mark_list(moved.mark)] for moved in change.marks]
-        refusals = [json_forms.refusals_list(change.refusals)] if change.refusals else []
+        marks = [[moved.table, moved.bucket, *checkpoint.mark_list(moved.mark)] for moved in change.marks]
+        refusals = [checkpoint.refusals_list(change.refusals)] if change.refusals else []
         return [change.name, change.acked_us, marks, *refusals]
-    return json_forms.subscription_list(change)
+    return checkpoint.subscription_list(change)
 
 
 def _subscription_of(data: Sequence[Any]) -> SubscriptionChange:
@@ -130,9 +130,9 @@ def _subscription_of(data: Sequence[Any]) -> SubscriptionChange:
         return SubscriptionDrop(data[0])
     if len(data) <= 4:
         marks = (MovedMark(table, bucket, Mark(*mark)) for table, bucket, *mark in data[2])
-        refusals = json_forms.refusals_of(data[3]) if len(data) > 3 else ()
+        refusals = checkpoint.refusals_of(data[3]) if len(data) > 3 else ()
         return SubscriptionMove(data[0], data[1], tuple(marks), refusals)
-    return json_forms.subscription_of(data)
+    return checkpoint.subscription_of(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,17 +224,17 @@ def decode(raw: RawFrame, schemas: Schemas) -> CommitRecord:
         raw.lsn,
         raw.time_us,
         [_rows_part(raw, rows, schemas, slots.get(part, [])) for part, rows in enumerate(raw.rows())],
-        list(map(json_forms.producer_change_of, meta.get("producers", []))),
+        list(map(checkpoint.producer_change_of, meta.get("producers", []))),
         [Table.from_dict(data) for data in meta.get("create", [])],
         [Table.from_dict(data) for data in meta.get("alter", [])],
         meta.get("drop", []),
-        [catalog_records.decode(data) for data in meta.get("catalog", [])],
+        [checkpoint.catalog_records_decode(data) for data in meta.get("catalog", [])],
         TiererClaim(*claim) if claim else None,
         [LogStart(*data) for data in meta.get("starts", [])],
         [_subscription_of(data) for data in meta.get("subscriptions", [])],
         meta.get("beside", 0),
         meta.get("doubt", False),
-        list(map(json_forms.registers_of, meta.get("registers", []))),
+        list(map(checkpoint.registers_of, meta.get("registers", []))),
         meta.get("parts", []),
         [Rename(*data) for data in meta.get("rename", [])],
         [Truncation(*data) for data in meta.get("truncate", [])],

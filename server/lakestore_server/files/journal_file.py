@@ -12,19 +12,187 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
 
 from lakestore.errors import Corrupt, Exhausted
-from lakestore_server.files import journal, journal_parts
-from lakestore_server.files.journal_parts import KnownFrame
-from lakestore_server.files.new_frame import framed
-from lakestore_server.files.sync_thread import SyncThread
+from lakestore.rows.ipc import crc32c
+from lakestore_server.files import journal
+from lakestore_server.files.journal import FileHead, RowsHead
+from lakestore_server.files.segment import BLOCK, extended, joined
+from lakestore_server.host import priority
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import AppendFile, Disk
-from lakestore_server.state.journal import Buffer, Entry, JournalFile, NotWritten, Place, Unknown
+from lakestore_server.state.journal import (
+    Buffer,
+    Entry,
+    JournalFile,
+    NotWritten,
+    PartPlace,
+    Place,
+    Plain,
+    RowsMessage,
+    Unknown,
+    plain,
+)
+
+
+class SyncThread:
+    """One sync at a time, of whichever file. Its user holds no lock while it waits; the thread begins when it must."""
+
+    def __init__(self, changed: threading.Condition) -> None:
+        """`changed` is notified when a sync is over."""
+        self._changed = changed
+        self._wanted = threading.Condition()
+        """The thread's own condition: records that come in need not wake it."""
+        self._file: AppendFile | None = None
+        self._failure: BaseException | None = None
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the sync that was begun has ended."""
+        return self._file is None
+
+    def begin(self, file: AppendFile) -> None:
+        """Begin to sync what the file has now."""
+        with self._wanted:
+            assert self._file is None, "one sync at a time"
+            self._file, self._failure = file, None
+            self._wanted.notify_all()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="journal-disk", daemon=True)
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Wait for the end of the sync; raises what it raised."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._file is None)
+            failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """End the thread behind the sync that runs."""
+        with self._wanted:
+            self._is_closed = True
+            self._wanted.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        priority.take_short_turns()
+        while True:
+            with self._wanted:
+                self._wanted.wait_for(lambda: self._file is not None or self._is_closed)
+                file = self._file
+            if file is None:
+                return
+            failure: BaseException | None = None
+            try:
+                file.sync()
+            except BaseException as error:  # the boundary of the thread: who waits raises it
+                failure = error
+            with self._changed:
+                self._file, self._failure = None, failure
+                self._changed.notify_all()
+
+
+UNSYNCED_MAX = (1 << 16) - 1
+
+
+class Frame(NamedTuple):
+    """A frame to write."""
+
+    parts: list[Plain]
+    """One after the other."""
+    body_at: int
+    """Place of the body, from the frame's first byte."""
+    crcs: dict[int, npt.NDArray[np.uint32]]
+    """Checksums of the blocks of large batches, by the place of their first byte in the body."""
+
+
+def framed(lsn: int, record: Sequence[Buffer], salt: int, unsynced: int = 0) -> Frame:
+    """A record's frame, to write into a file with that salt behind so many frames that are not durable yet."""
+    meta, *parts = record
+    sizes = len(meta), journal.nbytes_of(parts)
+    header = journal.HEADER.pack(journal.MAGIC, journal.VERSION, min(unsynced, UNSYNCED_MAX), lsn, *sizes, salt)
+    crc = crc32c(meta, crc32c(header))
+    crcs: dict[int, npt.NDArray[np.uint32]] = {}
+    body: list[Plain] = []
+    at = 0
+    for part in parts:
+        data = plain(part)
+        if isinstance(data, pa.Buffer) and data.size >= BLOCK:
+            known = part.crcs if isinstance(part, RowsMessage) else None
+            crc, crcs[at] = extended(data, crc) if known is None else (joined(crc, data, known), known)
+        else:
+            crc = crc32c(data, crc)
+        body.append(data)
+        at += journal.nbytes_of((data,))
+    head = (header + journal.CRC.pack(crc)).ljust(journal.HEADER_BYTES, b"\0")
+    padding = journal.PADDING[: -len(meta) % 64]
+    return Frame([head, plain(meta), padding, *body], len(head) + len(meta) + len(padding), crcs)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFrame:
+    """A frame with large batches that was written by this process."""
+
+    body_at: int
+    """Place of its body in the file."""
+    end: int
+    """Place of the next frame."""
+    meta: bytes
+    crcs: Mapping[int, npt.NDArray[np.uint32]]
+    """The checksum of each block of large batches, by their places in the body."""
+
+    def rows(self) -> list[RowsHead]:
+        """Its batches."""
+        return journal.rows_of(orjson.loads(self.meta))
+
+
+def file_of(path: Path, data: pa.Buffer, bytes_min: int, known: Mapping[int, KnownFrame]) -> JournalFile:
+    """A journal file with the places of its parts of so many bytes or more."""
+    return JournalFile(path, data, tuple(_places(path.name, data, bytes_min, known)))
+
+
+def _places(name: str, data: pa.Buffer, bytes_min: int, known: Mapping[int, KnownFrame]) -> Iterator[PartPlace]:
+    view = memoryview(data)
+    head = journal.head_of(bytes(view[: journal.FILE_HEADER_BYTES]), name)
+    at = head.frames_at if head is not None and head.version == journal.VERSION else len(view)
+    while head is not None and at < len(view):
+        frame = known.get(at) or _read(data, view, at, bytes_min, head)
+        if frame is None:
+            return
+        for rows in frame.rows():
+            if rows.nbytes >= bytes_min:
+                about = rows.table, rows.bucket, rows.start, rows.count
+                yield PartPlace(*about, frame.body_at + rows.at, rows.nbytes, frame.crcs.get(rows.at))
+        at = frame.end
+
+
+def _read(data: pa.Buffer, view: memoryview, at: int, bytes_min: int, file: FileHead) -> KnownFrame | None:
+    """A frame of a mapped file, without its meta if it cannot have a part of so many bytes; None if it is not whole."""
+    head = journal.frame_head(bytes(view[at : at + journal.HEADER_BYTES]), 0)
+    if head is None or (head.salt, head.version) != (file.salt, file.version):
+        return None
+    body_at = at + journal.HEADER_BYTES + head.meta_bytes + head.padding
+    if head.body_bytes < bytes_min:
+        return KnownFrame(body_at, body_at + head.body_bytes, b"{}", {})
+    whole = journal.frame_at(data, view, at)
+    return None if whole is None else KnownFrame(body_at, whole.end, bytes(whole.head), {})
+
 
 PREFIX = "journal-"
 AHEAD_BYTES = 1 << 20
@@ -289,7 +457,7 @@ class FileJournal:
         for name in names(self._disk, self._folder):
             path = self._folder / name
             if name < below and self._disk.size(path):
-                yield journal_parts.file_of(path, self._disk.map(path), bytes_min, self._known.get(name, {}))
+                yield file_of(path, self._disk.map(path), bytes_min, self._known.get(name, {}))
 
     def trim(self, below: Place) -> None:
         """Remove the files before one."""

@@ -19,8 +19,7 @@ import numpy as np
 
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.arrays.padded_bytes import Flags, PaddedBytes, equal_words, joined
-from lakestore_server.index.entry import DAMAGED, Ints
-from lakestore_server.index.key_hash import KeyHash
+from lakestore_server.index.entry import DAMAGED, Ints, KeyHash
 from lakestore_server.index.number_section import SAMPLED
 from lakestore_server.index.run_blocks import BLOCK_WORDS, Blocks, SectionPlace
 from lakestore_server.index.run_filter import Numbers, Wanted, filter_place

@@ -6,13 +6,48 @@ beside the value, for LMDB's pages have no checksums. Imports numpy alone: the i
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 import struct
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+
+from lakestore_server.arrays.padded_bytes import SECRET_BYTES, HashSecrets, PaddedBytes, Words, hash_of
+
+SEED_BYTES = 32
+
+
+class KeyHash:
+    """The hash of one index."""
+
+    def __init__(self, seed: bytes) -> None:
+        self.seed = seed
+        self._secrets = HashSecrets(hashlib.shake_256(seed).digest(SECRET_BYTES))
+
+    def many(self, keys: PaddedBytes) -> Words:
+        """The hash of each key."""
+        return keys.hashes(self._secrets)
+
+    def one(self, key: bytes) -> int:
+        """The hash that `many` gives one key."""
+        return hash_of(key, self._secrets)
+
+
+@lru_cache(maxsize=16)
+def key_hash(seed: bytes) -> KeyHash:
+    """The hash of a seed."""
+    return KeyHash(seed)
+
+
+def new_seed() -> bytes:
+    """A secret for an index that has none."""
+    return secrets.token_bytes(SEED_BYTES)
+
 
 Ints = npt.NDArray[np.int64]
 PREFIX_BYTES = 4

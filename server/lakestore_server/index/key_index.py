@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,18 +20,69 @@ from lakestore.limits import DEFAULT
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import ABSENT, ALL_TABLES, PREFIX_BYTES, Ints, ServedTables
-from lakestore_server.index.expected import ExpectedEntries
 from lakestore_server.index.health import Health
 from lakestore_server.index.hints import Hint, Hints
 from lakestore_server.index.keys import NO_KEYS, IndexKeys
-from lakestore_server.index.levels import runs_due
+from lakestore_server.index.levels import Levels, runs_due
 from lakestore_server.index.merged_keys import MergedKeys
 from lakestore_server.index.overlay import Entries, NumberTables, Overlay, Range, combined, merged
 from lakestore_server.index.pipe import Size, Walked
-from lakestore_server.index.reading import RangeReading, Reading, listed
 from lakestore_server.index.run import Run
 from lakestore_server.index.run_file import NamedRuns, RunFile
 from lakestore_server.index.worker_client import DamagedIndex, IndexOf, in_process
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Look-ups begun under the overlay lock, to be finished outside it; answers of another generation do not count."""
+
+    keys: IndexKeys
+    values: Ints
+    older: tuple[Overlay, ...]
+    lsn_max: int
+    """LMDB may have moved on to here and still answer as of the moment of the reading."""
+    generation: int
+    levels: Levels
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReading:
+    """A `Reading` of ranges of keys."""
+
+    bounds: Sequence[tuple[bytes, bytes]]
+    most: int
+    """Keys of each range."""
+    newest: Entries
+    older: tuple[Overlay, ...]
+    lsn_max: int
+    generation: int
+    levels: Levels
+
+
+def listed(keys: IndexKeys, values: Ints) -> tuple[Sequence[bytes], list[int]]:
+    """Keys and values as lists, as `Entries` have them."""
+    return keys.listed(), values.tolist()
+
+
+class ExpectedEntries:
+    """The entries of one commit, arranged for look-ups of the tables that are asked for."""
+
+    __slots__ = ("_layers", "entries")
+
+    def __init__(self, entries: Sequence[tuple[IndexKeys, Ints]]) -> None:
+        self.entries = entries
+        self._layers: dict[bytes, Overlay] = {}
+
+    def arranged(self, prefix: bytes) -> Overlay | None:
+        """The entries of one table; None if there are none. On the commit loop."""
+        mine = [(keys, values) for keys, values in self.entries if len(keys) and keys.prefix == prefix]
+        if mine and prefix not in self._layers:
+            layer = Overlay()
+            for keys, values in mine:
+                layer.put(keys, values)
+            self._layers[prefix] = layer  # only when it is full: an error above is one caller's, and the loop goes on
+        return self._layers.get(prefix)
+
 
 _NONE: Ints = np.empty(0, dtype=np.int64)
 

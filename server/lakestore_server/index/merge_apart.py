@@ -20,7 +20,7 @@ from lakestore.errors import Unavailable
 from lakestore_server.host import allocator
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.host.priority import NICE
-from lakestore_server.index.key_hash import key_hash
+from lakestore_server.index.entry import key_hash
 from lakestore_server.index.pipe import DAMAGED_FILES, FAILED, Answer, Op, Request
 from lakestore_server.index.run import Run
 from lakestore_server.index.run_merge import merge, writer_of

@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.rows.ipc import crc32c
-from lakestore_server.host.folded_crc import folded
-from lakestore_server.host.mapped_crc import crc32c_of_mapped
+from lakestore_server.host.mapped_crc import crc32c_of_mapped, folded
 from lakestore_server.index.entry import Ints
 from lakestore_server.index.run_filter import Numbers
 from lakestore_server.index.worker_client import DamagedIndex

@@ -13,7 +13,7 @@ import numpy as np
 from lakestore_server.host.disk import Disk
 from lakestore_server.index import byte_merge
 from lakestore_server.index.byte_section import ByteSection
-from lakestore_server.index.key_hash import KeyHash
+from lakestore_server.index.entry import KeyHash
 from lakestore_server.index.number_section import NumberSection, is_gone
 from lakestore_server.index.run import Run, Section
 from lakestore_server.index.run_filter import Numbers

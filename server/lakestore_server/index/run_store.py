@@ -19,8 +19,7 @@ import numpy as np
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.mapping import will_need
-from lakestore_server.index.entry import ALL_TABLES, Ints, ServedTables
-from lakestore_server.index.key_hash import key_hash, new_seed
+from lakestore_server.index.entry import ALL_TABLES, Ints, ServedTables, key_hash, new_seed
 from lakestore_server.index.keys import IndexKeys, joined
 from lakestore_server.index.levels import Levels, due, runs_due
 from lakestore_server.index.merge_apart import APART_MIN, Merge, merge_apart

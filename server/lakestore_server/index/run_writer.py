@@ -19,8 +19,7 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.host.even_writes import EvenWrites
 from lakestore_server.host.stages import stage
 from lakestore_server.index.byte_section import ENTRY_WORDS, RANK_BITS_MAX, hashed, marked, places
-from lakestore_server.index.entry import Ints
-from lakestore_server.index.key_hash import KeyHash
+from lakestore_server.index.entry import Ints, KeyHash
 from lakestore_server.index.keys import IndexKeys, NumberKeys
 from lakestore_server.index.number_section import SAMPLED, packed
 from lakestore_server.index.run import ALIGNED, FOOTER, HEADER, HEADER_BYTES, MAGIC, VERSION

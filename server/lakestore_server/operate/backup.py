@@ -10,30 +10,168 @@ backup; what a failed one has written is removed.
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from lakestore.errors import Conflict, Invalid, LakestoreError
 from lakestore.release import RELEASE
 from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.catalog import locations, relocation
+from lakestore_server.catalog.metadata_store import local_folder
 from lakestore_server.commit.engine import Engine
 from lakestore_server.duties.checkpoint import Checkpointer
-from lakestore_server.files import backup_manifest, checkpoint, journal_file
-from lakestore_server.files.backup_manifest import Entry, LakePlace, Manifest
+from lakestore_server.files import backup_manifest, checkpoint, data_folder, journal_file
+from lakestore_server.files.backup_manifest import WAREHOUSE, Entry, LakePlace, Manifest
 from lakestore_server.files.checkpoint import Checkpoint
 from lakestore_server.files.data_folder import SEGMENTS
 from lakestore_server.files.segment import Segment
 from lakestore_server.host import event_log
-from lakestore_server.host.disk import Disk
+from lakestore_server.host.disk import FOLDER_MODE, PIECE_BYTES, Disk
 from lakestore_server.index.run_file import EMPTY_LSN
-from lakestore_server.operate import backup_lake, copies
-from lakestore_server.operate.backup_lake import LakeFileGone
+from lakestore_server.state.catalog_change import DROPPED, Pointer
 from lakestore_server.state.view import View
+
+
+def pieces_of(data: Any) -> Iterator[pa.Buffer]:
+    """Bytes in memory, or a map, in pieces."""
+    whole = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
+    return (whole.slice(at, min(PIECE_BYTES, whole.size - at)) for at in range(0, whole.size, PIECE_BYTES))
+
+
+def written(disk: Disk, path: Path, pieces: Iterable[Any]) -> tuple[int, int]:
+    """Write a new file and sync it; its bytes and their checksum. The folder is the caller's to sync."""
+    size = crc = 0
+    file = disk.create(path)
+    try:
+        for piece in pieces:
+            crc = crc32c(piece, crc)
+            size += file.write([piece])
+        file.sync()
+    finally:
+        file.close()
+    return size, crc
+
+
+def crc_of(disk: Disk, path: Path) -> int:
+    """The checksum of a whole file."""
+    crc = 0
+    for piece in disk.pieces(path):
+        crc = crc32c(piece, crc)
+    return crc
+
+
+class LakeFileGone(Exception):
+    """A file that a pointer's metadata names is not there."""
+
+    def __init__(self, table: str, location: str) -> None:
+        super().__init__(location)
+        self.table, self.location = table, location
+
+
+def inner_warehouse(data: Path, uri: str) -> Path | None:
+    """The warehouse's folder if it lies in the data folder."""
+    folder = local_folder(uri)
+    return folder if folder is not None and data.resolve() in folder.resolve().parents else None
+
+
+def hold(view: View, uri: str, data: Path) -> Path:
+    """Link every file that the view's pointers name into a folder of the data folder; `LakeFileGone`.
+
+    The folder has the files as they lie in the warehouse.
+    """
+    stage = data / data_folder.LAKE_HELD
+    release(data)
+    stage.mkdir(mode=FOLDER_MODE)
+
+    def held(location: str) -> Path:
+        if not locations.inside(location, uri):
+            raise Conflict(
+                f"{location} lies outside of the warehouse {uri}: back up without the lake (--without-lake), and the "
+                "warehouse with its own means"
+            )
+        return stage / locations.plain(location)[len(locations.plain(uri)) + 1 :]
+
+    folders: set[Path] = set()
+    for (namespace, name), pointer in pointers(view).items():
+        for location in relocation.named(pointer.location, lambda place: held(place).read_bytes()):
+            target = held(location)
+            try:
+                if target.parent not in folders:
+                    target.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+                    folders.add(target.parent)
+                _link(locations.plain(location), target)
+            except FileNotFoundError as error:
+                raise LakeFileGone(_told(view, namespace, name), location) from error
+    return stage
+
+
+def pointers(view: View) -> dict[tuple[str, str], Pointer]:
+    """The pointers whose files are to be there: those of tables whose removal has begun name what goes."""
+    going = {(DROPPED, uuid) for uuid, held in view.dropped.items() if not held.until_us}
+    return {key: pointer for key, pointer in view.pointers.items() if key not in going}
+
+
+def _told(view: View, namespace: str, name: str) -> str:
+    """A table as its users call it."""
+    return f"{view.dropped[name].name} (dropped)" if namespace == DROPPED else f"{namespace}.{name}"
+
+
+def _link(source: str, target: Path) -> None:
+    """One call for a file that is linked: a lake may have a hundred thousand of them."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        raise
+    except OSError:  # another owner's file, too many links, or a file system without them
+        shutil.copyfile(source, target)
+
+
+def release(data: Path) -> None:
+    """Let go of what is held; also of what a server that was killed held."""
+    stage = data / data_folder.LAKE_HELD
+    if stage.is_dir():
+        shutil.rmtree(stage)
+
+
+def backup_lake_write(disk: Disk, stage: Path, folder: Path) -> Iterator[Entry]:
+    """Bring what is held into a backup's folder, durably; the entries of the manifest."""
+    place = folder / WAREHOUSE
+    try:
+        stage.rename(place)
+    except OSError:  # another file system
+        for path, _ in _files(stage):
+            target = place / os.path.relpath(path, stage)
+            disk.make_folder(target.parent)
+            written(disk, target, disk.pieces(Path(path)))
+    for path, size in _files(place):
+        yield Entry(path[len(str(folder)) + 1 :], size, crc_of(disk, Path(path)))
+    for found, _, _ in os.walk(place):
+        disk.sync_folder(Path(found))
+
+
+def _files(folder: Path) -> list[tuple[str, int]]:
+    """Path and size of every file below a folder, sorted."""
+    found, left = [], [str(folder)]
+    while left:
+        with os.scandir(left.pop()) as listed:
+            for each in listed:
+                if each.is_dir(follow_symlinks=False):
+                    left.append(each.path)
+                elif each.is_file():
+                    found.append((each.path, each.stat().st_size))
+    return sorted(found)
+
 
 log = logging.getLogger("lakestore.backup")
 CUTS = 3
@@ -83,7 +221,7 @@ class BackupVerbs:
     def _made(self, folder: Path, *, without_lake: bool) -> Manifest:
         """The backup, or an error and no trace of it."""
         engine = self._engine
-        inner = backup_lake.inner_warehouse(engine.folder, self._warehouse)
+        inner = inner_warehouse(engine.folder, self._warehouse)
         lake = LakePlace.OUTSIDE if inner is None else LakePlace.LEFT_OUT if without_lake else LakePlace.INSIDE
         try:
             cut, held = self._cut_with_lake() if lake is LakePlace.INSIDE else (self.cut(), None)
@@ -97,14 +235,14 @@ class BackupVerbs:
             _remove(engine.disk, folder)
             raise
         finally:
-            backup_lake.release(engine.folder)
+            release(engine.folder)
 
     def _cut_with_lake(self) -> tuple[BackupCut, Path]:
         """A cut, and the lake's files as of it, which are held."""
         for left in reversed(range(CUTS)):
             cut = self.cut()
             try:
-                return cut, backup_lake.hold(cut.view, self._warehouse, self._engine.folder)
+                return cut, hold(cut.view, self._warehouse, self._engine.folder)
             except LakeFileGone as gone:
                 if not left:
                     raise Conflict(
@@ -174,11 +312,10 @@ def write(disk: Disk, folder: Path, cut: BackupCut, origin: Origin, held: Path |
     encoded = disk.read(folder / name)
     entries.append(Entry(name, len(encoded), crc32c(encoded)))
     view = cut.view
-    known = backup_lake.pointers(view)
-    pointers = {f"{namespace}.{name}": pointer.location for (namespace, name), pointer in known.items()}
-    entries += backup_lake.write(disk, held, folder) if held else ()
+    locations = {f"{namespace}.{name}": pointer.location for (namespace, name), pointer in pointers(view).items()}
+    entries += backup_lake_write(disk, held, folder) if held else ()
     about = origin.warehouse, origin.lake
-    manifest = Manifest(RELEASE, view.time_us, origin.timeline, view.lsn, name, tuple(entries), pointers, *about)
+    manifest = Manifest(RELEASE, view.time_us, origin.timeline, view.lsn, name, tuple(entries), locations, *about)
     disk.sync_folder(folder)
     aside = f"{backup_manifest.NAME}.tmp"
     _written(disk, folder, aside, manifest.encode())
@@ -205,4 +342,4 @@ def _segments(disk: Disk, folder: Path, segments: Sequence[Segment]) -> Iterator
 
 
 def _written(disk: Disk, folder: Path, name: str, data: Any) -> Entry:
-    return Entry(name, *copies.written(disk, folder / name, copies.pieces_of(data)))
+    return Entry(name, *written(disk, folder / name, pieces_of(data)))

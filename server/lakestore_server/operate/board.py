@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakestore_server.host.clock import Clock
-from lakestore_server.operate.status import ServerStatus, StatusReader
-from lakestore_server.operate.table_status import ServedTable
+from lakestore_server.operate.status import ServedTable, ServerStatus, StatusReader
 
 LOOK_SECONDS = 0.5
 GONE_MAX = 10_000

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lakestore.errors import LakestoreError
-from lakestore_server.iceberg.catalog import Catalog
-from lakestore_server.iceberg.schemas import Json
+from lakestore_server.catalog.catalog import Catalog
+from lakestore_server.catalog.schemas import Json
 from lakestore_server.state.view import View
 
 LOOKS_MAX = 50

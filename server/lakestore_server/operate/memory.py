@@ -14,10 +14,10 @@ from typing import Any
 from lakestore.limits import Limits
 from lakestore.model.table import Table
 from lakestore.rows.keys import number_width
+from lakestore_server.catalog.metadata_store import CACHE_BYTES_MAX
 from lakestore_server.commit.queue import SMALL_STRETCH
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.machine import MAPS_DEFAULT, maps_max, memory_bytes
-from lakestore_server.iceberg.metadata_store import CACHE_BYTES_MAX
 from lakestore_server.read.piece_ranges import RANGES_KEPT
 from lakestore_server.state.view import TableState, View
 

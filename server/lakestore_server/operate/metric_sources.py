@@ -8,20 +8,19 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.changes.subscriptions import behind
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.loop import CommitLoop
 from lakestore_server.duties.expiry import Figures
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.host.histogram import Histogram
-from lakestore_server.iceberg.catalog import Catalog
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.lake_figures import LakeFigures
 from lakestore_server.operate.reports import Report
-from lakestore_server.operate.status import ServerStatus, StatusReader
-from lakestore_server.operate.table_status import TableStatus
-from lakestore_server.present.presented import PresentedTables
+from lakestore_server.operate.status import ServerStatus, StatusReader, TableStatus
 from lakestore_server.read.leases import Leases
+from lakestore_server.snapshots.presented import PresentedTables
 from lakestore_server.state.view import View
 
 Sample = tuple[tuple[str, ...], float | Histogram]

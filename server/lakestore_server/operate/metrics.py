@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -10,20 +10,190 @@ from prometheus_client.registry import Collector
 
 from lakestore.release import RELEASE
 from lakestore_server.host.histogram import Histogram
-from lakestore_server.operate import presented_metrics, table_metrics
-from lakestore_server.operate.figures import kept_bytes
 from lakestore_server.operate.metric_sources import (
     Family,
     Moment,
     Sample,
     Sources,
     calls,
+    expiring,
+    held,
+    in_lake,
+    lag,
+    of_tables,
+    overdue,
     query_deaths,
+    reclaimed,
     refusals,
     reported,
     running,
     subscriptions_behind,
+    tier_failures,
 )
+from lakestore_server.operate.status import kept_bytes
+
+TABLE_METRICS_FAMILIES = (
+    Family("lakestore_table_rows", "gauge", "Live rows.", of_tables(lambda table: table.rows), ("table",)),
+    Family(
+        "lakestore_table_stored_rows",
+        "gauge",
+        "Rows in the server's files and memory: live ones, those that the log still tells of, and dead ones.",
+        of_tables(lambda table: table.stored_rows),
+        ("table",),
+    ),
+    Family(
+        "lakestore_compaction_rows",
+        "counter",
+        "Superseded rows that local compaction dropped.",
+        lambda m: m.upkeep.checkpointer.compactions.rows,
+    ),
+    Family(
+        "lakestore_compaction_segments",
+        "counter",
+        "Segments that it rewrote.",
+        lambda m: m.upkeep.checkpointer.compactions.segments,
+    ),
+    Family("lakestore_compaction_reclaimed_bytes", "counter", "What that made smaller.", reclaimed, ("table",)),
+    Family(
+        "lakestore_table_hot_offsets",
+        "gauge",
+        "Offsets that the lake does not have yet.",
+        of_tables(lambda table: table.hot),
+        ("table",),
+    ),
+    Family(
+        "lakestore_table_lake_files",
+        "gauge",
+        "Data files of the newest snapshot in the lake.",
+        in_lake(lambda lake: lake.files),
+        ("table",),
+    ),
+    Family(
+        "lakestore_table_lake_delete_files",
+        "gauge",
+        "Files of deletes there, deletion vectors among them.",
+        in_lake(lambda lake: lake.delete_files),
+        ("table",),
+    ),
+    Family(
+        "lakestore_table_lake_deleted_rows",
+        "gauge",
+        "Rows of those data files that are deleted by position: what compaction has to clear away.",
+        in_lake(lambda lake: lake.deleted_rows),
+        ("table",),
+    ),
+    Family(
+        "lakestore_table_tier_lag_seconds",
+        "gauge",
+        "Age of the oldest change that the lake does not have; 0 if it has all.",
+        lag,
+        ("table",),
+    ),
+    Family(
+        "lakestore_table_tier_failures",
+        "gauge",
+        "Rounds of tiering that failed in a row, as the tierer says; 0 after one that did not.",
+        tier_failures,
+        ("table",),
+    ),
+    Family(
+        "lakestore_retention_held_bytes",
+        "gauge",
+        "Log beyond its retention that somebody holds.",
+        held,
+        ("table", "by"),
+    ),
+    Family(
+        "lakestore_rows_expired",
+        "counter",
+        "Rows that a table's TTL has deleted.",
+        lambda m: ((labels, figures.expired) for labels, figures in expiring(m)),
+        ("table",),
+    ),
+    Family(
+        "lakestore_expiry_overdue_seconds",
+        "gauge",
+        "For how long rows may have been due to expire; high where nothing can be written, or the clock jumped.",
+        overdue,
+        ("table",),
+    ),
+)
+"""The families, in the order of the page."""
+
+
+def _loads(moment: Moment) -> Iterator[Sample]:
+    """Loads by what they got."""
+    for kind, count in sorted(moment.sources.presented.figures.loads.items()):
+        yield (kind,), count
+
+
+PRESENTED_METRICS_FAMILIES = (
+    Family(
+        "lakestore_presented_cuts",
+        "gauge",
+        "Cuts of tables whose files stay for readers of other engines.",
+        lambda m: m.sources.presented.status().cuts,
+    ),
+    Family(
+        "lakestore_presented_tables",
+        "gauge",
+        "Tables that such cuts are of.",
+        lambda m: m.sources.presented.status().tables,
+    ),
+    Family(
+        "lakestore_presented_files",
+        "gauge",
+        "Files of presented cuts in the warehouse.",
+        lambda m: m.sources.presented.status().files,
+    ),
+    Family(
+        "lakestore_presented_bytes",
+        "gauge",
+        "Their bytes; `limits.present_bytes` bounds them.",
+        lambda m: m.sources.presented.status().bytes,
+    ),
+    Family(
+        "lakestore_presented_written_bytes",
+        "counter",
+        "Bytes written to present cuts.",
+        lambda m: m.sources.presented.figures.written_bytes,
+    ),
+    Family(
+        "lakestore_present_seconds",
+        "histogram",
+        "Duration of presenting one cut.",
+        lambda m: m.sources.presented.figures.seconds,
+    ),
+    Family(
+        "lakestore_presented_loads",
+        "counter",
+        "Loads of tables in `now` and `at:`: `new` had a cut presented or waited for one, `kept` got an answer made"
+        " before, `not modified` was told that there is nothing new.",
+        _loads,
+        ("answer",),
+    ),
+    Family(
+        "lakestore_lake_offsets_read",
+        "counter",
+        "Offset indexes of the lake's data files that were read from these; later ones are mapped or in memory.",
+        lambda m: m.sources.presented.figures.offsets_read,
+    ),
+    Family(
+        "lakestore_lake_offsets_evicted",
+        "counter",
+        "Offset indexes that went for lack of room; if many do, raise `limits.lake_offsets_bytes` or"
+        " `limits.lake_offsets_disk_bytes`.",
+        lambda m: m.sources.presented.figures.offsets_evicted,
+    ),
+    Family(
+        "lakestore_scan_reports",
+        "counter",
+        "Reports that engines sent of their scans of presented tables.",
+        lambda m: m.sources.presented.figures.reports,
+    ),
+)
+"""In the order of the page."""
+
 
 FAMILIES = (
     Family(
@@ -206,7 +376,7 @@ FAMILIES = (
         lambda m: m.status.registers,
     ),
     Family("lakestore_tables", "gauge", "Tables.", lambda m: len(m.view.tables)),
-    *table_metrics.FAMILIES,
+    *TABLE_METRICS_FAMILIES,
     Family(
         "lakestore_clock_confirmed",
         "gauge",
@@ -285,7 +455,7 @@ FAMILIES = (
         reported(lambda report: report.rejected),
         ("process",),
     ),
-    *presented_metrics.FAMILIES,
+    *PRESENTED_METRICS_FAMILIES,
     Family("lakestore_rpc_running", "gauge", "Calls that run now, open streams among them.", running, ("method",)),
 )
 """Every metric, in the order of the page."""

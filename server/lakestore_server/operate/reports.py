@@ -12,7 +12,7 @@ import orjson
 from lakestore.errors import Exhausted, Invalid
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire.reporters import DETAIL, detail_of, thing_of
+from lakestore.wire.tracing import DETAIL, detail_of, thing_of
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.permits import share_of
 

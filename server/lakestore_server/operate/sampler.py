@@ -11,8 +11,7 @@ from lakestore_server.host.worker import Worker
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.history import SAMPLE_SECONDS, History, Kind, Series
 from lakestore_server.operate.reports import lags
-from lakestore_server.operate.status import ServerStatus, StatusReader
-from lakestore_server.operate.table_status import ServedTable
+from lakestore_server.operate.status import ServedTable, ServerStatus, StatusReader
 from lakestore_server.state.view import View
 
 log = logging.getLogger("lakestore.console")

@@ -11,12 +11,12 @@ import pyarrow as pa
 from lakestore.rows.live_sum import live_sum
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
-from lakestore_server.duties.integrity import Integrity
 from lakestore_server.index.collisions import KeyQuery
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import encoded
-from lakestore_server.read import live_offsets
+from lakestore_server.read import plan
 from lakestore_server.read import rows as reads
+from lakestore_server.segments.integrity import Integrity
 from lakestore_server.state.view import TableState, View
 
 Ints = npt.NDArray[np.int64]
@@ -89,7 +89,7 @@ def _confirmed(engine: Engine, state: TableState, bucket: int, rows: reads.Rows)
     named = state.versions.numbered(rows.schema_id).primary_key
     columns: list[pa.Array] = [rows.batch.column(name) for name in named]
     asked = KeyQuery(encoded(columns, table_prefix(table.number)), lambda: columns)
-    later, offsets = live_offsets.of_keys(engine, table.name, lambda _: asked, uuid=table.uuid)
+    later, offsets = plan.of_keys(engine, table.name, lambda _: asked, uuid=table.uuid)
     log = later.by_uuid(table.uuid).logs[bucket]
     audited = state.logs[bucket].head
     superseded = reads.dead_of(log, audited if audited >= log.base.end else 0, log.head)

@@ -22,7 +22,7 @@ from lakestore_server.commit.work import Done, Operation
 from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import IndexKeys, encoded
-from lakestore_server.read import live_offsets
+from lakestore_server.read import plan
 from lakestore_server.state.chunk import CHANGE, DELETE, PREV
 from lakestore_server.state.commit_record import CommitRecord, RowsPart
 from lakestore_server.state.state import State
@@ -60,7 +60,7 @@ def live(engine: Engine, table: Table, rows: FoundRows) -> npt.NDArray[np.bool_]
     if not len(rows.offsets):
         return np.zeros(0, dtype=np.bool_)
     asked = _asked(engine, table, rows)
-    _, found = live_offsets.of_keys(engine, table.name, lambda _: asked, uuid=table.uuid)
+    _, found = plan.of_keys(engine, table.name, lambda _: asked, uuid=table.uuid)
     return np.asarray(found == rows.offsets)
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from lakestore.errors import LakestoreError
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire.counts import COUNTS
+from lakestore.wire.commit_message import COUNTS
 from lakestore_server.commit.producers import Writes
 from lakestore_server.read.lookup import Lookups
 from lakestore_server.read.rows import sent_bytes

@@ -5,32 +5,285 @@ An answer holds what fits into it; a client that takes it in parts asks again fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore.errors import Invalid
+from lakestore.errors import Invalid, Unavailable
 from lakestore.limits import Limits
-from lakestore.model.columns import SYSTEM_TYPES
+from lakestore.model.columns import LAKE_BUCKET, LAKE_TIMESTAMP, SYSTEM_TYPES
 from lakestore.model.projection import check_present, renamed
 from lakestore.model.table import Table
 from lakestore.rows import ipc, keys
+from lakestore.rows.ipc import STREAM_END, crc32c
+from lakestore.rows.one_key import KeyCode
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.commit import row_limit
+from lakestore_server.commit import request
 from lakestore_server.commit.engine import Engine
 from lakestore_server.index.collisions import KeyQuery
-from lakestore_server.index.entry import table_prefix
-from lakestore_server.index.keys import encoded
-from lakestore_server.read import live_offsets, lookup_at, reach
+from lakestore_server.index.entry import FLAG, PREFIX_BYTES, table_prefix
+from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys, encoded
+from lakestore_server.read import lookup_at, plan, reach
 from lakestore_server.read import rows as reads
 from lakestore_server.read.completeness import Completeness
-from lakestore_server.read.lookup_one import KeyForm, KeyForms, row_of
 from lakestore_server.read.lookup_prefix import GROUP_KEYS_MAX, PAGE_KEYS, PREFIX_KEYS_MIN, PREFIXES_MAX, Leading
-from lakestore_server.read.lookup_rows import AnswerShape, Located
 from lakestore_server.read.positions import lsn_at, parse_token, reached
-from lakestore_server.state.view import TableState
+from lakestore_server.state.bucket_log import in_order
+from lakestore_server.state.chunk import CHANGE
+from lakestore_server.state.fetch import Fetched, Pick, fetched
+from lakestore_server.state.table_versions import stored_schema
+from lakestore_server.state.view import TableState, View
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerShape:
+    """The version and the columns in which rows are shown."""
+
+    state: TableState
+    target: Table
+    """The version in which the rows are shown."""
+    columns: Sequence[str]
+    """Names of columns in that version, system columns among them."""
+    stored: Callable[[int], list[str]]
+    """Schema version to the stored columns that the shown ones need."""
+
+    @property
+    def is_change_shown(self) -> bool:
+        """Whether the kind of a row's record is."""
+        return "__change" in self.columns
+
+    def wanted(self, version: int) -> list[str]:
+        """The stored columns to read of a version; one at least, which tells the number of rows."""
+        stored = self.stored(version)
+        return [CHANGE, *stored] if self.is_change_shown or not stored else stored
+
+    @staticmethod
+    def of(state: TableState, target: Table, columns: Sequence[str]) -> AnswerShape:
+        """These columns of a version."""
+        user = [name for name in columns if name not in SYSTEM_TYPES]
+        stored = state.versions.stored_names(target, user) if user else lambda _: []
+        return AnswerShape(state, target, columns, stored)
+
+    def located(self, buckets: npt.NDArray[np.int32], offsets: Ints) -> Located:
+        """The rows at (bucket, offset) pairs."""
+        return Located(self, offsets, list(self._picks(buckets, offsets)))
+
+    def _picks(self, buckets: npt.NDArray[np.int32], offsets: Ints) -> Iterator[Pick]:
+        for bucket in np.unique(buckets) if len(buckets) != 1 else buckets:
+            here = np.flatnonzero(buckets == bucket)
+            for places, piece, rows in self.state.logs[int(bucket)].located(offsets[here]):
+                yield Pick(int(bucket), piece, here[places], rows)
+
+
+class Located:
+    """Rows that were found, of which as many are read as an answer holds."""
+
+    def __init__(self, shape: AnswerShape, offsets: Ints, picks: Sequence[Pick]) -> None:
+        self._shape, self.offsets, self._picks = shape, offsets, picks
+
+    @cached_property
+    def _every(self) -> Sequence[Fetched]:
+        return list(self._fetched(self._picks))
+
+    def _fetched(self, picks: Sequence[Pick]) -> Iterator[Fetched]:
+        """The rows of these picks: those of one version together, and of one bucket where the answer tells it."""
+        alike: dict[tuple[int, int], list[Pick]] = {}
+        by_bucket = LAKE_BUCKET in self._shape.columns
+        for pick in picks:
+            alike.setdefault((pick.piece.schema_id, pick.bucket if by_bucket else 0), []).append(pick)
+        for (version, _), same in alike.items():
+            yield from fetched(same, self._shape.wanted(version))
+
+    def fitting(self, bytes_max: int) -> int:
+        """The number of first rows that take at most so many bytes together; at least one."""
+        if len(self.offsets) <= 1:
+            return len(self.offsets)
+        sizes = np.empty(len(self.offsets), dtype=np.int64)
+        for each in self._every:
+            sizes[_places(each.picks)] = each.sizes()
+        return max(int(np.searchsorted(np.cumsum(sizes), bytes_max, side="right")), 1)
+
+    def rows(self, count: int) -> pa.RecordBatch:
+        """The first rows, in the order in which they were asked for."""
+        every = self._every if count == len(self.offsets) else list(self._fetched(list(_first(self._picks, count))))
+        if not every:
+            fields = self._shape.target.read_schema(list(self._shape.columns))
+            return pa.RecordBatch.from_pylist([], schema=pa.schema([field.with_nullable(True) for field in fields]))
+        shown = [self._shown(each) for each in every]
+        places = _places([pick for each in every for pick in each.picks])
+        return in_order(shown[0] if len(shown) == 1 else pa.concat_batches(shown), places)
+
+    def _shown(self, fetched: Fetched) -> pa.RecordBatch:
+        """Rows of one version as the answer shows them."""
+        shape, picks = self._shape, fetched.picks
+        batch, places = fetched.batch(), _places(picks)
+        times = np.zeros(len(places), dtype=np.int64)
+        if LAKE_TIMESTAMP in shape.columns:
+            logs = shape.state.logs
+            times = np.concatenate([logs[pick.bucket].times_at(self.offsets[pick.places]) for pick in picks])
+        version = picks[0].piece.schema_id
+        change = batch.column(0).to_numpy() if shape.is_change_shown else np.zeros(len(places), dtype=np.int8)
+        rows = reads.Rows(batch, self.offsets[places], times, change, version)
+        return reads.project(
+            shape.state.versions.projection(version, shape.target), rows, shape.columns, picks[0].bucket
+        )
+
+
+def _places(picks: Sequence[Pick]) -> Ints:
+    return picks[0].places if len(picks) == 1 else np.concatenate([pick.places for pick in picks])
+
+
+def _first(picks: Sequence[Pick], count: int) -> Iterator[Pick]:
+    """The picks, without rows that are not among the first."""
+    for pick in picks:
+        kept = pick.places < count
+        if kept.any():
+            yield pick.among(kept)
+
+
+FORMS_MAX = 1_024
+"""Tables, and lists of columns of one table, whose forms are kept."""
+KEY_BYTES_MAX = keys.WHOLE_BYTES_MAX - PREFIX_BYTES
+"""Longer keys are hashed in the index, and rows are compared with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """The answers of one version for one list of columns."""
+
+    places: tuple[int, ...]
+    """Places of the columns in stored batches."""
+    schema: pa.Schema
+    head: bytes
+    """The schema's message."""
+    nothing: bytes
+    """The answer for a key that is not there."""
+    nothing_crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyForm:
+    """One version of a table, as look-ups of one key need it."""
+
+    table: Table
+    code: KeyCode | None
+    prefix: bytes
+    number_width: int | None
+    """Bytes of keys that are numbers in the index."""
+    answers: dict[tuple[str, ...], _Answers] = field(default_factory=dict)
+
+    @staticmethod
+    def of(table: Table) -> KeyForm:
+        """The form of a version."""
+        kinds = [table.column(name).arrow.type for name in table.primary_key]
+        width = keys.number_width(kinds) if kinds else None
+        return KeyForm(table, KeyCode.of(table), table_prefix(table.number), width)
+
+    def coded(self) -> KeyCode:
+        """The code of the table's keys, or `Invalid`."""
+        if self.code is None:
+            raise Invalid(f"keys of table {self.table.name} are sent as rows, in `keys`: `key` takes numbers and texts")
+        return self.code
+
+    def batch(self, key: bytes) -> pa.RecordBatch:
+        """The key as a row, or `Invalid`."""
+        code = self.coded()
+        return code.batch(code.split(key))
+
+    def index_keys(self, key: bytes) -> IndexKeys:
+        """The key as the index takes it."""
+        if self.number_width is None:
+            return ByteKeys((self.prefix + key,))
+        number = np.array((int.from_bytes(key, "big"),), dtype=np.uint64)
+        return NumberKeys(self.prefix, self.number_width, number)
+
+    def answered(self, columns: Sequence[str]) -> _Answers | None:
+        """The answers for these columns, by default for all; None for system columns."""
+        asked = tuple(columns)
+        found = self.answers.get(asked)
+        if found is None:
+            found = self._made(asked)
+            if found is not None and len(self.answers) < FORMS_MAX:
+                self.answers[asked] = found
+        return found
+
+    def _made(self, columns: tuple[str, ...]) -> _Answers | None:
+        if not SYSTEM_TYPES.keys().isdisjoint(columns):
+            return None
+        names = self.table.selected(columns)
+        stored = stored_schema(self.table)
+        places = tuple(stored.get_field_index(name) for name in names)
+        schema = pa.schema([pa.field(name, stored.field(at).type) for name, at in zip(names, places, strict=True)])
+        head = bytes(schema.serialize())
+        none = pa.RecordBatch.from_pylist([], schema=schema)
+        nothing = b"".join((head, none.serialize(), STREAM_END))
+        return _Answers(places, schema, head, nothing, crc32c(nothing))
+
+
+class KeyForms:
+    """The forms of the tables that were asked for last. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._forms: dict[str, KeyForm] = {}
+
+    def of(self, table: Table) -> KeyForm:
+        """The form of a table's version."""
+        form = self._forms.get(table.uuid)
+        if form is None or form.table is not table:
+            if len(self._forms) >= FORMS_MAX:
+                self._forms = {}
+            form = self._forms[table.uuid] = KeyForm.of(table)
+        return form
+
+
+def row_of(engine: Engine, form_of: Callable[[Table], KeyForm], request: pb.LookupRequest) -> pb.RowBatch | None:
+    """The answer to a request for one whole key; None where it takes the common way."""
+    key, table = request.key, engine.view.meant(request.table, request.table_uuid).table
+    is_older = request.HasField("schema_id") and request.schema_id != table.schema_id
+    if request.at or is_older or len(key) > KEY_BYTES_MAX:
+        return None
+    form = form_of(table)
+    code, answers = form.coded(), form.answered(request.columns)
+    if answers is None:
+        return None
+    bucket = code.bucket(key, code.split(key))
+    found = _live_offset(engine, table, form.index_keys(key))
+    if found is None:
+        return None
+    view, offset = found
+    data, crc = answers.nothing, answers.nothing_crc
+    if offset >= 0:
+        piece, row = view.by_uuid(table.uuid).logs[bucket].place_of(offset)
+        if piece.schema_id != table.schema_id:
+            return None
+        stored = piece.load_rows(np.array((row,)), None).slice(row, 1)
+        shown = pa.RecordBatch.from_arrays([stored.column(at) for at in answers.places], schema=answers.schema)
+        data = b"".join((answers.head, shown.serialize(), STREAM_END))
+        if len(data) > engine.limits.message_bytes // 2:
+            return None
+        crc = crc32c(data)
+    return pb.RowBatch(rows=data, crc32c=crc, schema_id=table.schema_id, token=view.token(), answered=1)
+
+
+def _live_offset(engine: Engine, table: Table, wanted: IndexKeys) -> tuple[View, int] | None:
+    """(view, the key's live offset or a negative number) at one moment; None if the table or the index moved on."""
+    index = engine.index
+    with index.lock:
+        view = engine.view
+        reading = index.begin(wanted)
+    held = view.tables.get(table.uuid)
+    if held is None or held.table is not table:
+        return None
+    try:
+        value = int(index.finish(reading)[0])
+    except Unavailable:
+        return None
+    return view, value if value < FLAG else -1
+
 
 Ints = npt.NDArray[np.int64]
 _ANSWER_BYTES = 1 << 10
@@ -124,7 +377,7 @@ class Lookups:
             columns = asking.keys(state).columns
             return KeyQuery(encoded(columns, table_prefix(state.table.number)), lambda: columns)
 
-        view, offsets = live_offsets.of_keys(self._engine, asking.request.table, encode)
+        view, offsets = plan.of_keys(self._engine, asking.request.table, encode)
         state = view.named(asking.request.table)
         wanted = asking.keys(state)
         if cut is not None:
@@ -157,7 +410,7 @@ class Lookups:
             wanted = asking.keys(state)
             return Leading.of(state, wanted.columns, wanted.buckets(state.table), request.after, prefixes)
 
-        live = live_offsets.of_ranges(self._engine, request.table, ask, keys_most)
+        live = plan.of_ranges(self._engine, request.table, ask, keys_most)
         state = live.view.named(request.table)
         if cut is not None:
             check_created(state, cut)
@@ -193,7 +446,7 @@ class Lookups:
     ) -> pb.RowBatch:
         answer = reads.message(found)
         if len(answer.rows) + _ANSWER_BYTES > self._engine.limits.message_bytes:
-            raise row_limit.unsendable(found, shape.target, self._engine.limits.message_bytes)
+            raise request.unsendable(found, shape.target, self._engine.limits.message_bytes)
         answer.schema_id = shape.target.schema_id
         answer.token = self._engine.view.token(lsn)
         answer.answered, answer.next = answered, following

@@ -7,19 +7,223 @@ range is gone from the log, is read from that snapshot below the heads (`lake_be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from lakestore.errors import Invalid, PositionExpired, Unavailable
+from lakestore.model.columns import LAKE_TIMESTAMP
+from lakestore.model.table import Table
+from lakestore.rows.condition import RowFilter
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
+from lakestore_server.index.collisions import KeyQuery, Probe
+from lakestore_server.index.entry import live, table_prefix
+from lakestore_server.index.overlay import Range
 from lakestore_server.read import reach, rows
 from lakestore_server.read.completeness import Completeness
-from lakestore_server.read.hot_rows import HotRows
 from lakestore_server.read.leases import Leases
+from lakestore_server.read.parsed_conditions import PARSED
+from lakestore_server.read.piece_ranges import PiecePruning, PieceRanges
 from lakestore_server.read.positions import check_once, lsn_at, reached
+from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.catalog_change import TierRecord
+from lakestore_server.state.chunk import PREV, StoredBatch
 from lakestore_server.state.view import TableState, View
+
+RETRIES = 20
+
+
+class Bounded(Protocol):
+    """A question for ranges of keys."""
+
+    @property
+    def bounds(self) -> Sequence[tuple[bytes, bytes]]:
+        """The ranges as [low, high) of encoded keys."""
+
+
+Question = TypeVar("Question", bound=Bounded)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRanges(Generic[Question]):
+    """The first live keys of some ranges, at one moment."""
+
+    view: View
+    """The state that the ranges belong to."""
+    question: Question
+    """The question as it was put to this very view's table."""
+    ranges: list[Range]
+
+
+def of_keys(
+    engine: Engine, name: str, encode: Callable[[TableState], KeyQuery], *, uuid: str = ""
+) -> tuple[View, npt.NDArray[np.int64]]:
+    """(view, live offset of each key) at one moment; `Unavailable` if the table changes under every attempt.
+
+    With a uuid it is that table, whatever its name is by now; `NotFound` if it was dropped.
+    """
+
+    def held(view: View) -> TableState:
+        return view.by_uuid(uuid) if uuid else view.named(name)
+
+    index, moved_on = engine.index, _moved_on(name)
+    probe: Probe | None = None
+    for _ in range(RETRIES):
+        state = held(engine.view)
+        probe = probe or Probe(encode(state))
+        with index.lock:
+            view = engine.view
+            reading = index.begin(probe.keys)
+        if _is_another(held(view), state):
+            probe = None
+            continue
+        try:
+            found = probe.resolved(held(view), index.finish(reading))
+        except Unavailable as error:
+            moved_on = error
+            continue
+        if found is not None:
+            return view, live(found.values)
+        probe = probe.deeper()
+    raise moved_on
+
+
+def of_ranges(engine: Engine, name: str, ask: Callable[[TableState], Question], most: int) -> LiveRanges[Question]:
+    """The first live keys of each range, `most` altogether; `Unavailable` as `of_keys`."""
+    index, moved_on = engine.index, _moved_on(name)
+    for _ in range(RETRIES):
+        state = engine.view.named(name)
+        question = ask(state)
+        index.arrange(table_prefix(state.table.number))
+        try:
+            with index.lock:
+                view = engine.view
+                reading = index.begin_ranges(question.bounds, most)
+            if not _is_another(view.named(name), state):
+                return LiveRanges(view, question, index.finish_ranges(reading))
+        except Unavailable as error:
+            moved_on = error
+    raise moved_on
+
+
+def _moved_on(name: str) -> Unavailable:
+    return Unavailable(f"table {name} keeps changing under the look-up: look up again")
+
+
+def _is_another(now: TableState, asked: TableState) -> bool:
+    """Whether keys that were encoded for a table mean nothing now: it was made anew, or truncated."""
+    return (now.table.uuid, now.table.number) != (asked.table.uuid, asked.table.number)
+
+
+class HotRows:
+    """The hot rows of plans. Thread-safe."""
+
+    def __init__(self, engine: Engine, dead: rows.DeadCache) -> None:
+        self._engine, self._dead = engine, dead
+        self._ranges = PieceRanges()
+
+    def fetch(self, request: pb.FetchRequest, earlier: TableState | None = None) -> Iterator[pb.RowBatch]:
+        """The rows of one split, of the table as it was `earlier` if it was truncated since the read began.
+
+        A read that holds a lease goes on although the table was dropped, as long as its rows are kept.
+        """
+        limits = self._engine.limits
+        view = self._engine.view
+        dropped = view.dropped.get(request.table_uuid) if request.lease else None
+        state = earlier or (dropped.state if dropped else view.by_uuid(request.table_uuid))
+        log = _checked(state, request)
+        names = [name for name in request.columns if name != PREV]
+        wanted = state.versions.numbered(request.schema_id) if request.HasField("schema_id") else state.table
+        columns = list(request.columns) if request.columns else wanted.selected(None)
+        wanted.selected(names)
+        if not request.where:
+            options = _options(state, wanted, columns, limits.fetch_batch_rows)
+            shown = self._shown(state, wanted, columns, request, self._parts(state, log, request, options))
+            yield from rows.messages(shown, limits)
+            return
+        condition = PARSED.of(request.where, wanted.name, wanted.columns)
+        every = list(dict.fromkeys([*columns, *condition.columns]))
+        prune = _Prune(PiecePruning(condition.skip, self._ranges, log, request.bucket, state.versions, wanted), request)
+        options = _options(state, wanted, every, limits.fetch_batch_rows, prune)
+        shown = self._shown(state, wanted, every, request, self._parts(state, log, request, options))
+        yield from rows.messages(prune.meeting(shown, condition, columns), limits)
+        yield pb.RowBatch(tested=prune.tested, passed_over=prune.passed_over)
+
+    def _parts(
+        self, state: TableState, log: BucketLog, request: pb.FetchRequest, options: rows.ReadOptions
+    ) -> Iterator[rows.Rows]:
+        """The stored rows."""
+        if not request.live_only:
+            return rows.read(log, request.start, request.end, options)
+        dead = self._dead.of(state.table.uuid, request.bucket, log, request.live_start, request.live_end)
+        based = log.keyed and request.live_start == 0 and request.live_end >= max(log.base.end, request.end)
+        return (rows.live_at if based else rows.live)(log, request.start, request.end, dead, options)
+
+    def _shown(
+        self,
+        state: TableState,
+        wanted: Table,
+        columns: Sequence[str],
+        request: pb.FetchRequest,
+        parts: Iterable[rows.Rows],
+    ) -> Iterator[pa.RecordBatch]:
+        """The stored rows in the version that is wanted."""
+        for part in parts:
+            shape = state.versions.projection(part.schema_id, wanted)
+            yield rows.sendable(shape, part, columns, request.bucket, self._engine.limits)
+
+
+@dataclass(slots=True)
+class _Prune:
+    """A condition at work, and what it spared."""
+
+    pruning: PiecePruning
+    request: pb.FetchRequest
+    tested: int = 0
+    passed_over: int = 0
+
+    def __call__(self, piece: StoredBatch) -> bool:
+        if self.pruning.may_meet(piece):
+            return True
+        self.passed_over += min(piece.end, self.request.end) - max(piece.start, self.request.start)
+        return False
+
+    def meeting(
+        self, shown: Iterable[pa.RecordBatch], condition: RowFilter, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows that meet the condition."""
+        for batch in shown:
+            self.tested += batch.num_rows
+            kept = condition.apply(batch)
+            if kept.num_rows:
+                yield kept.select(list(columns))
+
+
+def _options(
+    state: TableState, wanted: Table, columns: Sequence[str], rows_max: int, prune: _Prune | None = None
+) -> rows.ReadOptions:
+    needed = state.versions.stored_names(wanted, [name for name in columns if name != PREV])
+    return rows.ReadOptions(rows_max, LAKE_TIMESTAMP in columns, needed, prune)
+
+
+def _checked(state: TableState, request: pb.FetchRequest) -> BucketLog:
+    """The log of the request's bucket, or `Invalid`."""
+    if request.bucket >= len(state.logs):
+        raise Invalid(f"table {state.table.name} has no bucket {request.bucket}")
+    log = state.logs[request.bucket]
+    if request.end > log.head or request.start > request.end:
+        raise Invalid(f"bucket {request.bucket} has no rows [{request.start}, {request.end})")
+    if request.live_only and not request.live_start <= request.live_end <= log.head:
+        raise Invalid(f"bucket {request.bucket} has no rows [{request.live_start}, {request.live_end})")
+    if request.where and not request.live_only:
+        raise Invalid("a condition is held against live rows: fetch them with live_only")
+    return log
+
 
 AGAIN_SECONDS = 0.1
 """Seconds to wait for the next view when an expiry or a moving log start got between a cut and its lease."""

@@ -15,10 +15,10 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.projection import Projection
 from lakestore.rows.ipc import crc32c, encode
-from lakestore.rows.offsets import OffsetSet
+from lakestore.rows.ranges import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.arrays import row_sizes
-from lakestore_server.commit import row_limit
+from lakestore_server.arrays import flat_batch
+from lakestore_server.commit import request
 from lakestore_server.state.bucket_log import BucketLog, Needed
 from lakestore_server.state.chunk import CHANGE, DELETE, PREV, StoredBatch
 from lakestore_server.state.table_versions import Versions
@@ -188,10 +188,10 @@ def sendable(shape: Projection, rows: Rows, columns: Sequence[str], bucket: int,
     batch, bytes_max = project(shape, rows, columns, bucket), limits.message_bytes
     if batch.nbytes + _AROUND_BYTES * len(batch.schema) <= bytes_max:
         return batch
-    row = int(np.argmax(row_sizes.of_rows(batch, np.arange(batch.num_rows))))
+    row = int(np.argmax(flat_batch.of_rows(batch, np.arange(batch.num_rows))))
     alone = batch.slice(row, 1)
     if message(alone).ByteSize() > bytes_max:
-        raise row_limit.unsendable(alone, shape.target, bytes_max, (bucket, int(rows.offsets[row])))
+        raise request.unsendable(alone, shape.target, bytes_max, (bucket, int(rows.offsets[row])))
     return batch
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore_server.arrays import row_sizes
+from lakestore_server.arrays import flat_batch
 from lakestore_server.arrays.flat_batch import FlatBatch
 from lakestore_server.arrays.gather import Gathered, Plan
 from lakestore_server.state.chunk import Ints, StoredBatch
@@ -94,7 +94,7 @@ class _Single:
 
     def sizes(self) -> Ints:
         """The bytes of each row."""
-        return row_sizes.of_rows(self._batch, self._rows)
+        return flat_batch.of_rows(self._batch, self._rows)
 
     def batch(self) -> pa.RecordBatch:
         """The rows."""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from lakestore.model.requirement import feed_of
+from lakestore.model.altered import feed_of
 from lakestore_server.state.commit_record import RegisterChange, RegistersDrop, RegistersMove
 
 

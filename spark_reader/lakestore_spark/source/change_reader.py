@@ -9,7 +9,9 @@ and `maxOffsetsPerTrigger`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -17,14 +19,182 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from lakestore.client import changes
+from lakestore.client.subscription import Subscription
+from lakestore.client.transport import Transport
 from lakestore.errors import Internal, Invalid
 from lakestore.model import times
 from lakestore.model.table import Table
+from lakestore.model.token import LogPosition, position_of
 from lakestore.rows import condition_text
+from lakestore.union import plan
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_spark.leases import LEASE_SECONDS, SessionLeases
 from lakestore_spark.source.options import Address, Options
-from lakestore_spark.source.shown import Shown
-from lakestore_spark.source.stream_driver import NEXT, START, Planned, StreamDriver
-from lakestore_spark.source.table_reader import PlanPart
+from lakestore_spark.source.table_reader import PlanPart, Rows, Shown, parts_of
+
+TOUCH_SECONDS = 60.0
+"""Seconds after which a stream without news says that it is there."""
+
+
+class KeptPosition:
+    """One named subscription, read by nobody."""
+
+    def __init__(self, transport: Transport, table: str, uuid: str, name: str) -> None:
+        self._transport, self._table, self._uuid, self._name = transport, table, uuid, name
+        self._stream: changes.ChangeStream | None = None
+        self._acked = ""
+        self._said = 0.0
+
+    def open(self, position: str) -> None:
+        """Take the subscription over, or begin one at this position; once. An earlier query of the name is `Fenced`."""
+        if self._stream is not None:
+            return
+        known = {info.name: Subscription.of(info) for info in self._listed()}.get(self._name)
+        if known is not None and (known.snapshot or known.shared):
+            raise Invalid(f"subscription {self._name!r} is read by other consumers: name another one")
+        # The stream ends where it stands, so it brings no row: only the epoch that acknowledgements name.
+        end = known.token if known is not None else position
+        asked = changes.request([self._table], position, end, None, self._name, before_images=False, uuids=[self._uuid])
+        stream = changes.ChangeStream(self._transport, asked)
+        for _ in stream:
+            continue
+        self._stream, self._acked, self._said = stream, end, time.monotonic()
+
+    def ack(self, position: str) -> None:
+        """Everything up to here is done."""
+        self.open(position)
+        assert self._stream is not None
+        self._stream.ack(position)
+        self._acked, self._said = position, time.monotonic()
+
+    def touch(self) -> None:
+        """Say now and then that the stream is still there: a subscription that nobody minds is forgotten."""
+        if self._stream is not None and time.monotonic() - self._said > TOUCH_SECONDS:
+            self.ack(self._acked)
+
+    def _listed(self) -> list[pb.SubscriptionInfo]:
+        return list(self._transport.list_subscriptions(pb.ListSubscriptionsRequest()).subscriptions)
+
+
+START = "startingOffsets"
+"""Key of the offset of a stream that has not begun."""
+NEXT, BEGIN, CHANGES, BEHIND = "next", "begin", "changes", "behind"
+"""Keys of an offset: the position behind it; of the first one, the position before it; the changes in between; those
+that were behind it when it was planned."""
+SNAPSHOT = "snapshot"
+"""The begin of a stream whose first batch is the table at the cut `next`."""
+RANGE_CHANGES = 250_000
+"""Changes that one task reads, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The changes of one batch as ranges."""
+
+    start: str
+    """Token before the first."""
+    ranges: tuple[tuple[str, int], ...]
+    """Token behind each range, and its changes."""
+    behind: int
+    """Changes behind the last one."""
+    definitions: tuple[str, ...]
+    """JSON of the table's versions that rows may be in, and of all later ones."""
+
+
+class StreamDriver:
+    """One stream's connection to the server."""
+
+    def __init__(self, options: Options, shown: Shown, where: str) -> None:
+        self._address, self._name = options.address, options.table
+        self._shown, self._where = shown, where
+        self._transport = self._address.connect()
+        self._leases = SessionLeases(self._transport)
+        self._snapshot: tuple[str, pb.PlanAnswer] | None = None
+        name = options.text("subscription")
+        self._kept = KeptPosition(self._transport, self._name, shown.table.uuid, name) if name else None
+
+    def after(self, at: dict[str, Any], most: int) -> dict[str, Any]:
+        """The offset that follows another one, `most` changes behind it or at the head; the same when that is there."""
+        if at.get(START) == SNAPSHOT:
+            return self._begun_with_snapshot()
+        planned = self._ranges(at.get(NEXT) or at[START], most=most)
+        if self._kept is not None:
+            self._kept.touch()
+        if not planned.ranges and START not in at:
+            return at
+        end = planned.ranges[-1][0] if planned.ranges else planned.start
+        count = sum(changes for _, changes in planned.ranges)
+        offset = {NEXT: end, CHANGES: count, BEHIND: planned.behind}
+        return {BEGIN: planned.start, **offset} if START in at else offset
+
+    def planned(self, start: dict[str, Any], end: dict[str, Any]) -> Planned:
+        """The ranges of a batch."""
+        begin = end[BEGIN] if START in start else start[NEXT]
+        if position_of(begin).lsn > position_of(end[NEXT]).lsn:
+            raise Invalid(
+                f"the batch of table {self._name} would end before it begins: Spark asked for its end before it showed"
+                " the checkpoint, as with spark.sql.streaming.triggerAvailableNowWrapper.enabled: leave"
+                " maxOffsetsPerTrigger out there, or set that to false"
+            )
+        return self._ranges(begin, until=end[NEXT], size=RANGE_CHANGES)
+
+    def snapshot_of(self, start: dict[str, Any], end: dict[str, Any]) -> list[PlanPart] | None:
+        """The tasks of the table at the cut that a stream begins with; None for a batch of changes."""
+        if START not in start or end[BEGIN] != SNAPSHOT:
+            return None
+        if self._snapshot is None or self._snapshot[0] != end[NEXT]:
+            self._take_snapshot(end[NEXT])
+        assert self._snapshot is not None
+        where = f"({self._where})" if self._where else ""
+        answer = pb.PlanAnswer()
+        answer.CopyFrom(self._snapshot[1])
+        return parts_of(self._address, answer, Rows(self._shown, where))
+
+    def hold(self, offset: dict[str, Any]) -> None:
+        """Have the server keep the changes behind an offset; for its first batch, those that it begins with."""
+        if self._kept is not None:
+            begin = offset.get(BEGIN, "")
+            self._kept.open(offset[NEXT] if begin in ("", SNAPSHOT) else begin)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Everything up to an offset is done: the server need not keep it for this stream."""
+        if self._kept is not None:
+            self._kept.ack(end[NEXT])
+        self._forget_snapshot()
+
+    def close(self) -> None:
+        """Let go of everything. Again is harmless."""
+        self._leases.close()
+        self._transport.close()
+
+    def _ranges(self, start: str, *, until: str = "", most: int = 0, size: int = 0) -> Planned:
+        asked = pb.ChangeRangesRequest(table=self._name, table_uuid=self._shown.table.uuid, start=start, until=until)
+        asked.changes_max, asked.range_changes, asked.where = most, size, self._where
+        answer = self._transport.change_ranges(asked)
+        self._shown.check(Table.from_json(answer.definitions[-1]), self._where)
+        ranges = tuple((part.token, part.changes) for part in answer.ranges)
+        return Planned(answer.start, ranges, answer.behind, tuple(answer.definitions))
+
+    def _begun_with_snapshot(self) -> dict[str, Any]:
+        """The end of a first batch that is the table at the head of this moment."""
+        token = self._take_snapshot("")
+        return {BEGIN: SNAPSHOT, NEXT: token, CHANGES: 0, BEHIND: 0}
+
+    def _take_snapshot(self, at: str) -> str:
+        """Plan the table at a cut, or at the head, and hold it while the stream lives; the position of the cut."""
+        self._forget_snapshot()
+        answer = self._transport.plan(plan.request([self._name], at=at, lease_seconds=LEASE_SECONDS))
+        self._leases.hold(answer.lease)
+        self._shown.check(Table.from_json(answer.tables[0].definition), self._where)
+        cut = position_of(answer.token)
+        token = str(LogPosition(cut.timeline, cut.lsn, (self._shown.table.uuid,)))
+        self._snapshot = (token, answer)
+        return token
+
+    def _forget_snapshot(self) -> None:
+        if self._snapshot is not None:
+            self._leases.release(self._snapshot[1].lease)
+            self._snapshot = None
 
 
 class ChangePart(InputPartition):

@@ -25,10 +25,8 @@ from lakestore.v1.lakestore_pb2 import TableRequest
 from lakestore_spark.source import options
 from lakestore_spark.source.change_reader import ChangeReader
 from lakestore_spark.source.options import Options
-from lakestore_spark.source.shown import changes_schema, rows_schema
-from lakestore_spark.source.table_reader import TableReader
-from lakestore_spark.source.table_writer import StreamWriter, TableWriter
-from lakestore_spark.source.write_target import Target
+from lakestore_spark.source.table_reader import TableReader, changes_schema, rows_schema
+from lakestore_spark.source.table_writer import StreamWriter, TableWriter, Target
 
 FORMAT = "lakestore"
 _STREAM_ONLY = set(options.STREAM) - set(options.READ)

@@ -22,9 +22,9 @@ import pyarrow as pa
 import lakestore
 from lakestore.rows import condition_text
 from lakestore.union import lake_files, lake_snapshot
-from lakestore.union.figures import Figures
+from lakestore.union.explanation import Figures
 from lakestore.union.plan import TableScan
-from lakestore_server.present.messages import Base
+from lakestore_server.snapshots.messages import Base
 from tests.bench.growth import measured
 from tests.bench.growth.accounts import disk_bytes, resident_bytes
 from tests.bench.report import Figure

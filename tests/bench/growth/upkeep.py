@@ -23,7 +23,7 @@ from pyiceberg.catalog import load_catalog
 import lakestore
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.doctor import warehouse
+from lakestore_server.doctor import visit
 from tests.bench.growth.accounts import pids
 from tests.bench.report import Figure
 from tests.support.engines import DuckDb
@@ -102,7 +102,7 @@ def server(folder: Path) -> Iterator[Figure]:
         asked: dict[str, Callable[[], object]] = {
             "status": lambda: bed.lake.transport.status(pb.StatusRequest()),
             "metrics": lambda: urllib.request.urlopen(f"{base}/metrics").read(),
-            "doctor's visit to the warehouse": lambda: list(warehouse.takes(uri)),
+            "doctor's visit to the warehouse": lambda: list(visit.takes(uri)),
             "backup": lambda: bed.lake.transport.backup(pb.BackupRequest(folder=str(folder / "backup"))),
         }
         for name, work in asked.items():
@@ -125,7 +125,7 @@ def _verified(bed: Bed) -> None:
 def upkeep(folder: Path) -> Iterator[Figure]:
     """A tierer's rounds, its choice of files to compact, expiry and removal of orphans."""
     from lakestore_spark.session import session
-    from lakestore_tiering import expire, orphans, rewrite_groups
+    from lakestore_tiering import compact, orphans
     from lakestore_tiering.service import Tierer
     from tests.bench.bed import _CONF
 
@@ -142,13 +142,13 @@ def upkeep(folder: Path) -> Iterator[Figure]:
             yield from _figures({name: bed.measured(lambda: tierer.run_once(NAME, compaction=False), java)})
         table = bed.landed.many.table
         files = tools.known[table.uuid].files.at_main(tools.standing(table)[0]).values()
-        due = lambda: rewrite_groups.due(files, table.lake.target_file_bytes)  # noqa: E731
+        due = lambda: compact.due(files, table.lake.target_file_bytes)  # noqa: E731
         yield from _figures({"choice of files to compact": bed.measured(due)})
         place = Path(bed.landed.many.folder.removeprefix("file://")) / "data"
         for number in range(ORPHANS):
             (place / f"orphan-{number}.parquet").write_bytes(b"orphan")
         keep: dict[str, Any] = {"keep_last": 1, "keep_seconds": 0.0}
-        expired = bed.measured(lambda: expire.expire(tools, table, **keep), java)
+        expired = bed.measured(lambda: orphans.expire(tools, table, **keep), java)
         removed = bed.measured(lambda: _removed(lambda: orphans.remove(tools, table, keep_seconds=-1.0)), java)
         yield from _figures({"expiry of snapshots": expired, f"removal of {ORPHANS} orphans": removed})
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakestore.union.verify import verify
 from lakestore_tiering import Tierer
-from lakestore_tiering import expire as ex
+from lakestore_tiering import orphans as ex
 from tests.repro.lake.world import World, short
 
 w = World("s2")

@@ -80,7 +80,7 @@ for p in POINTS:
     # the server forgets A's hold, as after its time ran out
     import gc
 
-    from lakestore_server.iceberg import tierer_epoch
+    from lakestore_server.catalog import tierer_epoch
 
     for s in gc.get_objects():
         if isinstance(s, tierer_epoch.TiererVerbs):

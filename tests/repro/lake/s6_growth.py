@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lakestore.union.verify import verify
 from lakestore_tiering import Tierer
-from lakestore_tiering import expire as ex
+from lakestore_tiering import orphans as ex
 from tests.repro.lake.world import World
 
 N = int(sys.argv[1]) if len(sys.argv) > 1 else 200

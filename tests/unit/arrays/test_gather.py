@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore_server.arrays import row_sizes
+from lakestore_server.arrays import flat_batch
 from lakestore_server.arrays.flat_batch import FlatBatch
 from lakestore_server.arrays.gather import LONG_BYTES, Plan
 
@@ -104,7 +104,7 @@ def test_rows_are_those_that_arrow_takes(seed: int, counts: list[int], names: li
     found = gathered.batch()
     found.validate(full=True)
     assert found.to_pydict() == wanted.to_pydict()
-    assert gathered.sizes().tolist() == row_sizes.of_rows(wanted, np.arange(wanted.num_rows)).tolist()
+    assert gathered.sizes().tolist() == flat_batch.of_rows(wanted, np.arange(wanted.num_rows)).tolist()
 
 
 @settings(max_examples=10, deadline=None)

@@ -14,7 +14,7 @@ from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes import stream as feed
 from lakestore_server.changes.batch_cache import BatchCache, EncodedBatch, StreamRun
-from lakestore_server.commit.wakeups import Bells
+from lakestore_server.commit.published import Bells
 from tests.support.served import SCHEMA, Served
 
 NAME, OTHER = "t.log", "t.other"

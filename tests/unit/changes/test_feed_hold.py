@@ -13,7 +13,7 @@ import pytest
 from lakestore.errors import Exhausted, LakestoreError, PositionExpired
 from lakestore.limits import Limits
 from lakestore.model.token import position_of
-from lakestore_server.changes import snapshot_lease
+from lakestore_server.changes import snapshot
 from lakestore_server.read.leases import Leases
 from tests.support.folding import Fold
 from tests.support.served import DAY, SCHEMA, Served
@@ -94,12 +94,12 @@ def test_a_broken_stream_goes_on_at_its_token_within_the_grace(served: Served) -
     write(served, 30)
     served.tier(NAME)
     served.checkpoint()
-    served.clock.advance(snapshot_lease.UNNAMED_GRACE_SECONDS - 2)
+    served.clock.advance(snapshot.UNNAMED_GRACE_SECONDS - 2)
     served.run()
     assert leases(served).count > 0
     again = served.lake.table(NAME).changes(token, until="now")
     assert sorted(found + values(again)) == list(range(31))
-    served.clock.advance(snapshot_lease.UNNAMED_GRACE_SECONDS)
+    served.clock.advance(snapshot.UNNAMED_GRACE_SECONDS)
     assert leases(served).count == 0
 
 
@@ -108,7 +108,7 @@ def test_who_stays_away_for_longer_begins_anew(served: Served) -> None:
     token = next(stream).token
     stream.close()
     write(served, 30)
-    served.clock.advance(snapshot_lease.UNNAMED_GRACE_SECONDS + 1)
+    served.clock.advance(snapshot.UNNAMED_GRACE_SECONDS + 1)
     assert old(served) > may_go(served)
     with pytest.raises(PositionExpired, match="start at 'snapshot'"):
         next(served.lake.table(NAME).changes(token))
@@ -173,7 +173,7 @@ def test_a_stream_that_cannot_go_on_holds_nothing(served: Served) -> None:
 
 
 def test_a_named_stream_is_awaited_for_longer(served: Served) -> None:
-    for name, seconds in (("", snapshot_lease.UNNAMED_GRACE_SECONDS), ("s", snapshot_lease.GRACE_SECONDS)):
+    for name, seconds in (("", snapshot.UNNAMED_GRACE_SECONDS), ("s", snapshot.GRACE_SECONDS)):
         stream = served.lake.table(NAME).changes("snapshot", subscription=name or None)
         next(stream)
         stream.close()

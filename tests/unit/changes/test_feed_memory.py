@@ -12,7 +12,7 @@ from lakestore.limits import Limits
 from lakestore.model.token import LogPosition
 from lakestore_server.changes.batches import Shape, run
 from lakestore_server.changes.filter import bound
-from lakestore_server.changes.shared.batches import member_run
+from lakestore_server.changes.shared.stream import member_run
 from tests.support.served import Served
 
 NAME = "t.wide"

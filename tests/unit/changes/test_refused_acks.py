@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import lakestore as ls
-from lakestore.client.changes import ChangeBatch, ChangeStream
-from lakestore.client.shared_position import Share
+from lakestore.client.changes import ChangeBatch, ChangeStream, Share
 from lakestore.errors import Fenced, Unavailable, error_of
 from lakestore.model.token import LogPosition, Part, SharedPosition
 from lakestore.v1 import lakestore_pb2 as pb

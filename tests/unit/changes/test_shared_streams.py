@@ -16,8 +16,7 @@ import lakestore as ls
 from lakestore import aio
 from lakestore.cli.main import cli
 from lakestore.client.calls import transport_of
-from lakestore.client.changes import ChangeBatch, ChangeStream
-from lakestore.client.shared_position import Share
+from lakestore.client.changes import ChangeBatch, ChangeStream, Share
 from lakestore.errors import Fenced, Invalid, PositionExpired, Unavailable
 from lakestore.limits import Limits
 from lakestore.model.token import (
@@ -32,7 +31,7 @@ from lakestore.model.token import (
 )
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
-from lakestore_server.files.json_forms import subscription_list, subscription_of
+from lakestore_server.files.checkpoint import subscription_list, subscription_of
 from lakestore_server.state.subscription import NO_CUT, Mark, MovedMark, Subscription, SubscriptionMove
 from tests.support.log_tierer import LogTierer
 from tests.support.served import DAY, SCHEMA, Served

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import lakestore as ls
-from lakestore.cli import administration, asked, subscriptions, tables
+from lakestore.cli import administration, changes, output, tables
 from lakestore.cli import changes as shown
 from lakestore.cli.main import cli, run_command
 from lakestore.limits import Limits
@@ -28,7 +28,7 @@ def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture(name="run")
 def commands(served: Served, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A command line whose server is the one of this process."""
-    for module in (administration, subscriptions, tables, shown):
+    for module in (administration, changes, tables, shown):
         monkeypatch.setattr(module, "connected", lambda _: Attached(served.lake))
 
     def run(*arguments: str, answer: str | None = None) -> Result:
@@ -108,18 +108,20 @@ def test_what_loses_something_asks_first(run: Run, served: Served, typed: list[s
 
 
 def test_a_terminal_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestore.cli.asked.sys.stdin", type("Terminal", (), {"isatty": staticmethod(lambda: True)})())
+    monkeypatch.setattr(
+        "lakestore.cli.output.sys.stdin", type("Terminal", (), {"isatty": staticmethod(lambda: True)})()
+    )
     said: list[str] = []
 
     def answered(text: str, **options: object) -> bool:
         said.append(text)
         raise click.Abort
 
-    monkeypatch.setattr("lakestore.cli.asked.click.confirm", answered)
+    monkeypatch.setattr("lakestore.cli.output.click.confirm", answered)
     with pytest.raises(click.Abort):
-        asked.confirm("the rows go", yes=False)
+        output.confirm("the rows go", yes=False)
     assert said == ["the rows go. Go on?"]
-    asked.confirm("the rows go", yes=True)
+    output.confirm("the rows go", yes=True)
     assert len(said) == 1
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lakestore.demo import broker, ivy, kafka_if_possible
-from lakestore.demo.broker import jars
-from lakestore.demo.payments import Payments
 from lakestore.errors import Unavailable
 from lakestore.release import wheel_with
+from lakestore_demo import broker, ivy, kafka_if_possible
+from lakestore_demo.broker import jars
+from lakestore_demo.kafka import Payments
 
 
 def test_records_fold_to_the_table() -> None:

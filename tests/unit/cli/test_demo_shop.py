@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.demo.shop import ORDERS, Shop, State, cents, definitions, hashes_of, money, orders
 from lakestore.model import table
+from lakestore_demo.shop import ORDERS, Shop, State, cents, definitions, hashes_of, money, orders
 
 
 def test_the_tables_of_the_example_can_be_made() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestore.cli import processor
+from lakestore.cli import main
 
 CHOICE = "NPY_DISABLE_CPU_FEATURES"
 CPUINFO = """processor	: 0
@@ -45,7 +45,7 @@ def of(folder: Path, vendor: str, family: int, flags: str) -> Path:
 
 @pytest.mark.usefixtures("fresh")
 def test_zen_4_sorts_with_avx2(tmp_path: Path) -> None:
-    processor.spare_slow_sorts(of(tmp_path, "AuthenticAMD", 25, "avx512f avx512bw"))
+    main.spare_slow_sorts(of(tmp_path, "AuthenticAMD", 25, "avx512f avx512bw"))
     assert "AVX512_ICL" in os.environ[CHOICE].split()
 
 
@@ -61,26 +61,26 @@ def test_zen_4_sorts_with_avx2(tmp_path: Path) -> None:
     ids=["Zen 3", "Zen 5", "Intel", "another maker's family 25"],
 )
 def test_others_are_left_alone(tmp_path: Path, vendor: str, family: int, flags: str) -> None:
-    processor.spare_slow_sorts(of(tmp_path, vendor, family, flags))
+    main.spare_slow_sorts(of(tmp_path, vendor, family, flags))
     assert CHOICE not in os.environ
 
 
 @pytest.mark.usefixtures("fresh")
 def test_a_machine_that_does_not_say_is_left_alone(tmp_path: Path) -> None:
-    processor.spare_slow_sorts(tmp_path / "absent")
+    main.spare_slow_sorts(tmp_path / "absent")
     (tmp_path / "empty").touch()
-    processor.spare_slow_sorts(tmp_path / "empty")
+    main.spare_slow_sorts(tmp_path / "empty")
     assert CHOICE not in os.environ
 
 
 def test_what_the_user_chose_stays_and_so_does_a_numpy_that_is_there(tmp_path: Path, fresh: pytest.MonkeyPatch) -> None:
     zen_4 = of(tmp_path, "AuthenticAMD", 25, "avx512f")
     fresh.setenv(CHOICE, "AVX2")
-    processor.spare_slow_sorts(zen_4)
+    main.spare_slow_sorts(zen_4)
     assert os.environ[CHOICE] == "AVX2"
     fresh.delenv(CHOICE)
     fresh.setitem(sys.modules, "numpy", sys)
-    processor.spare_slow_sorts(zen_4)
+    main.spare_slow_sorts(zen_4)
     assert CHOICE not in os.environ
 
 
@@ -88,8 +88,8 @@ def test_the_command_chooses_before_numpy_is_imported(tmp_path: Path) -> None:
     program = f"""
 import os, sys
 from pathlib import Path
-from lakestore.cli import main, processor
-processor.spare_slow_sorts.__defaults__ = (Path({str(of(tmp_path, "AuthenticAMD", 25, "avx512f"))!r}),)
+from lakestore.cli import main
+main.spare_slow_sorts.__defaults__ = (Path({str(of(tmp_path, "AuthenticAMD", 25, "avx512f"))!r}),)
 main.run_command = lambda _: print("numpy" in sys.modules, os.environ.get({CHOICE!r}, "")[:4])
 main.main([])
 """

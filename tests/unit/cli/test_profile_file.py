@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lakestore.cli.main import run_command
-from lakestore.client import profile_file, profiles
+from lakestore.client import profiles
 from lakestore.client.grpc import GrpcWire
 from lakestore.client.lake import Lake
 from lakestore.errors import Invalid
@@ -100,7 +100,7 @@ def test_names_that_yaml_takes_for_values_are_names(
 
 def _log_in(number: int, rounds: int) -> None:
     for each in range(rounds):
-        with profile_file.changing(profiles.file_of_profiles()) as sections:
+        with profiles.changing(profiles.file_of_profiles()) as sections:
             sections.profiles[f"p{number}-{each}"] = {"server": "localhost:7"}
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.client.head import head
+from lakestore.client.snapshot import head
 from lakestore.errors import Invalid, UnknownCall
 from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb

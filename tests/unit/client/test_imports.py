@@ -86,7 +86,7 @@ def test_a_child_that_is_forked_beside_a_connection_runs_no_handler_of_grpc(tmp_
         "os.waitpid(child, 0)\n"
     )
     said = {}
-    theirs, ours = "grpc", ("lakestore.wire.grpc", "lakestore_server.main")
+    theirs, ours = "grpc", ("lakestore.wire.rpc", "lakestore_server.main")
     for module in (theirs, *ours):
         program = f"import runpy, sys; sys.argv = ['forks', {module!r}]; runpy.run_path({str(script)!r})"
         said[module] = run(program, GRPC_VERBOSITY="debug", GRPC_TRACE="fork,event_engine")

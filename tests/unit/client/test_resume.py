@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.client.changes import ChangeBatch
-from lakestore.client.reconnecting import Resumed, Seen
+from lakestore.client.changes import ChangeBatch, Resumed, Seen
 from lakestore.errors import Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb

@@ -15,7 +15,7 @@ import pytest
 import lakestore as ls
 from lakestore.client.writer import Writer
 from lakestore.errors import Conflict, Invalid
-from lakestore.model.named_types import schema_of
+from lakestore.model.types import schema_of
 from lakestore.rows import user
 from tests.support.served import Served
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestore_server.commit.numbering import ABSENT, assign
+from lakestore_server.commit.draft import ABSENT, assign
 from lakestore_server.index.keys import encoded
 from lakestore_server.state.chunk import DELETE, INSERT, UPDATE
 

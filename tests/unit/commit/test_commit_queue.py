@@ -17,8 +17,7 @@ from lakestore.limits import DEFAULT
 from lakestore.model.table import define
 from lakestore_server.commit import queue as commit_queue
 from lakestore_server.commit.moves import Move, Moves
-from lakestore_server.commit.pace import JournalSize, Pace
-from lakestore_server.commit.precedence import Precedence
+from lakestore_server.commit.precedence import JournalSize, Pace, Precedence
 from lakestore_server.commit.queue import BESIDE_PART, SMALL_BYTES_MAX, TURNS_PASSED_MAX, CommitQueue
 from lakestore_server.commit.request import Change, Request
 from lakestore_server.commit.work import Operation

@@ -14,7 +14,7 @@ import pytest
 
 from lakestore.errors import Internal
 from lakestore_server.arrays.hash_table import HashTable
-from lakestore_server.commit import loop, making
+from lakestore_server.commit import build, loop
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import encoded
 from tests.support.served import SCHEMA, Served
@@ -27,26 +27,26 @@ def _holds_poison(record: Any) -> bool:
 
 
 def _fails_in_encode(monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Any = getattr(making, "encode")  # noqa: B009 (imported there for itself)
+    real: Any = getattr(build, "encode")  # noqa: B009 (imported there for itself)
 
     def encode(record: Any) -> Any:
         if _holds_poison(record):
             raise TypeError("Integer exceeds 64-bit range")
         return real(record)
 
-    monkeypatch.setattr(making, "encode", encode)
+    monkeypatch.setattr(build, "encode", encode)
 
 
 def _fails_in_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Any = getattr(making, "build")  # noqa: B009 (imported there for itself)
+    real: Any = getattr(build, "build")  # noqa: B009 (imported there for itself)
 
-    def build(*args: Any) -> Any:
+    def poisoned(*args: Any) -> Any:
         made = real(*args)
         if _holds_poison(made.record):
             raise MemoryError
         return made
 
-    monkeypatch.setattr(making, "build", build)
+    monkeypatch.setattr(build, "build", poisoned)
 
 
 def _fails_in_check(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore_server.commit import build, making
+from lakestore_server.commit import build
 from lakestore_server.commit import queue as commit_queue
 from lakestore_server.commit.queue import CommitQueue
 from lakestore_server.commit.request import Request
@@ -22,6 +22,8 @@ from tests.support.served import Served
 SCHEMA = pa.schema([("of", pa.int64()), ("id", pa.int64()), ("v", pa.int64())])
 ROWS, BATCHES, COMMITS = 100, 60, 200
 LONG = 30.0
+
+_BUILD = build.build
 
 
 def load(table: ls.Table, of: int) -> None:
@@ -46,14 +48,14 @@ def test_every_row_has_all_its_values_in_order(merge: str, tmp_path: Path, monke
     def slowly_built(group: Sequence[Request], *rest: Any) -> build.Commit:
         if group[0].changes[0].batch.num_rows > 1:
             time.sleep(0.002)
-        return build.build(group, *rest)
+        return _BUILD(group, *rest)
 
     def noted(queue: CommitQueue, requests: Sequence[Request]) -> bool:
         is_back = give_back(queue, requests)
         given_back.extend([len(requests)] * is_back)
         return is_back
 
-    monkeypatch.setattr(making, "build", slowly_built)
+    monkeypatch.setattr(build, "build", slowly_built)
     monkeypatch.setattr(CommitQueue, "give_back", noted)
     monkeypatch.setattr(commit_queue, "SMALL_BYTES_MAX", 2_000)
     with Served(tmp_path / "data") as served, ThreadPoolExecutor(5) as pool:

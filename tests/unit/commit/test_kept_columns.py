@@ -14,8 +14,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.client.row_marks import Marks
-from lakestore.client.writer import change_to
+from lakestore.client.writer import Marks, change_to
 from lakestore.errors import ChangeRows, Invalid, NothingToKeep
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
@@ -350,7 +349,7 @@ def test_a_group_of_refused_requests_is_made_a_few_times_and_its_others_are_comm
         made.append(len(group))
         return build(group, *others)
 
-    monkeypatch.setattr("lakestore_server.commit.making.build", counting)
+    monkeypatch.setattr("lakestore_server.commit.build.build", counting)
     with Served(tmp_path) as served:
         table = photos(served.lake)
 

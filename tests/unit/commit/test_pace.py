@@ -17,8 +17,7 @@ import lakestore as ls
 from lakestore.client.local import attached
 from lakestore.errors import Exhausted
 from lakestore.limits import DEFAULT
-from lakestore_server.commit.pace import JournalSize, Pace
-from lakestore_server.commit.precedence import Precedence
+from lakestore_server.commit.precedence import JournalSize, Pace, Precedence
 from lakestore_server.commit.queue import SMALL_BYTES_MAX, CommitQueue
 from lakestore_server.commit.work import Task
 from lakestore_server.host.crash_points import CrashPoint

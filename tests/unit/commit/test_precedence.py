@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 
 from lakestore.limits import Limits
-from lakestore_server.commit import build, making, precedence
-from lakestore_server.commit.pace import Pace
+from lakestore_server.commit import build, precedence
 from lakestore_server.commit.precedence import (
     PATIENT_SECONDS_MAX,
     PATIENT_SHARE,
     Courtesy,
     Manner,
+    Pace,
     Patience,
     Precedence,
 )
@@ -31,6 +31,8 @@ from tests.support.waiting import until
 
 LONG = 600.0
 """Longer than a test may take: whoever waits so long fails it."""
+
+_BUILD = build.build
 
 
 def begun(work: Callable[[], None]) -> threading.Thread:
@@ -188,14 +190,14 @@ def test_a_large_commit_that_is_being_made_lets_a_small_one_go_first_once(
         if rows > 1:
             small.append(pool.submit(others.upsert, [{"id": -len(small)}]))
             until(lambda: len(queue) > 0, "the small request")
-        return build.build(group, *rest)
+        return _BUILD(group, *rest)
 
     schema = pa.schema([("id", pa.int64())])
     with Served(tmp_path / "data") as served, ThreadPoolExecutor(2) as pool:
         queue = served.engine.loop.queue
         table = served.lake.create_table("d.t", schema, primary_key=["id"])
         others = served.lake.create_table("d.small", schema, primary_key=["id"])
-        monkeypatch.setattr(making, "build", built_with)
+        monkeypatch.setattr(build, "build", built_with)
         table.upsert(pa.table({"id": range(20_000)}))
         held = [served.lake.at(each.result(LONG)).scan("d.t").to_arrow().num_rows for each in small]
         assert built == [20_000, 1, 20_000, 1]

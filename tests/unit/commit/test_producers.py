@@ -18,10 +18,10 @@ from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import Sent
+from lakestore_server.commit.producers import WriteStream
+from lakestore_server.commit.published import Pause
 from lakestore_server.commit.queue import SMALL_BYTES_MAX, CommitQueue
-from lakestore_server.commit.wakeups import Pause
 from lakestore_server.commit.work import Work
-from lakestore_server.commit.write_stream import WriteStream
 from lakestore_server.index.hints import Hint
 from lakestore_server.index.keys import IndexKeys
 from lakestore_server.state.commit_record import Answer

@@ -17,9 +17,9 @@ from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import CommitMessage
 from lakestore_server.commit.request import Change, _renewed, change_of
-from lakestore_server.files import block_crcs as block_crcs_module
-from lakestore_server.files import new_frame
-from lakestore_server.files.block_crcs import BLOCK, block_crcs
+from lakestore_server.files import journal_file
+from lakestore_server.files import segment as block_crcs_module
+from lakestore_server.files.segment import BLOCK, block_crcs
 from tests.support.served import Served
 
 COUNT = 12_000
@@ -90,7 +90,7 @@ def test_large_rows_are_gone_through_once_for_their_checksum(served: Served, mon
     with table.writer() as out:
         out.append(BATCH.slice(0, 1))  # tables of checksums are made at the first
         out.flush()
-        for module in (ipc, block_crcs_module, new_frame):
+        for module in (ipc, block_crcs_module, journal_file):
             monkeypatch.setattr(module, "crc32c", counted)
         out.append(BATCH)
     monkeypatch.undo()

@@ -17,8 +17,7 @@ from lakestore_server.arrays.grouping import Groups, Ints
 from lakestore_server.commit.merge import kept
 from lakestore_server.commit.merge.current_rows import CurrentRows
 from lakestore_server.commit.merge.versions import CameIn
-from lakestore_server.commit.request import Change
-from lakestore_server.commit.row_marks import NEVER, Kept, RowMarks
+from lakestore_server.commit.request import NEVER, Change, Kept, RowMarks
 from lakestore_server.index.keys import NO_KEYS
 from tests.model.merging import AS_OF, KEPT, Mark, Merged, Row
 

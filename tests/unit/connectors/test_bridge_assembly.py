@@ -12,14 +12,13 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.connectors.bridge import assembly
-from lakestore.connectors.bridge.assembly import Assembly, TopicPipeline
-from lakestore.connectors.bridge.config import spec_file
-from lakestore.connectors.bridge.records import Records
-from lakestore.connectors.bridge.schemas.registry import Registered, Registry
-from lakestore.connectors.bridge.spec import SourceSpec
-from lakestore.connectors.bridge.survey.first_file import first_file, format_of, table_of
 from lakestore.errors import Invalid, NotFound
+from lakestore.kafka.bridge import assembly, spec_file
+from lakestore.kafka.bridge.assembly import Assembly, TopicPipeline
+from lakestore.kafka.bridge.decode.registry import Registered, Registry
+from lakestore.kafka.bridge.first_file import first_file, format_of, table_of
+from lakestore.kafka.bridge.records import Records
+from lakestore.kafka.bridge.spec import SourceSpec
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge.formats.avro import avro_columns, avro_plain
-from lakestore.connectors.bridge.formats.avro.avro_records import AvroRecords
-from lakestore.connectors.bridge.formats.avro.avro_schema import crc64, parsed
-from lakestore.connectors.bridge.framing.cursors import Cursors
-from lakestore.connectors.bridge.outcome import Decoded, Stage
-from lakestore.connectors.bridge.spec import SchemaSpec
 from lakestore.errors import Invalid
+from lakestore.kafka.bridge.decode import avro_columns, avro_records
+from lakestore.kafka.bridge.decode.avro_records import AvroRecords
+from lakestore.kafka.bridge.decode.avro_schema import crc64, parsed
+from lakestore.kafka.bridge.decode.framing import Cursors
+from lakestore.kafka.bridge.outcome import Decoded, Stage
+from lakestore.kafka.bridge.spec import SchemaSpec
 from tests.support import avro_cases
 from tests.support.avro_cases import Json, as_dicts, records, written
 
@@ -79,8 +79,8 @@ def test_columns_are_what_fastavro_reads_one_by_one(data: st.DataObject) -> None
 
 def damage_is_known(code: str, body: bytes, schema: Json) -> bool:
     """Whether reading value by value finds the same."""
-    with pytest.raises(avro_plain.Unreadable) as error:
-        avro_plain.array(parsed(json.dumps(schema)), body)
+    with pytest.raises(avro_records.Unreadable) as error:
+        avro_records.array(parsed(json.dumps(schema)), body)
     return error.value.fault.code == code
 
 
@@ -93,8 +93,8 @@ def test_reading_value_by_value_agrees(data: st.DataObject) -> None:
     node, cursors = parsed(json.dumps(schema)), Cursors.of(pa.array([b"", body, b"\2"], pa.binary()))
     column = avro_columns.columns(node, cursors)
     try:
-        alone = avro_plain.array(node, body)
-    except avro_plain.Unreadable as error:
+        alone = avro_records.array(node, body)
+    except avro_records.Unreadable as error:
         assert cursors.faults[1] == error.fault
     else:
         assert not cursors.bad[1]

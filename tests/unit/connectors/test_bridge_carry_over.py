@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakestore.connectors.bridge.lane.carry_over import carry_over
-from lakestore.connectors.bridge.outcome import Op, TableRows
-from lakestore.connectors.bridge.spec import TableSpec
+from lakestore.kafka.bridge.carry_over import carry_over
+from lakestore.kafka.bridge.outcome import Op, TableRows
+from lakestore.kafka.bridge.spec import TableSpec
 
 KEY = ("a", "b")
 SCHEMA = pa.schema(

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge.casting.cast_rules import Rule
-from lakestore.connectors.bridge.casting.casts import cast, why
+from lakestore.kafka.bridge.decode.casts import Rule, cast, why
 from lakestore.model.types import arrow_type
 
 NOON = datetime(2026, 1, 1, 12)

@@ -12,21 +12,21 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.cli import proposals as commands
+from lakestore.cli import bridge as commands
 from lakestore.cli.main import run_command
-from lakestore.connectors.bridge.assembly import Assembly
-from lakestore.connectors.bridge.drift import proposals
-from lakestore.connectors.bridge.drift.differences import differences
-from lakestore.connectors.bridge.drift.watching import REFRESH_SECONDS, Watch
-from lakestore.connectors.bridge.formats.avro.avro_records import AvroRecords
-from lakestore.connectors.bridge.formats.json.json_records import JsonDecoder
-from lakestore.connectors.bridge.lane.committer import Committer
-from lakestore.connectors.bridge.outcome import Mapped, Stage
-from lakestore.connectors.bridge.pipeline import Pipeline
-from lakestore.connectors.bridge.schemas.registry import Registry
-from lakestore.connectors.bridge.spec import BridgeSpec, ColumnSpec, RegistrySpec, SourceSpec, TableSpec, TopicSpec
 from lakestore.errors import Conflict, Invalid, NotFound
 from lakestore.evolution import AddColumn, MakeOptional, RenameColumn, WidenColumn
+from lakestore.kafka.bridge.assembly import Assembly
+from lakestore.kafka.bridge.commit import Committer
+from lakestore.kafka.bridge.decode.avro_records import AvroRecords
+from lakestore.kafka.bridge.decode.json_records import JsonDecoder
+from lakestore.kafka.bridge.decode.registry import Registry
+from lakestore.kafka.bridge.drift import proposals
+from lakestore.kafka.bridge.drift.differences import differences
+from lakestore.kafka.bridge.drift.watching import REFRESH_SECONDS, Watch
+from lakestore.kafka.bridge.outcome import Mapped, Stage
+from lakestore.kafka.bridge.pipeline import Pipeline
+from lakestore.kafka.bridge.spec import BridgeSpec, ColumnSpec, RegistrySpec, SourceSpec, TableSpec, TopicSpec
 from tests.support.avro_cases import Json, records, written
 from tests.support.registry import FaultyRegistry
 

@@ -11,10 +11,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge.config import spec_file, spec_sources, spec_tables
-from lakestore.connectors.bridge.spec import BatchBounds, BridgeSpec, RouteSpec
-from lakestore.connectors.bridge.tables import dead_letter_table, wanted, wanted_table
 from lakestore.errors import Invalid
+from lakestore.kafka.bridge import spec_file
+from lakestore.kafka.bridge.spec import BatchBounds, BridgeSpec, RouteSpec
+from lakestore.kafka.bridge.tables import dead_letter_table, wanted, wanted_table
 from lakestore.model import table_file
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "bridge"
@@ -312,12 +312,12 @@ def test_the_page_of_the_bridge_has_a_file_that_is_one_and_names_every_key() -> 
         *spec_file.BATCH_KEYS,
         *spec_file.TOPIC_KEYS,
         *spec_file.SCHEMA_KEYS,
-        *spec_tables.ROUTE_KEYS,
-        *spec_tables.COLUMN_KEYS,
-        *spec_sources.SOURCE_KEYS,
-        *spec_sources.SASL_KEYS,
-        *spec_sources.TLS_KEYS,
-        *spec_sources.REGISTRY_KEYS,
-        *(value for known in spec_tables.POLICIES.values() for value in known),
+        *spec_file.ROUTE_KEYS,
+        *spec_file.COLUMN_KEYS,
+        *spec_file.SOURCE_KEYS,
+        *spec_file.SASL_KEYS,
+        *spec_file.TLS_KEYS,
+        *spec_file.REGISTRY_KEYS,
+        *(value for known in spec_file.POLICIES.values() for value in known),
     }
     assert not keys - named

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from lakestore.connectors.bridge.formats.debezium.key_changes import NEW_KEY, OLD_KEY
-from lakestore.connectors.bridge.lane import gathering as room
-from lakestore.connectors.bridge.lane.batch import Batch
-from lakestore.connectors.bridge.lane.gathering import Gathering
-from lakestore.connectors.bridge.lane.positions import Place
-from lakestore.connectors.bridge.spec import BatchBounds
+from lakestore.kafka.bridge import gathering as room
+from lakestore.kafka.bridge.carry_over import Batch
+from lakestore.kafka.bridge.decode.debezium.change_events import NEW_KEY, OLD_KEY
+from lakestore.kafka.bridge.gathering import Gathering
+from lakestore.kafka.bridge.positions import Place
+from lakestore.kafka.bridge.spec import BatchBounds
 
 
 @dataclass

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge.formats.json.inference import inferred
-from lakestore.connectors.bridge.formats.json.json_records import JsonDecoder
+from lakestore.kafka.bridge.decode.inference import inferred
+from lakestore.kafka.bridge.decode.json_records import JsonDecoder
 from lakestore.model.types import type_name
 from tests.support.bridge_blocks import block, check_decoded
 

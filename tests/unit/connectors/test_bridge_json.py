@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge.formats.json import json_one, json_types
-from lakestore.connectors.bridge.formats.json.json_records import JsonDecoder
-from lakestore.connectors.bridge.outcome import Decoded
+from lakestore.kafka.bridge.decode import json_one, json_records
+from lakestore.kafka.bridge.decode.json_records import JsonDecoder
+from lakestore.kafka.bridge.outcome import Decoded
 from tests.support.bridge_blocks import block, check_decoded
 
 WANTED = pa.schema(
@@ -288,7 +288,7 @@ def test_block_at_once_is_as_one_by_one(values: list[bytes]) -> None:
     for value in values:
         try:
             row = json_one.converted(json_one.parsed(value), kind, "value")
-            alone.append((_texts(pa.array([row], json_types._texts(kind))[0].as_py()), ""))
+            alone.append((_texts(pa.array([row], json_records._texts(kind))[0].as_py()), ""))
         except json_one.Refused as refused:
             alone.append((None, refused.code))
     assert together == alone

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lakestore.connectors.bridge.lane.metrics import served
-from lakestore.connectors.bridge.lane.positions import Place
-from lakestore.connectors.bridge.lane.seen import Counts
 from lakestore.errors import Invalid
+from lakestore.kafka.bridge.bridge import served
+from lakestore.kafka.bridge.positions import Place
+from lakestore.kafka.bridge.seen import Counts
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "bridge.md"
 

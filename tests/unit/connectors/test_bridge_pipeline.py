@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge.formats.decoders import decoder, key_decoder
-from lakestore.connectors.bridge.mapping.expressions import Expression
-from lakestore.connectors.bridge.mapping.mapping import reads_key_fields
-from lakestore.connectors.bridge.outcome import Decoded, Mapped, Op
-from lakestore.connectors.bridge.pipeline import Pipeline
-from lakestore.connectors.bridge.records import Records
-from lakestore.connectors.bridge.spec import ColumnSpec, RouteSpec, SourceSpec, TableSpec, TopicSpec
-from lakestore.connectors.bridge.tables import wanted_table
 from lakestore.errors import Invalid
+from lakestore.kafka.bridge.decode.decoders import decoder, key_decoder
+from lakestore.kafka.bridge.expressions import Expression
+from lakestore.kafka.bridge.map import reads_key_fields
+from lakestore.kafka.bridge.outcome import Decoded, Mapped, Op
+from lakestore.kafka.bridge.pipeline import Pipeline
+from lakestore.kafka.bridge.records import Records
+from lakestore.kafka.bridge.spec import ColumnSpec, RouteSpec, SourceSpec, TableSpec, TopicSpec
+from lakestore.kafka.bridge.tables import wanted_table
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
 from lakestore.rows import ipc

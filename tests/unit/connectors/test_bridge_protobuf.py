@@ -16,12 +16,11 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge.formats.protobuf.proto_files import compiled, message
-from lakestore.connectors.bridge.formats.protobuf.proto_schema import planned
-from lakestore.connectors.bridge.formats.protobuf.protobuf_records import ProtobufRecords
-from lakestore.connectors.bridge.outcome import Decoded, Stage
-from lakestore.connectors.bridge.spec import SchemaSpec
 from lakestore.errors import Invalid
+from lakestore.kafka.bridge.decode.protobuf_records import ProtobufRecords
+from lakestore.kafka.bridge.decode.protobuf_schema import compiled, message, planned
+from lakestore.kafka.bridge.outcome import Decoded, Stage
+from lakestore.kafka.bridge.spec import SchemaSpec
 from tests.support.avro_cases import records
 
 ALL = """

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakestore.connectors.bridge.formats.avro.avro_records import AvroRecords
-from lakestore.connectors.bridge.outcome import Stage
-from lakestore.connectors.bridge.schemas.registry import UNKNOWN_SECONDS, Registry
-from lakestore.connectors.bridge.spec import RegistrySpec
 from lakestore.errors import Denied, Invalid, NotFound, Unavailable
+from lakestore.kafka.bridge.decode.avro_records import AvroRecords
+from lakestore.kafka.bridge.decode.registry import UNKNOWN_SECONDS, Registry
+from lakestore.kafka.bridge.outcome import Stage
+from lakestore.kafka.bridge.spec import RegistrySpec
 from tests.support.avro_cases import records
 from tests.support.registry import FaultyRegistry
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from lakestore.connectors.bridge.lane import source as module
-from lakestore.connectors.bridge.lane.positions import Place
-from lakestore.connectors.bridge.lane.source import Source
-from lakestore.connectors.bridge.spec import SourceSpec
 from lakestore.errors import Unavailable
+from lakestore.kafka.bridge import source as module
+from lakestore.kafka.bridge.positions import Place
+from lakestore.kafka.bridge.source import Source
+from lakestore.kafka.bridge.spec import SourceSpec
 
 
 class Silent:

@@ -11,16 +11,13 @@ import numpy as np
 import pytest
 
 import lakestore as ls
-from lakestore.connectors.bridge.assembly import Assembly
-from lakestore.connectors.bridge.config import spec_file
-from lakestore.connectors.bridge.records import Records
-from lakestore.connectors.bridge.spec import SourceSpec, TopicSpec
-from lakestore.connectors.bridge.survey import check, findings, key_advice
-from lakestore.connectors.bridge.survey.check import event_keys
-from lakestore.connectors.bridge.survey.findings import Finding, Level
-from lakestore.connectors.bridge.survey.first_file import first_file
-from lakestore.connectors.bridge.survey.server_file import Topic, server_file
 from lakestore.errors import Invalid
+from lakestore.kafka.bridge import preflight, spec_file
+from lakestore.kafka.bridge.assembly import Assembly
+from lakestore.kafka.bridge.first_file import Topic, first_file, server_file
+from lakestore.kafka.bridge.preflight import Finding, Level, event_keys
+from lakestore.kafka.bridge.records import Records
+from lakestore.kafka.bridge.spec import SourceSpec, TopicSpec
 from tests.support.debezium_events import Pair, block, event
 
 SOURCE = SourceSpec("", "h:1", "g")
@@ -43,7 +40,7 @@ def advice(lake: ls.Lake, pairs: Sequence[Pair], more: str = "", partitions: int
     facts = event_keys(spec.topics[0], records.topic, records, spec)
     assert facts is not None
     [planned] = Assembly(spec, lake, writes=False).planned(spec.topics[0], records.topic, records)
-    return list(key_advice.findings(planned, facts, records.topic, partitions))
+    return list(preflight.findings(planned, facts, records.topic, partitions))
 
 
 def kinds(found: Sequence[Finding]) -> list[str]:
@@ -89,7 +86,7 @@ def test_a_field_that_odd_samples_make_text_is_told(count: int, kinds: list[str]
         (TopicSpec("", "t", format="debezium-json"), records, kinds),
         (TopicSpec("", "t"), plain, ["int64" for _ in kinds]),
     ):
-        said = [each.sentence for each in check.mixed(topic, "t", of_topic)]
+        said = [each.sentence for each in preflight.mixed(topic, "t", of_topic)]
         assert said == [f"qty is text, for 1 of {count + 1} sampled values are no {name}" for name in names]
 
 
@@ -106,7 +103,7 @@ def test_a_check_says_what_matters_first_and_equal_findings_once() -> None:
     warns = [Finding(Level.WARNS, f"table d.w{number}", "is a log", "keyless", "say\nthis") for number in range(2)]
     stops = Finding(Level.STOPS, "topic x", "is gone")
     found = [*many[:20], *lacks, *many[20:], *warns, stops]
-    assert list(findings.lines(found)) == [
+    assert list(preflight.lines(found)) == [
         "stops  topic x: is gone",
         "warns  2 tables (d.w0, d.w1), as table d.w0: is a log",
         "         mend: say",
@@ -114,9 +111,9 @@ def test_a_check_says_what_matters_first_and_equal_findings_once() -> None:
         "note   table d.t0 and 38 more findings like this: 1 records lack c1",
         "ok     40 tables (d.t0, d.t1, d.t2, d.t3, d.t4, d.t5 and 34 more), as table d.t0: will be made",
     ]
-    assert len([line for line in findings.lines(found, whole=True) if line[:6].strip()]) == 82
-    assert findings.summary(found) == "1 of 82 findings would stop the bridge, 2 warnings, 39 notes"
-    assert findings.summary(many) == "nothing stops the bridge"
+    assert len([line for line in preflight.lines(found, whole=True) if line[:6].strip()]) == 82
+    assert preflight.summary(found) == "1 of 82 findings would stop the bridge, 2 warnings, 39 notes"
+    assert preflight.summary(many) == "nothing stops the bridge"
 
 
 def samples(topic: str, pairs: Sequence[Pair]) -> Records:

@@ -10,10 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
-from lakestore.connectors.bridge.outcome import Decoded
-from lakestore.connectors.bridge.transactions.transaction_runs import runs, tell, tell_decoded
-from lakestore.connectors.bridge.transactions.transactions import Ended, Place, Run, Transactions, Unit, topics_of
+from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
+from lakestore.kafka.bridge.outcome import Decoded
+from lakestore.kafka.bridge.transaction_blocks import (
+    Ended,
+    Place,
+    Run,
+    Transactions,
+    Unit,
+    runs,
+    tell,
+    tell_decoded,
+    topics_of,
+)
 from tests.support.debezium_events import block, event, with_schema
 
 MARKS = ("shop.transaction", 0)

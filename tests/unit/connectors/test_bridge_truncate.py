@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 
 import lakestore as ls
-from lakestore.connectors.bridge.assembly import Assembly
-from lakestore.connectors.bridge.config import spec_file
-from lakestore.connectors.bridge.lane.batch import Batch
-from lakestore.connectors.bridge.lane.committer import Committer
-from lakestore.connectors.bridge.lane.positions import Accepted, Ends, Place
-from lakestore.connectors.bridge.lane.seen import Counts
-from lakestore.connectors.bridge.lane.source import Source
-from lakestore.connectors.bridge.lane.starts import Starts
-from lakestore.connectors.bridge.lane.truncation import empty
 from lakestore.errors import Invalid
+from lakestore.kafka.bridge import spec_file
+from lakestore.kafka.bridge.assembly import Assembly
+from lakestore.kafka.bridge.carry_over import Batch
+from lakestore.kafka.bridge.commit import Committer, empty
+from lakestore.kafka.bridge.positions import Accepted, Ends, Place
+from lakestore.kafka.bridge.seen import Counts
+from lakestore.kafka.bridge.source import Source, Starts
 from tests.support.debezium_events import Pair, block, event
 
 TOPIC = "topic: shop.public.orders, format: debezium-json, table: '{schema}.{table}'"

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.connectors.bridge.assembly import Assembly
-from lakestore.connectors.bridge.outcome import Mapped, Op
-from lakestore.connectors.bridge.records import Records
-from lakestore.connectors.bridge.spec import BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
+from lakestore.kafka.bridge.assembly import Assembly
+from lakestore.kafka.bridge.outcome import Mapped, Op
+from lakestore.kafka.bridge.records import Records
+from lakestore.kafka.bridge.spec import BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
 from tests.support import debezium_events
 from tests.support.bridge_blocks import block
 from tests.support.debezium_events import event, with_schema

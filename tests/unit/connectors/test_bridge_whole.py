@@ -15,20 +15,18 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.connectors.bridge.assembly import Assembly
-from lakestore.connectors.bridge.config import spec_file
-from lakestore.connectors.bridge.formats import decoders
-from lakestore.connectors.bridge.lane import whole as whole_module
-from lakestore.connectors.bridge.lane.batch import Batch
-from lakestore.connectors.bridge.lane.committer import Committer, Halt
-from lakestore.connectors.bridge.lane.positions import Accepted, Ends, Place
-from lakestore.connectors.bridge.lane.seen import Counts
-from lakestore.connectors.bridge.lane.source import Source
-from lakestore.connectors.bridge.lane.starts import Starts
-from lakestore.connectors.bridge.lane.targets import spec_of
-from lakestore.connectors.bridge.lane.whole import Whole
-from lakestore.connectors.bridge.records import Records
 from lakestore.errors import NotFound
+from lakestore.kafka.bridge import spec_file
+from lakestore.kafka.bridge import whole_transactions as whole_module
+from lakestore.kafka.bridge.assembly import Assembly
+from lakestore.kafka.bridge.carry_over import Batch
+from lakestore.kafka.bridge.commit import Committer, Halt, spec_of
+from lakestore.kafka.bridge.decode import decoders
+from lakestore.kafka.bridge.positions import Accepted, Ends, Place
+from lakestore.kafka.bridge.records import Records
+from lakestore.kafka.bridge.seen import Counts
+from lakestore.kafka.bridge.source import Source, Starts
+from lakestore.kafka.bridge.whole_transactions import Whole
 from tests.support.debezium_events import event
 
 MARKS, A, B0, B1 = Place("s.transaction", 0), Place("s.x.a", 0), Place("s.x.b", 0), Place("s.x.b", 1)

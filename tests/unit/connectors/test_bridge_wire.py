@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge.framing.wire import SchemaName, framed
-from lakestore.connectors.bridge.outcome import Stage
-from lakestore.connectors.bridge.records import Headers, Records
+from lakestore.kafka.bridge.decode.framing import SchemaName, framed
+from lakestore.kafka.bridge.outcome import Stage
+from lakestore.kafka.bridge.records import Headers, Records
 
 GUID = UUID("89791762-2336-186f-9674-299b90a802e2")
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.connectors.debezium import PIECE_ROWS, Debezium, Events, Pairs
-from lakestore.connectors.events import Encoder
 from lakestore.errors import Internal, Invalid
+from lakestore.kafka.debezium import PIECE_ROWS, Debezium, Events, Pairs
+from lakestore.kafka.events import Encoder
 from lakestore.model.table import Table, define
 from lakestore.release import RELEASE
 from tests.support.all_types import SCHEMA as ALL_TYPES

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakestore.connectors.bridge.formats.decoders import decoder
-from lakestore.connectors.bridge.outcome import Op
-from lakestore.connectors.bridge.spec import SchemaSpec, SourceSpec, TableSpec, TopicSpec
+from lakestore.kafka.bridge.decode.decoders import decoder
+from lakestore.kafka.bridge.outcome import Op
+from lakestore.kafka.bridge.spec import SchemaSpec, SourceSpec, TableSpec, TopicSpec
 from tests.support.avro_cases import records, written
 from tests.support.bridge_blocks import check_decoded
 from tests.support.debezium_events import event

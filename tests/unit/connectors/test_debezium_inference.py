@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
-from lakestore.connectors.bridge.outcome import Decoded
+from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
+from lakestore.kafka.bridge.outcome import Decoded
 from tests.support.bridge_blocks import check_decoded
 from tests.support.debezium_events import block, event, with_schema
 

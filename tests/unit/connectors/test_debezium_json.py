@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
-from lakestore.connectors.bridge.formats.debezium.event_policy import Policy
-from lakestore.connectors.bridge.outcome import Op
-from lakestore.connectors.bridge.spec import Tombstone
+from lakestore.kafka.bridge.decode.debezium.change_events import Policy
+from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
+from lakestore.kafka.bridge.outcome import Op
+from lakestore.kafka.bridge.spec import Tombstone
 from tests.support.bridge_blocks import check_decoded
 from tests.support.debezium_events import block, event, text, with_schema
 

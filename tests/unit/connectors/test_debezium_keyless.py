@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.connectors.bridge.assembly import Assembly
-from lakestore.connectors.bridge.config import spec_file
-from lakestore.connectors.bridge.formats.debezium.before_images import real
-from lakestore.connectors.bridge.formats.debezium.connect_types import Kind
-from lakestore.connectors.bridge.lane.writing import steps_of
-from lakestore.connectors.bridge.outcome import Mapped, Op
 from lakestore.errors import Invalid
+from lakestore.kafka.bridge import spec_file
+from lakestore.kafka.bridge.assembly import Assembly
+from lakestore.kafka.bridge.decode.debezium.before_images import real
+from lakestore.kafka.bridge.decode.debezium.connect_values import Kind
+from lakestore.kafka.bridge.outcome import Mapped, Op
+from lakestore.kafka.bridge.writing import steps_of
 from tests.support.bridge_blocks import check_ends
 from tests.support.debezium_events import Pair, block, event, with_schema
 

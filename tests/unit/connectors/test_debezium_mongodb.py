@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
-from lakestore.connectors.bridge.formats.debezium.documents import unwrapped
-from lakestore.connectors.bridge.outcome import Op
+from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
+from lakestore.kafka.bridge.decode.debezium.documents import unwrapped
+from lakestore.kafka.bridge.outcome import Op
 from tests.support.bridge_blocks import check_decoded
 from tests.support.debezium_events import block, event, with_schema
 

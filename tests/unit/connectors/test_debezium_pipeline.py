@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from lakestore.connectors.bridge.config import spec_file
-from lakestore.connectors.bridge.formats.decoders import decoder, key_decoder
-from lakestore.connectors.bridge.mapping.mapping import reads_key_fields
-from lakestore.connectors.bridge.outcome import Mapped, Op
-from lakestore.connectors.bridge.pipeline import Pipeline
-from lakestore.connectors.bridge.spec import SourceSpec
-from lakestore.connectors.bridge.tables import wanted_table
 from lakestore.errors import Invalid
+from lakestore.kafka.bridge import spec_file
+from lakestore.kafka.bridge.decode.decoders import decoder, key_decoder
+from lakestore.kafka.bridge.map import reads_key_fields
+from lakestore.kafka.bridge.outcome import Mapped, Op
+from lakestore.kafka.bridge.pipeline import Pipeline
+from lakestore.kafka.bridge.spec import SourceSpec
+from lakestore.kafka.bridge.tables import wanted_table
 from tests.support.bridge_blocks import check_ends
 from tests.support.debezium_events import Pair, block, event, with_schema
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakestore.connectors.bridge.formats.debezium.debezium import DebeziumJson
+from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
 from tests.support.bridge_blocks import check_decoded
 from tests.support.debezium_events import block, event, with_schema
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from lakestore.connectors.kafka_client import Heard, check_options, failure, made, options_of, settings_of
 from lakestore.errors import Denied, Invalid, LakestoreError, NotFound, Unavailable
+from lakestore.kafka.client import Heard, check_options, failure, made, options_of, settings_of
 
 
 @pytest.mark.parametrize(

@@ -18,17 +18,15 @@ from hypothesis import strategies as st
 
 import lakestore as ls
 from lakestore.client.commit import Commit
-from lakestore.connectors.bridge import dead_letters
-from lakestore.connectors.bridge.assembly import Assembly
-from lakestore.connectors.bridge.config import spec_file
-from lakestore.connectors.bridge.letters import letters
-from lakestore.connectors.bridge.letters.letters import Selection
-from lakestore.connectors.bridge.letters.replay import Replay, Replayed
-from lakestore.connectors.bridge.outcome import Reject, Stage
-from lakestore.connectors.bridge.records import Records
-from lakestore.connectors.bridge.spec import BridgeSpec, TopicSpec
-from lakestore.connectors.bridge.tables import dead_letter_table
 from lakestore.errors import Fenced, Invalid
+from lakestore.kafka.bridge import dead_letters, spec_file
+from lakestore.kafka.bridge.assembly import Assembly
+from lakestore.kafka.bridge.dead_letters import Selection
+from lakestore.kafka.bridge.outcome import Reject, Stage
+from lakestore.kafka.bridge.records import Records
+from lakestore.kafka.bridge.replay import Replay, Replayed
+from lakestore.kafka.bridge.spec import BridgeSpec, TopicSpec
+from lakestore.kafka.bridge.tables import dead_letter_table
 
 ORDERS = "d.orders"
 ALL = Selection()
@@ -157,7 +155,7 @@ def test_letters_become_rows_and_those_that_fail_stay_with_a_new_sentence(lake: 
     assert rows(lake) == [(1, 1), (2, 2)]
     assert left(lake) == [(1, "null-key"), (2, "bad-json")]
     assert set(counts.examples) == {"null-key", "bad-json"}
-    [one] = letters.shown(lake, ORDERS, Selection(codes=("null-key",)), 9).to_pylist()
+    [one] = dead_letters.shown(lake, ORDERS, Selection(codes=("null-key",)), 9).to_pylist()
     assert "a key has no nulls" in one["sentence"]
     assert (one["stage"], one["path"], one["value"]) == ("constraint", "value.id", b'{"id": null}')
     token = lake.snapshot().token
@@ -258,7 +256,7 @@ class Killed(Exception):
 def test_kills_and_rivals_leave_each_letter_applied_once(data: st.DataObject) -> None:
     """Into a log table, where a row that comes twice is seen: killed behind a chunk or a commit, or fenced."""
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder, ls.open(folder) as lake:
-        patch.setattr(letters, "CHUNK_ROWS", data.draw(st.integers(1, 7)))
+        patch.setattr(dead_letters, "CHUNK_ROWS", data.draw(st.integers(1, 7)))
         letter(lake, records([{"id": each, "v": each} if each % 5 else b"{" for each in range(20)]))
         for _ in range(data.draw(st.integers(0, 4))):
             _killed(lake, data.draw(st.integers(0, 4)), data.draw(st.sampled_from(["sent", "between", "fenced"])))
@@ -281,7 +279,7 @@ def _killed(lake: ls.Lake, commits: int, how: str) -> None:
     class Stopping(Replay):
         def _write(self, commit: Any, found: Any, stored: Any) -> None:
             if made >= commits and how == "fenced":
-                lake.registers([letters.register_of(dead_letters.table_of(ORDERS))])
+                lake.registers([dead_letters.register_of(dead_letters.table_of(ORDERS))])
             super()._write(commit, found, stored)
 
     send = Commit.send

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import lakestore as ls
-from lakestore.connectors.kafka_sink import KafkaSink
+from lakestore.kafka.sink import KafkaSink
 from lakestore.model.token import position_of
 
 SCHEMA = pa.schema([("v", pa.int64())])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lakestore.cli.main import cli
 from lakestore.errors import Invalid
-from lakestore_server.doctor import bundle, redaction
+from lakestore_server.doctor import bundle
 from tests.support.served import Served
 
 SECRET = "hunter2-Zx9"
@@ -65,17 +65,17 @@ ALONE = [
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_secret_is_masked_by_the_name_before_it(text: str) -> None:
-    assert SECRET not in redaction.masked(f"before {text} after", {})
+    assert SECRET not in bundle.masked(f"before {text} after", {})
 
 
 @pytest.mark.parametrize("text", ALONE)
 def test_a_line_that_begins_with_a_secret_s_name_is_masked_to_its_end(text: str) -> None:
-    assert SECRET not in redaction.masked(f"before{text}\nafter", {})
-    assert redaction.masked(f"before{text}\nafter", {}).endswith("\nafter")
+    assert SECRET not in bundle.masked(f"before{text}\nafter", {})
+    assert bundle.masked(f"before{text}\nafter", {}).endswith("\nafter")
 
 
 def test_the_end_of_a_key_whose_begin_was_cut_off_is_masked() -> None:
-    assert SECRET not in redaction.masked(f"{SECRET}\n-----END PRIVATE KEY-----\nafter", {})
+    assert SECRET not in bundle.masked(f"{SECRET}\n-----END PRIVATE KEY-----\nafter", {})
 
 
 @pytest.mark.parametrize(
@@ -86,28 +86,28 @@ def test_the_end_of_a_key_whose_begin_was_cut_off_is_masked() -> None:
      "AZaz09+/AZaz09+/AZaz09=="],
 )  # fmt: skip
 def test_a_secret_that_is_known_by_its_looks_is_masked_anywhere(secret: str) -> None:
-    assert redaction.masked(f"a call with {secret}, refused", {}) == "a call with ********, refused"
+    assert bundle.masked(f"a call with {secret}, refused", {}) == "a call with ********, refused"
 
 
 def test_values_of_this_process_are_masked_as_json_and_urls_write_them() -> None:
     environment = {"PGPASSWORD": 'p"ä/ss 1', "MYSQL_PWD": "hunter2"}
     text = json.dumps({"a": 'p"ä/ss 1'}) + " p%22%C3%A4%2Fss%201 hunter2"
-    assert redaction.masked(text, environment) == '{"a": "********"} ******** ********'
+    assert bundle.masked(text, environment) == '{"a": "********"} ******** ********'
 
 
 def test_long_lines_without_a_secret_take_no_time() -> None:
     for text in ("a" * 400_000, "a." * 200_000, "://" * 100_000, "token" * 80_000, "--a" * 100_000, "a://b:c" * 60_000):
-        redaction.masked(text, {})  # a quadratic search takes hours here, and the test its limit
+        bundle.masked(text, {})  # a quadratic search takes hours here, and the test its limit
 
 
 @given(st.sampled_from(TEXTS), st.text(max_size=20), st.text(max_size=20))
 def test_it_is_masked_whatever_stands_around_it(text: str, before: str, after: str) -> None:
-    assert SECRET not in redaction.masked(f"{before} {text} {after}", {})
+    assert SECRET not in bundle.masked(f"{before} {text} {after}", {})
 
 
 def test_values_of_this_process_are_masked_wherever_they_are() -> None:
     environment = {"LAKESTORE_TOKEN": SECRET, "AWS_ACCESS_KEY_ID": "AKIA12345", "TOKEN_FILE": "/etc/token", "KEY": "a"}
-    text = redaction.masked(f"a call with {SECRET} of AKIA12345 by /etc/token", environment)
+    text = bundle.masked(f"a call with {SECRET} of AKIA12345 by /etc/token", environment)
     assert text == "a call with ******** of ******** by /etc/token"
 
 
@@ -115,7 +115,7 @@ def test_texts_that_hold_no_secret_are_left_alone() -> None:
     text = "/data/Lake1/warehouse/Shop-orders/00003-49cb14cd-c74d-4920-a29f-89083c9a2df4.metadata.json\n"
     text += "Linux-6.18.44-fc-x86_64-with-glibc2.36 2026-11-26T17:16:14Z lakestore.v1.Lakestore/ListDroppedTables\n"
     text += "lakestore_rows_total 12\nhttp://localhost:7341/iceberg lsn=4 table=shop.orders key_columns 2\n"
-    assert redaction.masked(text, {}) == text
+    assert bundle.masked(text, {}) == text
 
 
 def test_the_bundle_of_a_running_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,11 @@ import pytest
 
 from lakestore.errors import Unavailable
 from lakestore.limits import Limits
-from lakestore_server.doctor import folder, machine, ports, warehouse
-from lakestore_server.doctor.finding import Finding
-from lakestore_server.doctor.visit import findings
+from lakestore_server.catalog.metadata_store import LocalStorage
+from lakestore_server.doctor import visit
+from lakestore_server.doctor.visit import Finding, findings
 from lakestore_server.edge.tls import TlsKeys
 from lakestore_server.host.sandbox import Support
-from lakestore_server.iceberg.metadata_store import LocalStorage
 from lakestore_server.settings import Settings, Tls
 from tests.support.certificates import Authority
 from tests.support.served import Served
@@ -57,8 +56,8 @@ def test_a_folder_with_a_server_is_looked_at_and_left_alone(tmp_path: Path) -> N
 
 
 def test_too_little_room_fails_and_little_room_warns(tmp_path: Path) -> None:
-    assert verdicts(folder.room(tmp_path, Limits(disk_free_bytes=1 << 50))) == {"disk": "failed"}
-    (found,) = folder.room(tmp_path, Limits(journal_bytes=1 << 36))
+    assert verdicts(visit.room(tmp_path, Limits(disk_free_bytes=1 << 50))) == {"disk": "failed"}
+    (found,) = visit.room(tmp_path, Limits(journal_bytes=1 << 36))
     assert (found.verdict, found.about) == ("warning", "disk")
 
 
@@ -69,13 +68,13 @@ def test_file_systems_that_end_or_lie_elsewhere_warn(tmp_path: Path, name: str, 
     mounts, disk = tmp_path / "mounts", tmp_path / "a disk #1"
     escaped = str(disk).replace(" ", r"\040").replace("#", r"\043")
     mounts.write_text(f"disk / ext4 rw 0 0\nit {escaped} {name} rw 0 0\n")
-    assert verdicts(folder.kind(disk / "x", mounts)) == {"file system": verdict}
+    assert verdicts(visit.kind(disk / "x", mounts)) == {"file system": verdict}
 
 
 def test_a_port_that_is_taken_fails_with_its_name(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        found = list(ports.free(Settings(tmp_path, port=port, http_port=0)))
+        found = list(visit.free(Settings(tmp_path, port=port, http_port=0)))
     assert verdicts(found) == {"port of gRPC": "failed", "port of HTTP": "ok"}
     assert str(port) in found[0].found
 
@@ -83,10 +82,10 @@ def test_a_port_that_is_taken_fails_with_its_name(tmp_path: Path) -> None:
 def test_a_certificate_is_judged_by_the_time_it_holds(tmp_path: Path) -> None:
     signed = Authority(tmp_path).sign("server", days=30)
     keys = TlsKeys(signed.cert, signed.key)
-    assert verdicts(ports.certificate(keys)) == {"tls": "ok"}
-    assert verdicts(ports.certificate(keys, now=time.time() + 20 * ports.DAY_SECONDS)) == {"tls": "warning"}
+    assert verdicts(visit.certificate(keys)) == {"tls": "ok"}
+    assert verdicts(visit.certificate(keys, now=time.time() + 20 * visit.DAY_SECONDS)) == {"tls": "warning"}
     ended = Authority(tmp_path, "old").sign("server", days=-1)
-    (found,) = ports.certificate(TlsKeys(ended.cert, ended.key))
+    (found,) = visit.certificate(TlsKeys(ended.cert, ended.key))
     assert (found.verdict, "expired" in found.found) == ("failed", True)
 
 
@@ -122,10 +121,10 @@ class Forgetful(LocalStorage):
 
 def test_a_store_that_replaces_or_does_not_list_fails(tmp_path: Path) -> None:
     place = tmp_path.as_uri()
-    assert verdicts(warehouse.takes(place, LocalStorage(place))) == {"warehouse": "ok"}
-    (found,) = warehouse.takes(place, Replacing(place))
+    assert verdicts(visit.takes(place, LocalStorage(place))) == {"warehouse": "ok"}
+    (found,) = visit.takes(place, Replacing(place))
     assert (found.verdict, "If-None-Match" in found.remedy) == ("failed", True)
-    (found,) = warehouse.takes(place, Forgetful(place))
+    (found,) = visit.takes(place, Forgetful(place))
     assert found.verdict == "failed"
     assert not names(tmp_path)
 
@@ -140,7 +139,7 @@ def java(place: Path, says: str) -> dict[str, str]:
 
 def test_the_java_that_spark_would_run_is_asked_its_version(tmp_path: Path) -> None:
     def asked(says: str) -> str:
-        (found,) = machine.java(java(tmp_path, says))
+        (found,) = visit.java(java(tmp_path, says))
         return f"{found.verdict}: {found.found}"
 
     assert asked("echo 'openjdk version \"21.0.2\" 2024-01-16' >&2").startswith("ok")
@@ -150,20 +149,20 @@ def test_a_machine_without_java_is_warned(monkeypatch: pytest.MonkeyPatch) -> No
     def no_java(environment: Mapping[str, str]) -> Path:
         raise Unavailable("there is no Java")
 
-    monkeypatch.setattr(machine, "java_home", no_java)
-    assert verdicts(machine.java()) == {"java": "warning"}
+    monkeypatch.setattr(visit, "java_home", no_java)
+    assert verdicts(visit.java()) == {"java": "warning"}
 
 
 def test_few_open_or_mapped_files_warn_and_so_does_little_memory() -> None:
-    assert verdicts(machine.limits_of_system(maps=1_000, files=256)) == {
+    assert verdicts(visit.limits_of_system(maps=1_000, files=256)) == {
         "open files": "warning",
         "mapped files": "warning",
     }
-    assert verdicts(machine.memory_of(Limits(queue_bytes=1 << 36))) == {"memory": "warning"}
+    assert verdicts(visit.memory_of(Limits(queue_bytes=1 << 36))) == {"memory": "warning"}
 
 
 def test_a_machine_without_landlock_warns() -> None:
-    assert verdicts(machine.sandbox_of(Support(7, seccomp=True))) == {"sandbox": "ok"}
-    (found,) = machine.sandbox_of(Support(0, seccomp=True))
+    assert verdicts(visit.sandbox_of(Support(7, seccomp=True))) == {"sandbox": "ok"}
+    (found,) = visit.sandbox_of(Support(0, seccomp=True))
     assert found.verdict == "warning"
     assert "no Landlock: a query's process may read" in found.found

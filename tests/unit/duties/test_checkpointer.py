@@ -11,8 +11,8 @@ import pytest
 import lakestore as ls
 from lakestore.errors import Exhausted
 from lakestore.limits import Limits
-from lakestore_server.duties.segment_cut import SegmentCut, segment_runs
 from lakestore_server.host.disk import RealDisk
+from lakestore_server.segments.cut import SegmentCut, segment_runs
 from lakestore_server.state.chunk import MemoryChunk
 from lakestore_server.state.commit_index import CommitIndex
 from tests.support.served import Served

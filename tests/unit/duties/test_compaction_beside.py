@@ -12,11 +12,11 @@ import pytest
 
 from lakestore.errors import Corrupt
 from lakestore.limits import Limits
-from lakestore_server.duties import compaction, segment_run
-from lakestore_server.duties.merging import Merger
 from lakestore_server.files.segment import Segment
 from lakestore_server.index.entry import ABSENT, FLAG, table_prefix
 from lakestore_server.index.keys import encoded
+from lakestore_server.segments import compaction, segment_run
+from lakestore_server.segments.merging import Merger
 from lakestore_server.state.bucket_log import BucketLog
 from tests.support.log_start import compact, move_log_start
 from tests.support.served import Served

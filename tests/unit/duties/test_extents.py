@@ -19,19 +19,16 @@ from lakestore.evolution import AddColumn
 from lakestore.limits import Limits
 from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.files import read_ahead
+from lakestore_server.files import segment
 from lakestore_server.files import segment as segment_file
-from lakestore_server.files.block_checks import BlockChecks
-from lakestore_server.files.block_crcs import BLOCK, block_crcs, extended, joined
 from lakestore_server.files.data_folder import EXTENTS, SEGMENTS
 from lakestore_server.files.journal_file import names
-from lakestore_server.files.segment import Segment
+from lakestore_server.files.segment import BLOCK, BlockChecks, Segment, block_crcs, extended, joined
 from lakestore_server.host import uncached_file
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import RealDisk
-from lakestore_server.operate.figures import kept_bytes
-from lakestore_server.operate.restore import restore
-from lakestore_server.operate.restore_lake import without_base
+from lakestore_server.operate.restore import restore, without_base
+from lakestore_server.operate.status import kept_bytes
 from lakestore_server.state.state import State
 from lakestore_server.state.view import View
 from tests.support.journal_end import rows_end
@@ -106,7 +103,7 @@ def test_extents_that_are_read_in_their_order_are_asked_for_before(
     served.checkpoint()
     (held,) = segments(served)
     size = len(rows[0]) * 500
-    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 3 * size)
+    monkeypatch.setattr(segment, "AHEAD_BYTES", 3 * size)
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(segment_file, "will_need", lambda data: asked.append((data.address, data.size)))
     for columns, count in (None, 7), (None, 14), (["v"], 14):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from lakestore_server.duties.index_merge import PAUSE_SECONDS_MAX
+from lakestore_server.duties.index_rebuild import PAUSE_SECONDS_MAX
 from tests.support.served import Served
 
 

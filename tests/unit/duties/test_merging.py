@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from lakestore.limits import Limits
-from lakestore_server.duties import merging
-from lakestore_server.duties.compaction import Base, runs_due
-from lakestore_server.duties.merging import Merger
-from lakestore_server.files import merged_segment, new_segment
+from lakestore_server.files import new_segment
 from lakestore_server.files.new_segment import SparseRows
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import AppendFile, RealDisk
+from lakestore_server.segments import merging
+from lakestore_server.segments.compaction import Base, runs_due
+from lakestore_server.segments.merging import Merger
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.commit_index import CommitIndex
 from tests.support.log_start import move_log_start
@@ -250,7 +250,7 @@ def test_what_gone_records_superseded_is_kept_with_the_offsets(tmp_path: Path) -
         left = SparseRows(start, start + 10, 0, batch, np.array(offsets), np.array(kills), index)
         new_segment.write_sparse(RealDisk(), path, left)
         made.append(Segment(RealDisk(), path, lambda _: schema, keyed=True))
-    merged_segment.write(RealDisk(), tmp_path / "merged.seg", made, lambda _: None, is_cached=False)
+    merging.write(RealDisk(), tmp_path / "merged.seg", made, lambda _: None, is_cached=False)
     merged = Segment(RealDisk(), tmp_path / "merged.seg", lambda _: schema, keyed=True)
     merged.check_all()
     [piece] = merged.batches()

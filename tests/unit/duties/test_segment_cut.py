@@ -11,12 +11,12 @@ import pytest
 
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.duties import segment_cut
 from lakestore_server.duties.checkpoint import Checkpointer
 from lakestore_server.files.data_folder import SHARED
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import AppendFile, RealDisk
 from lakestore_server.operate.restore import restore
+from lakestore_server.segments import cut
 from tests.support import seeds
 from tests.support.log_start import move_log_start
 from tests.support.served import Served
@@ -85,7 +85,7 @@ def test_files_are_those_that_segments_lie_in_whatever_happens(
     tmp_path: Path, shared_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables come, change, lose their beginning and go; in between, restarts and checkpoints that fail."""
-    monkeypatch.setattr(segment_cut, "LONE_MAX", 6)
+    monkeypatch.setattr(cut, "LONE_MAX", 6)
     monkeypatch.setattr(Checkpointer, "wake", lambda self: None)  # the next one waits until the test asks
     limits = Limits(shared_segment_bytes=shared_bytes, segment_rows=200)
     chance = random.Random(int(seeds.seed(5)))
@@ -135,7 +135,7 @@ def _check_files(served: Served, folder: Path) -> None:
 
 
 def test_small_files_of_an_earlier_release_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_cut, "LONE_MAX", 10)
+    monkeypatch.setattr(cut, "LONE_MAX", 10)
     with Served(tmp_path, limits=Limits(shared_segment_bytes=0)) as served:
         table = served.lake.create_table("a.b", SCHEMA, primary_key=["id"], buckets=16)
         table.upsert(pa.table({"id": range(200), "v": range(200)}))

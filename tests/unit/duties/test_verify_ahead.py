@@ -13,10 +13,9 @@ import pytest
 
 from lakestore.errors import Corrupt
 from lakestore_server.commit import recovery
-from lakestore_server.duties import verify_ahead
-from lakestore_server.duties.verify_ahead import VerifyAhead
-from lakestore_server.files.block_checks import BlockChecks
-from lakestore_server.files.segment import Segment
+from lakestore_server.duties import scrub
+from lakestore_server.duties.scrub import VerifyAhead
+from lakestore_server.files.segment import BlockChecks, Segment
 from lakestore_server.index.run import Run
 from lakestore_server.index.run_blocks import Blocks
 from tests.support.served import Served
@@ -93,7 +92,7 @@ class Endless:
         """The times for which its end waited."""
         with monkeypatch.context() as patched:
             patched.setattr(VerifyAhead, "begin", lambda *_: None)
-            patched.setattr(verify_ahead, "wait", noted)
+            patched.setattr(scrub, "wait", noted)
             with Served(folder) as served:
                 patched.setattr(Segment, "verify_ahead", endless)
                 ahead = VerifyAhead(seconds)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from lakestore_server.edge.arrivals import SLOW_SECONDS, STRANGERS_BYTES, Arrivals
-from lakestore_server.host.connections import Connections, Counts
+from lakestore_server.edge.arrivals import SLOW_SECONDS, STRANGERS_BYTES, Arrivals, Connections, Counts
 from tests.support.seeds import seeded
 from tests.support.waiting import until
 

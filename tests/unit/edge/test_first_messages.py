@@ -14,12 +14,12 @@ import pyarrow as pa
 from lakestore.errors import Invalid, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import Sent, beside
-from lakestore_server.commit.wakeups import Bell, Bells, Pause
-from lakestore_server.commit.write_stream import WriteStream
+from lakestore_server.commit.producers import WriteStream
+from lakestore_server.commit.published import Bell, Bells, Pause
 from lakestore_server.edge.first_messages import FirstMessages
 from lakestore_server.edge.rpc_streams import Intake
+from lakestore_server.host.permits import Slabs
 from lakestore_server.host.seldom import CAUSES_MAX, Seldom
-from lakestore_server.host.slabs import Slabs
 from lakestore_server.host.workers import Workers
 from tests.support.seeds import seeded
 from tests.support.waiting import until

@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from lakestore import errors
-from lakestore_server.edge.http_errors import status_of
+from lakestore_server.edge.catalog_request import status_of
 
 DEFECTS = {"LakestoreError", "Internal", "Corrupt", "NewerFormat"}
 CLASSES = [

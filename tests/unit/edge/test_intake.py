@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from lakestore.errors import Invalid, LakestoreError
-from lakestore_server.commit.wakeups import Bell
+from lakestore_server.commit.published import Bell
 from lakestore_server.edge.rpc_streams import TOGETHER_BYTES, TOGETHER_MAX, Intake
-from lakestore_server.host.slabs import Slabs
+from lakestore_server.host.permits import Slabs
 
 ROOM = 10
 

@@ -12,7 +12,7 @@ import pytest
 
 from lakestore.limits import Limits
 from lakestore_server.access.callers import Access
-from lakestore_server.edge import oauth
+from lakestore_server.edge import http
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from tests.support.rights import token_of, write_auth
@@ -30,7 +30,7 @@ def access(tmp_path: Path) -> Iterator[Access]:
 
 
 def asked(access: Access, authorization: str = "", **fields: str) -> tuple[int, dict[str, Any]]:
-    status, answer = oauth.answer(access, urlencode(fields).encode(), authorization)
+    status, answer = http.token_answer(access, urlencode(fields).encode(), authorization)
     assert token_of("etl") not in str(answer)
     return status, answer
 
@@ -50,7 +50,7 @@ def test_credentials_give_a_token_in_the_body_and_as_basic(access: Access) -> No
 
 def test_a_token_is_exchanged_for_a_fresh_one(access: Access) -> None:
     _, first = asked(access, **CREDENTIALS, client_secret=token_of("etl"))
-    status, second = asked(access, grant_type=oauth.EXCHANGE, subject_token=first["access_token"])
+    status, second = asked(access, grant_type=http.EXCHANGE, subject_token=first["access_token"])
     assert status == 200
     assert access.caller(second["access_token"]).principal.name == "etl"
 
@@ -63,16 +63,16 @@ def test_a_token_is_exchanged_for_a_fresh_one(access: Access) -> None:
         (CREDENTIALS, 401),
         ({**CREDENTIALS, "client_secret": "nonsense"}, 401),
         ({**CREDENTIALS, "client_id": "other", "client_secret": token_of("etl")}, 401),
-        ({"grant_type": oauth.EXCHANGE}, 401),
-        ({"grant_type": oauth.EXCHANGE, "subject_token": "a.b.c"}, 401),
+        ({"grant_type": http.EXCHANGE}, 401),
+        ({"grant_type": http.EXCHANGE, "subject_token": "a.b.c"}, 401),
         ({f"f{i}": "x" for i in range(100)}, 400),
     ],
 )
 def test_anything_else_is_refused_as_the_protocol_says(access: Access, fields: dict[str, str], status: int) -> None:
     said, answer = asked(access, **fields)
     assert (said, set(answer)) == (status, {"error", "error_description"})
-    assert oauth.answer(access, b"\xff\xfe", "")[0] == 400
-    assert oauth.answer(access, urlencode(CREDENTIALS).encode(), "Basic \xff")[0] == 401
+    assert http.token_answer(access, b"\xff\xfe", "")[0] == 400
+    assert http.token_answer(access, urlencode(CREDENTIALS).encode(), "Basic \xff")[0] == 401
 
 
 def test_the_key_outlives_a_restart_and_is_nobody_elses(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from starlette.routing import Route
 from lakestore.errors import Denied, Invalid
 from lakestore_server.access.admission import Admission
 from lakestore_server.access.callers import Access
-from lakestore_server.edge.http_gate import CERTIFICATE, Gate
-from lakestore_server.edge.page_guard import PageGuard
+from lakestore_server.edge.http_gate import CERTIFICATE, Gate, PageGuard
 from lakestore_server.host.clock import RealClock
 from tests.support.rights import token_of, write_auth
 

@@ -9,10 +9,8 @@ import pyarrow as pa
 import pytest
 
 from lakestore.errors import Corrupt
-from lakestore_server.files import block_checks, new_segment
-from lakestore_server.files.block_checks import BlockChecks
-from lakestore_server.files.block_crcs import BLOCK, FINE_BLOCK, block_crcs
-from lakestore_server.files.segment import Segment
+from lakestore_server.files import new_segment, segment
+from lakestore_server.files.segment import BLOCK, FINE_BLOCK, BlockChecks, Segment, block_crcs
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import CHANGE, PREV, MemoryChunk
@@ -85,7 +83,7 @@ def test_a_changed_byte_anywhere_is_found_by_whoever_reads_all(block: int, size:
 def asked_for(data: pa.Buffer, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(first byte, bytes) of each part of some data that the disk is asked for from now on."""
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(block_checks, "will_need", lambda part: asked.append((part.address - data.address, part.size)))
+    monkeypatch.setattr(segment, "will_need", lambda part: asked.append((part.address - data.address, part.size)))
     return asked
 
 
@@ -127,7 +125,7 @@ def test_who_reads_all_asks_for_what_is_unknown_and_compares_it_by_pieces(monkey
 def test_a_look_ahead_asks_for_what_it_will_compare_and_ends_in_between(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_checks, "AHEAD", 2)
+    monkeypatch.setattr(segment, "AHEAD", 2)
     data = pa.py_buffer(random_bytes(7 * BLOCK))
     asked = asked_for(data, monkeypatch)
     checks = checks_of(data, block)

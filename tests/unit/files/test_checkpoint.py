@@ -11,12 +11,12 @@ import pytest
 
 import lakestore as ls
 from lakestore.errors import Corrupt
-from lakestore_server.duties.segment_cut import segment_runs
 from lakestore_server.files.data_folder import SEGMENTS
 from lakestore_server.host.clock import RealClock
 from lakestore_server.host.disk import AppendFile, RealDisk
 from lakestore_server.host.uncached_file import BLOCK
 from lakestore_server.main import Server
+from lakestore_server.segments.cut import segment_runs
 from lakestore_server.settings import Settings
 from tests.support.served import Served
 from tests.support.waiting import until

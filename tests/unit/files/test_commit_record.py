@@ -11,7 +11,7 @@ from hypothesis import given
 
 from lakestore.model.token import Place
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files import journal, new_frame
+from lakestore_server.files import journal, journal_file
 from lakestore_server.state.catalog_change import (
     CatalogChange,
     DropNamespace,
@@ -119,7 +119,7 @@ SHA256 = "db0207573b0927748757fa7dff41ea41cb65b9bc2da27dee79f0e4e5044ebc55"
 
 
 def encoded(record: CommitRecord) -> bytes:
-    return b"".join(bytes(part) for part in new_frame.framed(record.lsn, journal.encode(record), SALT).parts)
+    return b"".join(bytes(part) for part in journal_file.framed(record.lsn, journal.encode(record), SALT).parts)
 
 
 def decoded(data: bytes) -> CommitRecord:

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from lakestore.errors import Internal
-from lakestore_server.files import joined_batch
-from lakestore_server.files.joined_batch import joined_message
+from lakestore_server.files import new_segment
+from lakestore_server.files.new_segment import joined_message
 from tests.support.seeds import seeded
 
 FLAT = pa.schema([("number", pa.int64()), ("text", pa.string()), ("octets", pa.binary()), ("seven", pa.binary(7))])
@@ -69,13 +69,13 @@ def read(parts: Sequence[pa.Buffer], schema: pa.Schema) -> pa.RecordBatch:
     return found
 
 
-@pytest.mark.parametrize("short", [1, joined_batch.SHORT], ids=["long pieces", "short pieces"])
+@pytest.mark.parametrize("short", [1, new_segment.SHORT], ids=["long pieces", "short pieces"])
 @pytest.mark.parametrize("missing", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("counts", [[5], [0], [0, 3, 0], [300, 1, 77], [40] * 20])
 def test_the_message_has_the_rows_of_all_batches(
     counts: list[int], missing: float, short: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joined_batch, "SHORT", short)
+    monkeypatch.setattr(new_segment, "SHORT", short)
     whole = rows(500, missing)
     batches = [rows(count, missing) for count in counts]
     for several in (batches, [*batches, whole.slice(7, 130), whole.slice(499)], [whole.slice(500), *batches]):
@@ -83,7 +83,7 @@ def test_the_message_has_the_rows_of_all_batches(
 
 
 def test_rows_with_and_without_missing_values_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined_batch, "SHORT", 1)
+    monkeypatch.setattr(new_segment, "SHORT", 1)
     several = [rows(9, 0.0), rows(9, 0.5), rows(9, 0.0)]
     assert read(joined_message(several), SCHEMA).equals(pa.concat_batches(several))
 
@@ -100,16 +100,16 @@ def test_values_in_long_pieces_are_not_copied_but_offsets_of_texts_are_made() ->
 
 
 def test_texts_of_more_than_two_gigabytes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined_batch, "SHORT", 1)
+    monkeypatch.setattr(new_segment, "SHORT", 1)
     several = [pa.record_batch({"text": ["abcd", "e"]})] * 2
-    monkeypatch.setattr(joined_batch, "_OFFSET_MAX", 10)
+    monkeypatch.setattr(new_segment, "_OFFSET_MAX", 10)
     joined_message(several)
-    monkeypatch.setattr(joined_batch, "_OFFSET_MAX", 9)
+    monkeypatch.setattr(new_segment, "_OFFSET_MAX", 9)
     with pytest.raises(pa.ArrowInvalid, match="2 GB"):
         joined_message(several)
 
 
-@pytest.mark.parametrize("short", [1, joined_batch.SHORT])
+@pytest.mark.parametrize("short", [1, new_segment.SHORT])
 @pytest.mark.parametrize(
     "other",
     [
@@ -123,7 +123,7 @@ def test_texts_of_more_than_two_gigabytes_are_refused(monkeypatch: pytest.Monkey
 def test_batches_of_other_columns_are_refused(
     other: pa.RecordBatch, short: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joined_batch, "SHORT", short)
+    monkeypatch.setattr(new_segment, "SHORT", short)
     with pytest.raises(pa.ArrowInvalid, match=r"(?i)schema"):
         joined_message([pa.record_batch({"a": [1], "b": [2]}), other])
 
@@ -132,12 +132,12 @@ def test_batches_of_other_columns_are_refused(
 def test_places_that_arrow_copies_or_cuts_are_told(
     made: Callable[[pa.Buffer], pa.Buffer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joined_batch, "SHORT", 1)
-    write = joined_batch._Sink.write
+    monkeypatch.setattr(new_segment, "SHORT", 1)
+    write = new_segment._Sink.write
 
     def written(sink: object, data: pa.Buffer) -> int:
         return write(sink, made(data) if len(data) > 1_000 else data)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(joined_batch._Sink, "write", written)
+    monkeypatch.setattr(new_segment._Sink, "write", written)
     with pytest.raises(Internal, match="Arrow has written"):
         joined_message([pa.record_batch({"a": range(1000)})] * 2)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from lakestore.errors import Corrupt
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files import journal, journal_check, json_forms, new_frame
+from lakestore_server.files import checkpoint, journal, journal_file
 from lakestore_server.host.uncached_file import BLOCK
+from lakestore_server.segments import integrity
 from lakestore_server.state.commit_record import ChangeResult, CommitRecord, ProducerCommit, RowsPart
 
 SALT = 0x1122334455667788
@@ -27,7 +28,7 @@ def frame(lsn: int, rows: int, salt: int = SALT, unsynced: int = 0) -> bytes:
     batch = pa.record_batch([list(range(rows)), [f"row {i}" for i in range(rows)]], schema=SCHEMA)
     part = RowsPart("table", 3, 100, batch, 2**64 - 1, rows)
     record = CommitRecord(lsn, 1_000 + lsn, [part], producers=[ProducerCommit("p", 1, lsn)])
-    parts = new_frame.framed(lsn, journal.encode(record), salt, unsynced).parts
+    parts = journal_file.framed(lsn, journal.encode(record), salt, unsynced).parts
     return b"".join(bytes(part) for part in parts)
 
 
@@ -60,7 +61,7 @@ def test_zeros_that_fill_the_last_block_up_end_any_file(last: bool) -> None:
     data = HEAD + frame(1, 3)
     filled = data + bytes(-len(data) % BLOCK)
     assert [raw.lsn for raw in journal.frames(filled, "journal-1", last=last)] == [1]
-    journal_check.check(iter([filled]), "journal-1")
+    integrity.check(iter([filled]), "journal-1")
 
 
 @pytest.mark.parametrize("zeros", [64, BLOCK, 3 * BLOCK])
@@ -71,7 +72,7 @@ def test_other_zeros_behind_a_file_are_damage(zeros: int) -> None:
     with pytest.raises(Corrupt, match="damaged at byte"):
         list(journal.frames(data, "journal-1", last=False))
     with pytest.raises(Corrupt, match="damaged at byte"):
-        journal_check.check(iter([data]), "journal-1")
+        integrity.check(iter([data]), "journal-1")
 
 
 @given(st.integers(0, 10_000), st.integers(0, 7))
@@ -121,7 +122,7 @@ def test_headers_of_frames_in_the_rows_of_a_torn_one_are_not_compared_with_their
 def carrying(lsn: int, inner: bytes) -> bytes:
     """A frame whose only row is these bytes."""
     batch = pa.record_batch([pa.array([inner])], names=["bytes"])
-    parts = new_frame.framed(
+    parts = journal_file.framed(
         lsn, journal.encode(CommitRecord(lsn, 1, [RowsPart("table", 0, 0, batch, 0, 1)])), SALT
     ).parts
     return b"".join(bytes(part) for part in parts)
@@ -183,4 +184,4 @@ def test_entries_that_a_later_release_adds_are_left_out() -> None:
     raw.meta["rows"][0].append("later")
     assert raw.rows() == [head]
     result = ChangeResult("a.b", inserted=3, folded=1)
-    assert json_forms.result_of([*json_forms.result_list(result), 7, 8]) == result
+    assert checkpoint.result_of([*checkpoint.result_list(result), 7, 8]) == result

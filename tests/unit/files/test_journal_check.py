@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestore.errors import Corrupt
-from lakestore_server.duties.integrity import Integrity
-from lakestore_server.files import journal, journal_check, journal_file, new_frame
+from lakestore_server.files import journal, journal_file
 from lakestore_server.host.disk import PIECE_BYTES, RealDisk
+from lakestore_server.segments import integrity
+from lakestore_server.segments.integrity import Integrity
 from tests.unit.files.test_journal import HEAD, frame, version_1
 
 WHOLE = (HEAD, HEAD + frame(1, 3), HEAD + frame(1, 0) + frame(2, 9), version_1())
@@ -27,7 +28,7 @@ def cut(data: bytes, size: int) -> Iterator[bytes]:
 
 def is_whole(data: bytes, size: int) -> bool:
     try:
-        journal_check.check(cut(data, size), "journal-1")
+        integrity.check(cut(data, size), "journal-1")
     except Corrupt as error:
         assert "journal-1" in error.message
         return False
@@ -56,7 +57,7 @@ def test_damage_is_found_where_reading_finds_it(data: bytes, size: int, place: i
 
 def test_a_scrub_holds_few_bytes_of_a_large_journal(tmp_path: Path) -> None:
     pieces = 24
-    parts = new_frame.framed(1, [b'{"t":1}', bytes(pieces * PIECE_BYTES)], 7).parts
+    parts = journal_file.framed(1, [b'{"t":1}', bytes(pieces * PIECE_BYTES)], 7).parts
     (tmp_path / journal_file.name_of(1)).write_bytes(journal.file_header(7) + b"".join(bytes(part) for part in parts))
     nobody: Any = SimpleNamespace(tables={}, kept={}, runs=())
     integrity = Integrity(tmp_path, RealDisk(), nobody, lambda: nobody, lambda: (journal_file.name_of(9), 0))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from lakestore_server.files import read_ahead
-from lakestore_server.files.read_ahead import READERS_MAX, ReadAhead
+from lakestore_server.files import segment
+from lakestore_server.files.segment import READERS_MAX, ReadAhead
 
 PARTS, SIZE = 12, 10
 
 
 @pytest.fixture(autouse=True)
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 3 * SIZE)
+    monkeypatch.setattr(segment, "AHEAD_BYTES", 3 * SIZE)
 
 
 class Reading:
@@ -68,5 +68,5 @@ def test_so_many_readers_that_they_are_forgotten_go_on() -> None:
 
 
 def test_large_parts_are_asked_for_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", SIZE // 2)
+    monkeypatch.setattr(segment, "AHEAD_BYTES", SIZE // 2)
     assert Reading().read(0, 1, 2) == [[1], [2], [3]]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakestore_server.host import collector
-from lakestore_server.host.collector import Collector
+from lakestore_server import main
+from lakestore_server.main import Collector
 
 MANY = 50_000
 
@@ -92,9 +92,9 @@ def test_cycles_that_died_frozen_go_when_the_objects_have_doubled() -> None:
 
 def test_no_collection_while_paused_and_as_before_afterwards() -> None:
     assert gc.isenabled()
-    with collector.paused():
+    with main.paused():
         assert not gc.isenabled()
-        with collector.paused():
+        with main.paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()

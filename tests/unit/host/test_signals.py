@@ -10,7 +10,7 @@ import pytest
 
 WAITS = """
 import signal, sys, threading
-from lakestore_server.host.signals import Signals
+from lakestore_server.main import Signals
 
 def send(*numbers):  # to a thread that is not the main one, as if that had begun to wait just after the signal
     thread = threading.Thread(target=lambda: [signal.pthread_kill(threading.get_ident(), number) for number in numbers])
@@ -41,7 +41,7 @@ def test_a_second_signal_ends_at_once_while_the_main_thread_waits(first: str, se
 def test_an_end_is_heard_behind_more_hang_ups_than_the_pipe_holds() -> None:
     script = """
 import ctypes, signal, sys
-from lakestore_server.host.signals import Signals
+from lakestore_server.main import Signals
 
 signals = Signals()
 sys.setswitchinterval(10)  # with a way to send that keeps the interpreter's lock: the thread that reads has to wait

@@ -11,7 +11,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-from lakestore_server.host.slabs import SLAB_BYTES_MIN, Slabs
+from lakestore_server.host.permits import SLAB_BYTES_MIN, Slabs
 
 MESSAGE = 300_000
 

@@ -13,7 +13,7 @@ from lakestore.limits import Limits
 from lakestore.union import arrow
 from lakestore.union.cut import Cut
 from lakestore.union.verify import verify
-from lakestore_server.iceberg.contents import Name
+from lakestore_server.catalog.contents import Name
 from lakestore_server.read import exact_deletes
 from lakestore_server.read.exact_deletes import FoundRows
 from tests.support.served import DAY, Served

@@ -9,10 +9,10 @@ import pytest
 
 from lakestore.errors import Conflict, Fenced
 from lakestore.model.table import Table
-from lakestore_server.iceberg import our_tables
-from lakestore_server.iceberg.contents import Name
-from lakestore_server.iceberg.errors import Forbidden
-from lakestore_server.iceberg.schemas import Json
+from lakestore_server.catalog import our_tables
+from lakestore_server.catalog.contents import Name
+from lakestore_server.catalog.errors import Forbidden
+from lakestore_server.catalog.schemas import Json
 from tests.support.catalogs import World, set_ref, snapshot, tier, world
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from lakestore.errors import Conflict, Invalid
-from lakestore_server.iceberg import metadata, metadata_updates, our_tables, requirements
-from lakestore_server.iceberg.schemas import Json
+from lakestore_server.catalog import commits, metadata, metadata_updates, our_tables
+from lakestore_server.catalog.schemas import Json
 from tests.support.catalogs import SCHEMA, own_table, set_ref, snapshot
 
 NOW = 1_700_000_000_000
@@ -248,16 +248,16 @@ def test_requirements() -> None:
         {"type": "assert-default-spec-id", "default-spec-id": 0},
         {"type": "assert-default-sort-order-id", "default-sort-order-id": 0},
     ]
-    requirements.check(good, doc)
+    commits.check(good, doc)
     bad: list[Json] = [{key: 77 if isinstance(value, int) else value for key, value in each.items()} for each in good]
     bad = [each for each, right in zip(bad, good, strict=True) if each != right]
     assert len(bad) == 6
     for each in [*bad, {"type": "assert-create"}, {"type": "assert-ref-snapshot-id", "ref": "main"}]:
         with pytest.raises(Conflict):
-            requirements.check([each], doc)
+            commits.check([each], doc)
     with pytest.raises(Invalid):
-        requirements.check([{"type": "assert-what"}], doc)
-    requirements.check([{"type": "assert-create"}], None)
+        commits.check([{"type": "assert-what"}], doc)
+    commits.check([{"type": "assert-create"}], None)
 
 
 def test_a_commit_to_two_thousand_snapshots_takes_milliseconds() -> None:

@@ -10,12 +10,12 @@ import pytest
 from pyarrow.fs import FileSystem
 
 from lakestore.errors import Conflict, Corrupt, Invalid, Unavailable
-from lakestore_server.iceberg import locations
-from lakestore_server.iceberg.catalog import Catalog
-from lakestore_server.iceberg.commits import TableChange
-from lakestore_server.iceberg.contents import Name
-from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NamespaceNotEmpty, NoSuchTable
-from lakestore_server.iceberg.metadata_store import (
+from lakestore_server.catalog import locations
+from lakestore_server.catalog.catalog import Catalog
+from lakestore_server.catalog.commits import TableChange
+from lakestore_server.catalog.contents import Name
+from lakestore_server.catalog.errors import AlreadyExists, Forbidden, NamespaceNotEmpty, NoSuchTable
+from lakestore_server.catalog.metadata_store import (
     SCHEMES,
     LocalStorage,
     MetadataStore,

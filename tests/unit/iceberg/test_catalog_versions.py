@@ -12,12 +12,12 @@ import pytest
 from lakestore.errors import Invalid
 from lakestore.model.columns import Column, LakeOptions
 from lakestore.model.table import Table
-from lakestore_server.files import catalog_records
-from lakestore_server.iceberg import definition_rules, metadata, our_tables, schemas
-from lakestore_server.iceberg.commits import TableChange
-from lakestore_server.iceberg.contents import Name
-from lakestore_server.iceberg.errors import AlreadyExists, Forbidden, NoSuchTable
-from lakestore_server.iceberg.schemas import Json
+from lakestore_server.catalog import metadata, our_tables, schemas, tables
+from lakestore_server.catalog.commits import TableChange
+from lakestore_server.catalog.contents import Name
+from lakestore_server.catalog.errors import AlreadyExists, Forbidden, NoSuchTable
+from lakestore_server.catalog.schemas import Json
+from lakestore_server.files import checkpoint
 from lakestore_server.state.catalog_change import TierRecord
 from tests.support.catalogs import SCHEMA, World, set_ref, snapshot, tier, world
 
@@ -165,18 +165,16 @@ def test_a_column_does_not_take_the_name_of_a_partition_field(lake: World) -> No
     """Iceberg refuses to open such a table; the source of the field may have its name."""
     columns = (Column(1, "region", "string"), Column(2, "at", "timestamptz"))
     first = Table("a.b", columns, lake=LakeOptions(partition_by=("region", "day(at)")))
-    definition_rules.check_new(first)
+    tables.check_new(first)
     area = (replace(columns[0], name="area"), columns[1])
-    definition_rules.check_version(first, replace(first, columns=area))
+    tables.check_version(first, replace(first, columns=area))
     for name in ("region", "at_day", "AT_DAY"):
         with pytest.raises(Invalid, match="partitioning"):
-            definition_rules.check_version(first, replace(first, columns=(*area, Column(3, name, "string"))))
-    definition_rules.check_version(first, replace(first, columns=(columns[0], replace(columns[1], name="at_day"))))
+            tables.check_version(first, replace(first, columns=(*area, Column(3, name, "string"))))
+    tables.check_version(first, replace(first, columns=(columns[0], replace(columns[1], name="at_day"))))
 
 
 def test_tier_records_keep_version_and_live_rows_and_old_ones_open() -> None:
     record = TierRecord(1 << 60, (5, 5), (1 << 63, 8), 3, 1, 10, 2)
-    assert catalog_records.tier_of(json.loads(json.dumps(catalog_records.tier_list(record)))) == record
-    assert catalog_records.tier_of(catalog_records.tier_list(record)[:5]) == replace(
-        record, live_rows=None, schema_id=0
-    )
+    assert checkpoint.tier_of(json.loads(json.dumps(checkpoint.tier_list(record)))) == record
+    assert checkpoint.tier_of(checkpoint.tier_list(record)[:5]) == replace(record, live_rows=None, schema_id=0)

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestore.errors import Conflict
-from lakestore_server.iceberg import locations
-from lakestore_server.iceberg.contents import Name
-from lakestore_server.iceberg.document_times import SKEW_MS
-from lakestore_server.iceberg.schemas import Json
+from lakestore_server.catalog import locations
+from lakestore_server.catalog.contents import Name
+from lakestore_server.catalog.metadata_store import SKEW_MS
+from lakestore_server.catalog.schemas import Json
 from tests.support.catalogs import World, set_ref, snapshot, world
 from tests.support.iceberg_judge import refusal
 

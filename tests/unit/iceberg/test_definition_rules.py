@@ -13,8 +13,8 @@ from lakestore import evolution
 from lakestore.errors import Invalid
 from lakestore.model.altered import altered
 from lakestore.model.table import Table, define
-from lakestore_server.iceberg import definition_rules, metadata_updates, our_tables
-from lakestore_server.iceberg.schemas import Json
+from lakestore_server.catalog import metadata_updates, our_tables, tables
+from lakestore_server.catalog.schemas import Json
 from tests.support.iceberg_judge import build_refusal
 from tests.support.served import Served
 
@@ -36,7 +36,7 @@ def table(*parts: str, schema: pa.Schema = SCHEMA, version: int = 2) -> Table:
     """A new table as `create` makes it."""
     made = define("a.t", schema, primary_key=["id"], buckets=1, lake={"partition_by": parts, "format_version": version})
     made = replace(made, uuid=UUID)
-    definition_rules.check_new(made)
+    tables.check_new(made)
     return made
 
 
@@ -91,9 +91,9 @@ def test_java_writes_an_identity_of_fixed_that_it_cannot_read() -> None:
 def test_a_column_with_the_name_of_a_nested_field_is_refused(name: str) -> None:
     first = table()
     with pytest.raises(Invalid, match="same name"):
-        definition_rules.check_version(first, altered(first, [evolution.AddColumn(name, "int64")]))
+        tables.check_version(first, altered(first, [evolution.AddColumn(name, "int64")]))
     with pytest.raises(Invalid, match="same name"):
-        definition_rules.check_version(first, altered(first, [evolution.RenameColumn("s", name)]))
+        tables.check_version(first, altered(first, [evolution.RenameColumn("s", name)]))
     with pytest.raises(Invalid, match="same name"):
         table(schema=SCHEMA.append(pa.field(name, pa.int64())))
 
@@ -142,7 +142,7 @@ def test_java_builds_what_create_and_alter_accept(
     for step in steps:
         try:
             made = altered(current, [step])
-            definition_rules.check_version(first, made)
+            tables.check_version(first, made)
         except Invalid:
             continue
         current = made

@@ -15,9 +15,9 @@ import pytest
 from lakestore.client.lake import Lake
 from lakestore.client.local import attached
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.iceberg.commits import TableChange
-from lakestore_server.iceberg.contents import Name
-from lakestore_server.iceberg.errors import Forbidden
+from lakestore_server.catalog.commits import TableChange
+from lakestore_server.catalog.contents import Name
+from lakestore_server.catalog.errors import Forbidden
 from lakestore_server.main import Server
 from lakestore_server.operate.restore import restore
 from lakestore_server.settings import Settings

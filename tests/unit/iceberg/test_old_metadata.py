@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lakestore_server.iceberg import locations, our_tables
-from lakestore_server.iceberg.commits import TableChange
-from lakestore_server.iceberg.contents import Name
-from lakestore_server.iceberg.metadata_store import LocalStorage, MetadataStore
-from lakestore_server.iceberg.old_metadata import OldMetadata
+from lakestore_server.catalog import locations, our_tables
+from lakestore_server.catalog.commits import OldMetadata, TableChange
+from lakestore_server.catalog.contents import Name
+from lakestore_server.catalog.metadata_store import LocalStorage, MetadataStore
 from tests.support.catalogs import World, world
 from tests.support.log_tierer import LogTierer
 from tests.support.served import SCHEMA, Served

@@ -16,11 +16,11 @@ from pyiceberg.table import StaticTable
 from pyiceberg.table.puffin import PuffinFile
 
 from lakestore.errors import Corrupt
-from lakestore.lake import puffin
-from lakestore.lake.avro import AvroFile
-from lakestore.lake.manifest_entries import Entries
+from lakestore.iceberg import puffin
+from lakestore.iceberg.avro import AvroFile
+from lakestore.iceberg.manifest_entries import Entries
 from lakestore.model.file_uri import to_path, to_uri
-from lakestore_server.iceberg.relocation import Relocation, named
+from lakestore_server.catalog.relocation import Relocation, named
 from tests.support.served import Served
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestore_server.iceberg.schemas import Json
+from lakestore_server.catalog.schemas import Json
 from tests.support.catalogs import UUID, World, set_ref, snapshot, tier, world
 
 STAGED = "lakestore_stage_1_x"

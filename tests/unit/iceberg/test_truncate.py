@@ -12,8 +12,8 @@ from pyiceberg.catalog.rest import RestCatalog
 from lakestore.errors import Invalid, LakestoreError, PositionExpired
 from lakestore.union.cut import Cut
 from lakestore.union.verify import verify
-from lakestore_server.duties.compaction import Base
-from lakestore_server.iceberg.contents import Name
+from lakestore_server.catalog.contents import Name
+from lakestore_server.segments.compaction import Base
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
 from lakestore_server.state.view import View

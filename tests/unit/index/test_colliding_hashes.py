@@ -14,7 +14,7 @@ import lakestore as ls
 from lakestore.union.verify import verify
 from lakestore_server.arrays import bytes_table
 from lakestore_server.arrays.padded_bytes import PaddedBytes
-from lakestore_server.index import key_hash
+from lakestore_server.index import entry
 from tests.support.seeds import seeded
 from tests.support.served import Served
 from tests.unit.index.test_index_faults import lose
@@ -34,7 +34,7 @@ def _weak(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     def weak_ones(strings: PaddedBytes, *_: object) -> npt.NDArray[np.uint64]:
         return np.array(list(map(weak, strings.listed())), dtype=np.uint64)
 
-    for module in (bytes_table, key_hash):
+    for module in (bytes_table, entry):
         monkeypatch.setattr(module, "hash_of", weak)
     monkeypatch.setattr(PaddedBytes, "hashes", weak_ones)
 

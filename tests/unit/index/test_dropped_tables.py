@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakestore_server.duties import index_merge
+from lakestore_server.duties import index_rebuild
 from lakestore_server.duties.checkpoint import Checkpointer
 from lakestore_server.index import lmdb_keys
 from lakestore_server.index.overlay import Overlay
@@ -146,7 +146,7 @@ def test_few_keys_of_a_dropped_table_leave_the_runs_with_a_sweep_also_after_a_re
         served.kill()
         served.start()
         assert served.engine.index.dropped_entries == 10, "known without a checkpoint"
-        monkeypatch.setattr(index_merge, "SWEEP_SECONDS", 0.0)
+        monkeypatch.setattr(index_rebuild, "SWEEP_SECONDS", 0.0)
         served.server.upkeep.merge_index()
         assert served.engine.index.dropped_entries == 0
         assert sorted(run.entries for run in served.engine.index.runs) == [1_000, 1_000]

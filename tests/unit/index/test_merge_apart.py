@@ -12,12 +12,11 @@ import pyarrow as pa
 import pytest
 
 from lakestore.errors import Unavailable
-from lakestore_server.duties.index_merge import IndexMerger
+from lakestore_server.duties.index_rebuild import IndexMerger
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.host.priority import NICE
 from lakestore_server.index import run_merge, run_store
-from lakestore_server.index.entry import ABSENT, table_prefix
-from lakestore_server.index.key_hash import key_hash
+from lakestore_server.index.entry import ABSENT, key_hash, table_prefix
 from lakestore_server.index.keys import ByteKeys
 from lakestore_server.index.merge_apart import Merge, merge_apart
 from lakestore_server.index.number_section import packed

@@ -9,8 +9,7 @@ import pytest
 
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.index import run_merge
-from lakestore_server.index.entry import ABSENT, Ints
-from lakestore_server.index.key_hash import key_hash
+from lakestore_server.index.entry import ABSENT, Ints, key_hash
 from lakestore_server.index.number_section import packed
 from lakestore_server.index.run import Run
 from lakestore_server.index.run_writer import RunWriter

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakestore_server.files.block_crcs import block_crcs
+from lakestore_server.files.segment import block_crcs
 from lakestore_server.index import run_blocks
 from lakestore_server.index.run_blocks import BLOCK_BYTES, BLOCK_WORDS, Blocks
 from lakestore_server.index.worker_client import DamagedIndex

@@ -21,8 +21,7 @@ from lakestore_server.arrays.padded_bytes import PaddedBytes
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.index import byte_merge, run_writer
 from lakestore_server.index.byte_section import ByteSection, places
-from lakestore_server.index.entry import ABSENT, FLAG, OFFSET_BITS, is_live, table_prefix
-from lakestore_server.index.key_hash import KeyHash, key_hash
+from lakestore_server.index.entry import ABSENT, FLAG, OFFSET_BITS, KeyHash, is_live, key_hash, table_prefix
 from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys
 from lakestore_server.index.levels import Levels, walk
 from lakestore_server.index.overlay import merged

@@ -15,8 +15,7 @@ from lakestore.errors import NewerFormat
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.index import number_section
-from lakestore_server.index.entry import ABSENT, FLAG, table_prefix
-from lakestore_server.index.key_hash import key_hash
+from lakestore_server.index.entry import ABSENT, FLAG, key_hash, table_prefix
 from lakestore_server.index.keys import NumberKeys
 from lakestore_server.index.levels import RUNS_TIMES, SIMILAR, Levels, due
 from lakestore_server.index.number_section import NumberSection, packed

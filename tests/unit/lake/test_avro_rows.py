@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from lakestore.errors import Corrupt
-from lakestore.lake import avro_rows
-from lakestore.lake.avro import AvroFile, Container
-from lakestore.lake.avro_rows import AvroRows
-from lakestore.lake.field_ids import id_of
+from lakestore.iceberg import other_formats
+from lakestore.iceberg.avro import AvroFile, Container
+from lakestore.iceberg.field_ids import id_of
+from lakestore.iceberg.other_formats import AvroRows
 from tests.support.seeds import seeded
 
 
@@ -115,7 +115,7 @@ def test_snappy_and_zstandard_are_read() -> None:
 
 
 def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(avro_rows, "BATCH_ROWS", 10)
+    monkeypatch.setattr(other_formats, "BATCH_ROWS", 10)
     found = AvroRows(file(rows=ROWS * 17, interval=500), "a.avro")
     batches = list(found.batches(["id"]))
     assert [batch.num_rows for batch in batches] == [10, 10, 10, 4]

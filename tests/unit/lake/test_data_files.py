@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakestore.lake import data_files
+from lakestore.iceberg import data_files
 
 NAN = float("nan")
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from lakestore.lake.delete_index import DeleteIndex
-from lakestore.lake.manifests import ADDED, DATA, POSITION_DELETES, Entry, File
-from lakestore.lake.metrics import Metrics
-from lakestore.lake.position_deletes import PATH_ID
+from lakestore.iceberg.delete_index import DeleteIndex
+from lakestore.iceberg.manifests import ADDED, DATA, POSITION_DELETES, Entry, File
+from lakestore.iceberg.position_deletes import PATH_ID
+from lakestore.iceberg.values import Metrics
 
 
 def entry(

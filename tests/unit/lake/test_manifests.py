@@ -18,13 +18,13 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestFile, read_manifest_list
 
 from lakestore.errors import Corrupt, Invalid
-from lakestore.lake import manifest_entries
-from lakestore.lake.avro import AvroFile, Container, encoded
-from lakestore.lake.delete_index import only_path
-from lakestore.lake.manifest_entries import ABSENT, LOWER, NULLS, UPPER, Entries
-from lakestore.lake.manifest_lists import DELETES, Manifest, Summary, read_list, write_list
-from lakestore.lake.manifest_schemas import ENTRY_NAMES
-from lakestore.lake.manifests import (
+from lakestore.iceberg import manifest_entries
+from lakestore.iceberg.avro import AvroFile, Container, encoded
+from lakestore.iceberg.delete_index import only_path
+from lakestore.iceberg.manifest_entries import ABSENT, LOWER, NULLS, UPPER, Entries
+from lakestore.iceberg.manifest_lists import DELETES, Manifest, Summary, read_list, write_list
+from lakestore.iceberg.manifest_schemas import ENTRY_NAMES
+from lakestore.iceberg.manifests import (
     ADDED,
     DATA,
     DELETED,
@@ -36,7 +36,7 @@ from lakestore.lake.manifests import (
     heading,
     write_manifest,
 )
-from lakestore.lake.metrics import Metrics
+from lakestore.iceberg.values import Metrics
 from lakestore.model.columns import LAKE_FIELD_IDS
 from tests.support.manifests import read_manifest
 from tests.support.seeds import seeded

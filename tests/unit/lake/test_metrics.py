@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyiceberg.conversions import from_bytes
 from pyiceberg.types import BinaryType, PrimitiveType, StringType
 
-from lakestore.lake.metrics import metrics
+from lakestore.iceberg.values import metrics
 from tests.unit.lake.test_partitions import EXACT, KINDS, column, field, iceberg
 
 

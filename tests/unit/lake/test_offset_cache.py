@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakestore.errors import Corrupt
-from lakestore.lake import offset_cache
-from lakestore.lake.offset_cache import OffsetCache
-from lakestore.lake.row_search import BUCKET_SHIFT, Bounds
+from lakestore.iceberg import offset_cache
+from lakestore.iceberg.offset_cache import OffsetCache
+from lakestore.iceberg.row_search import BUCKET_SHIFT, Bounds
 from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
-from lakestore.rows.offsets import OffsetSet
+from lakestore.rows.ranges import OffsetSet
 from tests.support.seeds import seeded
 
 ROWS, FILES = 200, 12

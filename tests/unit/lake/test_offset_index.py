@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestore.errors import Corrupt, NewerFormat
-from lakestore.lake.offset_index import FileOffsets
-from lakestore.lake.row_search import BUCKET_SHIFT, OFFSET_MASK, Bounds, BoundsTable, RowSearch, by_bucket, packed
-from lakestore.rows.offsets import OffsetSet
+from lakestore.iceberg.offset_cache import FileOffsets
+from lakestore.iceberg.row_search import BUCKET_SHIFT, OFFSET_MASK, Bounds, BoundsTable, RowSearch, by_bucket, packed
+from lakestore.rows.ranges import OffsetSet
 from tests.support.seeds import seeded
 
 KEYS = st.sets(st.integers(0, (1 << 62) - 1), max_size=50)

@@ -18,9 +18,8 @@ from pyiceberg.transforms import parse_transform
 from pyiceberg.types import IcebergType
 
 from lakestore.errors import Invalid
-from lakestore.lake.partitions import groups
-from lakestore.lake.transforms import transformed
-from lakestore.lake.values import decimal_bytes
+from lakestore.iceberg.transforms import groups, transformed
+from lakestore.iceberg.values import decimal_bytes
 
 EXACT = Context(prec=60)
 DAYS, TIMES = st.integers(-700_000, 700_000), st.integers(-6 * 10**16, 6 * 10**16)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestore.lake import places
+from lakestore.iceberg import places
 
 
 @pytest.mark.parametrize("spelling", ["{}", "file:{}", "file://{}"])

@@ -13,7 +13,7 @@ from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
 from pyiceberg.table.puffin import PuffinFile
 
 from lakestore.errors import Corrupt
-from lakestore.lake import position_deletes, puffin
+from lakestore.iceberg import position_deletes, puffin
 from tests.support.seeds import seeded
 
 SETS = st.sets(st.integers(0, 1 << 40) | st.integers(0, 70_000), max_size=60)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lakestore.lake import vector_records
-from lakestore.lake.avro import Container, packed
-from lakestore.lake.manifest_entries import Entries
-from lakestore.lake.manifests import ADDED, DELETED, EXISTING, Entry, File, described, write_manifest
-from lakestore.lake.metrics import Metrics
-from lakestore.lake.position_deletes import PATH_ID
+from lakestore.iceberg import vector_records
+from lakestore.iceberg.avro import Container, packed
+from lakestore.iceberg.manifest_entries import Entries
+from lakestore.iceberg.manifests import ADDED, DELETED, EXISTING, Entry, File, described, write_manifest
+from lakestore.iceberg.position_deletes import PATH_ID
+from lakestore.iceberg.values import Metrics
 from tests.support.seeds import seeded
 
 SCHEMA: dict[str, Any] = {"schema-id": 0, "type": "struct", "fields": []}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lakestore.connectors.bridge.formats.json.json_maps import entries_as_lists, has_keys_once, map_paths
+from lakestore.kafka.bridge.decode.json_records import entries_as_lists, has_keys_once, map_paths
 from lakestore.loading import json_blocks
 from lakestore.model.table import define
 from tests.support.loading import chunks

@@ -18,9 +18,9 @@ import zstandard
 import lakestore as ls
 from lakestore.cli.row_files import LINES, Output
 from lakestore.client.named_writes import NamedWrites
-from lakestore.connectors.events import Encoder
 from lakestore.errors import Conflict, Fenced, Invalid
-from lakestore.loading import chunks as sizes
+from lakestore.kafka.events import Encoder
+from lakestore.loading import reading as sizes
 from lakestore.loading import texts
 from lakestore.loading.files import Stdin, source_of
 from lakestore.loading.load import Load, Refused, Stopped

@@ -13,7 +13,7 @@ import pytest
 
 from lakestore.errors import Invalid
 from lakestore.loading.files import source_of
-from lakestore.loading.formats import chunks_of
+from lakestore.loading.json_blocks import chunks_of
 from lakestore.loading.progress import Place
 from lakestore.loading.reading import Options, Wanted
 from lakestore.model.table import define

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakestore.connectors.bridge.casting import casts as bridge_casts
-from lakestore.connectors.bridge.casting.cast_rules import Rule
 from lakestore.errors import Invalid
+from lakestore.kafka.bridge.decode import casts as bridge_casts
+from lakestore.kafka.bridge.decode.casts import Rule
 from lakestore.loading import casts
 from lakestore.loading.files import source_of
 from lakestore.loading.inference import sampled

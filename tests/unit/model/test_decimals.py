@@ -13,14 +13,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lakestore.errors import Invalid
-from lakestore.lake.values import unscaled_bytes
+from lakestore.iceberg.values import unscaled_bytes
 from lakestore.model import decimals
 from lakestore.model.decimals import fitted
 from lakestore.model.defaults import scalar
 from lakestore.model.table import define
 from lakestore.rows import pushed
 from lakestore.rows.condition_text import parse
-from lakestore.rows.python import of_dicts
+from lakestore.rows.user import of_dicts
 from lakestore.union.lake_ranges import bound
 from tests.support.loading import read
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakestore.lake import places
+from lakestore.iceberg import places
 from lakestore.model import file_uri
-from lakestore_server.iceberg import locations
+from lakestore_server.catalog import locations
 
 ODD = "données 100% #1"
 NAMES = (ODD, "my dir", "é", "100%25", "a+b&c", "x#y", "q?z", "a:b", "%2e%2e", "~[1]*{}")

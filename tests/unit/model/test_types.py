@@ -14,7 +14,7 @@ from lakestore.errors import Invalid
 from lakestore.limits import Limits
 from lakestore.model import columns, types
 from lakestore.model import table as schema
-from lakestore_server.iceberg import our_tables, schemas
+from lakestore_server.catalog import our_tables, schemas
 
 SCALARS = ["bool", "int8", "int64", "uint8", "uint16", "uint32", "float32", "string", "binary", "date", "time"]
 SCALARS += ["timestamp", "timestamptz", "decimal(12,2)", "fixed(16)"]

@@ -11,7 +11,7 @@ import pytest
 
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import reporters
+from lakestore.wire import tracing
 from lakestore_server.operate import history as module
 from lakestore_server.operate.clients import Clients
 from lakestore_server.operate.history import FIGURES, FINE, PER_MINUTE, SERVER_FIGURES, History, Kind, Series
@@ -187,7 +187,7 @@ def test_a_sampler_notes_how_far_streams_are_behind(served: Served) -> None:
     list(served.lake.table("a.b").changes("earliest", until="now", subscription="feed"))
     served.append("a.b", *range(40))
     for process, lag in ((1, 70), (2, 5)):
-        name = reporters.name_of(reporters.BRIDGE, "shop", "host", process)
+        name = tracing.name_of(tracing.BRIDGE, "shop", "host", process)
         served.lake.transport.report(pb.ReportRequest(producer=name, lag=lag, detail="{}"))
     sampler.run_once()
     served.clock.advance(10)

@@ -97,8 +97,8 @@ def test_names_follow_the_rules_of_prometheus(server: Server) -> None:
 
 
 def test_a_refused_catalog_commit_is_counted(server: Server) -> None:
-    from lakestore_server.iceberg.commits import TableChange
-    from lakestore_server.iceberg.contents import Name
+    from lakestore_server.catalog.commits import TableChange
+    from lakestore_server.catalog.contents import Name
 
     with pytest.raises(NotFound):
         server.catalog.commit([TableChange(Name("a", "none"), [], [])])

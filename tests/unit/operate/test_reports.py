@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 from lakestore.cli.tables import _report
-from lakestore.connectors.bridge.lane.seen import Counts
 from lakestore.errors import Exhausted, Invalid
+from lakestore.kafka.bridge.seen import Counts
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire.reporters import DETAIL
+from lakestore.wire.tracing import DETAIL
 from lakestore_server.operate.reports import BYTES_MAX, REPORTS_MAX, Reports
 from tests.support.served import HandClock
 

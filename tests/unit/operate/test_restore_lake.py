@@ -25,9 +25,8 @@ from lakestore.union.cut import Cut
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files.backup_manifest import LakePlace, Manifest
-from lakestore_server.operate import backup_lake
-from lakestore_server.operate.restore import restore
-from lakestore_server.operate.restore_lake import Ways, without_base
+from lakestore_server.operate import backup
+from lakestore_server.operate.restore import Ways, restore, without_base
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import MemoryChunk
 from lakestore_server.state.commit_index import CommitIndex
@@ -271,13 +270,13 @@ def test_a_lake_that_keeps_nothing_of_the_backup_begins_anew(tmp_path: Path) -> 
 def test_a_folder_that_is_half_restored_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with world(tmp_path / "data") as before:
         before.back_up(tmp_path / "backup")
-    from lakestore_server.operate import restore_lake
+    from lakestore_server.operate import restore as restore_module
 
     def power_goes(*_: Any) -> Any:
         raise OSError("power")
 
     with monkeypatch.context() as patched:
-        patched.setattr(restore_lake, "finish", power_goes)
+        patched.setattr(restore_module, "finish", power_goes)
         with pytest.raises(OSError, match="power"):
             restore(tmp_path / "backup", tmp_path / "half")
     with pytest.raises(Invalid, match="unfinished restore left: remove the folder"):
@@ -424,11 +423,11 @@ def test_a_folder_of_the_lake_is_made_once_and_a_file_is_not_looked_at_before_it
         looked: list[Path] = []
         exists = Path.exists
         monkeypatch.setattr(Path, "exists", lambda self: (looked.append(self), exists(self))[1])  # type: ignore[func-returns-value]
-        stage = backup_lake.hold(world.engine.view, world.server.about["warehouse"], world.engine.folder)
+        stage = backup.hold(world.engine.view, world.server.about["warehouse"], world.engine.folder)
         monkeypatch.undo()
         assert looked == []
         held = {path for path in stage.rglob("*") if path.is_file()}
         assert len(held) > 15
         assert all(path.stat().st_nlink == 2 for path in held if path.suffix != ".json")
         assert len(made) <= len({path.parent for path in held}) + len(stage.relative_to(tmp_path).parts) + 4
-        backup_lake.release(world.engine.folder)
+        backup.release(world.engine.folder)

@@ -20,13 +20,11 @@ from lakestore.cli.main import cli
 from lakestore.errors import Invalid
 from lakestore.rows.keys import INDEX_KEY_BYTES_MAX
 from lakestore_server.host.disk import RealDisk
-from lakestore_server.index.entry import table_prefix
-from lakestore_server.index.key_hash import key_hash
+from lakestore_server.index.entry import key_hash, table_prefix
 from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys
 from lakestore_server.index.levels import due
 from lakestore_server.index.run_writer import RunWriter, write
-from lakestore_server.operate.churn import Bucket, Life, Runs, simulate
-from lakestore_server.operate.sizing import Workload, sized
+from lakestore_server.operate.sizing import Bucket, Life, Runs, Workload, simulate, sized
 from tests.bench.growth import measured, pages
 from tests.bench.growth.rows import KINDS
 

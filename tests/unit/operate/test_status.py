@@ -11,10 +11,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.iceberg.metadata_store import MetadataStore, StoredMetadata
+from lakestore_server.catalog.metadata_store import MetadataStore, StoredMetadata
 from lakestore_server.operate import metrics
 from lakestore_server.operate.lake_figures import LakeFigures
-from lakestore_server.operate.table_status import KnownTables
+from lakestore_server.operate.status import KnownTables
 from tests.support.served import SCHEMA, Served
 
 SUMMARY = {

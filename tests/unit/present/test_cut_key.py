@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestore_server.present.cut_key import ID_MAX, CutKey, is_same
+from lakestore_server.snapshots.cut_key import ID_MAX, CutKey, is_same
 
 KEYS = st.builds(
     CutKey,

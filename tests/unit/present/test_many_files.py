@@ -8,13 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakestore.lake import offset_cache, places
-from lakestore.lake.manifest_entries import Entries
-from lakestore.lake.manifest_lists import read_list
-from lakestore.lake.manifests import File
-from lakestore.lake.offset_index import DataFile, FileOffsets, read_offsets
-from lakestore_server.present.messages import Base
-from lakestore_server.present.presenter import Presenter
+from lakestore.iceberg import offset_cache, places
+from lakestore.iceberg.manifest_entries import Entries
+from lakestore.iceberg.manifest_lists import read_list
+from lakestore.iceberg.manifests import File
+from lakestore.iceberg.offset_cache import DataFile, FileOffsets, read_offsets
+from lakestore_server.snapshots.messages import Base
+from lakestore_server.snapshots.presenter import Presenter
 from tests.support.many_files import LAKE, SCHEMA, ManyFiles
 from tests.support.presenting import Presenting
 from tests.support.served import Served

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lakestore.limits import Limits
-from lakestore_server.present.presenter import Presenter
+from lakestore_server.snapshots.presenter import Presenter
 from tests.support.presenting import Presenting, check_structure, read
 from tests.support.seeds import seeded
 from tests.support.served import Served
@@ -195,15 +195,15 @@ class Model:
 @pytest.mark.parametrize("number", range(5))
 def test_every_cut_is_read_as_the_table_was(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = seeded(f"presented {number}")
-    monkeypatch.setattr("lakestore_server.present.hot_files.FILE_ROWS_MAX", chance.choice([5, 20, 1000]))
-    monkeypatch.setattr("lakestore_server.present.hot_files.SPLIT_OFFSETS", chance.choice([7, 1000]))
-    monkeypatch.setattr("lakestore_server.present.hot_files.PARTITIONS_MAX", chance.choice([2, 16]))
-    monkeypatch.setattr("lakestore.lake.row_search.SCANNED_PER_SOUGHT", chance.choice([0, 24]))
-    monkeypatch.setattr("lakestore.lake.offset_cache.KEPT_ROWS_MIN", chance.choice([0, 100]))
-    monkeypatch.setattr("lakestore_server.present.steps.LEVEL_OFFSETS", chance.choice([4, 64]))
-    monkeypatch.setattr("lakestore_server.present.steps.MERGED_STEPS", chance.choice([2, 3]))
-    monkeypatch.setattr("lakestore_server.present.steps.ABSORBED_OFFSETS_MAX", chance.choice([0, 8, 100]))
-    monkeypatch.setattr("lakestore_server.present.hot_files.ASIDE_BYTES_MIN", chance.choice([8, 1 << 20]))
+    monkeypatch.setattr("lakestore_server.snapshots.hot_files.FILE_ROWS_MAX", chance.choice([5, 20, 1000]))
+    monkeypatch.setattr("lakestore_server.snapshots.hot_files.SPLIT_OFFSETS", chance.choice([7, 1000]))
+    monkeypatch.setattr("lakestore_server.snapshots.hot_files.PARTITIONS_MAX", chance.choice([2, 16]))
+    monkeypatch.setattr("lakestore.iceberg.row_search.SCANNED_PER_SOUGHT", chance.choice([0, 24]))
+    monkeypatch.setattr("lakestore.iceberg.offset_cache.KEPT_ROWS_MIN", chance.choice([0, 100]))
+    monkeypatch.setattr("lakestore_server.snapshots.steps.LEVEL_OFFSETS", chance.choice([4, 64]))
+    monkeypatch.setattr("lakestore_server.snapshots.steps.MERGED_STEPS", chance.choice([2, 3]))
+    monkeypatch.setattr("lakestore_server.snapshots.steps.ABSORBED_OFFSETS_MAX", chance.choice([0, 8, 100]))
+    monkeypatch.setattr("lakestore_server.snapshots.hot_files.ASIDE_BYTES_MIN", chance.choice([8, 1 << 20]))
     (tmp_path / "lake").mkdir()
     keyed = chance.random() < 0.8
     with Served(tmp_path / "data", limits=Limits(fetch_batch_rows=chance.choice([3, 1000]))) as served:

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakestore.lake import places, position_deletes
-from lakestore.lake.manifest_lists import read_list, write_list
-from lakestore.lake.manifests import ADDED, POSITION_DELETES, Entry, File, described, write_manifest
+from lakestore.iceberg import places, position_deletes
+from lakestore.iceberg.manifest_lists import read_list, write_list
+from lakestore.iceberg.manifests import ADDED, POSITION_DELETES, Entry, File, described, write_manifest
 from lakestore.model import file_uri
 from tests.support.manifests import read_manifest
 from tests.support.presenting import Entries, Presenting

@@ -18,10 +18,10 @@ from lakestore.model.names import PRESENTED
 from lakestore.model.times import text_of
 from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.iceberg.errors import NoSuchTable
-from lakestore_server.iceberg.locations import plain
-from lakestore_server.present.messages import Base
-from lakestore_server.present.presented import Answer, Ask, PresentedTables
+from lakestore_server.catalog.errors import NoSuchTable
+from lakestore_server.catalog.locations import plain
+from lakestore_server.snapshots.messages import Base
+from lakestore_server.snapshots.presented import Answer, Ask, PresentedTables
 from tests.support.present_stand_in import StandIn
 from tests.support.served import SCHEMA, Served
 

@@ -14,15 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakestore.errors import Internal, PlanExpired, PositionExpired, Unavailable
-from lakestore.lake import offset_cache, places, position_deletes, puffin
-from lakestore.lake.manifest_lists import read_list, write_list
-from lakestore.lake.manifests import Entry, File, described, write_manifest
-from lakestore.lake.offset_cache import remove_groups
+from lakestore.iceberg import offset_cache, places, position_deletes, puffin
+from lakestore.iceberg.manifest_lists import read_list, write_list
+from lakestore.iceberg.manifests import Entry, File, described, write_manifest
+from lakestore.iceberg.offset_cache import remove_groups
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.present import steps
-from lakestore_server.present.figures import Figures
-from lakestore_server.present.messages import Room
-from lakestore_server.present.presenter import Presenter
+from lakestore_server.snapshots import steps
+from lakestore_server.snapshots.figures import Figures
+from lakestore_server.snapshots.messages import Room
+from lakestore_server.snapshots.presenter import Presenter
 from tests.support.manifests import read_manifest
 from tests.support.presenting import Entries, Presenting, check_structure, read, with_snapshot
 from tests.support.served import Served
@@ -145,8 +145,8 @@ def test_a_write_that_fails_anywhere_leaves_nothing_and_the_next_try_is_right(
         full()
         return real_place(location)
 
-    monkeypatch.setattr("lakestore.lake.places.write", write)
-    monkeypatch.setattr("lakestore.lake.data_files.place", place)
+    monkeypatch.setattr("lakestore.iceberg.places.write", write)
+    monkeypatch.setattr("lakestore.iceberg.data_files.place", place)
     before = {path for path in presenting.folder.rglob("run-0/*")}
     for writes in range(40):
         left = writes

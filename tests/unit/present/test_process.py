@@ -14,8 +14,8 @@ import pytest
 from lakestore.errors import PlanExpired, Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.present.messages import Room
-from lakestore_server.present.worker_client import PresenterProcess
+from lakestore_server.snapshots.messages import Room
+from lakestore_server.snapshots.worker_client import PresenterProcess
 from tests.support.presenting import Presenting, read, with_snapshot
 from tests.support.served import Served
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from lakestore.model.names import PRESENTED
-from lakestore_server.present.presented import Ask
-from lakestore_server.present.upkeep import LOOK_SECONDS
+from lakestore_server.snapshots.presented import Ask
+from lakestore_server.snapshots.upkeep import LOOK_SECONDS
 from tests.support.present_stand_in import StandIn
 from tests.support.presenting import Presenting
 from tests.support.served import SCHEMA, Served

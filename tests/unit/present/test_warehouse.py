@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from lakestore.errors import Invalid
 from lakestore.model.times import micros_of
 from lakestore.model.token import LogPosition
-from lakestore_server.iceberg.errors import NoSuchWarehouse
-from lakestore_server.present.warehouse import Warehouse, of_prefix, prefix_of, said_position
+from lakestore_server.catalog.errors import NoSuchWarehouse
+from lakestore_server.snapshots.warehouse import Warehouse, of_prefix, prefix_of, said_position
 
 LAKE = "file:///w"
 TIMES = [

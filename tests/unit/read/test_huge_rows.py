@@ -12,7 +12,7 @@ import pytest
 import lakestore as ls
 from lakestore.errors import Invalid
 from lakestore.limits import Limits
-from lakestore_server.commit import row_limit
+from lakestore_server.commit import request
 from tests.support.served import Served
 
 MESSAGE = 1 << 20
@@ -42,7 +42,7 @@ def test_a_row_is_taken_if_and_only_if_every_way_can_send_it(tmp_path: Path) -> 
     with Served(tmp_path, limits=LIMITS, ports=True) as served:
         table = served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=1)
         log = served.lake.create_table("a.log", SCHEMA, buckets=1)
-        most = row_limit.row_bytes_max(served.state("a.t").table, MESSAGE)
+        most = request.row_bytes_max(served.state("a.t").table, MESSAGE)
         for size in (most + 1, MESSAGE - 500, 2 * MESSAGE):
             with pytest.raises(Invalid, match=r"table a\.t: row 2 takes \d+ bytes"):
                 table.upsert(_rows(3, size))

@@ -14,7 +14,7 @@ from lakestore.errors import Invalid
 from lakestore.rows import ipc, user
 from lakestore.rows.one_key import KeyCode
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.read import lookup_one
+from lakestore_server.read import lookup
 from tests.support.served import Served
 
 SCHEMA = pa.schema([("name", pa.string()), ("id", pa.int64()), ("v", pa.string()), ("n", pa.int32())])
@@ -126,13 +126,13 @@ def test_a_table_that_changes_meanwhile_is_asked_the_common_way(
 ) -> None:
     table = served.lake.create_table("s.moves", SCHEMA, primary_key=["id"])
     table.upsert([row(i) for i in range(3)])
-    live_offset, key = lookup_one._live_offset, key_of(table, row(1))
+    live_offset, key = lookup._live_offset, key_of(table, row(1))
 
     def altered_before(*asked: Any) -> Any:
         table.alter(add={"more": pa.int64()})
         return live_offset(*asked)
 
-    monkeypatch.setattr(lookup_one, "_live_offset", altered_before)
+    monkeypatch.setattr(lookup, "_live_offset", altered_before)
     answer = served.server.service.verb("Lookup")(pb.LookupRequest(table=table.name, key=key))
     assert answer.schema_id == 1
     assert pa.ipc.open_stream(answer.rows).read_all().to_pylist() == [{**row(1), "more": None}]

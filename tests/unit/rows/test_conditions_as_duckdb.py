@@ -14,7 +14,7 @@ import pytest
 
 from lakestore.errors import Exhausted, Invalid
 from lakestore.model.table import define
-from lakestore.rows import clock_words, condition_text
+from lakestore.rows import condition_text, literals
 from lakestore.rows.computed import texts
 from lakestore.rows.condition import UNKNOWN, Comparison
 from lakestore.rows.ranges import Range, all_meet, may_meet
@@ -221,7 +221,7 @@ def test_constants_are_folded_so_that_statistics_see_literals() -> None:
 
 def test_the_clock_is_fixed_once() -> None:
     at = datetime(2026, 11, 22, 18, 0, 0, 5, tzinfo=UTC)
-    fixed = clock_words.fixed("t < now() - INTERVAL 1 DAY AND day = current_date AND s <> 'now()' AND x.now = 1", at)
+    fixed = literals.fixed("t < now() - INTERVAL 1 DAY AND day = current_date AND s <> 'now()' AND x.now = 1", at)
     assert fixed == (
         "t < TIMESTAMPTZ '2026-11-22 18:00:00.000005+00' - INTERVAL 1 DAY AND day = DATE '2026-11-22'"
         " AND s <> 'now()' AND x.now = 1"

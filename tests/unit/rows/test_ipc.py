@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from lakestore.rows import ipc, ipc_metadata
+from lakestore.rows import ipc
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -70,8 +70,8 @@ def test_values_of_another_machine_are_not_kept_as_they_came() -> None:
     order = 1 if sys.byteorder == "little" else 0
     for other in (order, 1 - order):
         table = struct.pack("<IHHHHHHiIHHHHiHH", 16, 10, 8, 0, 0, 4, 0, 12, 12, 6, 8, 4, 0, 8, other, 0)
-        assert ipc_metadata.is_native(table) == (other != order)
-    assert ipc_metadata.is_native(pa.schema([("id", pa.int64())]).serialize().to_pybytes()[8:])
+        assert ipc.is_native(table) == (other != order)
+    assert ipc.is_native(pa.schema([("id", pa.int64())]).serialize().to_pybytes()[8:])
 
 
 @pytest.mark.parametrize("rows", [3, 90_000])
@@ -91,10 +91,10 @@ def big_endian(schema: pa.Schema, *columns: pa.Array) -> bytes:
     head = bytearray(schema.serialize().to_pybytes())
     metadata = bytes(head[8:])
     root = struct.unpack_from("<I", metadata)[0]
-    header = ipc_metadata._table(metadata, root, ipc_metadata._HEADER)
+    header = ipc._table(metadata, root, ipc._HEADER)
     vtable = header - struct.unpack_from("<i", metadata, header)[0]
     # The number of fields is 1, as BIG is: the field for the endianness, which is absent, may point there.
-    fields, count = ipc_metadata._vector(metadata, header, ipc_metadata._SCHEMA_FIELDS)
+    fields, count = ipc._vector(metadata, header, ipc._SCHEMA_FIELDS)
     assert count == 1
     struct.pack_into("<H", head, 8 + vtable + 4, fields - 4 - header)
     message: bytes = pa.record_batch(list(columns), schema=schema).serialize().to_pybytes()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import lakestore as ls
 from lakestore.errors import Corrupt, Invalid, LakestoreError
 from lakestore.limits import DEFAULT
-from lakestore.rows import ipc, ipc_metadata
+from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
 
 COLUMNS = 100
@@ -31,14 +31,14 @@ def _forged(schema: pa.Schema, rows: int, buffers: Callable[[int], tuple[int, in
     (size,) = struct.unpack_from("<i", data, 4)
     metadata = bytearray(data[8 : 8 + size])
     root = struct.unpack_from("<I", metadata)[0]
-    header = ipc_metadata._table(bytes(metadata), root, ipc_metadata._HEADER)
-    at = ipc_metadata._field(bytes(metadata), root, ipc_metadata._BODY_BYTES)
+    header = ipc._table(bytes(metadata), root, ipc._HEADER)
+    at = ipc._field(bytes(metadata), root, ipc._BODY_BYTES)
     struct.pack_into("<q", metadata, at, len(body))
-    struct.pack_into("<q", metadata, ipc_metadata._field(bytes(metadata), header, ipc_metadata._LENGTH), rows)
-    at, count = ipc_metadata._vector(bytes(metadata), header, ipc_metadata._NODES)
+    struct.pack_into("<q", metadata, ipc._field(bytes(metadata), header, ipc._LENGTH), rows)
+    at, count = ipc._vector(bytes(metadata), header, ipc._NODES)
     for i in range(count):
         struct.pack_into("<qq", metadata, at + 16 * i, rows, 0)
-    at, count = ipc_metadata._vector(bytes(metadata), header, ipc_metadata._BUFFERS)
+    at, count = ipc._vector(bytes(metadata), header, ipc._BUFFERS)
     for i in range(count):
         struct.pack_into("<qq", metadata, at + 16 * i, *buffers(i))
     return b"".join((schema.serialize(), data[:8], bytes(metadata), body, ipc.STREAM_END))
@@ -116,9 +116,9 @@ def streamed(parts: list[list[str | None]]) -> bytes:
 
 @given(st.lists(st.lists(st.none() | st.text(max_size=5), max_size=9), max_size=4))
 def test_the_metadata_tells_the_number_of_rows(parts: list[list[str | None]]) -> None:
-    assert ipc_metadata.rows_of(streamed(parts)) == sum(map(len, parts))
+    assert ipc.rows_of(streamed(parts)) == sum(map(len, parts))
     plain = [pa.record_batch({"a": pa.array(part, pa.string())}) for part in parts]
-    assert ipc_metadata.rows_of(ipc.encode(pa.schema([("a", pa.string())]), plain)) == sum(map(len, parts))
+    assert ipc.rows_of(ipc.encode(pa.schema([("a", pa.string())]), plain)) == sum(map(len, parts))
 
 
 @given(st.integers(0, 2_000), st.integers(0, 255), st.integers(0, 2_000))
@@ -126,4 +126,4 @@ def test_the_number_of_rows_of_damaged_bytes_is_some_number_or_corrupt(at: int, 
     data = bytearray(streamed([["x", None], ["y"]]))
     data[at % len(data)] = byte
     with contextlib.suppress(Corrupt):
-        ipc_metadata.rows_of(bytes(data[: end or None]))
+        ipc.rows_of(bytes(data[: end or None]))

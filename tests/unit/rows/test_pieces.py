@@ -15,7 +15,7 @@ import lakestore as ls
 from lakestore.cli.main import run_command
 from lakestore.errors import Invalid
 from lakestore.limits import Limits
-from lakestore.rows.pieces import pieces
+from lakestore.rows.ranges import pieces
 from tests.support.served import Served
 
 WIDE = pa.schema([("id", pa.int64()), *((f"c{i}", pa.string()) for i in range(30))])

@@ -9,7 +9,7 @@ import pytest
 
 from lakestore.errors import Corrupt, Invalid
 from lakestore.limits import Limits
-from lakestore.rows import ipc, ipc_metadata
+from lakestore.rows import ipc
 
 BATCH = pa.RecordBatch.from_pydict({"id": pa.array([5, None]), "name": pa.array(["a", "é"])})
 
@@ -21,7 +21,7 @@ def stream(batch: pa.RecordBatch = BATCH) -> bytes:
 def test_the_second_stream_of_a_schema_is_read_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ipc, "_KNOWN", {})
     assert ipc.decode(stream()) == BATCH
-    monkeypatch.setattr(ipc_metadata, "check_stream", None)  # the long way would fail
+    monkeypatch.setattr(ipc, "check_stream", None)  # the long way would fail
     assert ipc.decode(stream()) == BATCH
     other = BATCH.slice(1)
     assert ipc.decode(stream(other)) == other

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lakestore.client.table import Table
 from lakestore.errors import Invalid, NotFound, OtherTimeline, PositionExpired
 from lakestore.model.token import position_of
-from lakestore_spark.source import stream_driver, table_reader
+from lakestore_spark.source import change_reader, table_reader
 from tests.support.log_start import move_log_start
 from tests.support.micro_batches import Checkpoint, Killed, Query
 from tests.support.served import Served
@@ -26,7 +26,7 @@ NAME = "shop.orders"
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server with its ports open, and small tasks."""
     with pytest.MonkeyPatch.context() as patch, Served(tmp_path_factory.mktemp("streams"), ports=True) as served:
-        patch.setattr(stream_driver, "RANGE_CHANGES", 7)
+        patch.setattr(change_reader, "RANGE_CHANGES", 7)
         patch.setattr(table_reader, "PART_ROWS", 9)
         patch.setattr(table_reader, "SPLIT_ROWS", 5)
         yield served

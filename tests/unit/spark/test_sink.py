@@ -18,11 +18,9 @@ from lakestore.client import parts as client_parts
 from lakestore.errors import Conflict, Corrupt, Fenced, Invalid, LakestoreError
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_spark.source import task_writer
+from lakestore_spark.source import table_writer
 from lakestore_spark.source.lakestore_source import LakestoreSource
-from lakestore_spark.source.query_epochs import RUNS_KEPT, Epoch, register_of
-from lakestore_spark.source.table_writer import StreamWriter, TableWriter
-from lakestore_spark.source.task_writer import TaskDone
+from lakestore_spark.source.table_writer import RUNS_KEPT, Epoch, StreamWriter, TableWriter, TaskDone, register_of
 from tests.support.seeds import seeded
 from tests.support.served import Served
 
@@ -233,8 +231,8 @@ def test_changes_are_applied_in_the_order_of_each_key(served: Served, engine: st
 def test_keys_of_one_hash_keep_their_order() -> None:
     deletes = np.array([False, True, False, False, True, True, False])
     hashes = np.array([5, 5, 5, 6, 5, 6, 6], dtype=np.int32)
-    assert task_writer._turns(hashes, deletes).tolist() == [0, 1, 2, 0, 3, 1, 2]
-    assert task_writer._turns(hashes[:0], deletes[:0]).tolist() == []
+    assert table_writer._turns(hashes, deletes).tolist() == [0, 1, 2, 0, 3, 1, 2]
+    assert table_writer._turns(hashes[:0], deletes[:0]).tolist() == []
 
 
 def refusal(served: Served, table: str, schema: st.StructType, *, overwrite: bool = False, **options: str) -> str:

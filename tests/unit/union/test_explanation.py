@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lakestore.union.explanation import Explanation
-from lakestore.union.figures import Figures
+from lakestore.union.explanation import Explanation, Figures
 
 
 def test_a_count_by_the_sum_of_live_rows_says_nothing_of_log_and_lake() -> None:

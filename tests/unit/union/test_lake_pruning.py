@@ -17,10 +17,10 @@ import pytest
 
 from lakestore.errors import Invalid
 from lakestore.evolution import WidenColumn
-from lakestore.lake import places
-from lakestore.lake.delete_index import only_path
-from lakestore.lake.manifest_entries import Entries
-from lakestore.lake.manifests import (
+from lakestore.iceberg import places
+from lakestore.iceberg.delete_index import only_path
+from lakestore.iceberg.manifest_entries import Entries
+from lakestore.iceberg.manifests import (
     ADDED,
     DATA,
     EQUALITY_DELETES,
@@ -30,23 +30,22 @@ from lakestore.lake.manifests import (
     described,
     write_manifest,
 )
-from lakestore.lake.metrics import Metrics, metrics
-from lakestore.lake.partitions import groups
-from lakestore.lake.position_deletes import PATH_ID
+from lakestore.iceberg.position_deletes import PATH_ID
+from lakestore.iceberg.transforms import groups
+from lakestore.iceberg.values import Metrics, metrics
 from lakestore.model.altered import altered
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
 from lakestore.model.table import Table, define
 from lakestore.rows import condition_text
-from lakestore.rows.offsets import OffsetSet, OffsetsFrom
-from lakestore.rows.ranges import all_meet, may_meet
+from lakestore.rows.ranges import OffsetSet, OffsetsFrom, all_meet, may_meet
 from lakestore.union import lake_files, lake_snapshot
-from lakestore.union.figures import Figures
+from lakestore.union.explanation import Figures
 from lakestore.union.lake_files import LakeRead
-from lakestore.union.lake_partitions import Partitions
+from lakestore.union.lake_pruning import Partitions
 from lakestore.union.lake_ranges import Fields, Hidden, RowNumbers
 from lakestore.union.plan import ScanPart, TableScan
-from lakestore_server.iceberg.our_tables import first_metadata
-from lakestore_server.present.shape import Shape
+from lakestore_server.catalog.our_tables import first_metadata
+from lakestore_server.snapshots.shape import Shape
 from tests.support.many_files import LAKE, SCHEMA, ManyFiles
 from tests.support.seeds import seeded
 

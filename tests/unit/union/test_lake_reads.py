@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 
 from lakestore.errors import PlanExpired
-from lakestore.lake.manifests import DATA, File
-from lakestore.lake.transforms import transformed
+from lakestore.iceberg.manifests import DATA, File
+from lakestore.iceberg.transforms import transformed
 from lakestore.limits import Limits
 from lakestore.model.table import define
 from lakestore.rows import condition_text
 from lakestore.rows.ranges import Range, may_meet
-from lakestore.union import data_file, lake_files, side_by_side
+from lakestore.union import lake_files, side_by_side
 from lakestore.union.cut import Cut
-from lakestore.union.lake_partitions import Partitions
+from lakestore.union.lake_pruning import Partitions
 from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.log_tierer import LogTierer
@@ -173,7 +173,7 @@ def test_a_lease_that_is_lost_in_the_middle_of_a_filtered_read(tmp_path: Path) -
 
 
 def test_a_stream_takes_memory_for_what_is_ahead_and_no_more(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_file, "BATCH_BYTES", 400_000)
+    monkeypatch.setattr(lake_files, "BATCH_BYTES", 400_000)
     monkeypatch.setattr(lake_files, "THREADS_MAX", 1)
     before, most, sizes = pa.total_allocated_bytes(), 0, set()
     for batch in served.lake.table("r.wide").scan().to_batches():

@@ -11,10 +11,10 @@ import pyarrow.orc as orc
 import pytest
 
 from lakestore.errors import Corrupt, Invalid
-from lakestore.lake import other_formats
-from lakestore.lake.manifests import POSITION_DELETES, File
-from lakestore.lake.metrics import Metrics
-from lakestore.union import lake_deletes
+from lakestore.iceberg import other_formats
+from lakestore.iceberg.manifests import POSITION_DELETES, File
+from lakestore.iceberg.values import Metrics
+from lakestore.union import lake_files
 
 TIMES = [datetime(2000, 1, 1), None, datetime(2026, 5, 6, 7, 8, 9, 10)]
 
@@ -68,7 +68,7 @@ def test_position_deletes_may_carry_the_rows_as_well(tmp_path: Path, rows: int) 
     orc.write_table(pa.table(held, schema=pa.schema(kinds)), path)
     size = path.stat().st_size
     file = File(content=POSITION_DELETES, path=str(path), format="ORC", spec_id=0, partition={}, rows=rows, bytes=size)
-    found, _ = lake_deletes.decoded(file)
+    found, _ = lake_files.decoded(file)
     assert {name: sorted(held.tolist()) for name, held in found.items()} == ({"a": [2, 4], "b": [1]} if rows else {})
 
 

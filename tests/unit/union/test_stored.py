@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from lakestore.model import table as schema
 from lakestore.model import types
-from lakestore.union.lake_columns import declared
+from lakestore.union.lake_snapshot import declared
 
 KIND = "struct<a: int8, l: list<struct<t: time, f: fixed(2)>>, m: map<uint16, uint32>>"
 

@@ -36,12 +36,12 @@ from pyiceberg.types import (
 )
 
 from lakestore.errors import Invalid, NotFound, PlanExpired
-from lakestore.lake.delete_index import DeleteIndex
-from lakestore.lake.manifests import ADDED, POSITION_DELETES, Entry, File
+from lakestore.iceberg.delete_index import DeleteIndex
+from lakestore.iceberg.manifests import ADDED, POSITION_DELETES, Entry, File
 from lakestore.model import table as model
 from lakestore.rows import condition_text, ipc
 from lakestore.rows.live_sum import live_sum
-from lakestore.rows.offsets import OffsetSet
+from lakestore.rows.ranges import OffsetSet
 from lakestore.union import lake_snapshot, sql
 from lakestore.union.cut import Cut
 from lakestore.union.lake_ranges import RowNumbers

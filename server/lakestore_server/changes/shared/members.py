@@ -9,11 +9,39 @@ acknowledgement is being journaled nobody begins to read its buckets, so the nex
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lakestore.errors import Fenced
-from lakestore_server.changes.shared.assignment import Bucket, assign
+
+Bucket = tuple[str, int]
+"""Table uuid and bucket number."""
+
+
+def assign(members: Collection[str], buckets: Sequence[Bucket], before: Mapping[Bucket, str]) -> dict[Bucket, str]:
+    """The member of each bucket: as before, but for the buckets that balance must move. Empty without members."""
+    if not members:
+        return {}
+    kept: dict[str, list[Bucket]] = {member: [] for member in sorted(members)}
+    for bucket in buckets:
+        if before.get(bucket) in kept:
+            kept[before[bucket]].append(bucket)
+    quotas = _quotas({member: len(own) for member, own in kept.items()}, len(buckets))
+    after = {bucket: member for member, own in kept.items() for bucket in own[: quotas[member]]}
+    room = [member for member, own in kept.items() for _ in range(quotas[member] - len(own))]
+    free = [bucket for bucket in buckets if bucket not in after]
+    return after | dict(zip(free, room, strict=True))
+
+
+def _quotas(held: Mapping[str, int], buckets: int) -> dict[str, int]:
+    """The number of buckets for each member.
+
+    Where the buckets do not divide evenly, the members that hold most get one more, as so the fewest buckets move.
+    """
+    each, more = divmod(buckets, len(held))
+    most = sorted(held, key=lambda member: (-held[member], member))
+    return {member: each + (i < more) for i, member in enumerate(most)}
+
 
 RETURN_SECONDS = 1.0
 """Seconds for which a member whose stream ended is waited for."""

@@ -9,20 +9,123 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+import pyarrow as pa
+
 from lakestore.errors import PositionExpired
+from lakestore.limits import Limits
+from lakestore.model.table import Table
 from lakestore.model.token import Part, Place, SharedPosition
 from lakestore_server.changes.batch_cache import EncodedBatch
-from lakestore_server.changes.batches import LiveBatch, Shape, bare, live_piece, message
-from lakestore_server.changes.shared.assignment import Bucket
-from lakestore_server.changes.shared.batches import member_run
+from lakestore_server.changes.batches import LiveBatch, Shape, bare, live_piece, message, reach_of, table_batch
 from lakestore_server.changes.shared.group import Grant, Membership, bell_key, by_bucket, current
-from lakestore_server.changes.shared.members import Sending
+from lakestore_server.changes.shared.members import Bucket, Sending
 from lakestore_server.changes.shared.positions import check_kept
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.wakeups import Bell, Pause
-from lakestore_server.read.rows import DeadCache
+from lakestore_server.commit.published import Bell, Pause
+from lakestore_server.read.rows import DeadCache, bounded, sent_bytes
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.commit_index import CommitIndex
 from lakestore_server.state.subscription import NO_CUT, Mark
 from lakestore_server.state.view import TableState, View
+
+
+@dataclass(frozen=True, slots=True)
+class MemberBatch:
+    """Rows of one table that go out as one message."""
+
+    table: Table
+    batch: pa.RecordBatch
+    ends: Mapping[Bucket, int]
+    """For each bucket in the message, the end of the last commit that is whole with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRun:
+    """The next messages of a member."""
+
+    pieces: tuple[MemberBatch, ...]
+    ends: Mapping[Bucket, int]
+    """The offset that every bucket has reached behind the messages, also buckets without rows to show."""
+    first: int
+    """LSN of the first commit in the messages; all have the tables' versions of that commit."""
+
+
+def member_run(view: View, shape: Shape, at: Mapping[Bucket, int], limit: int, limits: Limits) -> MemberRun | None:
+    """The messages behind the positions, none beyond the LSN `limit`: about a batch of rows from each bucket.
+
+    None if there are no commits.
+    """
+    first = _first_lsn(view, at)
+    if first is None or first > limit:
+        return None
+    upto = _upto(view, shape, at, first, limit, limits)
+    ends = {(uuid, bucket): _batches_end(_log(view, uuid, bucket), start, upto) for (uuid, bucket), start in at.items()}
+    pieces: list[MemberBatch] = []
+    for uuid in shape.tables:
+        state = view.by_uuid(uuid)
+        here = {bucket: at[owner, bucket] for owner, bucket in at if owner == uuid}
+        ranges = [(here[b], ends[uuid, b]) if b in here else (0, 0) for b in range(len(state.logs))]
+        table = state.versions.at(first)
+        batch = table_batch(state, table, shape, ranges)
+        if batch is not None:
+            pieces += _messages(view, table, batch, at, ends, sent_bytes(limits))
+    return MemberRun(tuple(pieces), ends, first)
+
+
+def _log(view: View, uuid: str, bucket: int) -> BucketLog:
+    return view.by_uuid(uuid).logs[bucket]
+
+
+def _first_lsn(view: View, at: Mapping[Bucket, int]) -> int | None:
+    """The first commit behind any of the positions."""
+    lsns = [_log(view, *bucket).lsn_beyond(start) for bucket, start in at.items()]
+    return min((lsn for lsn in lsns if lsn is not None), default=None)
+
+
+def _upto(view: View, shape: Shape, at: Mapping[Bucket, int], first: int, limit: int, limits: Limits) -> int:
+    """The LSN up to which one run reaches: one schema version of each table, about as much as fits into a message."""
+    upto, nbytes = limit, sent_bytes(limits) // 2 // len(at)
+    for uuid in {uuid for uuid, _ in at}:
+        upto = view.by_uuid(uuid).versions.until(first - 1, upto)
+    for bucket, start in at.items():
+        log = _log(view, *bucket)
+        if start < log.head:
+            reach = reach_of(log, shape, start, limits.changes_batch_rows, nbytes)
+            upto = min(upto, log.lsn_reaching(start, reach)) if reach < log.head else upto
+    return upto
+
+
+def _batches_end(log: BucketLog, start: int, upto: int) -> int:
+    return start if upto < log.base.lsn else max(log.at_lsn(upto).end, start)
+
+
+def _messages(
+    view: View, table: Table, batch: pa.RecordBatch, at: Mapping[Bucket, int], ends: Mapping[Bucket, int], nbytes: int
+) -> Iterator[MemberBatch]:
+    """The batch in pieces that fit into a message, each with the offsets to which it brings its buckets.
+
+    A commit that is cut between two pieces is acknowledged by the second one only: its rows come again if the
+    consumer breaks off in between.
+    """
+    buckets, offsets = batch.column("__bucket").to_numpy(), batch.column("__offset").to_numpy()
+    stop = 0
+    for piece in bounded(batch, nbytes):
+        stop += piece.num_rows
+        reached = {}
+        for number in np.unique(buckets[stop - piece.num_rows : stop]).tolist():
+            bucket = table.uuid, number
+            later = offsets[stop:][buckets[stop:] == number]
+            commits = _log(view, *bucket).commits(at[bucket], ends[bucket]) if len(later) else None
+            reached[bucket] = _whole(commits, at[bucket], int(later[0])) if commits else ends[bucket]
+        yield MemberBatch(table, piece, reached)
+
+
+def _whole(commits: CommitIndex, start: int, offset: int) -> int:
+    """The end of the last commit that lies below an offset."""
+    count = int(np.searchsorted(commits.end, offset, side="right"))
+    return int(commits.end[count - 1]) if count else start
+
 
 SETTLE_SECONDS = 1.0
 """Seconds between two moves of marks over ranges that held no rows for the member."""

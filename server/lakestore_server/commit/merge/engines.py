@@ -9,25 +9,209 @@ it counts as not_found, and its version is remembered.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.errors import Invalid
+from lakestore.errors import Invalid, LakestoreError
+from lakestore.limits import MERGED_BYTES_MAX
 from lakestore.model.merge_engines import REST, Function
 from lakestore.model.table import Table
-from lakestore_server.arrays.equal_rows import equal_rows
-from lakestore_server.arrays.grouping import Groups, Ints, Stack
-from lakestore_server.arrays.integers import integers
-from lakestore_server.commit.merge.aggregates import Overflow, aggregated, members
-from lakestore_server.commit.merge.current_rows import Columns, CurrentRows
-from lakestore_server.commit.merge.kept import filled
+from lakestore.rows.bitmaps import opened
+from lakestore_server.arrays.grouping import Groups, Ints, Stack, equal_rows
+from lakestore_server.arrays.hash_table import IntegersNumbers, bounds, column_of, integers
+from lakestore_server.commit import request
+from lakestore_server.commit.draft import ABSENT, RequestRefused, TableDraft
+from lakestore_server.commit.merge.current_rows import Columns, CurrentRows, RowSource, runs
+from lakestore_server.commit.merge.kept import baseless, filled
 from lakestore_server.commit.merge.versions import AgainstHeld, CameIn
 from lakestore_server.commit.request import Change
+from lakestore_server.host.stages import stage
+from lakestore_server.index.collisions import Entries, FoundKeys
+from lakestore_server.index.entry import FLAG, is_live
+from lakestore_server.index.key_index import Index
 from lakestore_server.state.chunk import DELETE, INSERT, UPDATE
+from lakestore_server.state.table_versions import stored_schema
+
+_EXACT = float(1 << 62)
+"""The largest sum that 64 bits hold, with room for the error of a float."""
+
+
+class Overflow(Exception):
+    """A value that its column cannot hold."""
+
+    def __init__(self, key: int, problem: str) -> None:
+        super().__init__(problem)
+        self.key, self.problem = key, problem
+
+
+@dataclass(frozen=True, slots=True)
+class Valid:
+    """The values of a column that are not null, key by key."""
+
+    values: pa.Array
+    rows: Ints
+    """Their places."""
+    starts: Ints
+    """The first place of each key that has one."""
+    keys: Ints
+    """The keys that have a value."""
+    count: int
+    """Number of keys, with and without values."""
+
+    @staticmethod
+    def of(column: pa.Array, stack: Stack) -> Valid:
+        """A column in the order of the stack."""
+        count = len(stack.starts)
+        if not column.null_count:
+            return Valid(column, np.arange(len(column)), stack.starts, np.arange(count), count)
+        rows = np.flatnonzero(pc.is_valid(column).to_numpy(zero_copy_only=False))
+        keys, starts = np.unique(stack.of[rows], return_index=True)
+        return Valid(column.take(pa.array(rows)), rows, starts, keys, count)
+
+    @property
+    def ends(self) -> Ints:
+        """The last place of each key that has one."""
+        return np.append(self.starts, len(self.rows))[1:] - 1
+
+    def spread(self, made: pa.Array) -> pa.Array:
+        """A value for each key that has one as a column for all keys."""
+        if len(self.keys) == self.count:
+            return made
+        place = np.full(self.count, -1, dtype=np.int64)
+        place[self.keys] = np.arange(len(self.keys))
+        return made.take(pa.array(place, mask=place < 0))
+
+
+def aggregated(function: Function, column: pa.Array, stack: Stack) -> pa.Array:
+    """One value for each key, of all but the counting functions; the column is in the order of the stack."""
+    if function.name == "first":
+        return column.take(pa.array(stack.starts))
+    if function.name == "last":
+        return column.take(pa.array(stack.ends))
+    valid = Valid.of(column, stack)
+    if not len(valid.keys):
+        return pa.nulls(valid.count, column.type)
+    if function.name == "last_non_null":
+        return valid.spread(valid.values.take(pa.array(valid.ends)))
+    return valid.spread(_FUNCTIONS[function.name](valid, function))
+
+
+def _sum(valid: Valid, _: Function) -> pa.Array:
+    return _folded(valid, np.add, lambda size: float(size.max()) * int((valid.ends - valid.starts).max() + 1))
+
+
+def _product(valid: Valid, _: Function) -> pa.Array:
+    return _folded(valid, np.multiply, lambda size: float(np.multiply.reduceat(size, valid.starts).max()))
+
+
+def _folded(valid: Valid, ufunc: np.ufunc, reach: Callable[[npt.NDArray[np.float64]], float]) -> pa.Array:
+    """Exact sums or products; `reach` gives what they may come to at most, from the sizes of the values."""
+    kind = valid.values.type
+    if pa.types.is_floating(kind):
+        floats = valid.values.to_numpy(zero_copy_only=False).astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return pa.array(ufunc.reduceat(floats, valid.starts).astype(kind.to_pandas_dtype()))
+    values = integers(valid.values)
+    if values.dtype != object:
+        with np.errstate(over="ignore"):
+            if not reach(np.abs(values.astype(np.float64))) < _EXACT:
+                values = values.astype(object)
+    made: IntegersNumbers = ufunc.reduceat(values, valid.starts)
+    if ufunc is np.multiply and pa.types.is_decimal(kind) and kind.scale:
+        made = _rescaled(made, valid.ends - valid.starts, kind.scale)
+    low, high = bounds(kind)
+    wrong = np.flatnonzero((made < low) | (made > high))
+    if len(wrong):
+        what = "product" if ufunc is np.multiply else "sum"
+        raise Overflow(int(valid.keys[wrong[0]]), f"the {what} does not fit into {kind}")
+    return column_of(made, kind)
+
+
+def _rescaled(products: IntegersNumbers, times: Ints, scale: int) -> IntegersNumbers:
+    """Products of unscaled decimals with the scale of one of them, rounded half up."""
+    often, which = np.unique(times, return_inverse=True)
+    divisors = np.array([10 ** (scale * int(n)) for n in often], dtype=object)[which]
+    sizes = np.abs(products.astype(object))
+    return np.asarray(np.where(products < 0, -1, 1) * ((2 * sizes + divisors) // (2 * divisors)))
+
+
+def _max(valid: Valid, _: Function) -> pa.Array:
+    return _extreme(valid, np.maximum, np.fmax)
+
+
+def _min(valid: Valid, _: Function) -> pa.Array:
+    return _extreme(valid, np.minimum, np.fmin)
+
+
+def _extreme(valid: Valid, ufunc: np.ufunc, float_ufunc: np.ufunc) -> pa.Array:
+    """NaN is neither: it stays only where there is no number."""
+    kind = valid.values.type
+    if pa.types.is_floating(kind):
+        return pa.array(float_ufunc.reduceat(valid.values.to_numpy(zero_copy_only=False), valid.starts))
+    if not pa.types.is_string(kind):
+        return column_of(ufunc.reduceat(integers(valid.values), valid.starts), kind)
+    order = pc.sort_indices(valid.values).to_numpy().astype(np.int64)
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return valid.values.take(pa.array(order[ufunc.reduceat(rank, valid.starts)]))
+
+
+def _joined(valid: Valid, function: Function) -> pa.Array:
+    offsets = pa.array(np.append(valid.starts, len(valid.rows)).astype(np.int32))
+    lists = pa.ListArray.from_arrays(offsets, valid.values)
+    lengths = np.add.reduceat(pc.binary_length(valid.values).to_numpy().astype(np.int64), valid.starts)
+    _check_lengths(valid, lengths)
+    return pc.binary_join(lists, function.argument or ",")
+
+
+def _check_lengths(valid: Valid, lengths: Ints) -> None:
+    wrong = np.flatnonzero(lengths > MERGED_BYTES_MAX)
+    if len(wrong):
+        at = int(wrong[0])
+        size = int(lengths[at])
+        raise Overflow(int(valid.keys[at]), f"the value comes to {size} bytes, more than {MERGED_BYTES_MAX}")
+
+
+def _united(valid: Valid, _: Function) -> pa.Array:
+    data: list[bytes] = valid.values.to_pylist()
+    made: list[bytes] = []
+    for first, last in zip(valid.starts.tolist(), valid.ends.tolist(), strict=True):
+        whole = data[first]
+        if last > first:
+            union = opened(whole)
+            size = len(union)
+            for part in data[first + 1 : last + 1]:
+                union |= opened(part)
+            if len(union) > size:
+                whole = union.serialize()
+        made.append(whole)
+    _check_lengths(valid, np.fromiter(map(len, made), dtype=np.int64, count=len(made)))
+    return pa.array(made, pa.binary())
+
+
+def members(bitmaps: pa.Array) -> Ints:
+    """The number of numbers in each bitmap; null holds none."""
+    sizes = [0 if data is None else len(opened(data)) for data in bitmaps.to_pylist()]
+    return np.array(sizes, dtype=np.int64)
+
+
+_FUNCTIONS: dict[str, Callable[[Valid, Function], Any]] = {
+    "sum": _sum,
+    "product": _product,
+    "max": _max,
+    "min": _min,
+    "bool_and": _min,
+    "bool_or": _max,
+    "string_list": _joined,
+    "bitmap": _united,
+}
+
 
 Flags = npt.NDArray[np.bool_]
 _NONE: Ints = np.empty(0, dtype=np.int64)
@@ -275,3 +459,106 @@ def _emptied(change: Change, table: Table, found: CurrentRows, keys: Ints, named
     kinds = np.where(gone, DELETE, UPDATE).astype(np.int8)
     stays = np.flatnonzero(~unchanged)
     return Merged(_taken(batch, stays), keys[stays], kinds[stays], unchanged=int(unchanged.sum()))
+
+
+class MergedChanges:
+    """The changes of one table, each merged into what is there."""
+
+    def __init__(self, table: TableDraft) -> None:
+        self._draft, self._table = table, table.table
+        self._remembers = self._table.merge.engine == "versioned"
+        record = table.draft.record
+        self._old = RowSource(table.state, record.lsn, record.time_us, self._claim)
+
+    def _claim(self, nbytes: int) -> None:
+        self._draft.draft.claim(nbytes, self._table.name)
+
+    def run(self, changes: Sequence[Change], index: Index) -> None:
+        """Merge and number them in their order."""
+        whole = self._draft.found(changes, index)
+        places_of, values = whole.keys.places(), whole.values
+        at = 0
+        for sent in changes:
+            part = slice(at, at + len(sent.keys))
+            at = part.stop
+            stage()
+            change, mine, known = self._based(sent, places_of[part], whole.part(part), values)
+            groups = Groups.by(mine)
+            places = mine[groups.first]
+            found = self._found(groups, change.buckets[groups.first], values[places])
+            try:
+                made = merged(change, self._table, found)
+            except LakestoreError as error:
+                raise RequestRefused(change, error) from error
+            except pa.ArrowException as error:
+                problem = Invalid(f"table {self._table.name}: the rows cannot be merged: {error}")
+                raise RequestRefused(change, problem) from error
+            stage()
+            try:
+                request.check(made.batch, self._table, self._draft.draft.message_bytes, merged=True)
+            except Invalid as error:
+                raise RequestRefused(change, error) from error
+            after = self._numbered(change, groups, made, values[places], known)
+            values[places[made.keys]] = after
+
+    def _based(self, change: Change, mine: Ints, known: FoundKeys, values: Ints) -> tuple[Change, Ints, FoundKeys]:
+        """(change, places of its keys, keys) less the rows that have nothing to keep, which refuse the commit in the
+        end: what comes behind them is judged as if they had not been sent."""
+        if not change.marks.kept:
+            return change, mine, known
+        groups = Groups.by(mine)
+        found = self._found(groups, change.buckets[groups.first], values[mine[groups.first]])
+        rows = baseless(change, self._table, found)
+        if not len(rows):
+            return change, mine, known
+        self._draft.draft.baseless.append((change, rows))
+        left = np.delete(np.arange(len(mine)), rows)
+        return change.taken(left), mine[left], known.taken(left)
+
+    def _found(self, groups: Groups, buckets: npt.NDArray[np.int32], values: Ints) -> CurrentRows:
+        """The rows that the index names for these keys."""
+        alive, offsets = is_live(values), values & ~FLAG
+        remembered = np.zeros(len(values), dtype=np.bool_)
+        if self._remembers and (flagged := np.flatnonzero(values >= FLAG)).size:
+            remembered[flagged] = self._old.holds(buckets[flagged], offsets[flagged])
+
+        def rows(keys: Ints, names: Sequence[str]) -> dict[str, pa.Array]:
+            return self._old.take(buckets[keys], offsets[keys], names)
+
+        def times(keys: Ints) -> Ints:
+            return self._old.times(buckets[keys], offsets[keys])
+
+        return CurrentRows(groups, alive, remembered, rows, times, self._claim)
+
+    def _numbered(self, change: Change, groups: Groups, made: Merged, values: Ints, known: FoundKeys) -> Ints:
+        """Store the records; each one's value for the index."""
+        rows = groups.first[made.keys]
+        buckets = change.buckets[rows]
+        offset = np.empty(len(rows), dtype=np.int64)
+        for bucket, first, last in runs(buckets):
+            offset[first:last] = self._draft.next[bucket] + np.arange(last - first)
+        prev = np.where(is_live(values), values, ABSENT)[made.keys]
+        before = Groups.by(made.keys).before
+        prev = np.where(before >= 0, offset[before], prev)
+        stored = pa.RecordBatch.from_arrays(
+            [pa.array(made.change), pa.array(prev), *made.batch.columns], schema=stored_schema(self._table)
+        )
+        deletes = made.change == DELETE
+        whole = len(rows) == len(known.keys) and groups.distinct
+        keys = known.keys if whole else known.keys.take(rows)
+        entries = Entries.of(keys, offset, deletes, buckets, known.links, remembers=self._remembers)
+        for bucket, first, last in runs(buckets):
+            superseded = prev[first:last]
+            born, died = offset[first:last][~deletes[first:last]], superseded[superseded != ABSENT]
+            batch, slots = stored.slice(first, last - first), entries.named(first, last)
+            self._old.add(self._draft.add(bucket, batch, born, died, slots))
+        shown = ~deletes | (prev != ABSENT)
+        self._draft.draft.results[id(change)] = replace(
+            self._draft.counted(made.change[shown], not_found=made.not_found),
+            ignored=made.ignored,
+            unchanged=made.unchanged,
+            folded=made.folded,
+        )
+        if len(keys):
+            self._draft.draft.entries.append((keys, entries.values))
+        return np.where(deletes, offset | FLAG if self._remembers else ABSENT, offset)

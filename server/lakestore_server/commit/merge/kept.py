@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from lakestore.errors import ChangeRows, NothingToKeep
 from lakestore.model.table import Table
-from lakestore_server.arrays import row_sizes
+from lakestore_server.arrays import flat_batch
 from lakestore_server.arrays.grouping import Groups, Ints
 from lakestore_server.commit.draft import RequestRefused
 from lakestore_server.commit.merge.current_rows import CurrentRows, taken_at
@@ -113,7 +113,7 @@ def _values(
 def _bytes(columns: dict[str, pa.Array], names: Sequence[str], rows: Ints) -> int:
     """The bytes of these rows of some columns."""
     taken = pa.RecordBatch.from_arrays([columns[name] for name in names], names=list(names))
-    return int(row_sizes.of_rows(taken, rows).sum())
+    return int(flat_batch.of_rows(taken, rows).sum())
 
 
 def _with_values(column: pa.Array, places: Ints, values: pa.Array) -> pa.Array:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.wire import errors
 from lakestore_server.access.callers import Caller
-from lakestore_server.edge import http_errors
+from lakestore_server.edge import catalog_request
 from lakestore_server.edge.catalog_request import CALLER
 
 log = logging.getLogger("lakestore.console")
@@ -31,7 +31,7 @@ def problem(error: Exception) -> Response:
     if not isinstance(error, LakestoreError):
         log.error("a call of the console failed", exc_info=error)
         error = errors.defect(error)
-    status, body = http_errors.answer(error)
+    status, body = catalog_request.answer(error)
     return Response(body, status, HEADERS, media_type="application/json")
 
 

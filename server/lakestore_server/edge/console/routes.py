@@ -2,22 +2,144 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from lakestore.model.names import HIDDEN
+from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.access.admission import Admission
-from lakestore_server.edge.console.answers import endpoint
+from lakestore_server.access.callers import Caller
+from lakestore_server.access.ownership import own_name
+from lakestore_server.edge import catalog_request
+from lakestore_server.edge.console.answers import endpoint, json
 from lakestore_server.edge.console.api import Api, Holds
-from lakestore_server.edge.console.files import Files
-from lakestore_server.edge.console.lags import Lags
 from lakestore_server.edge.console.queries import Queries
 from lakestore_server.edge.console.rpcs import Rpcs
 from lakestore_server.edge.console.tails import Tails
 from lakestore_server.host.clock import Clock
 from lakestore_server.operate.board import Board
 from lakestore_server.operate.clients import Clients
+from lakestore_server.operate.history import Curves, History, Kind, Series
 from lakestore_server.operate.metric_sources import Sources
 from lakestore_server.operate.sampler import Sampler
 from lakestore_server.service import Service
+
+INDEX = "index.html"
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none';"
+        " form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+"""The page runs and loads its own files alone, makes no markup out of texts, and stands in nobody's frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file."""
+
+    data: bytes
+    media_type: str
+    etag: str
+
+
+def read() -> dict[str, File]:
+    """The files by name."""
+    found = {}
+    for entry in resources.files("lakestore_server.edge.console.static").iterdir():
+        kind = entry.name.rpartition(".")[2]
+        if kind in _TYPES:
+            data = entry.read_bytes()
+            found[entry.name] = File(data, _TYPES[kind], f'"{hashlib.sha256(data).hexdigest()[:32]}"')
+    return found
+
+
+class Files:
+    """The endpoints of the files."""
+
+    def __init__(self) -> None:
+        self._files = read()
+
+    def index(self, request: Request) -> Response:
+        """The page."""
+        return self._sent(request, self._files[INDEX])
+
+    def file(self, request: Request) -> Response:
+        """One of its parts."""
+        name = request.path_params["file"]
+        if name not in self._files:
+            status, body = catalog_request.no_such_call(404, f"{request.method} {request.url.path}")
+            return Response(body, status, media_type="application/json")
+        return self._sent(request, self._files[name])
+
+    @staticmethod
+    def _sent(request: Request, file: File) -> Response:
+        headers = HEADERS | {"etag": file.etag}
+        if request.headers.get("if-none-match") == file.etag:
+            return Response(status_code=304, headers=headers)
+        return Response(file.data, headers=headers, media_type=file.media_type)
+
+
+SHOWN_MAX = 12
+"""Curves of one kind in an answer: as many as a page shows."""
+
+
+class Lags:
+    """The endpoint. Thread-safe."""
+
+    def __init__(self, rpcs: Rpcs, history: History) -> None:
+        self._rpcs, self._history = rpcs, history
+
+    def lags(self, request: Request, caller: Caller) -> Response:
+        """The curves, over hours or days, of streams whose names have all words of `filter`."""
+        asked = request.query_params
+        by_minutes, words = asked.get("by") == "minutes", asked.get("filter", "").lower().split()
+        answer = self._rpcs.call(caller, "ListSubscriptions", pb.ListSubscriptionsRequest())
+        readable = {each.name for each in answer.subscriptions if HIDDEN not in each.tables}
+        own = {kind: self._own(caller, kind) for kind in (Kind.SUBSCRIPTION, Kind.BRIDGE)}
+        own[Kind.SUBSCRIPTION] = {name: at for name, at in own[Kind.SUBSCRIPTION].items() if name in readable}
+        found: dict[str, Any] = {}
+        for kind, named in own.items():
+            matching = {name: at for name, at in named.items() if all(word in name.lower() for word in words)}
+            names = sorted(sorted(matching, key=lambda name: (-matching[name][1], name))[:SHOWN_MAX])
+            series = [Series(kind, matching[name][0]) for name in names]
+            curves = self._history.streams(series, 0, by_minutes=by_minutes)
+            found[kind.value] = {"count": len(matching), **_drawn(zip(names, curves, strict=True))}
+        return json(found)
+
+    def _own(self, caller: Caller, kind: Kind) -> Mapping[str, tuple[str, float]]:
+        """The viewer's streams: the name as the viewer knows it to the one it is kept under, and its newest lag."""
+        shown = ((own_name(caller, kept_as), kept_as, lag) for kept_as, lag in self._history.newest(kind).items())
+        return {name: (kept_as, lag) for name, kept_as, lag in shown if name is not None}
+
+
+def _drawn(curves: Iterable[tuple[str, Curves]]) -> dict[str, Any]:
+    """Curves that end together: the times of the longest once, and the values of each, which may begin later."""
+    times: list[int] = []
+    drawn = []
+    for name, each in curves:
+        times = max(times, each.times_us, key=len)
+        drawn.append({"name": name, "values": each.values[0]})
+    return {"times_us": times, "curves": drawn}
+
 
 API = "/console/api"
 

@@ -21,12 +21,12 @@ from starlette.responses import Response, StreamingResponse
 
 from lakestore.errors import LakestoreError, Unavailable
 from lakestore.limits import Limits
-from lakestore.rows import cells
+from lakestore.rows import json_texts
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.access.admission import RpcCall
 from lakestore_server.access.callers import Caller
 from lakestore_server.changes.batch_cache import EncodedBatch
-from lakestore_server.commit.wakeups import Bell, Pause
+from lakestore_server.commit.published import Bell, Pause
 from lakestore_server.edge.console.answers import HEADERS, caller_of, problem
 from lakestore_server.edge.console.rpcs import Rpcs
 from lakestore_server.host.permits import Permits, share_of
@@ -201,7 +201,7 @@ class Tail:
         table = pa.ipc.open_stream(message.rows).read_all()
         shown = table.slice(max(table.num_rows - ROWS_MAX, 0))
         told: dict[str, Any] = {
-            "rows": cells.rows_of(shown, CHARS_MAX),
+            "rows": json_texts.rows_of(shown, CHARS_MAX),
             "skipped": table.num_rows - shown.num_rows,
         }
         if table.column_names != self._columns:

@@ -1,0 +1,140 @@
+"""Spark SQL reads of the demo, in a process of their own: a line on stdin asks, a line of JSON on stdout answers.
+
+Run as `python -m lakestore_demo.reader SERVER`; what Spark has to say goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lakestore.errors import Corrupt, Unavailable
+from lakestore_demo.kafka import PAYMENTS
+from lakestore_demo.shop import EVENTS, ORDERS
+
+PAUSE_SECONDS = 1.0
+END_SECONDS = 20
+QUERY = (
+    "SELECT o.number, o.amount, e.delta "  # noqa: S608
+    f"FROM (SELECT count(*) AS number, sum(amount) AS amount FROM {ORDERS}) o, "
+    f"(SELECT sum(delta) AS delta FROM {EVENTS}) e"
+)
+JOIN = (
+    "SELECT count(*) AS number, coalesce(sum(p.amount), 0) AS amount "  # noqa: S608
+    f"FROM {PAYMENTS} p JOIN {ORDERS} o ON p.order_id = o.order_id"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of one query over two tables at one cut."""
+
+    number: int
+    """Number of orders, or of payments."""
+    cents: int
+    """Sum of all of them, in cents."""
+
+
+@dataclass(slots=True)
+class Reader:
+    """Asks the process, and checks that both tables tell the same."""
+
+    server: str
+    log: Path
+    seconds: list[float] = field(default_factory=list)
+    ready: bool = False
+    _process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start Spark; returns when it can read."""
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "lakestore_demo.reader", self.server],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        self._line()
+        self.ready = True
+
+    def read(self, stop: threading.Event) -> None:
+        """Read until told to stop."""
+        while not stop.is_set():
+            self.once()
+            stop.wait(PAUSE_SECONDS)
+
+    def once(self) -> Answer:
+        """Read once; `Corrupt` if the tables disagree."""
+        started = time.perf_counter()
+        found = self._ask("read")
+        self.seconds.append(time.perf_counter() - started)
+        if found["cents"] != found["delta"]:
+            raise Corrupt(f"at one cut the orders sum up to {found['cents']} and the events to {found['delta']} cents")
+        return Answer(found["number"], found["cents"])
+
+    def join(self) -> Answer:
+        """The payments whose order is there, read once."""
+        found = self._ask("join")
+        return Answer(found["number"], found["cents"])
+
+    def _ask(self, question: str) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{question}\n")
+        self._process.stdin.flush()
+        return self._line()
+
+    def stop(self) -> None:
+        """End Spark: without questions the process ends."""
+        if self._process is None:
+            return
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _line(self) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise Unavailable(f"the Spark reader ended; see {self.log}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+def main(server: str) -> None:
+    """Answer questions until there are no more."""
+    from lakestore.spark import attach, session
+
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.ui.showConsoleProgress": "false"}
+    spark = session(server, master="local[2]", app="lakestore demo: reads", conf=conf)
+    spark.sparkContext.setLogLevel("ERROR")
+    lake = attach(spark, server)
+    _say(ready=True)
+    for question in sys.stdin:
+        row = lake.sql(JOIN if question.strip() == "join" else QUERY).collect()[0].asDict()
+        money = {"cents": row["amount"], "delta": row.get("delta", 0)}
+        _say(number=row["number"], **{name: int(amount * 100) for name, amount in money.items()})
+    lake.close()
+    spark.stop()
+
+
+def _say(**values: Any) -> None:
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,1 +1,0 @@
-"""Avro: blocks of records to columns, by compiled readers where the schema allows, exact in every case."""

@@ -1,1 +1,0 @@
-"""Protobuf: blocks of records to columns, by a scan of all records at once."""

@@ -1,1 +1,0 @@
-"""Dead letters that are there: listed, shown, replayed and dropped."""

@@ -1,1 +1,0 @@
-"""Mapping: decoded rows to rows of tables: route, columns, expressions, filter, casts, source positions."""

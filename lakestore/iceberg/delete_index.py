@@ -1,0 +1,154 @@
+"""The delete index of a snapshot: data file to the position deletes and vectors that may name rows of it.
+
+A delete file is of one data file, by its reference or by equal bounds of the path, or else of a partition. Only data
+files of its sequence number or an earlier one are meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lakestore.iceberg.manifest_entries import Entries, Longs
+from lakestore.iceberg.manifests import POSITION_DELETES, Entry, File
+from lakestore.iceberg.position_deletes import PATH_ID
+from lakestore.iceberg.row_search import Flags
+from lakestore.iceberg.values import partition_key
+
+Partition = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class DeleteIndex:
+    """Delete files by data file, or else by partition."""
+
+    _named: dict[bytes, list[Entry]] = field(default_factory=dict)
+    _others: dict[Partition, list[Entry]] = field(default_factory=dict)
+    _manifests: list[Entries] = field(default_factory=list)
+    _sorted: tuple[Longs, Longs, Longs] | None = None
+    """Hashes of the paths that files in manifests name alone, sorted; with each the manifest's number and a place."""
+    _newest: tuple[Longs, Longs] | None = None
+    """Hashes of all paths that files name alone, sorted and distinct; the last sequence number of the files of each."""
+
+    def add_all(self, deletes: Entries) -> None:
+        """Take in the position deletes and vectors of a manifest; a file is decoded when a data file is asked for."""
+        self._manifests.append(deletes)
+        self._sorted = self._newest = None
+        several = np.ones(len(deletes), np.bool_)
+        several[deletes.named[1]] = False
+        for place in np.flatnonzero(several & (deletes.contents == POSITION_DELETES)).tolist():
+            self.add(deletes[place])
+
+    def _named_in_manifests(self, path: bytes) -> list[Entry]:
+        """The files in manifests that name a data file, in their order."""
+        hashes, manifests, places = self._joined()
+        begin, end = np.searchsorted(hashes, hash(path)), np.searchsorted(hashes, hash(path), side="right")
+        near = (self._manifests[manifests[at]][int(places[at])] for at in range(int(begin), int(end)))
+        return [each for each in near if only_path(each.file) == path]
+
+    def _joined(self) -> tuple[Longs, Longs, Longs]:
+        if self._sorted is None:
+            self._sorted = _joined(self._manifests)
+        return self._sorted
+
+    def add(self, delete: Entry) -> None:
+        """Take in one more file of position deletes, or a vector."""
+        only = only_path(delete.file)
+        self._newest = None
+        if only is not None:
+            self._named.setdefault(only, []).append(delete)
+        else:
+            self._others.setdefault(_partition_of(delete.file), []).append(delete)
+
+    def of(self, data: Entry) -> tuple[Entry, ...]:
+        """The deletes that may name rows of a data file, those that name no other one first."""
+        if not self._named and not self._others and not self._manifests:
+            return ()
+        path, sequence = data.file.path.encode(), data.sequence or 0
+        near = self._others.get(_partition_of(data.file), ()) if self._others else ()
+        named = (*self._named.get(path, ()), *(self._named_in_manifests(path) if self._manifests else ()))
+        found = (*named, *(each for each in near if _may_name(each.file, path)))
+        return tuple(each for each in found if (each.sequence or 0) >= sequence)
+
+    def may_name(self, data: Entries, places: Longs) -> Flags:
+        """Which of the data files at these places deletes may name rows of: `of` has none for the others."""
+        hashes, newest = self._last()
+        found = np.zeros(len(places), np.bool_)
+        if len(hashes):
+            own = data.path_hashes[places]
+            at = np.minimum(np.searchsorted(hashes, own), len(hashes) - 1)
+            found = (hashes[at] == own) & (newest[at] >= data.sequences[places])
+        for number, _ in self.shared(data, places):
+            found[number] = True
+        return found
+
+    def shared(self, data: Entries, places: Longs) -> Iterator[tuple[int, Entry]]:
+        """The deletes of whole partitions that may name rows of data files: each with the number of one of the places.
+
+        Files are told from one another by their figures, and none is decoded.
+        """
+        if not self._others:
+            return
+        asked = zip(data.paths(places), data.partitions(places), data.sequences[places].tolist(), strict=True)
+        for number, (path, partition, sequence) in enumerate(asked):
+            for each in self._others.get(_partition(data.manifest.spec_id, partition), ()):
+                if (each.sequence or 0) >= sequence and _may_name(each.file, path.encode()):
+                    yield number, each
+
+    def _last(self) -> tuple[Longs, Longs]:
+        if self._newest is None:
+            hashes, manifests, places = self._joined()
+            sequences = np.empty(len(hashes), np.int64)
+            for number, each in enumerate(self._manifests):
+                own = manifests == number
+                sequences[own] = each.sequences[places[own]]
+            alone = [(hash(path), each.sequence or 0) for path, held in self._named.items() for each in held]
+            more = np.array(alone, np.int64).reshape(-1, 2)
+            self._newest = _greatest(np.concatenate([hashes, more[:, 0]]), np.concatenate([sequences, more[:, 1]]))
+        return self._newest
+
+
+def _greatest(keys: Longs, values: Longs) -> tuple[Longs, Longs]:
+    """The keys, sorted and distinct, and the greatest value of each."""
+    order = np.lexsort((values, keys))
+    keys, values = keys[order], values[order]
+    last = np.append(keys[1:] != keys[:-1], np.ones(min(len(keys), 1), np.bool_))
+    return keys[last], values[last]
+
+
+def _joined(manifests: list[Entries]) -> tuple[Longs, Longs, Longs]:
+    """`DeleteIndex._sorted` of these manifests."""
+    empty = np.empty(0, np.int64)
+    parts = [(empty, empty, empty)]
+    for number, each in enumerate(manifests):
+        hashes, named = each.named
+        places = named[each.contents[named] == POSITION_DELETES]
+        parts.append((hashes[places], np.full(len(places), number), places))
+    hashes, numbers, places = (np.concatenate([part[side] for part in parts]) for side in range(3))
+    order = np.argsort(hashes, kind="stable")
+    return hashes[order], numbers[order], places[order]
+
+
+def only_path(delete: File) -> bytes | None:
+    """The path of the one data file that a delete file is about, in UTF-8; None if several may be."""
+    if delete.referenced_data_file is not None:
+        return delete.referenced_data_file.encode()
+    low, high = delete.metrics.lower.get(PATH_ID), delete.metrics.upper.get(PATH_ID)
+    # Bounds may be cut short, and an upper one that was cut is raised: equal ones are the path itself.
+    return low if low is not None and low == high else None
+
+
+def _may_name(delete: File, path: bytes) -> bool:
+    """Whether the bounds of a delete file leave room for a data file."""
+    low, high = delete.metrics.lower.get(PATH_ID), delete.metrics.upper.get(PATH_ID)
+    return (low is None or low <= path) and (high is None or path <= high)
+
+
+def _partition_of(file: File) -> Partition:
+    return _partition(file.spec_id, file.partition.items())
+
+
+def _partition(spec_id: int, held: Iterable[tuple[str, object]]) -> Partition:
+    return spec_id, *((name, partition_key(value)) for name, value in held)

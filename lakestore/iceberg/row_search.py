@@ -1,0 +1,130 @@
+"""Rows of the lake by bucket and offset: which data files may hold them, and where in a file they are.
+
+A row's key is bucket and offset in one number, so that keys of many buckets are sorted in one array. Bounds of
+manifests leave out files, so a search costs as much as there are rows to find, not as much as the lake is large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lakestore.rows.ranges import Offsets, OffsetSet
+
+BUCKET_SHIFT = 48
+OFFSET_MASK = (1 << BUCKET_SHIFT) - 1
+Keys = npt.NDArray[np.int64]
+"""bucket << 48 | offset of rows, sorted and distinct."""
+SCANNED_PER_SOUGHT = 24
+"""Rows of a file that are looked through in the time in which one row is sought by halving."""
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The least and greatest bucket and offset in a data file."""
+
+    bucket: tuple[int, int]
+    offset: tuple[int, int]
+
+
+class Bounded(Protocol):
+    """A file whose manifest may say which buckets and offsets it holds."""
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """None when its writer kept no bounds: then it may hold any offset."""
+
+
+def packed(dead: Mapping[int, OffsetSet]) -> Keys:
+    """The keys of these offsets of each bucket."""
+    parts = [dead[bucket].values | (bucket << BUCKET_SHIFT) for bucket in sorted(dead)]
+    return np.concatenate(parts) if parts else _NONE
+
+
+def by_bucket(parts: Sequence[Keys]) -> dict[int, Offsets]:
+    """The offsets of each bucket in these arrays of keys, which may hold a key twice."""
+    return _runs(np.sort(np.concatenate(parts))) if parts else {}
+
+
+def _any_between(values: Keys, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]) -> Flags:
+    """For each pair of ends, whether one of the sorted values lies between them or at one."""
+    return np.searchsorted(values, low) < np.searchsorted(values, high, side="right")
+
+
+def _runs(keys: Keys) -> dict[int, Offsets]:
+    edges = np.flatnonzero(np.diff(keys >> BUCKET_SHIFT)) + 1
+    return {int(run[0] >> BUCKET_SHIFT): run & OFFSET_MASK for run in np.split(keys, edges) if len(run)}
+
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundsTable:
+    """The bounds of many files side by side."""
+
+    ends: npt.NDArray[np.int64]
+    """For each file, least and greatest bucket, least and greatest offset."""
+    bounded: Flags
+    """For each file, whether it has bounds."""
+
+    @staticmethod
+    def of(files: Iterable[Bounded]) -> BoundsTable:
+        """The bounds of files."""
+        known = [file.bounds for file in files]
+        ends = [(*bounds.bucket, *bounds.offset) if bounds else (0, 0, 0, 0) for bounds in known]
+        bounded = np.array([bounds is not None for bounds in known], dtype=np.bool_)
+        return BoundsTable(np.array(ends, np.int64).reshape(-1, 4), bounded)
+
+    @staticmethod
+    def joined(parts: Sequence[tuple[npt.NDArray[np.int64], Flags]]) -> BoundsTable:
+        """The bounds of the files of several manifests, as each has them."""
+        ends = [np.empty((0, 4), np.int64), *(each for each, _ in parts)]
+        return BoundsTable(np.concatenate(ends), np.concatenate([np.empty(0, np.bool_), *(each for _, each in parts)]))
+
+
+class RowSearch:
+    """Rows that are sought in many files."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._offsets = np.sort(keys & OFFSET_MASK)
+        self._buckets = {bucket: OffsetSet(offsets) for bucket, offsets in _runs(keys).items()}
+
+    def files(self, table: BoundsTable) -> list[int]:
+        """The numbers of the files that may hold one of the rows."""
+        if not self._buckets:
+            return []
+        wanted, (least, most, start, end) = ~table.bounded, table.ends.T
+        one = np.flatnonzero(table.bounded & (least == most))
+        bucket = least[one] << BUCKET_SHIFT
+        wanted[one] = _any_between(self._keys, bucket | start[one], bucket | end[one])
+        # Of files with several buckets few are left by their offsets alone, before each bucket is looked at.
+        several = np.flatnonzero(table.bounded & (least != most))
+        several = several[_any_between(self._offsets, start[several], end[several])]
+        for number, sought in self._buckets.items() if len(several) else ():
+            near = several[(least[several] <= number) & (number <= most[several])]
+            wanted[near] |= _any_between(sought.values, start[near], end[near])
+        found: list[int] = np.flatnonzero(wanted).tolist()
+        return found
+
+    def places(self, keys: Keys) -> npt.NDArray[np.int64]:
+        """The places in a file's keys of those that are sought, sorted."""
+        if not len(keys):
+            return _NONE
+        first, last = np.searchsorted(self._keys, [keys[0], keys[-1] + 1])
+        sought = self._keys[first:last]
+        if len(sought) * SCANNED_PER_SOUGHT < len(keys):
+            at = np.minimum(np.searchsorted(keys, sought), len(keys) - 1)
+            return np.asarray(at[keys[at] == sought], dtype=np.int64)
+        parts = []
+        for bucket, offsets in self._buckets.items():
+            begin, end = np.searchsorted(keys, [bucket << BUCKET_SHIFT, (bucket + 1) << BUCKET_SHIFT])
+            if begin < end:
+                parts.append(np.flatnonzero(offsets.contains(keys[begin:end] & OFFSET_MASK)) + begin)
+        return np.concatenate(parts) if parts else _NONE

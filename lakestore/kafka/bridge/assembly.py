@@ -1,0 +1,293 @@
+"""A bridge put together: the tables of each topic as they are or shall be, and pipelines over them.
+
+Tables that are not there are made: at the start if the file names their columns, else when the first records of their
+topic come, which tell the columns where no registry does. Columns that the file gained are added; nothing is ever
+dropped or changed otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lakestore.errors import Conflict, Invalid, NotFound
+from lakestore.evolution import Step
+from lakestore.kafka.bridge.decode import decoders
+from lakestore.kafka.bridge.decode.inference import inferred
+from lakestore.kafka.bridge.drift.differences import additions
+from lakestore.kafka.bridge.drift.watching import Watch
+from lakestore.kafka.bridge.expressions import names_origin, origins, table_name
+from lakestore.kafka.bridge.map import reads_key_fields
+from lakestore.kafka.bridge.outcome import Decoded, Mapped
+from lakestore.kafka.bridge.pipeline import Pipeline
+from lakestore.kafka.bridge.records import Records
+from lakestore.kafka.bridge.spec import CHANGES, BridgeSpec, TableSpec, TopicSpec
+from lakestore.kafka.bridge.tables import event_paths, op_column, wanted
+from lakestore.model.altered import altered
+from lakestore.model.table import Table
+from lakestore.model.table_file import WantedColumn, WantedTable, steps_between
+from lakestore.model.types import arrow_type
+
+if TYPE_CHECKING:
+    from lakestore.client.lake import Lake
+
+REFRESH_SECONDS = 10.0
+"""Between looks for tables that were altered."""
+_NO_TABLE = "no-table"
+_LOG = logging.getLogger("lakestore.bridge")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A table that a bridge writes to, and the way there."""
+
+    spec: TableSpec
+    wanted: WantedTable
+    """The table as the file and the records say it."""
+    before: Table | None
+    """The table as it is there; None: it is not."""
+    after: Table
+    steps: tuple[Step, ...] = ()
+
+
+class Assembly:
+    """The tables and pipelines of one bridge. Safe for threads that have a topic each."""
+
+    def __init__(self, spec: BridgeSpec, lake: Lake, *, writes: bool = True) -> None:
+        """With `writes` false, tables are thought of and nothing is changed: for plans and checks."""
+        self.spec, self._lake, self._writes = spec, lake, writes
+        self.tables: dict[str, Table] = {}
+        """Whole name to definition, of those that were met."""
+        self._lock = threading.Lock()
+        self._refreshed = time.monotonic()
+
+    def pipeline(self, topic: TopicSpec, name: str) -> TopicPipeline:
+        """The way of a topic's records to rows."""
+        return TopicPipeline(self, topic, name)
+
+    def watch(self, topic: TopicSpec) -> Watch | None:
+        """The watch over a topic's tables; None where nothing is to be changed."""
+        return Watch(self._lake, self.spec.name, topic, self.tables) if self._writes else None
+
+    def planned(self, topic: TopicSpec, name: str, records: Records | None) -> list[Planned]:
+        """The tables of a topic; `Invalid` for one that cannot be. `records` are samples, as far as there are any.
+
+        Tables of which nothing is known yet, neither columns nor a name, are left out.
+        """
+        told = Told.of(topic, self.spec, name, records)
+        found: dict[str, Planned] = {}
+        for spec in topic.tables:
+            for table in told.names(spec):
+                there = self._there(table)
+                known = (spec.columns or told.schema is not None) and not told.lacks_key(spec)
+                if table not in found and (there or known):
+                    found[table] = self._planned(spec, table, there, told)
+        return list(found.values())
+
+    def _planned(self, spec: TableSpec, name: str, before: Table | None, told: Told) -> Planned:
+        log = told.is_log(spec)
+        key = () if spec.primary_key or log else told.key
+        schema = told.schema
+        if before is not None and (told.lacks_key(spec) or (schema is None and not spec.columns)):
+            return Planned(spec, WantedTable(name, _kept(before), {}), before, before)
+        if log and spec.events == "apply":
+            raise Invalid(
+                f"the change events of table {name} have no key, so no row can be found that one changes: say its"
+                " primary_key, or events: log"
+            )
+        table = wanted(spec, schema, name=name, key=key, log=log)
+        if before is None:
+            return Planned(spec, table, None, table.definition())
+        keys = tuple(table.options.get("primary_key", ()))
+        if keys != before.primary_key:
+            raise Invalid(
+                f"table {name} has the key ({', '.join(before.primary_key)}), and the bridge writes by"
+                f" ({', '.join(keys)}): say its primary_key, or name another table"
+            )
+        if not spec.columns:
+            steps: tuple[Step, ...] = ()
+            if schema is not None:
+                steps = tuple(additions(before, _with_events(schema, table, told, spec), spec))
+            return Planned(spec, WantedTable(name, _kept(before), {}), before, altered(before, steps), steps)
+        steps = tuple(steps_between(before, _grown(before, table)))
+        return Planned(spec, table, before, altered(before, steps), steps)
+
+    def _there(self, name: str) -> Table | None:
+        try:
+            return self._lake.table(name).definition
+        except NotFound:
+            return None
+
+    def prepare(self, topic: TopicSpec, name: str, records: Records | None) -> bool:
+        """Make the tables of a topic, or add their new columns, and know them. Whether any is known now."""
+        with self._lock:
+            planned = self.planned(topic, name, records)
+            for each in planned:
+                self.tables[each.after.name] = self._made(each) if self._writes else each.after
+            return bool(planned)
+
+    def _made(self, planned: Planned) -> Table:
+        try:
+            if planned.before is None:
+                return self._lake.create(planned.after).definition
+            if planned.steps:
+                return self._lake.alter(planned.before, planned.steps)
+        except Conflict:  # another member of the group was faster
+            return self._lake.table(planned.after.name).definition
+        return planned.after
+
+    def refresh(self) -> None:
+        """Look now and then whether tables were altered; `NotFound` if one was dropped."""
+        if not self._writes or time.monotonic() - self._refreshed < REFRESH_SECONDS:
+            return
+        with self._lock:
+            self._refreshed = time.monotonic()
+            for name, known in list(self.tables.items()):
+                found = self._there(name)
+                if found is None:
+                    raise NotFound(
+                        f"table {name} was dropped while the bridge writes to it: create it, or take it out of the file"
+                    )
+                if found != known:
+                    self.tables[name] = found
+
+
+class TopicPipeline:
+    """A pipeline whose tables are made when their first records come. One thread uses it at a time."""
+
+    def __init__(self, assembly: Assembly, topic: TopicSpec, name: str) -> None:
+        source = assembly.spec.sources[topic.source]
+        topic = _of_one(topic, name)
+        self._assembly, self._topic, self._name = assembly, topic, name
+        decoder = decoders.decoder(topic, source)
+        keys = decoders.key_decoder(topic, source, reads_fields=reads_key_fields(topic))
+        self._pipeline = Pipeline(topic, assembly.tables, decoder, keys, drift=assembly.watch(topic))
+        named = all(each.columns for each in topic.tables)
+        self._is_ready = named and assembly.prepare(topic, name, None)
+
+    def process(self, records: Records, /) -> Mapped:
+        """The ends of a block's records."""
+        if not self._is_ready:
+            self._is_ready = self._assembly.prepare(self._topic, self._name, records)
+        self._assembly.refresh()
+        mapped = self._pipeline.process(records)
+        if any(each.code == _NO_TABLE for rejects in mapped.rejects.values() for each in rejects):
+            self._assembly.prepare(self._topic, self._name, records)
+            mapped = self._pipeline.process(records)
+        return mapped
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Things about a topic's tables that its schema and samples tell."""
+
+    topic: str
+    schema: pa.Schema | None
+    key: tuple[str, ...]
+    origins: tuple[dict[str, str | None], ...]
+    is_changes: bool
+    has_rows: bool
+
+    @staticmethod
+    def of(topic: TopicSpec, bridge: BridgeSpec, name: str, records: Records | None) -> Told:
+        """Asked of the registry and the samples, unless the file says everything."""
+        decoder = decoders.decoder(_of_one(topic, name), bridge.sources[topic.source])
+        decoded: Decoded | None = None
+        schema: pa.Schema | None = None
+        if records is not None and len(records):
+            if topic.format == "json" and topic.wire != "confluent":
+                found = inferred(records)
+                schema = found.schema
+                for path, (kind, many) in found.odd.items():
+                    text = (
+                        "topic %s: field %s is %s, which %d of the first %d records do not fit: they are dead letters"
+                    )
+                    _LOG.info(text, name, path, kind, many, found.records)
+            else:
+                decoded = decoder.decode(records, None)
+        schema = decoder.schema() if schema is None else schema
+        if schema is None and decoded is not None and len(decoded.values):
+            schema = pa.schema(list(decoded.values.type))
+        if schema is not None and not len(schema):
+            schema = None
+        key = decoded.key_names if decoded is not None else ()
+        return Told(
+            name,
+            None if schema is None else storable(schema, key),
+            tuple(key),
+            tuple(_origins(decoded)),
+            topic.format in CHANGES,
+            decoded is not None and bool(len(decoded.record)),
+        )
+
+    def lacks_key(self, spec: TableSpec) -> bool:
+        """Whether the key is that of change events, of which none was seen yet."""
+        return self.is_changes and not spec.primary_key and not self.has_rows
+
+    def is_log(self, spec: TableSpec) -> bool:
+        """Whether rows of a table are change events, which change no other row."""
+        return self.is_changes and (spec.events == "log" or not (spec.primary_key or self.key))
+
+    def names(self, spec: TableSpec) -> Sequence[str]:
+        """The whole names of a table of the file, as far as they are known."""
+        if not names_origin(spec.table):
+            return (table_name(spec.table, self.topic),)
+        return tuple(dict.fromkeys(table_name(spec.table, self.topic, origin) for origin in self.origins))
+
+
+def _with_events(schema: pa.Schema, table: WantedTable, told: Told, spec: TableSpec) -> pa.Schema:
+    """The schema with the columns that have parts of change events beside the row."""
+    names = event_paths(spec, op=op_column(schema.names)) if told.is_log(spec) else event_paths(spec)
+    for each in table.columns:
+        if each.name in names:
+            schema = schema.append(pa.field(each.name, arrow_type(each.type)))
+    return schema
+
+
+def _of_one(topic: TopicSpec, name: str) -> TopicSpec:
+    """The entry of a pattern as that of one of its topics."""
+    return replace(topic, topic=name, pattern="") if topic.pattern else topic
+
+
+def _origins(decoded: Decoded | None) -> Iterator[dict[str, str | None]]:
+    if decoded is not None and decoded.origin is not None:
+        yield from (origin for origin, _ in origins(decoded.origin) if any(origin.values()))
+
+
+def storable(schema: pa.Schema, key: Sequence[str] = ()) -> pa.Schema:
+    """Fields as columns: optional but for the key, and text where samples tell no type."""
+    return pa.schema([_storable(each, nullable=each.name not in key) for each in schema])
+
+
+def _storable(each: pa.Field, *, nullable: bool) -> pa.Field:
+    return pa.field(each.name, _typed(each.type), nullable=nullable, metadata=each.metadata)
+
+
+def _typed(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_dictionary(kind):
+        return _typed(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_typed(each.type)) for each in kind]) if len(kind) else pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_typed(kind.value_type)))
+    return kind
+
+
+def _kept(table: Table) -> tuple[WantedColumn, ...]:
+    return tuple(WantedColumn(each.name, each.type, each.required, each.default) for each in table.columns)
+
+
+def _grown(before: Table, table: WantedTable) -> WantedTable:
+    """The table that is there, with the columns of the other that it lacks, optional and at its end."""
+    there = {each.name for each in before.columns}
+    added = tuple(replace(each, required=False) for each in table.columns if each.name not in there)
+    options = {"primary_key": list(before.primary_key)} if before.keyed else {}
+    return WantedTable(before.name, (*_kept(before), *added), options)

@@ -1,0 +1,208 @@
+"""A table's columns from rows of a block: where each comes from, its cast, and the rows that do not fit.
+
+A field that is null or missing gives the column's default. A key column that is null, and a required one, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore.errors import Invalid
+from lakestore.kafka.bridge.decode import casts
+from lakestore.kafka.bridge.decode.casts import Mask, Rule
+from lakestore.kafka.bridge.expressions import Expression
+from lakestore.kafka.bridge.inputs import Inputs
+from lakestore.kafka.bridge.outcome import Op, Reject, Stage
+from lakestore.kafka.bridge.paths import Path
+from lakestore.kafka.bridge.spec import COORDINATES, POSITION, ColumnSpec, TableSpec
+from lakestore.kafka.bridge.tables import OP, OP_BESIDE, event_paths
+from lakestore.model import defaults
+from lakestore.model.columns import Column
+from lakestore.model.table import Table
+from lakestore.model.types import arrow_type
+from lakestore.rows.literals import short
+
+SOURCE = POSITION[0]
+_PLACES = {
+    "kafka_topic": Path("topic"),
+    "kafka_partition": Path("partition"),
+    "kafka_offset": Path("offset"),
+    "kafka_timestamp": Path("timestamp"),
+}
+"""Columns that are filled by their name."""
+_HEADERS = Path("headers")
+
+
+@dataclass(slots=True)
+class Faults:
+    """The first thing that is wrong with each of some rows."""
+
+    record: npt.NDArray[np.int64]
+    bad: Mask
+    rejects: list[Reject] = field(default_factory=list)
+
+    @staticmethod
+    def of(inputs: Inputs) -> Faults:
+        """None yet."""
+        return Faults(inputs.record, np.zeros(len(inputs), dtype=np.bool_))
+
+    def add(self, rows: Mask, stage: Stage, code: str, say: str | Callable[[int], str], path: str) -> None:
+        """Refuse rows that were good until now."""
+        for row in np.flatnonzero(rows & ~self.bad).tolist():
+            self.rejects.append(
+                Reject(int(self.record[row]), stage, code, say if isinstance(say, str) else say(row), path)
+            )
+        self.bad |= rows
+
+
+@dataclass(frozen=True, slots=True)
+class MappedColumn:
+    """A column, and where it comes from."""
+
+    column: Column
+    source: Path | Expression | None
+    """None: its default, or the position's source."""
+    rule: Rule
+    key: bool
+    stays: bool
+    """Whether deletes have it too: the key, the position, the version."""
+    fill: pa.Scalar | None
+    """Instead of null."""
+
+    @property
+    def path(self) -> str:
+        """The source for people, and for dead letters."""
+        return str(self.source or self.column.name)
+
+    @property
+    def fields(self) -> Iterator[str]:
+        """Fields of values that the column is made of."""
+        paths = self.source.paths if isinstance(self.source, Expression) else (self.source,)
+        return (path.parts[0] for path in paths if path is not None and path.root == "value" and path.parts)
+
+    def made(self, inputs: Inputs, faults: Faults) -> pa.Array:
+        """The column's values; what does not fit is null, and among the faults."""
+        raw = self._raw(inputs, faults)
+        array, bad = casts.cast(raw, self.rule)
+        deletes = inputs.op == Op.DELETE
+        if not self.stays and deletes.any():
+            array = pc.if_else(pa.array(~deletes), array, pa.scalar(None, array.type))
+            bad = None if bad is None else bad & ~deletes
+        if bad is not None and bad.any():
+            faults.add(bad, Stage.CONVERT, self.rule.code, lambda row: self._misfit(raw, row), self.path)
+        if self.fill is not None and array.null_count:
+            filled = array.fill_null(self.fill)
+            array = filled if self.key else pc.if_else(pa.array(deletes), array, filled)
+        if array.null_count and (self.key or self.column.required):
+            self._check_present(array, inputs, deletes, faults)
+        return array
+
+    def kept(self, inputs: Inputs) -> Mask | None:
+        """The rows in which the live value stays, for the source did not send it."""
+        if not inputs.kept:
+            return None
+        masks = [inputs.kept[name] for name in self.fields if name in inputs.kept]
+        return np.logical_or.reduce(masks) if masks else None
+
+    def _raw(self, inputs: Inputs, faults: Faults) -> pa.Array:
+        if isinstance(self.source, Expression):
+            array, failed = self.source.values(inputs)
+            if failed:
+                rows = np.zeros(len(inputs), dtype=np.bool_)
+                rows[list(failed)] = True
+                if not self.stays:
+                    rows &= inputs.op != Op.DELETE
+                say = f"the expression of column {self.column.name!r} fails"
+                faults.add(rows, Stage.CONVERT, "expression", lambda row: f"{say}: {failed[row]}", self.column.name)
+            return array
+        if self.source == _HEADERS and pa.types.is_map(self.rule.kind):
+            return inputs.header_map()
+        if self.source is not None:
+            return inputs.read(self.source)
+        return inputs.source() if self.column.name == SOURCE else pa.nulls(len(inputs), self.rule.kind)
+
+    def _check_present(self, array: pa.Array, inputs: Inputs, deletes: Mask, faults: Faults) -> None:
+        missing = array.is_null().to_numpy(zero_copy_only=False)
+        kept = self.kept(inputs)
+        if self.stays and not self.key and (missing & deletes).any():
+            say = (
+                f"the delete has no value for {self.path}, the version of the row, or one that its source made up: say"
+                " REPLICA IDENTITY FULL there, or take the version from: position"
+            )
+            faults.add(missing & deletes, Stage.CHANGE, "no-version", say, self.path)
+        if not self.key:
+            missing = missing & ~deletes if kept is None else missing & ~deletes & ~kept
+        if not missing.any():
+            return
+        name = self.column.name
+        if not self.key:
+            say = f"column {name!r} is required, and {self.path} is null or missing: send it, or give a default"
+            faults.add(missing, Stage.CONSTRAINT, "missing-value", say, self.path)
+        elif inputs.values is None and not isinstance(self.source, Expression) and self.path.startswith("value"):
+            say = (
+                f"the record has no value (a tombstone), and key column {name!r} comes from {self.path}: take it from"
+                " key.…, a header or metadata, or say tombstone: ignore"
+            )
+            faults.add(missing, Stage.CONSTRAINT, "tombstone-without-key", say, self.path)
+        else:
+            say = f"key column {name!r} is null, for {self.path} is null or missing: a key has no nulls"
+            faults.add(missing, Stage.CONSTRAINT, "null-key", say, self.path)
+
+    def _misfit(self, raw: pa.Array, row: int) -> str:
+        value = raw.slice(row, 1)
+        shown = short(repr(value[0].as_py()))
+        because = short(casts.why(value, self.rule))
+        return (
+            f"{self.path} is {shown}, which column {self.column.name!r} ({self.column.type}) does not take: {because}"
+        )
+
+
+def mapped_columns(spec: TableSpec, table: Table, *, log: bool = False) -> tuple[MappedColumn, ...]:
+    """The sources of a table's columns; `Invalid` for what can never be. `log` if its rows are change events."""
+    said = {column.name: column for column in spec.columns}
+    for name in said:
+        table.column(name)
+    names = {column.name for column in table.columns}
+    events = event_paths(spec, op=(OP_BESIDE if OP_BESIDE in names else OP) if log else "")
+    return tuple(_mapped(spec, table, column, said.get(column.name), events) for column in table.columns)
+
+
+def declared(spec: TableSpec) -> list[tuple[Path | Expression | None, pa.DataType]]:
+    """The sources of the columns that the file names, with their types: what is known before there is a table."""
+    return [(_said_source(spec.table, column), arrow_type(column.type)) for column in spec.columns]
+
+
+def _mapped(
+    spec: TableSpec, table: Table, column: Column, said: ColumnSpec | None, events: Mapping[str, Path]
+) -> MappedColumn:
+    event_part = events.get(column.name) if said is None else None
+    source = event_part or _source(spec, table, column, said)
+    rule = Rule(column.arrow.type, said.unit if said else "", said.zone if said else "")
+    default = said.default if said is not None and said.default is not None else column.default
+    fill = None if default is None else defaults.scalar(default, column.type, column.name)
+    key = column.name in table.primary_key
+    place = said is None and column.name in (*POSITION, *COORDINATES)
+    stays = key or place or column.name in (spec.version, table.merge.column)
+    return MappedColumn(column, source, rule, key, stays, fill)
+
+
+def _source(spec: TableSpec, table: Table, column: Column, said: ColumnSpec | None) -> Path | Expression | None:
+    if said is not None:
+        return _said_source(table.name, said)
+    if column.name in _PLACES:
+        return _PLACES[column.name]
+    return Path("value", (column.name,)) if not spec.columns and column.name != SOURCE else None
+
+
+def _said_source(table: str, said: ColumnSpec) -> Path | Expression:
+    if said.expression and said.source:
+        raise Invalid(f"table {table}: column {said.name!r} has a path and an expression: leave one out")
+    if said.expression:
+        return Expression(said.expression, said.name)
+    return Path.of(said.source) if said.source else Path("value", (said.name,))

@@ -1,0 +1,562 @@
+"""A lane: one cluster's records on their way to the lake, in three stages with a thread each.
+
+The first, which is here, reads Kafka and gathers batches. Few batches wait between stages, and partitions rest while
+the server is slow. Words about partitions go the same way as batches, so each is heard behind all that came before it.
+After a failure that leaves nothing in doubt the lane begins anew: all under way is thrown away, the registers are
+opened again, and they say where to read.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+from lakestore.client.retry import is_passing
+from lakestore.errors import Conflict, Fenced, Internal, Invalid, LakestoreError, NotFound, OtherTimeline, Unavailable
+from lakestore.kafka.bridge.carry_over import Batch, Opening, Release, Settling, Work
+from lakestore.kafka.bridge.commit import Committer, Halt
+from lakestore.kafka.bridge.gathering import Gathering
+from lakestore.kafka.bridge.outcome import Mapped
+from lakestore.kafka.bridge.positions import Place
+from lakestore.kafka.bridge.records import Records
+from lakestore.kafka.bridge.seen import Counts
+from lakestore.kafka.bridge.source import Polled, Source
+from lakestore.kafka.bridge.spec import BatchBounds
+from lakestore.kafka.bridge.whole_transactions import Whole
+
+WAITING_BATCHES = 2
+"""Batches between two stages, which bounds memory."""
+ASK_IDLE_SECONDS = 5.0
+"""Between looks for a restore of the server, while nothing is committed."""
+_T = TypeVar("_T")
+
+
+class Pipeline(Protocol):
+    """The way of one topic's records to rows."""
+
+    def process(self, records: Records, /) -> Mapped:
+        """The ends of a block's records."""
+
+
+class Stages:
+    """The second stage, which decodes and maps, and the third, which commits."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        pipeline: Callable[[str], Pipeline],
+        is_stopped: Callable[[], bool],
+        whole: Whole | None = None,
+    ) -> None:
+        """`pipeline` makes the one of a topic; `whole` puts source transactions together, where that is asked for."""
+        self._committer, self._make, self._is_stopped = committer, pipeline, is_stopped
+        self._whole = whole
+        self._waits_of = 0
+        """The generation whose records wait for their transactions to be whole."""
+        self._to_map: queue.Queue[Work | None] = queue.Queue(WAITING_BATCHES)
+        self._to_commit: queue.Queue[Work | None] = queue.Queue(WAITING_BATCHES)
+        self._dead = 0
+        """The newest generation of which nothing more is committed."""
+        self.failure: LakestoreError | None = None
+        """The error that ended a stage, for good."""
+        self.broken: LakestoreError | None = None
+        """The error behind which the lane is to begin anew, until it does."""
+        stages = {"mapping": self._mapping, "commits": self._commits}
+        self._threads = [guarded(name, stage, self._failed) for name, stage in stages.items()]
+
+    def _failed(self, error: LakestoreError) -> None:
+        self.failure = self.failure or error
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the stages take what they are given."""
+        return self.failure is None and self.broken is None
+
+    def put(self, work: Work | None, seconds: float) -> bool:
+        """Hand work over; False if there is no room for so long."""
+        try:
+            self._to_map.put(work, timeout=max(seconds, 0.0))
+        except queue.Full:
+            return False
+        return True
+
+    def end(self, seconds: float) -> bool:
+        """End the threads behind what they have; False if that takes longer."""
+        deadline = time.monotonic() + seconds
+        if self.failure is not None:
+            _empty(self._to_map)
+            _empty(self._to_commit)
+        if not self.put(None, seconds):
+            return False
+        for thread in self._threads:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _mapping(self) -> None:
+        pipelines: dict[str, Pipeline] = {}
+        while (work := self._to_map.get()) is not None:
+            for each in self._assembled(work):
+                if isinstance(each, (Batch, Opening)) and each.generation > self._dead:
+                    self._map(each, pipelines)
+                self._to_commit.put(each)
+        self._to_commit.put(None)
+
+    def _map(self, work: Batch | Opening, pipelines: dict[str, Pipeline]) -> None:
+        marks = "" if self._whole is None else self._whole.marks
+        for topic in work.topics - set(pipelines) - {marks}:
+            pipelines[topic] = self._patiently(partial(self._make, topic))
+        if isinstance(work, Batch):
+            work.mapped = [self._patiently(partial(pipelines[each.topic].process, each)) for each in work.blocks]
+
+    def _assembled(self, work: Work) -> Sequence[Work]:
+        """The work as it goes on: batches of whole source transactions, where that is asked for."""
+        whole = self._whole
+        if whole is None:
+            return [work]
+        if isinstance(work, Release):  # which is of all partitions
+            whole.reset()
+            return [work]
+        if work.generation <= self._dead:
+            return [work]
+        if work.generation > self._waits_of:
+            whole.reset()
+            self._waits_of = work.generation
+        if isinstance(work, Opening):
+            whole.opened(work.places)
+            return [work]
+        if isinstance(work, Batch):
+            return whole.batches(work, [self._patiently(partial(whole.read, each)) for each in work.blocks], {})
+        made = whole.batches(Batch(work.generation, [], {}, work.polled, 0), [], work.ends)
+        work.waiting = whole.waiting
+        return [*made, work]
+
+    def _patiently(self, ask: Callable[[], _T]) -> _T:
+        """The answer of a call; a registry or server that is away is waited for."""
+        while True:
+            try:
+                return ask()
+            except LakestoreError as error:
+                if not is_passing(error) or self._is_stopped():
+                    raise
+                _LOG.warning("records cannot be decoded now, which is tried again: %s", error.message)
+                time.sleep(max(1.0, error.retry_after))
+
+    def _next(self, opened: int) -> Work | None:
+        """The next word to the last stage; while there is none, the server's history is looked at now and then."""
+        while True:
+            try:
+                return self._to_commit.get(timeout=ASK_IDLE_SECONDS)
+            except queue.Empty:
+                if opened > self._dead:
+                    self._check_history(opened)
+
+    def _check_history(self, opened: int) -> None:
+        try:
+            self._committer.check_history()
+        except OtherTimeline as error:
+            self._dead, self.broken = opened, error
+
+    def _commits(self) -> None:
+        opened = 0
+        while (work := self._next(opened)) is not None:
+            if isinstance(work, Settling):
+                work.done.set()
+                continue
+            if isinstance(work, Release):
+                self._committer.release(work.places)
+                work.done.set()
+                continue
+            try:
+                if work.generation <= self._dead:
+                    continue
+                if isinstance(work, Opening):
+                    work.opened = self._committer.open(work.places, anew=work.generation > opened)
+                    opened = work.generation
+                else:
+                    self._committer.commit(work)
+            except LakestoreError as error:
+                if not _begins_anew(error):
+                    raise
+                self._dead, self.broken = work.generation, error
+            finally:
+                if isinstance(work, Opening):
+                    work.done.set()
+
+
+def _begins_anew(error: LakestoreError) -> bool:
+    passing = isinstance(error, (Fenced, Conflict, OtherTimeline, Halt)) or is_passing(error)
+    return passing or error.applied == "unknown"
+
+
+def guarded(name: str, run: Callable[[], None], failed: Callable[[LakestoreError], None]) -> threading.Thread:
+    """A thread that runs, whose error is told."""
+
+    def guard() -> None:
+        try:
+            run()
+        except LakestoreError as error:
+            failed(error)
+        except Exception as error:
+            _LOG.exception("the bridge ended by a defect")
+            failed(Internal(f"the bridge ended by a defect: {error!r}"))
+
+    thread = threading.Thread(target=guard, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def _empty(waiting: queue.Queue[Work | None]) -> None:
+    try:
+        while True:
+            waiting.get_nowait()
+    except queue.Empty:
+        return
+
+
+STALL_SECONDS = 1.0
+"""The wait for the next stage behind which partitions rest."""
+DRAIN_SECONDS = 30.0
+"""The longest wait of a partition that goes to another member for what is under way."""
+STOP_SECONDS = 10.0
+SETTLE_SECONDS = 3.0
+"""The wait of a lane that was fenced, in which the group may say that partitions are another's."""
+FENCES_MAX, FENCES_SECONDS = 3, 60.0
+LOOK_SECONDS = 10.0
+"""Between looks for new topics."""
+SHOW_SECONDS = PAUSE_SECONDS = 1.0
+_LOG = logging.getLogger("lakestore.bridge")
+
+
+class Lane:
+    """One consumer and its stages. `run` is called once."""
+
+    def __init__(
+        self,
+        source: Callable[[Lane], Source],
+        committer: Callable[[Source], Committer],
+        topics: Callable[[Source], Sequence[str]],
+        pipeline: Callable[[str], Pipeline],
+        bounds: BatchBounds,
+        counts: Counts,
+        stop: threading.Event,
+        whole: Whole | None = None,
+    ) -> None:
+        """`topics` are those to read now; `pipeline` makes the one of a topic; `whole` has source transactions whole,
+        and then one process reads all of these topics."""
+        self._topics, self._counts, self._stop = topics, counts, stop
+        self.source = source(self)
+        self.committer = committer(self.source)
+        self._stages = Stages(self.committer, pipeline, stop.is_set, whole)
+        self._whole = whole
+        self._ends: dict[Place, float] = {}
+        """The times at which partitions were last read to their ends."""
+        self._at_end: set[Place] = set()
+        self._settling: Settling | None = None
+        self._missing: set[str] = set()
+        self._once = False
+        self._gathering = Gathering(bounds, self._unread)
+        self._outbox: deque[Work] = deque()
+        self._generation = 1
+        self._until: dict[Place, int] = {}
+        self._opening: Opening | None = None
+        self._not_before = self._shown = self._looked = self._settled = 0.0
+        self._subscribed: list[str] = []
+        self._fences: deque[float] = deque(maxlen=FENCES_MAX)
+        self._showed: dict[Place, int] = {}
+        self._halted: dict[str, LakestoreError] = {}
+
+    def run(self, *, once: bool) -> None:
+        """Read until stopped, or `once` to the ends as of now."""
+        self._once = once
+        try:
+            self._look()
+            while not self._stop.is_set() and not (once and self._is_done()):
+                self._turn()
+        finally:
+            self.source.close()
+            if not self._stages.end(STOP_SECONDS):
+                _LOG.warning("the bridge ends with records under way, which the next one reads again")
+        self._raise_failure()
+        if once:
+            self._raise_halted()
+
+    def _turn(self) -> None:
+        self._raise_failure()
+        if self._stages.broken is not None:
+            self._begin_anew(self._stages.broken)
+        self._take(self.source.poll(*self._gathering.appetite()))
+        if self._whole is not None:
+            self._balance(self._whole)
+        self._take_answer()
+        if self._gathering.is_due:
+            self._hand_over()
+        self._ask()
+        self._push()
+        self._show(SHOW_SECONDS)
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            self._look()
+        reads = {place.topic for place in self.source.assigned} - set(self._halted)
+        if self.source.was_assigned and not reads and self._opening is None:
+            self._raise_halted()
+
+    def _raise_failure(self) -> None:
+        if self._stages.failure is not None:
+            raise self._stages.failure
+
+    def _raise_halted(self) -> None:
+        if self._halted:
+            raise next(iter(self._halted.values()))
+
+    def _look(self) -> None:
+        """Subscribe to the topics that there are now."""
+        is_first, self._looked = not self._looked, time.monotonic()
+        try:
+            topics = list(self._topics(self.source))
+        except Unavailable as error:
+            if not self._subscribed:
+                raise
+            _LOG.info("new topics are not looked for now: %s", error.message)
+            return
+        if is_first and not topics:
+            _LOG.warning(
+                "no topic is there whose name matches a pattern of the file: such topics are read once they are"
+            )
+        if self._whole is not None:
+            self._claim(self._whole.marks, topics)
+        elif topics != self._subscribed:
+            self.source.subscribe(topics)
+            self._subscribed = topics
+
+    def _claim(self, marks: str, topics: Sequence[str]) -> None:
+        """Read all of the topics whose transactions are whole, if this process is the one to do so."""
+        if self._subscribed and not self.source.leads:
+            return
+        places = [place for place in self.source.partitions() if place.topic in {marks, *topics}]
+        if not self._subscribed:
+            if not any(place.topic == marks for place in places):
+                self._wait_for_marks(marks)
+                return
+            self.source.lead(marks)
+            self._subscribed = [marks]
+        if not self.source.leads:
+            return
+        if sum(place.topic == marks for place in places) > 1:
+            raise Invalid(f"topic {marks!r} of transactions has several partitions, and must have one to have an order")
+        self.source.claim(places)
+        missing = set(topics) - {place.topic for place in places}
+        for topic in sorted(missing - self._missing):
+            _LOG.warning("topic %s is not there yet: transactions do not wait for its events until it is", topic)
+        self._missing = missing
+
+    def _wait_for_marks(self, marks: str) -> None:
+        """Read nothing until the topic of BEGINs and ENDs is there: Debezium makes it with its first transaction."""
+        if self._once:
+            raise NotFound(f"topic {marks!r} of transactions is not there: is its name right, has Debezium begun?")
+        if marks not in self._missing:
+            _LOG.warning("topic %s of transactions is not there yet: its topics are read once it is", marks)
+        self._missing.add(marks)
+
+    def _balance(self, whole: Whole) -> None:
+        """Let partitions rest of which much waits, while there is something to read of others; and settle now and then
+        what waits for events that do not come."""
+        source = self.source
+        is_late = not self._subscribed and time.monotonic() - self._looked > SETTLE_SECONDS
+        if is_late or (source.leads and not source.assigned):
+            self._look()
+        ahead = whole.ahead & source.assigned
+        held = ahead if source.assigned - ahead - source.waiting - self._at_end else frozenset()
+        source.hold(held)
+        self._at_end -= held
+        if whole.waiting and time.monotonic() - self._settled > SETTLE_SECONDS:
+            self._settle()
+
+    def _settle(self) -> Settling:
+        self._hand_over()
+        self._settled = now = time.monotonic()
+        self._ends.update(dict.fromkeys(self._at_end, now))
+        settling = Settling(self._generation, dict(self._ends), now)
+        self._outbox.append(settling)
+        return settling
+
+    def _take(self, polled: Polled) -> None:
+        self._gathering.add(polled.messages, polled.ends)
+        if self._whole is not None:
+            self._at_end.difference_update(Place(each.topic() or "", each.partition() or 0) for each in polled.messages)
+            self._at_end.update(polled.ends)
+        moved = polled.moved & set(self._gathering.next)
+        if moved and self._whole is not None:
+            self._begin_anew(Unavailable(f"records of {', '.join(sorted({each.topic for each in moved}))} are gone"))
+            return
+        for place in moved:
+            self._hand_over()
+            self._gathering.leave([place])
+            self.source.rest([place])
+        for topic in polled.gone:
+            self._halt(topic, NotFound(f"topic {topic!r} is not there: is its name right, or was it deleted?"))
+
+    def _hand_over(self) -> None:
+        """Send what was gathered on its way."""
+        if self._gathering.has_moves and (batch := self._gathering.taken(self._generation)).moves:
+            self._outbox.append(batch)
+
+    def _unread(self, places: Mapping[Place, int]) -> bool:
+        """Whether Kafka has records of partitions at these offsets or behind them; also while it does not answer."""
+        try:
+            ends = self.source.ends(places)
+        except Unavailable:
+            return True
+        return any(ends[place].stable > next for place, next in places.items())
+
+    def _push(self) -> None:
+        """Give the second stage what waits for it; while there is no room, partitions rest."""
+        is_paused = False
+        while self._outbox and self._stages.goes_on and not self._stop.is_set():
+            if self._stages.put(self._outbox[0], STALL_SECONDS):
+                self._outbox.popleft()
+                continue
+            if not is_paused:
+                self.source.pause()
+                self._at_end.clear()
+                is_paused = True
+            self._take(self.source.poll(1, 0.0))
+        if is_paused:
+            self.source.resume()
+
+    def _ask(self) -> None:
+        """Have the registers of partitions opened that wait for it."""
+        waiting = [place for place in self.source.waiting if place.topic not in self._halted]
+        if self._whole is not None:  # whose BEGINs and ENDs start behind, so that no counted event lies before
+            marks = self._whole.marks
+            waiting = [place for place in waiting if place.topic != marks] or waiting
+        if waiting and self._opening is None and time.monotonic() >= self._not_before:
+            self._hand_over()
+            self._opening = Opening(self._generation, sorted(waiting))
+            self._outbox.append(self._opening)
+
+    def _take_answer(self) -> None:
+        opening = self._opening
+        if opening is None or not opening.done.is_set():
+            return
+        self._opening = None
+        opened = opening.opened
+        if opened is None:
+            return
+        self._gathering.topic_ids.update(opened.topic_ids)
+        for topic, error in opened.refused.items():
+            self._halt(topic, error)
+        begun = {place: next for place, next in opened.offsets.items() if place in self.source.waiting}
+        self.source.begin(begun)
+        self._gathering.next.update(begun)
+        for place, end in opened.until.items():
+            self._until.setdefault(place, end)
+
+    def _halt(self, topic: str, error: LakestoreError) -> None:
+        if topic not in self._halted:
+            self._halted[topic] = error
+            self._counts.halted[topic] = error.message
+            _LOG.error("topic %s is not read: %s", topic, error.message)
+        places = [place for place in self.source.assigned if place.topic == topic or self._whole is not None]
+        for place in places:
+            self._halted.setdefault(place.topic, error)
+        self.source.rest(places)
+        self._gathering.leave(places)
+
+    def _is_done(self) -> bool:
+        if self._opening is not None or not self._stages.goes_on:
+            return False
+        if not self.source.was_assigned:
+            return bool(self._halted) or not self._subscribed
+        if any(place.topic not in self._halted for place in self.source.waiting):
+            return False
+        if self.source.leads and not self.source.assigned:
+            return False
+        next = self._gathering.next
+        if any(offset < self._until[place] for place, offset in next.items()):
+            return False
+        self._hand_over()
+        self._push()
+        if self._whole is not None:
+            return self._is_settled()
+        held = self.committer.held
+        return all(held.get(place, -1) >= self._until[place] for place in next)
+
+    def _is_settled(self) -> bool:
+        """Whether all transactions that are whole are committed; those that are not stay in Kafka."""
+        settling = self._settling
+        if settling is None or settling.generation != self._generation:
+            self._settling = self._settle()
+            return False
+        if not settling.done.is_set() or not self._stages.goes_on:
+            return False
+        if settling.waiting:
+            names = ", ".join(settling.waiting[:10])
+            _LOG.warning("%d transactions have not come whole and are not committed: %s", len(settling.waiting), names)
+        return True
+
+    def _begin_anew(self, error: LakestoreError) -> None:
+        """Throw away what is under way, and open everything again."""
+        now = time.monotonic()
+        self._stages.broken = None
+        self._not_before = now + PAUSE_SECONDS
+        if isinstance(error, Halt):
+            self._halt(error.topic, error)
+        elif isinstance(error, Fenced):
+            self._fenced(error, now)
+        else:
+            _LOG.warning("the bridge reads again from the last commit: %s", error.message)
+        self._generation += 1
+        self._outbox.clear()
+        self._opening = None
+        self._gathering.forget()
+        self._at_end.clear()
+        self._ends.clear()
+        self.source.rest(self.source.assigned)
+
+    def _fenced(self, error: Fenced, now: float) -> None:
+        self._fences.append(now)
+        if len(self._fences) == FENCES_MAX and now - self._fences[0] < FENCES_SECONDS:
+            raise Fenced(
+                "another process reads the same partitions under the name of this bridge, and not in its consumer"
+                f" group: stop one of them, or give them different names ({error.message})"
+            )
+        self._not_before = now + SETTLE_SECONDS
+        _LOG.warning("another process has opened partitions of this bridge: %s", error.message)
+
+    def revoked(self, places: Sequence[Place]) -> None:
+        """Commit what is under way, as far as time allows: the group takes partitions away."""
+        self._hand_over()
+        release = Release(places)
+        self._outbox.append(release)
+        deadline = time.monotonic() + (STOP_SECONDS if self._stop.is_set() else DRAIN_SECONDS)
+        while self._outbox and self._stages.failure is None and time.monotonic() < deadline:
+            if self._stages.put(self._outbox[0], 0.1):
+                self._outbox.popleft()
+        while not release.done.wait(0.05) and self._stages.failure is None and time.monotonic() < deadline:
+            continue
+        if not release.done.is_set() and self._stages.failure is None:
+            self._begin_anew(Unavailable("the server did not take in time what was under way"))
+        self._gathering.leave(places)
+        self._at_end.difference_update(places)
+
+    def lost(self, places: Iterable[Place]) -> None:
+        """Throw away what is under way: others may have had partitions."""
+        self._gathering.leave(list(places))
+        self._begin_anew(Unavailable("this member was out of its consumer group for a while"))
+
+    def _show(self, seconds: float) -> None:
+        """Tell the group's tools how far the commits are."""
+        now = time.monotonic()
+        if now - self._shown < seconds:
+            return
+        self._shown = now
+        held = {place: next for place, next in self.committer.held.items() if place in self.source.assigned}
+        changed = {place: next for place, next in held.items() if self._showed.get(place) != next}
+        if changed:
+            self.source.show(changed)
+            self._showed |= changed

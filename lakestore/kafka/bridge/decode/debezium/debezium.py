@@ -1,0 +1,247 @@
+"""Debezium's change events in JSON, with and without their schema part, whole or flattened by its transformation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore.kafka.bridge.decode.debezium import documents, json_shapes
+from lakestore.kafka.bridge.decode.debezium.before_images import real
+from lakestore.kafka.bridge.decode.debezium.change_events import HEAD, Block, Changes, Events, JsonKeys, Keys, Policy
+from lakestore.kafka.bridge.decode.debezium.connect_values import Faults, Kind, converted
+from lakestore.kafka.bridge.decode.debezium.event_inference import grown, inferred
+from lakestore.kafka.bridge.decode.debezium.event_rows import (
+    gathered,
+    image,
+    row_kind,
+    row_of,
+    wanted_row,
+)
+from lakestore.kafka.bridge.decode.debezium.schema_parts import Part, SchemaParts
+from lakestore.kafka.bridge.decode.debezium.unavailable import Markers
+from lakestore.kafka.bridge.decode.framing import framed
+from lakestore.kafka.bridge.outcome import Decoded, Reject, Stage
+from lakestore.kafka.bridge.records import Ints, Records
+from lakestore.kafka.bridge.spec import Wire
+
+_TEXT = Kind("string")
+_TELLTALE = (("status", _TEXT), ("ddl", _TEXT), ("databaseName", _TEXT), ("__op", _TEXT), ("__deleted", _TEXT))
+"""Fields that tell the records that are no envelopes."""
+_AFTER_ALONE = Kind("struct", fields=(("after", _TEXT),))
+_TIMES_ONLY = {"ts_ms", "ts_us", "ts_ns"}
+_FLAT = {"db": "__db", "schema": "__schema", "table": "__table", "connector": "__connector", "lsn": "__lsn"}
+_NO_EVENT = (
+    "the record is no Debezium event: it has no `op`; say `format: json` for flattened events that have neither "
+    "`__op` nor `__deleted`"
+)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A block on its way, and what its format found."""
+
+    wanted: Kind | None
+    """The row that is asked for; None: all fields."""
+    block: Block
+
+
+class DebeziumJson:
+    """Decoder of change events in JSON. `wanted` names fields of rows; those beside are in `Decoded.envelope`."""
+
+    def __init__(
+        self,
+        *,
+        wire: Wire = "auto",
+        policy: Policy | None = None,
+        unavailable: Sequence[str] = (),
+        units: Mapping[str, str] | None = None,
+        keys: Keys | None = None,
+    ) -> None:
+        """`units` tells of fields that are decimals, and come as texts without a schema, whether these are base64."""
+        self._wire: Wire = wire
+        self._changes = Changes(policy or Policy())
+        self._markers = Markers.of(unavailable)
+        self._units = units or {}
+        self._values = SchemaParts()
+        self._newest: Kind | None = None
+        """The kind that `_schema` was made for."""
+        self._schema: pa.Schema | None = None
+        self._keys: Keys = keys or JsonKeys(wire)
+
+    def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
+        """The rows of a block, as `Decoder` says."""
+        block = Block([], [], {}, self._keys.structs(records, wanted))
+        values = framed(records, self._wire)
+        block.rejects.extend(values.rejects)
+        reading = _Reading(wanted_row(wanted, self._units), block)
+        for part in self._values.split(values.payloads):
+            self._part(Part(values.record[part.rows], part.kind, part.texts), reading)
+        return self._changes.decoded(records, block)
+
+    def schema(self) -> pa.Schema | None:
+        """Fields of rows, as the newest schema part tells them, and those that only older ones have."""
+        if self._values.newest is not self._newest:
+            rows = [row for kind in self._values.kinds if (row := row_kind(kind)) is not None]
+            if any(row.wire != "struct" for row in rows[:1]):
+                rows = [documents.ROW]
+            fields: dict[str, Kind] = {}
+            for row in rows:
+                fields = dict(row.fields) | fields
+            self._newest = self._values.newest
+            self._schema = pa.schema(Kind("struct", fields=tuple(fields.items())).type) if rows else None
+        return self._schema
+
+    def _part(self, part: Part, reading: _Reading) -> None:
+        """Events of one schema, or of none."""
+        kind = part.kind
+        if kind is None or kind.child("op") is not None:
+            self._enveloped(part, reading)
+        elif kind.child("__op") is not None or kind.child("__deleted") is not None:
+            self._flat(part.rows, part.texts, row_of(reading.wanted, kind) or kind, reading)
+        else:
+            self._not_events(part.rows, part.texts, reading)
+
+    def _enveloped(self, part: Part, reading: _Reading) -> None:
+        row = self._row(part, reading)
+        head = Kind("struct", fields=tuple(_head_of(part.kind)))
+        kind = Kind("struct", fields=(*head.fields, ("after", row), *_TELLTALE))
+        read = json_shapes.objects(part.texts, kind, json_shapes.learned(part.texts, kind))
+        self._reject(part.rows, read.faults, reading)
+        for rows, raw in read.parts:
+            known = pc.struct_field(raw, "op").is_valid().to_numpy(zero_copy_only=False)
+            if not known.all():
+                self._others(part.rows[rows[~known]], part.texts.take(pa.array(rows[~known])), raw, ~known, reading)
+                rows, raw = rows[known], raw.filter(pa.array(known))
+            if len(rows):
+                self._events(part.rows[rows], _some(part.texts, rows), raw, row, reading)
+
+    def _row(self, part: Part, reading: _Reading) -> Kind:
+        """The kind of rows that events of a part have."""
+        own = None if part.kind is None else row_kind(part.kind)
+        said = None if own is not None and own.wire != "struct" else row_of(reading.wanted, part.kind)
+        if said is not None and part.kind is None and said.fields and said is reading.wanted:
+            return grown(part.texts, "after", said)
+        if said is not None or reading.wanted is not None:
+            return said or reading.wanted or documents.ROW
+        shape = json_shapes.learned(part.texts, _AFTER_ALONE)
+        text = isinstance(shape, dict) and shape.get("after") == "string"
+        return documents.ROW if own is not None or text else inferred(part.texts, ("after", "before"))
+
+    def _events(self, rows: Ints, texts: pa.BinaryArray, raw: pa.StructArray, row: Kind, reading: _Reading) -> None:
+        """Events whose envelope was read; `before` is read where it is needed."""
+        faults = Faults()
+        head = converted(raw, HEAD, "value", faults)
+        asked = self._changes.with_before(head, reading.block.keys)
+        before = pa.nulls(len(rows), row.type)
+        if len(asked):
+            before = self._before(texts, row, asked)
+            before = real(before, row, reading.block.keys_of(rows), head)
+        shown = pc.struct_field(raw, "after")
+        after, kept = documents.images(shown, head, row, (reading.block, rows), faults, self._markers)
+        good = reading.block.faultless(faults, rows)
+        events = Events(rows, head, before, after, kept)
+        reading.block.events.append(events.where(good))
+
+    def _before(self, texts: pa.BinaryArray, row: Kind, asked: Ints) -> pa.StructArray:
+        """Before-images of some events, in their places. Images that cannot be read are null: the key tells the row."""
+        some = texts.take(pa.array(asked))
+        kind = Kind("struct", fields=(("before", row),))
+        read = json_shapes.objects(some, kind, json_shapes.learned(some, kind))
+        found = []
+        for rows, raw in read.parts:
+            before, _ = image(pc.struct_field(raw, "before"), row, "", Faults(), self._markers)
+            if pa.types.is_struct(before.type):
+                found.append((asked[rows], before))
+        whole = gathered(found, len(texts))
+        return pa.nulls(len(texts), row.type) if whole is None else whole
+
+    def _others(
+        self, rows: Ints, texts: pa.BinaryArray, raw: pa.StructArray, which: npt.NDArray[np.bool_], reading: _Reading
+    ) -> None:
+        """Records without `op`: flattened events, and those that are no events."""
+        raw = raw.filter(pa.array(which))
+        flat = pc.or_(pc.struct_field(raw, "__op").is_valid(), pc.struct_field(raw, "__deleted").is_valid())
+        flattened = flat.to_numpy(zero_copy_only=False)
+        if flattened.any():
+            some = texts.filter(pa.array(flattened))
+            self._flat(rows[flattened], some, reading.wanted or inferred(some, ()), reading)
+        self._not_events(rows[~flattened], texts.filter(pa.array(~flattened)), reading)
+
+    def _flat(self, rows: Ints, texts: pa.BinaryArray, row: Kind, reading: _Reading) -> None:
+        """Flattened events: the row's fields at the top, beside those that begin with two underscores."""
+        fields = [(name, part) for name, part in row.fields if not name.startswith("__")]
+        row = Kind("struct", fields=tuple(fields))
+        marks = tuple((name, _TEXT) for name in ("__op", "__deleted", *_FLAT.values()))
+        kind = Kind("struct", fields=(*row.fields, *marks))
+        read = json_shapes.objects(texts, kind, json_shapes.learned(texts, kind))
+        self._reject(rows, read.faults, reading)
+        for at, raw in read.parts:
+            faults = Faults()
+            flags = converted(raw, Kind("struct", fields=marks), "value", faults)
+            shown, kept = image(raw, row, "value", faults, self._markers)
+            gone = _equal(pc.struct_field(flags, "__deleted"), "true") | _equal(pc.struct_field(flags, "__op"), "d")
+            head = _flat_head(flags, gone)
+            good = reading.block.faultless(faults, rows[at])
+            events = Events(rows[at], head, shown, shown, kept)
+            reading.block.events.append(events.where(good))
+
+    def _not_events(self, rows: Ints, texts: pa.BinaryArray, reading: _Reading) -> None:
+        """Heartbeats, schema changes and transaction markers are passed; anything else is a mistake."""
+        for row, text in zip(rows.tolist(), texts.to_pylist(), strict=True):
+            try:
+                names = set(orjson.loads(text))
+            except (orjson.JSONDecodeError, TypeError):
+                names = set()
+            reason = reason_of(names)
+            if reason:
+                reading.block.passed.setdefault(reason, []).append(row)
+            else:
+                reading.block.rejects.append(Reject(row, Stage.DECODE, "not-an-event", _NO_EVENT, "value.op"))
+
+    def _reject(self, rows: Ints, faults: list[tuple[int, str, str]], reading: _Reading) -> None:
+        for row, code, reason in faults:
+            reading.block.rejects.append(Reject(int(rows[row]), Stage.DECODE, code, reason, "value"))
+
+
+def _head_of(kind: Kind | None) -> list[tuple[str, Kind]]:
+    """The fields of the head that events of a schema have."""
+    if kind is None:
+        return list(HEAD.fields)
+    said = kind.child("source") or Kind("struct")
+    names = {name for name, _ in said.fields}
+    source = Kind("struct", fields=tuple(part for part in dict(HEAD.fields)["source"].fields if part[0] in names))
+    kept = [(name, part) for name, part in HEAD.fields if name != "source" and kind.child(name) is not None]
+    return [*kept, ("source", source)] if source.fields else kept
+
+
+def reason_of(names: set[str]) -> str:
+    """The name of records with these fields that are no events, but no mistake either; empty for others."""
+    if {"status", "id"} <= names:
+        return "transaction-marker"
+    if names & {"ddl", "tableChanges"}:
+        return "schema-change"
+    return "heartbeat" if names and names <= _TIMES_ONLY else ""
+
+
+def _some(texts: pa.BinaryArray, rows: Ints) -> pa.BinaryArray:
+    return texts if len(rows) == len(texts) else texts.take(pa.array(rows))
+
+
+def _equal(texts: pa.StringArray, text: str) -> npt.NDArray[np.bool_]:
+    return np.asarray(pc.equal(texts, text).fill_null(False).to_numpy(zero_copy_only=False))
+
+
+def _flat_head(flags: pa.StructArray, gone: npt.NDArray[np.bool_]) -> pa.StructArray:
+    """The head of flattened events, as far as their added fields tell it."""
+    letter = pc.struct_field(flags, "__op")
+    put = pc.if_else(pc.is_in(letter, value_set=pa.array(["c", "r", "u"])), letter, "u")
+    raw = {name: pc.struct_field(flags, flat) for name, flat in _FLAT.items()}
+    source = pa.StructArray.from_arrays(list(raw.values()), list(raw))
+    op = pc.if_else(pa.array(gone), "d", pc.coalesce(put, pa.scalar("u")))
+    return converted(pa.StructArray.from_arrays([op, source], ["op", "source"]), HEAD, "value", Faults())

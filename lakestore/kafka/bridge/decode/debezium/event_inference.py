@@ -1,0 +1,149 @@
+"""The kinds of fields that change events bring without a schema, from all values of a block.
+
+- Numbers are int64, or double where one has a point. Kafka Connect writes NaN and infinities as texts, so the texts
+  NaN, Infinity and -Infinity are numbers where a field has others.
+- Lists have the kind of their elements. An empty list tells nothing.
+- At least 99 % of one class decide, and the rest are dead letters. Otherwise a field of several classes is text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from lakestore.kafka.bridge.decode.debezium import json_shapes
+from lakestore.kafka.bridge.decode.debezium.connect_values import Kind
+from lakestore.kafka.bridge.decode.inference import FLOATS, MOST, NEARLY_ALL
+
+
+@dataclass(slots=True)
+class Samples:
+    """The values of one field."""
+
+    classes: Counter[str] = field(default_factory=Counter)
+    """Values by class: boolean, number, float (a text that stands for one), string, struct, array."""
+    fractions: bool = False
+    fields: dict[str, Samples] = field(default_factory=dict)
+    items: Samples | None = None
+
+    def add(self, value: Any) -> None:
+        """One more value; null tells nothing."""
+        if value is None:
+            return
+        if isinstance(value, bool):
+            found = "boolean"
+        elif isinstance(value, int | float):
+            found = "number"
+            self.fractions |= isinstance(value, float)
+        elif isinstance(value, dict):
+            found = "struct"
+            for name, part in value.items():
+                self.fields.setdefault(name, Samples()).add(part)
+        elif isinstance(value, list):
+            found = "array"
+            self.items = self.items or Samples()
+            for part in value:
+                self.items.add(part)
+        else:
+            found = "float" if value in FLOATS else "string"
+        self.classes[found] += 1
+
+    def _main(self) -> tuple[str, int]:
+        """The class of most values, and the values of other ones."""
+        classes = Counter(self.classes)
+        floats = classes.pop("float", 0)
+        classes["number" if classes["number"] else "string"] += floats
+        main, count = classes.most_common(1)[0]
+        return main, classes.total() - count
+
+    @property
+    def mixed(self) -> tuple[str, int, int] | None:
+        """The class of most values, the values of other ones and all, where somebody is to decide between these."""
+        main, odd = self._main()
+        total = self.classes.total()
+        asks = main != "string" and (1 - NEARLY_ALL) * total < odd <= (1 - MOST) * total
+        return (main, odd, total) if asks else None
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of nearly all values, or text."""
+        main, odd = self._main()
+        if not self.classes or odd > (1 - NEARLY_ALL) * self.classes.total():
+            return Kind("string")
+        if main == "number":
+            return Kind("double" if self.fractions or self.classes["float"] else "int64")
+        if main == "struct":
+            return self.struct
+        if main == "array":
+            return Kind("array", item=self.items.kind if self.items is not None else Kind("string"))
+        return Kind(main)
+
+    @property
+    def struct(self) -> Kind:
+        """The kind of objects."""
+        return Kind("struct", fields=tuple((name, part.kind) for name, part in self.fields.items()))
+
+
+def sampled(texts: pa.BinaryArray, inside: Sequence[str]) -> Samples:
+    """The values of objects that no schema tells: of those in the named fields, or the whole ones."""
+    samples = Samples()
+    for text in texts.to_pylist():
+        try:
+            value = orjson.loads(text)
+        except (orjson.JSONDecodeError, TypeError):
+            continue
+        images = [value.get(name) for name in inside] if inside and isinstance(value, dict) else [value]
+        for image in images:
+            if isinstance(image, dict):
+                samples.add(image)
+    return samples
+
+
+def inferred(texts: pa.BinaryArray, inside: Sequence[str]) -> Kind:
+    """The kind of these objects."""
+    return sampled(texts, inside).struct
+
+
+def grown(texts: pa.BinaryArray, inside: str, known: Kind) -> Kind:
+    """Return the kind of objects in a field, as `after`: the known fields, and all others that the objects have.
+
+    Only a look at all of the texts can tell that there are none. A field that is null everywhere is none.
+    """
+    try:
+        table = json_shapes.table_of(texts, pa.schema([]), "infer")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # values of a field are of several types
+        return _joined(known, inferred(texts, (inside,)))
+    at = table.schema.get_field_index(inside)
+    return known if at < 0 else _joined(known, _kind_of(table.schema.field(at).type))
+
+
+def _joined(known: Kind, found: Kind) -> Kind:
+    """Return the known kind with the fields that only the other one has, also of objects inside and in lists."""
+    if known.name or known.wire != found.wire:
+        return known
+    if known.item is not None and found.item is not None and known.wire == "array":
+        item = _joined(known.item, found.item)
+        return known if item is known.item else replace(known, item=item, target=None)
+    theirs = dict(found.fields)
+    fields = [(name, _joined(part, theirs.pop(name)) if name in theirs else part) for name, part in known.fields]
+    fields += theirs.items()
+    is_same = len(fields) == len(known.fields) and all(a[1] is b[1] for a, b in zip(fields, known.fields, strict=True))
+    return known if is_same else replace(known, fields=tuple(fields), target=None)
+
+
+_LEAVES = {pa.int64(): "int64", pa.float64(): "double", pa.bool_(): "boolean"}
+
+
+def _kind_of(kind: pa.DataType) -> Kind:
+    """The kind of values whose type Arrow's reader has chosen; texts that it takes for times are texts."""
+    if pa.types.is_struct(kind):
+        there = [part for part in kind if not pa.types.is_null(part.type)]
+        return Kind("struct", fields=tuple((part.name, _kind_of(part.type)) for part in there))
+    if pa.types.is_list(kind):
+        return Kind("array", item=_kind_of(kind.value_type))
+    return Kind(_LEAVES.get(kind, "string"))

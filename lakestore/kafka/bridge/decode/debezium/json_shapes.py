@@ -1,0 +1,315 @@
+"""JSON objects of known meaning as Arrow structs, a block at once, whatever form their values are written in.
+
+A shape is the form of a JSON value: None for null, a word for a leaf, a list of one for arrays, a dict for objects. A
+list or an object where a text is expected is the leaf "text": its JSON text, with numbers as they are written.
+Blocks are read by compiled code with the fields and forms that are expected; only a block that departs from these is
+looked at record by record, to tell the forms of each and to name the records that are no JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from lakestore.kafka.bridge.decode.debezium.connect_values import DECIMAL, DIGITS_MAX, VARIABLE_DECIMAL, Kind
+from lakestore.kafka.bridge.decode.framing import spans
+from lakestore.kafka.bridge.records import Ints
+
+Shape = None | str | list[Any] | dict[str, Any]
+_LEAVES = {bool: "bool", int: "int", float: "float", str: "string"}
+_READ = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "string": pa.string(), "text": pa.string()}
+_BY_WIRE = {"boolean": "bool", "float": "float", "double": "float", "float32": "float", "float64": "float"}
+_SAMPLES = 8
+_BLOCK_MAX = 1 << 30
+
+
+class Clash(Exception):
+    """Two shapes that no one reading takes."""
+
+
+@dataclass(slots=True)
+class Read:
+    """A block as it was read: structs with the rows that they are of, and the rows that could not be read."""
+
+    parts: list[tuple[Ints, pa.StructArray]] = field(default_factory=list)
+    faults: list[tuple[int, str, str]] = field(default_factory=list)
+    """Row, code, reason."""
+
+
+def shape_of(value: Any) -> Shape:
+    """The shape of a parsed JSON value."""
+    if isinstance(value, dict):
+        return {name: shape_of(part) for name, part in value.items()}
+    if isinstance(value, list):
+        inner: Shape = None
+        for part in value:
+            inner = merged(inner, shape_of(part))
+        return [inner]
+    return None if value is None else _LEAVES[type(value)]
+
+
+def merged(one: Shape, other: Shape) -> Shape:
+    """The shape whose reading takes values of both; raises Clash where there is none."""
+    if one is None or other is None or one == other:
+        return one if other is None else other
+    if "text" in (one, other):
+        return "text"
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one | {name: merged(one.get(name), part) for name, part in other.items()}
+    if isinstance(one, list) and isinstance(other, list):
+        return [merged(one[0], other[0])]
+    if isinstance(one, str) and isinstance(other, str) and {one, other} == {"int", "float"}:
+        return "float"
+    raise Clash
+
+
+def learned(texts: pa.BinaryArray, kind: Kind) -> Shape:
+    """The shape that the first records have in common with the kind's fields, None where these tell nothing."""
+    found: Shape = None
+    for text in texts.take(pa.array(np.linspace(0, len(texts) - 1, _SAMPLES).astype(np.int64))).to_pylist():
+        try:
+            found = merged(found, _fitted(orjson.loads(text), kind))
+        except (orjson.JSONDecodeError, Clash):
+            continue
+    return found
+
+
+def objects(texts: pa.BinaryArray, kind: Kind, shape: Shape) -> Read:
+    """Texts, none of them null, as structs of the kind's fields; other fields are left out."""
+    everything = np.arange(len(texts), dtype=np.int64)
+    if not len(texts):
+        return Read()
+    if not _has_map(kind):
+        try:
+            return Read([(everything, _block(texts, _type(kind, shape)))])
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            pass
+    return _one_by_one(texts, kind)
+
+
+def _one_by_one(texts: pa.BinaryArray, kind: Kind) -> Read:
+    """The texts grouped by their shapes, each group read at once."""
+    read, groups = Read(), _Groups(kind)
+    for row, text in enumerate(texts.to_pylist()):
+        try:
+            value = orjson.loads(text)
+            if not isinstance(value, dict):
+                read.faults.append((row, "not-an-object", "the record is no JSON object"))
+                continue
+            groups.add(row, value)
+        except orjson.JSONDecodeError as why:
+            _group(texts, np.array([row], np.int64), (kind, None), read, str(why))
+        except (Clash, RecursionError):
+            read.faults.append((row, "mixed-array", "an array of the record holds values of several types"))
+    for rows, shape in groups.found:
+        _group(texts, np.array(rows, np.int64), (kind, shape), read)
+    return read
+
+
+class _Groups:
+    """Records whose shapes one reading takes."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self.found: list[tuple[list[int], Shape]] = []
+
+    def add(self, row: int, value: Any) -> None:
+        """Adds a record to the first group that its shape goes with."""
+        shape = _fitted(value, self._kind)
+        for at, (rows, known) in enumerate(self.found):
+            try:
+                both = merged(known, shape)
+            except Clash:
+                continue
+            rows.append(row)
+            self.found[at] = (rows, both)
+            return
+        self.found.append(([row], shape))
+
+
+def _group(texts: pa.BinaryArray, rows: Ints, form: tuple[Kind, Shape], read: Read, why: str = "") -> None:
+    """Reads rows of one shape, or each half of them where that fails, down to the record whose fault it is."""
+    kind, shape = form
+    some = texts.take(pa.array(rows))
+    try:
+        if _has_map(kind) or _has_text(shape):
+            listed = [_plain(json.loads(text, parse_float=_Float), kind, shape) for text in some.to_pylist()]
+            read.parts.append((rows, pa.array(listed, _type(kind, shape))))
+        else:
+            read.parts.append((rows, _block(some, _type(kind, shape))))
+        return
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        if len(rows) == 1:
+            read.faults.append(
+                (int(rows[0]), "bad-json", f"the record is no JSON of its schema: {why or _line(error)}")
+            )
+            return
+    half = len(rows) // 2
+    _group(texts, rows[:half], form, read)
+    _group(texts, rows[half:], form, read)
+
+
+class _Float(float):
+    """A number with a point or an exponent, and its text."""
+
+    def __new__(cls, text: str) -> _Float:
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+    text: str
+
+
+def _text(value: Any) -> str:
+    """The JSON text of a value, numbers as they were written."""
+    if isinstance(value, dict):
+        return (
+            "{"
+            + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{_text(part)}" for name, part in value.items())
+            + "}"
+        )
+    if isinstance(value, list):
+        return "[" + ",".join(map(_text, value)) + "]"
+    return value.text if isinstance(value, _Float) else json.dumps(value, ensure_ascii=False)
+
+
+def _line(why: Exception) -> str:
+    return (str(why).splitlines() or [type(why).__name__])[0].removesuffix(" in row 0").removesuffix(".")
+
+
+def _block(texts: pa.BinaryArray, kind: pa.DataType) -> pa.StructArray:
+    """Texts that are one object each. `{` and `}` at the ends of each keep a broken one from running into the next."""
+    table = table_of(texts, pa.schema(kind), "ignore")
+    return table.select(pa.schema(kind).names).combine_chunks().to_struct_array().combine_chunks()
+
+
+def table_of(texts: pa.BinaryArray, schema: pa.Schema, unexpected: str) -> pa.Table:
+    """Return texts that are one object each as rows; `ArrowInvalid` if they are not, or do not fit the schema.
+
+    Fields that the schema lacks are `unexpected`: "ignore" them, or "infer" their types.
+    """
+    text = _trimmed(texts.cast(pa.string()))
+    whole = pc.binary_join(pa.ListArray.from_arrays([0, len(text)], text), "\n")[0].as_buffer()
+    if whole.size > _BLOCK_MAX:
+        raise pa.ArrowInvalid("the block is too large")
+    options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected)
+    reading = pj.ReadOptions(use_threads=False, block_size=whole.size + 1)
+    table = pj.read_json(pa.BufferReader(whole), read_options=reading, parse_options=options)
+    if table.num_rows != len(texts):
+        raise pa.ArrowInvalid("a record holds several JSON values")
+    return table
+
+
+def _trimmed(text: pa.StringArray) -> pa.StringArray:
+    for trim in (False, True):
+        text = pc.utf8_trim(text, " \t\r\n") if trim else text
+        offsets, data = spans(text)
+        full = bool((np.diff(offsets) > 1).all())
+        if full and (data[offsets[:-1]] == ord("{")).all() and (data[offsets[1:] - 1] == ord("}")).all():
+            return text
+    raise pa.ArrowInvalid("a record is no JSON object")
+
+
+def _fitted(value: Any, kind: Kind) -> Shape:
+    """The shape of the fields that the kind has; others are not looked at."""
+    if isinstance(value, dict) and kind.wire == "struct":
+        fields = kind.fields
+        return {name: _fitted(value[name], part) for name, part in fields if name in value}
+    if isinstance(value, list) and kind.wire == "array" and kind.item:
+        inner: Shape = None
+        for part in value:
+            inner = _together(inner, _fitted(part, kind.item), kind.item)
+        return [inner]
+    if kind.wire == "map":
+        return None
+    if isinstance(value, dict | list) and _is_text(kind):
+        return "text"
+    return shape_of(value)
+
+
+def _together(one: Shape, other: Shape, kind: Kind) -> Shape:
+    """The shape of two elements of an array; of texts, whatever they are."""
+    try:
+        return merged(one, other)
+    except Clash:
+        if _is_text(kind):
+            return "text"
+        raise
+
+
+def _is_text(kind: Kind) -> bool:
+    """Whether values are texts whose meaning is no other type's."""
+    return kind.wire == "string" and pa.types.is_string(kind.type) and not kind.name
+
+
+def _type(kind: Kind, shape: Shape) -> pa.DataType:
+    """The Arrow type to read values of this kind and shape as."""
+    if shape is None or (isinstance(shape, dict) and kind.wire == "struct"):
+        return _expected(kind, shape or {})
+    if isinstance(shape, list):
+        if kind.wire != "array" or kind.item is None:
+            return pa.list_(_type(Kind("string"), shape[0]))
+        return pa.list_(_type(kind.item, shape[0]))
+    if isinstance(shape, dict):
+        return pa.struct([(name, _type(Kind("string"), part)) for name, part in shape.items()])
+    if shape in ("int", "float"):
+        return _number(kind, shape)
+    return _READ[shape]
+
+
+def _number(kind: Kind, shape: str) -> pa.DataType:
+    if kind.name == DECIMAL or (kind.target is not None and pa.types.is_decimal(kind.target)):
+        return pa.decimal128(DIGITS_MAX, max(kind.scale, 0))
+    return pa.float64() if kind.wire in _BY_WIRE and kind.wire != "boolean" else _READ[shape]
+
+
+def _expected(kind: Kind, shape: Mapping[str, Any]) -> pa.DataType:
+    if kind.wire == "struct":
+        return pa.struct([pa.field(name, _type(part, shape.get(name))) for name, part in kind.fields])
+    if kind.wire == "array" and kind.item:
+        return pa.list_(_type(kind.item, None))
+    if kind.wire == "map" and kind.item:
+        return pa.map_(pa.string(), _type(kind.item, None))
+    if kind.name in (DECIMAL, VARIABLE_DECIMAL):
+        return pa.string()
+    return _READ[_BY_WIRE.get(kind.wire, "int" if kind.wire.startswith("int") else "string")]
+
+
+def _has_map(kind: Kind) -> bool:
+    inner = [part for _, part in kind.fields] + ([kind.item] if kind.item else [])
+    return kind.wire == "map" or any(map(_has_map, inner))
+
+
+def _has_text(shape: Shape) -> bool:
+    parts = shape.values() if isinstance(shape, dict) else shape if isinstance(shape, list) else ()
+    return shape == "text" or any(map(_has_text, parts))
+
+
+def _plain(value: Any, kind: Kind, shape: Shape) -> Any:
+    """The value as Arrow's builder takes it: maps as pairs."""
+    if value is None:
+        return None
+    if shape == "text":
+        return value if isinstance(value, str) else _text(value)
+    if isinstance(value, _Float) and pa.types.is_decimal(kind.type):
+        return Decimal(value.text)
+    if kind.wire == "map" and kind.item:
+        pairs = value.items() if isinstance(value, dict) else value
+        item = kind.item
+        return [(str(name), _plain(part, item, None)) for name, part in pairs]
+    if kind.wire == "struct" and isinstance(value, dict):
+        said = shape if isinstance(shape, dict) else {}
+        return {name: _plain(value.get(name), part, said.get(name)) for name, part in kind.fields}
+    if kind.wire == "array" and isinstance(value, list) and kind.item:
+        item = kind.item
+        return [_plain(part, item, shape[0] if isinstance(shape, list) else None) for part in value]
+    return value

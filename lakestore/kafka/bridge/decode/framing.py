@@ -1,0 +1,434 @@
+"""Framing of keys and values: the schema that a record names, and the bytes behind.
+
+Confluent's framing is a zero byte and a schema's number, or a one byte and its GUID; for Protobuf the place of the
+message in its file follows. Newer clients send the same in a header and leave the bytes alone. Avro has a framing of
+its own, with a fingerprint. A block is looked at whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.kafka.bridge.outcome import Reject, Stage
+from lakestore.kafka.bridge.records import Headers, Ints, Records
+from lakestore.kafka.bridge.spec import Wire
+
+Bytes = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int32]
+
+
+def spans(values: pa.BinaryArray | pa.StringArray) -> tuple[Places, Bytes]:
+    """The place where each value begins, and behind them that where the last one ends; and the bytes.
+
+    Under a null there may be bytes that are nobody's.
+    """
+    if not len(values):
+        return np.zeros(1, np.int32), np.zeros(0, np.uint8)
+    places = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
+    return places, np.frombuffer(values.buffers()[2] or b"", np.uint8)
+
+
+Bools = npt.NDArray[np.bool_]
+Longs = npt.NDArray[np.uint64]
+_PAD = 40
+"""Bytes behind the last record, more than one read looks at, so that a read past the end sees zeros and no fault."""
+VARINT_BYTES_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a record cannot be read."""
+
+    code: str
+    sentence: str
+    path: str
+
+
+class Cursors:
+    """Places in a block of payloads, one for each."""
+
+    def __init__(self, data: Bytes, at: Ints, end: Ints) -> None:
+        self.data = data
+        """All payloads, one behind the other, and zeros."""
+        self._buffer = pa.py_buffer(data)
+        self.at = at
+        """The next byte of each record."""
+        self.end = end
+        self.bad: Bools = np.zeros(len(at), np.bool_)
+        self.faults: dict[int, Fault] = {}
+
+    @staticmethod
+    def of(payloads: pa.BinaryArray) -> Cursors:
+        """At the beginning of each payload."""
+        offsets, data = spans(payloads)
+        places = offsets.astype(np.int64) - offsets[0]
+        return Cursors(_padded(data[offsets[0] : offsets[-1]]), places[:-1].copy(), places[1:].copy())
+
+    def within(self, starts: Ints, ends: Ints) -> Cursors:
+        """Places inside the same bytes, as of messages in others."""
+        return Cursors(self.data, starts.copy(), ends.copy())
+
+    def over(self, data: Bytes) -> Cursors:
+        """The same records and their marks, for places in other bytes."""
+        other = Cursors(_padded(data), self.at, self.end)
+        other.bad, other.faults = self.bad, self.faults
+        return other
+
+    def fail_from(self, inner: Cursors, rows: Ints) -> None:
+        """Marks the records whose inner places are marked; `rows` are the records of these."""
+        for place, fault in inner.faults.items():
+            self.fail(rows[place : place + 1], fault.code, fault.sentence, fault.path)
+
+    def fail(self, rows: Ints, code: str, sentence: str, path: str) -> None:
+        """Marks records, unless they are marked: the first fault is the one to tell."""
+        fault = Fault(code, sentence, path)
+        for row in rows.tolist():
+            self.faults.setdefault(row, fault)
+        self.bad[rows] = True
+        self.end[rows] = self.at[rows]
+
+    def fail_where(self, rows: Ints, wrong: Bools, code: str, sentence: str, path: str) -> None:
+        """Marks those of the records."""
+        if wrong.any():
+            self.fail(rows[wrong], code, sentence, path)
+
+    def varints(self, rows: Ints, path: str) -> Longs:
+        """A number of up to 64 bits from each record, seven bits a byte, lowest first."""
+        places = self.at[rows]
+        first = self.data[places]
+        value: Longs = (first & 0x7F).astype(np.uint64)
+        after = places + 1
+        long = np.flatnonzero(first >= 0x80)
+        for count in range(1, VARINT_BYTES_MAX):
+            if not len(long):
+                break
+            byte = self.data[places[long] + count]
+            value[long] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * count)
+            after[long] += 1
+            long = long[byte >= 0x80]
+        short = after > self.end[rows]
+        if len(long):
+            endless = np.zeros(len(rows), np.bool_)
+            endless[long] = True
+            self.fail_where(rows, endless & ~short, "bad-number", "a number has more than 10 bytes", path)
+            short |= endless
+        if short.any():
+            self.fail(rows[short], "short-payload", "the record ends inside a field", path)
+            value[short] = 0
+            after[short] = places[short]
+        self.at[rows] = after
+        return value
+
+    def take(self, rows: Ints, lengths: Ints | int, path: str) -> tuple[Ints, Ints]:
+        """The first and the last place (excluded) of so many bytes of each record, and moves past them."""
+        starts = self.at[rows]
+        left = self.end[rows] - starts
+        wrong = (lengths > left) | (np.less(lengths, 0))
+        ends = starts + lengths
+        if wrong.any():
+            self.fail(rows[wrong], "short-payload", "the record ends inside a field", path)
+            ends[wrong] = starts[wrong]
+        self.at[rows] = ends
+        return starts, ends
+
+    def matrix(self, starts: Ints, width: int) -> Bytes:
+        """So many bytes from each place, as rows of a matrix; of marked records anything."""
+        if width <= _PAD:
+            return np.lib.stride_tricks.sliding_window_view(self.data, width)[starts]
+        found: Bytes = self.data[np.minimum(starts[:, None] + np.arange(width), len(self.data) - 1)]
+        return found
+
+    def binaries(self, starts: Ints, ends: Ints) -> pa.BinaryArray:
+        """The bytes between places; places ascend, as those of records in order do."""
+        if not len(starts):
+            return pa.array([], pa.binary())
+        between = np.empty(2 * len(starts), np.int32)
+        between[0::2], between[1::2] = starts, ends
+        pieces = pa.Array.from_buffers(pa.binary(), len(between) - 1, [None, pa.py_buffer(between), self._buffer])
+        return pieces.take(pa.array(np.arange(0, len(between), 2)))
+
+    def strings(self, rows: Ints, starts: Ints, ends: Ints, path: str) -> pa.StringArray:
+        """Texts between places, as UTF-8; a record with other bytes is marked."""
+        found = self.binaries(starts, ends)
+        try:
+            return found.cast(pa.string())
+        except pa.ArrowInvalid:
+            wrong = ~utf8(found)
+            self.fail(rows[wrong], "bad-utf8", "a text is not UTF-8", path)
+            mended = ends.copy()
+            mended[wrong] = starts[wrong]
+            return self.binaries(starts, mended).cast(pa.string())
+
+
+def _padded(data: Bytes) -> Bytes:
+    padded = np.zeros(len(data) + _PAD, np.uint8)
+    padded[: len(data)] = data
+    return padded
+
+
+def utf8(values: pa.BinaryArray) -> Bools:
+    """Which values are UTF-8, by halving."""
+    fine = np.ones(len(values), np.bool_)
+    spans = [(0, len(values))]
+    while spans:
+        low, high = spans.pop()
+        try:
+            values[low:high].cast(pa.string())
+        except pa.ArrowInvalid:
+            if high - low == 1:
+                fine[low] = False
+            else:
+                middle = (low + high) // 2
+                spans += [(low, middle), (middle, high)]
+    return fine
+
+
+def signed(values: Longs) -> Ints:
+    """Zigzag numbers as they were meant."""
+    return (values >> np.uint64(1)).astype(np.int64) ^ -(values & np.uint64(1)).astype(np.int64)
+
+
+def spread(values: pa.Array, there: Bools) -> pa.Array:
+    """The values at their places among nulls."""
+    if len(values) == len(there):
+        return values
+    index = np.cumsum(there) - 1
+    return values.take(pa.array(index, mask=~there))
+
+
+Part = Literal["value", "key"]
+HEADERS: dict[Part, str] = {"value": "__value_schema_id", "key": "__key_schema_id"}
+MESSAGE_DEPTH_MAX = 100
+_ID_BYTES, _GUID_BYTES, _SINGLE_BYTES = 5, 17, 10
+_NUMBER = np.dtype(">u4")
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaName:
+    """The schema that a record names."""
+
+    id: int | str
+    """The registry's number, its GUID, or `crc64:` and the fingerprint of Avro's own framing in hex."""
+    message: tuple[int, ...] = ()
+    """Place of a Protobuf message in its file, outermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """A block's payloads without their framing."""
+
+    record: Ints
+    """The records that have a payload, ascending."""
+    payloads: pa.BinaryArray
+    """Their bytes behind the framing."""
+    schema: Ints
+    """Their places in `schemas`, -1 where a record names none."""
+    schemas: Sequence[SchemaName]
+    nulls: Ints
+    """Records whose part is null."""
+    rejects: Sequence[Reject] = ()
+
+    def groups(self) -> list[tuple[SchemaName | None, Ints]]:
+        """Each named schema, None for no name, with the rows of `record` that are of it."""
+        found = np.unique(self.schema).tolist()
+        return [(None if at == _NONE else self.schemas[at], np.flatnonzero(self.schema == at)) for at in found]
+
+    def payloads_of(self, rows: Ints) -> pa.BinaryArray:
+        """The payloads of some rows of `record`, which ascend."""
+        return self.payloads if len(rows) == len(self.record) else self.payloads.take(pa.array(rows))
+
+
+def framed(
+    records: Records, wire: Wire, part: Part = "value", *, format: str = "json", registry: bool = False
+) -> Framed:
+    """The payloads of a block, by the framing that is told or, with `auto`, seen.
+
+    By `auto`, a zero or one byte in front of JSON is framing; Avro and Protobuf are framed where a registry is given;
+    a fingerprint in front of Avro is taken for one; raw bytes and texts are left as they are.
+    """
+    given = records.values if part == "value" else records.keys
+    there = _there(given)
+    record, nulls = np.flatnonzero(there), np.flatnonzero(~there)
+    payloads = given if len(record) == len(given) else given.drop_null()
+    if wire == "plain" or (wire == "auto" and format in ("raw", "string", "arrow")):
+        none = np.full(len(record), _NONE, np.int64)
+        return Framed(record, payloads, none, (), nulls)
+    binary = format.endswith("avro") or format == "protobuf"
+    if wire == "auto" and not binary and not _told(records.headers, record, HEADERS[part]) and _bare(payloads):
+        return Framed(record, payloads, np.full(len(record), _NONE, np.int64), (), nulls)
+    return _Framing(records, part, record, payloads).read(
+        strict=wire == "confluent" or (binary and registry),
+        json=wire == "auto" and not binary,
+        single=wire == "auto" and format.endswith("avro"),
+        messages=format == "protobuf",
+        nulls=nulls,
+    )
+
+
+def _there(values: pa.BinaryArray) -> Bools:
+    if not values.null_count:
+        return np.ones(len(values), np.bool_)
+    return np.asarray(values.is_valid())
+
+
+def _bare(payloads: pa.BinaryArray) -> bool:
+    """Whether none begins with a byte of framing, so that none needs a copy."""
+    offsets, data = spans(payloads)
+    return bool((data[offsets[:-1][np.diff(offsets) > 0]] > 1).all())
+
+
+class _Framing:
+    """One block on its way."""
+
+    def __init__(self, records: Records, part: Part, record: Ints, payloads: pa.BinaryArray) -> None:
+        self._record = record
+        self._cursors = Cursors.of(payloads)
+        self._schema = np.full(len(record), _NONE, np.int64)
+        self._schemas: list[SchemaName] = []
+        self._places: dict[SchemaName, int] = {}
+        self._told = _told(records.headers, record, HEADERS[part])
+
+    def read(self, *, strict: bool, json: bool, single: bool, messages: bool, nulls: Ints) -> Framed:
+        """The framing of every record."""
+        cursors, rows = self._cursors, np.arange(len(self._record))
+        told = rows[np.fromiter((row in self._told for row in rows.tolist()), np.bool_)] if self._told else rows[:0]
+        self._by_header(messages=messages)
+        left = np.setdiff1d(rows, told, assume_unique=True) if len(told) else rows
+        magic = cursors.data[cursors.at[left]]
+        empty = cursors.end[left] == cursors.at[left]
+        fingerprint = np.zeros(len(left), np.bool_)
+        if single:
+            fingerprint = (magic == 0xC3) & (cursors.data[cursors.at[left] + 1] == 1) & ~empty
+            fingerprint &= cursors.end[left] - cursors.at[left] >= _SINGLE_BYTES
+            self._by_fingerprint(left[fingerprint])
+        number, guid = (magic == 0) & ~empty & ~fingerprint, (magic == 1) & ~empty
+        if strict:
+            wrong = ~number & ~guid & ~fingerprint
+            cursors.fail_where(left, wrong & empty, "short-payload", "the payload is empty: it has no framing", "")
+            text = "the payload begins with no zero byte, so it has no schema's number: set wire: plain if so meant"
+            cursors.fail_where(left, wrong & ~empty, "bad-magic", text, "")
+        if strict or json:
+            self._by_number(left[number], messages=messages)
+            self._by_guid(left[guid], messages=messages)
+        return self._framed(nulls)
+
+    def _framed(self, nulls: Ints) -> Framed:
+        cursors = self._cursors
+        rows = np.flatnonzero(~cursors.bad)
+        rejects = [
+            Reject(int(self._record[row]), Stage.WIRE, fault.code, fault.sentence, fault.path)
+            for row, fault in sorted(cursors.faults.items())
+        ]
+        payloads = cursors.binaries(cursors.at[rows], cursors.end[rows])
+        return Framed(self._record[rows], payloads, self._schema[rows], self._schemas, nulls, rejects)
+
+    def _behind(self, rows: Ints, size: int) -> tuple[Ints, Ints]:
+        """Records among the given that have so many bytes of framing, past which they are moved, and where it began."""
+        starts, _ = self._cursors.take(rows, size, "")
+        whole = ~self._cursors.bad[rows]
+        return rows[whole], starts[whole]
+
+    def _by_number(self, rows: Ints, *, messages: bool) -> None:
+        if not len(rows):
+            return
+        rows, starts = self._behind(rows, _ID_BYTES)
+        numbers = self._cursors.matrix(starts + 1, 4).view(_NUMBER)[:, 0].astype(np.int64)
+        found, which = np.unique(numbers, return_inverse=True)
+        self._name(rows, [int(number) for number in found.tolist()], which, messages=messages)
+
+    def _by_guid(self, rows: Ints, *, messages: bool) -> None:
+        if not len(rows):
+            return
+        rows, starts = self._behind(rows, _GUID_BYTES)
+        found, which = np.unique(self._cursors.matrix(starts + 1, 16).view("V16")[:, 0], return_inverse=True)
+        self._name(rows, [str(UUID(bytes=guid.tobytes())) for guid in found], which, messages=messages)
+
+    def _by_fingerprint(self, rows: Ints) -> None:
+        if not len(rows):
+            return
+        rows, starts = self._behind(rows, _SINGLE_BYTES)
+        found, which = np.unique(self._cursors.matrix(starts + 2, 8).view("V8")[:, 0], return_inverse=True)
+        self._name(rows, [f"crc64:{print_.tobytes().hex()}" for print_ in found], which, messages=False)
+
+    def _by_header(self, *, messages: bool) -> None:
+        for row, header in self._told.items():
+            name = _in_header(header, messages=messages)
+            if isinstance(name, Fault):
+                self._cursors.fail(np.array([row]), name.code, name.sentence, name.path)
+            else:
+                self._schema[row] = self._place(name)
+
+    def _place(self, name: SchemaName) -> int:
+        if name not in self._places:
+            self._places[name] = len(self._schemas)
+            self._schemas.append(name)
+        return self._places[name]
+
+    def _name(self, rows: Ints, ids: Sequence[int | str], which: Ints, *, messages: bool) -> None:
+        """Gives records their schema; `which` is the place in `ids` of each."""
+        if not messages:
+            self._schema[rows] = np.array([self._place(SchemaName(each)) for each in ids])[which]
+            return
+        paths = message_paths(self._cursors, rows)
+        for at, each in enumerate(ids):
+            for path in set(paths):
+                mine = rows[(which == at) & np.fromiter((said == path for said in paths), np.bool_, len(paths))]
+                if len(mine):
+                    self._schema[mine] = self._place(SchemaName(each, path))
+
+
+def message_paths(cursors: Cursors, rows: Ints) -> list[tuple[int, ...]]:
+    """The place of the message in its file that stands in front of each payload; most are the first message."""
+    counts = signed(cursors.varints(rows, ""))
+    deep = (counts < 0) | (counts > MESSAGE_DEPTH_MAX)
+    text = f"the message's place in its file has no sensible depth: it is 0 to {MESSAGE_DEPTH_MAX}"
+    cursors.fail_where(rows, deep, "bad-message-index", text, "")
+    paths: list[tuple[int, ...]] = [(0,)] * len(rows)
+    left = np.where(deep, 0, counts)
+    several = np.flatnonzero(left > 0)
+    for at in several.tolist():
+        paths[at] = ()
+    while len(several):
+        steps = signed(cursors.varints(rows[several], ""))
+        for at, step in zip(several.tolist(), steps.tolist(), strict=True):
+            paths[at] += (step,)
+        left[several] -= 1
+        several = several[left[several] > 0]
+    return paths
+
+
+def _told(headers: Sequence[Headers | None] | None, record: Ints, name: str) -> dict[int, bytes]:
+    """Rows whose record has the header, with its newest value."""
+    if headers is None:
+        return {}
+    found = {}
+    for row, at in enumerate(record.tolist()):
+        for header, value in headers[at] or ():
+            if header == name and value is not None:
+                found[row] = value
+    return found
+
+
+def _in_header(header: bytes, *, messages: bool) -> SchemaName | Fault:
+    """The schema that a header names; it may have the message's place behind."""
+    guid = header[:1] == b"\x01"
+    size = _GUID_BYTES if guid else _ID_BYTES
+    if header[:1] not in (b"\x00", b"\x01") or len(header) < size:
+        text = "the header with the schema's id has neither 0 and four bytes nor 1 and sixteen"
+        return Fault("bad-header", text, "headers")
+    name: int | str = str(UUID(bytes=header[1:size])) if guid else int.from_bytes(header[1:size], "big")
+    if not messages:
+        return SchemaName(name)
+    if len(header) == size:
+        return SchemaName(name, (0,))
+    cursors = Cursors.of(pa.array([header[size:]], pa.binary()))
+    path = message_paths(cursors, np.array([0]))[0]
+    return cursors.faults[0] if cursors.bad[0] else SchemaName(name, path)

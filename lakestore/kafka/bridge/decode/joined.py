@@ -1,0 +1,62 @@
+"""Rows of several schemas as one block's: in the order of their records, each record in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from lakestore.kafka.bridge.decode.framing import Bools, Fault
+from lakestore.kafka.bridge.outcome import Decoded, Reject, Stage
+from lakestore.kafka.bridge.records import Ints
+
+VALUE = "value"
+"""The field of values that are no records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one schema, with the record of each."""
+
+    values: pa.Array
+    record: Ints
+
+
+def kept(values: pa.Array, rows: Bools) -> pa.Array:
+    """The values of some rows."""
+    return values if rows.all() else values.filter(pa.array(rows))
+
+
+def as_struct(values: pa.Array) -> pa.StructArray:
+    """Values that are no records as records of one field."""
+    if pa.types.is_struct(values.type):
+        return values
+    return pa.StructArray.from_arrays([values], fields=[pa.field(VALUE, values.type)])
+
+
+def faults(found: Mapping[int, Fault], record: Ints) -> list[Reject]:
+    """Faults of a piece's rows as rejects of their records."""
+    return [
+        Reject(int(record[row]), Stage.DECODE, fault.code, fault.sentence, fault.path)
+        for row, fault in sorted(found.items())
+    ]
+
+
+def joined(
+    pieces: Sequence[Piece], rejects: Sequence[Reject], passed: Mapping[str, Ints], empty: pa.DataType
+) -> Decoded:
+    """The block; `empty` is the type of no rows."""
+    told = {reason: records for reason, records in passed.items() if len(records)}
+    ordered = tuple(sorted(rejects, key=lambda reject: reject.record))
+    whole = [piece for piece in pieces if len(piece.record)]
+    if not whole:
+        none = as_struct(pa.nulls(0, empty))
+        return Decoded(none, np.zeros(0, np.int64), rejects=ordered, passed=told)
+    values = pa.concat_arrays([piece.values for piece in whole]) if len(whole) > 1 else whole[0].values
+    record = np.concatenate([piece.record for piece in whole])
+    if (np.diff(record) < 0).any():
+        order = np.argsort(record, kind="stable")
+        values, record = values.take(pa.array(order)), record[order]
+    return Decoded(values, record, rejects=ordered, passed=told)

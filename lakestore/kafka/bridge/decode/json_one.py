@@ -1,0 +1,349 @@
+"""JSON records one by one: the precise reading, with a reason for each record that cannot be taken.
+
+Numbers stay as they are written until a field's type is known, so nothing is rounded on the way.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from lakestore.kafka.bridge.decode import casts
+from lakestore.model.decimals import fitted
+
+DEPTH_MAX = 500
+"""Objects and lists inside one another; deeper records are refused."""
+SHOWN_CHARS = 60
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_WORD = re.compile(rb'"(?:[^"\\]|\\.)*"|\bInf(?:inity)?\b', re.DOTALL)
+_INTEGER, _NUMBER = re.compile(casts.INTEGER), re.compile(casts.NUMBER)
+_ODD_FLOATS = ("NaN", "Infinity", "-Infinity")
+_BOM = b"\xef\xbb\xbf"
+_PLAIN_DIGITS = 18
+"""Characters of a number that fits into an int64 and a float64 whatever it is."""
+_DIGITS_MAX = 80
+"""Digits before the point of any number that a type holds, generously."""
+
+
+class Refused(Exception):
+    """A record that cannot be taken."""
+
+    def __init__(self, code: str, why: str, path: str = "") -> None:
+        super().__init__(why)
+        self.code, self.why, self.path = code, why, path
+
+
+class Number(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+class Constant(str):
+    """NaN, Infinity or -Infinity, which JSON does not have."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True)
+class Twice:
+    """An object that has a name twice."""
+
+    held: dict[str, Any]
+    names: frozenset[str]
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Twice:
+    held = dict(pairs)
+    if len(held) == len(pairs):
+        return held
+    counts = Counter(name for name, _ in pairs)
+    return Twice(held, frozenset(name for name, count in counts.items() if count > 1))
+
+
+_READER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=Number, parse_int=Number, parse_constant=Constant, strict=True
+)
+
+
+def depth(raw: bytes) -> int:
+    """The deepest nesting of brackets outside texts; 0 for records with few brackets."""
+    if raw.count(b"{") + raw.count(b"[") <= DEPTH_MAX:
+        return 0
+    now = deepest = 0
+    for token in _TOKEN.finditer(raw):
+        mark = raw[token.start()]
+        if mark in b"[{":
+            now += 1
+            deepest = max(deepest, now)
+        elif mark in b"]}":
+            now -= 1
+    return deepest
+
+
+def parsed(raw: bytes) -> dict[str, Any] | Twice:
+    """The object that a record is, or `Refused`."""
+    raw = raw.removeprefix(_BOM)
+    if not raw.strip(b" \t\r\n"):
+        raise Refused("empty", "the record is empty, and not a JSON object")
+    if depth(raw) > DEPTH_MAX:
+        raise Refused("too-deep", f"the record nests deeper than {DEPTH_MAX}")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise Refused("bad-utf8", f"byte {error.start} of the record is not UTF-8") from error
+    try:
+        found = _read(text)
+    except json.JSONDecodeError as error:
+        what = error.msg.removesuffix(" at")  # some of the library's sentences end so
+        raise Refused("bad-json", f"the record is not JSON: {what} at character {error.pos + 1}") from error
+    except RecursionError as error:
+        raise Refused("too-deep", "the record nests too deep") from error
+    if not isinstance(found, dict | Twice):
+        raise Refused("not-an-object", f"the record is {shown(found)}, and not a JSON object")
+    return found
+
+
+def _read(text: str) -> Any:
+    """The value of a JSON text. Arrow's reader takes Inf for Infinity, so it is taken here too, and refused later."""
+    try:
+        return _READER.decode(text)
+    except json.JSONDecodeError:
+        if "Inf" not in text:
+            raise
+        raw = _WORD.sub(lambda word: b"Infinity" if word[0][:1] == b"I" else word[0], text.encode())
+        return _READER.decode(raw.decode())
+
+
+def shown(value: Any) -> str:
+    """A value for people, shortened."""
+    text = _text(value, "") if not isinstance(value, str) or isinstance(value, Number | Constant) else json.dumps(value)
+    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
+
+
+def converted(value: Any, kind: pa.DataType, path: str) -> Any:
+    """The Python value of a wanted type, or `Refused`; times stay texts, as JSON has them."""
+    if value is None:
+        return None
+    if isinstance(value, Constant) and not pa.types.is_floating(kind):
+        raise Refused("not-finite", f"{path} is {value}, which is not JSON and no {kind}", path)
+    for is_one, read in _READERS:
+        if is_one(kind):
+            return read(value, kind, path)
+    raise Refused("bad-type", f"{path}: {kind} is not read from JSON", path)
+
+
+def _struct(value: Any, kind: pa.DataType, path: str) -> dict[str, Any]:
+    held = value
+    if isinstance(value, Twice):
+        held = value.held
+        for name in sorted(value.names):
+            if kind.get_field_index(name) >= 0:
+                raise Refused("duplicate-key", f"{path} has the field {name!r} twice", f"{path}.{name}")
+    if not isinstance(held, dict):
+        raise _misfit(value, "an object", path, "not-an-object")
+    return {field.name: converted(held.get(field.name), field.type, f"{path}.{field.name}") for field in kind}
+
+
+def _list(value: Any, kind: pa.DataType, path: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise _misfit(value, "a list", path, "not-a-list")
+    return [converted(part, kind.value_type, f"{path}[{at}]") for at, part in enumerate(value)]
+
+
+def _map(value: Any, kind: pa.DataType, path: str) -> list[tuple[Any, Any]]:
+    if isinstance(value, Twice):
+        raise Refused("duplicate-key", f"{path} has the key {min(value.names)!r} twice", path)
+    if not isinstance(value, dict):
+        raise _misfit(value, "an object", path, "not-an-object")
+    return [
+        (converted(name, kind.key_type, path), converted(part, kind.item_type, f"{path}.{name}"))
+        for name, part in value.items()
+    ]
+
+
+def _boolean(value: Any, kind: pa.DataType, path: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false") and not isinstance(value, Number):
+        return bool(value == "true")
+    raise _misfit(value, "true or false", path, "not-a-boolean")
+
+
+def _integer(value: Any, kind: pa.DataType, path: str) -> int:
+    if isinstance(value, Number):
+        exact = Decimal(value)
+        if exact and exact.adjusted() > _DIGITS_MAX:
+            raise Refused("out-of-range", f"{path} is {shown(value)}, beyond {kind}", path)
+        if exact.adjusted() < -_DIGITS_MAX * 100 or exact != exact.to_integral_value():
+            raise _misfit(value, f"an {kind}", path, "not-an-integer")
+        found = int(exact)
+    elif isinstance(value, str) and _INTEGER.fullmatch(value):
+        found = int(value)
+    else:
+        raise _misfit(value, f"an {kind}", path, "not-a-number")
+    low, high = _range(kind)
+    if not low <= found <= high:
+        raise Refused("out-of-range", f"{path} is {shown(value)}, beyond {kind}", path)
+    return found
+
+
+def _range(kind: pa.DataType) -> tuple[int, int]:
+    if pa.types.is_signed_integer(kind):
+        return -(1 << (kind.bit_width - 1)), (1 << (kind.bit_width - 1)) - 1
+    return 0, (1 << kind.bit_width) - 1
+
+
+def _float(value: Any, kind: pa.DataType, path: str) -> float:
+    if isinstance(value, Constant):
+        raise Refused("not-finite", f"{path} is {value}, which JSON does not have: send null, or the text", path)
+    if not isinstance(value, str) or (
+        not isinstance(value, Number) and value not in _ODD_FLOATS and not _NUMBER.fullmatch(value)
+    ):
+        raise _misfit(value, "a number", path, "not-a-number")
+    found = float(value)
+    if math.isinf(found) and value not in _ODD_FLOATS:
+        raise Refused("out-of-range", f"{path} is {shown(value)}, beyond {kind}", path)
+    return found
+
+
+def _decimal(value: Any, kind: pa.DataType, path: str) -> Decimal:
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
+        raise _misfit(value, "a decimal number", path, "not-a-number")
+    try:
+        return fitted(Decimal(value), kind)
+    except ValueError as error:
+        raise Refused("out-of-range", f"{path} is {shown(value)}, which {kind} does not hold exactly", path) from error
+
+
+def _text_of(value: Any, kind: pa.DataType, path: str) -> str:
+    text = value if isinstance(value, str) and not isinstance(value, Number) else _text(value, path)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Refused("bad-utf8", f"{path} holds half of a character (a surrogate)", path) from error
+    return str(text)
+
+
+def _text(value: Any, path: str) -> str:
+    """The JSON text of a value, numbers as they were written."""
+    if isinstance(value, Number | Constant):
+        return str(value) if value != "-0" else "0"
+    if isinstance(value, Twice):
+        if path:
+            raise Refused("duplicate-key", f"{path} has the field {min(value.names)!r} twice", path)
+        value = value.held
+    if isinstance(value, dict):
+        inner = (f"{json.dumps(name, ensure_ascii=False)}:{_text(part, path)}" for name, part in value.items())
+        return f"{{{','.join(inner)}}}"
+    if isinstance(value, list):
+        return f"[{','.join(_text(part, path) for part in value)}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _bytes(value: Any, kind: pa.DataType, path: str) -> bytes:
+    if not isinstance(value, str) or isinstance(value, Number):
+        raise _misfit(value, "bytes as base64", path, "not-base64")
+    try:
+        found = base64.b64decode(value, validate=True)
+    except ValueError as error:
+        raise _misfit(value, "bytes as base64", path, "not-base64") from error
+    if pa.types.is_fixed_size_binary(kind) and len(found) != kind.byte_width:
+        raise Refused("out-of-range", f"{path} has {len(found)} bytes, not {kind.byte_width}", path)
+    return found
+
+
+def _time(value: Any, kind: pa.DataType, path: str) -> str:
+    if not isinstance(value, str):
+        raise _misfit(value, "a time", path, "not-a-time")
+    return _text_of(str(value), kind, path)
+
+
+def _misfit(value: Any, wanted: str, path: str, code: str) -> Refused:
+    return Refused(code, f"{path} is {shown(value)}, and not {wanted}", path)
+
+
+class Reader:
+    """The reading of one type at one path: what is common without a detour, and the rest as `converted` does."""
+
+    def __init__(self, kind: pa.DataType, path: str) -> None:
+        self._kind, self._path = kind, path
+        self.fields: dict[str, Reader] = {}
+        """The readers of the fields of a struct, or of a list's structs."""
+        if pa.types.is_struct(kind):
+            self.fields = {part.name: Reader(part.type, f"{path}.{part.name}") for part in kind}
+        self._element = Reader(kind.value_type, path) if pa.types.is_list(kind) else None
+        if self._element is not None:
+            self.fields = self._element.fields
+        self.read = self._chosen()
+
+    def _chosen(self) -> Callable[[Any], Any]:
+        t, kind = pa.types, self._kind
+        if t.is_struct(kind):
+            return self._struct
+        if t.is_list(kind):
+            return self._list
+        if t.is_int64(kind):
+            return self._integer
+        if t.is_string(kind):
+            return self._string
+        return self._float if t.is_floating(kind) else self._other
+
+    def _struct(self, value: Any) -> dict[str, Any]:
+        if type(value) is not dict:
+            converted(None if value is None else value, self._kind, self._path)
+            value = value.held if type(value) is Twice else {}
+        get = value.get
+        return {
+            name: None if (part := get(name)) is None else reader.read(part) for name, reader in self.fields.items()
+        }
+
+    def _list(self, value: Any) -> Any:
+        if type(value) is not list or self._element is None:
+            return converted(value, self._kind, self._path)
+        read = self._element.read
+        try:
+            return [None if part is None else read(part) for part in value]
+        except Refused:
+            return converted(value, self._kind, self._path)  # says at which place
+
+    def _integer(self, value: Any) -> Any:
+        if type(value) is Number and len(value) <= _PLAIN_DIGITS and value.isdigit():
+            return int(value)
+        return converted(value, self._kind, self._path)
+
+    def _string(self, value: Any) -> Any:
+        return value if type(value) is str and value.isascii() else converted(value, self._kind, self._path)
+
+    def _float(self, value: Any) -> Any:
+        if type(value) is Number and len(value) <= _PLAIN_DIGITS and "e" not in value and "E" not in value:
+            return float(value)
+        return converted(value, self._kind, self._path)
+
+    def _other(self, value: Any) -> Any:
+        return converted(value, self._kind, self._path)
+
+
+_Read = Callable[[Any, pa.DataType, str], Any]
+_READERS: tuple[tuple[Callable[[pa.DataType], bool], _Read], ...] = (
+    (pa.types.is_string, _text_of),
+    (pa.types.is_integer, _integer),
+    (pa.types.is_floating, _float),
+    (pa.types.is_boolean, _boolean),
+    (pa.types.is_struct, _struct),
+    (pa.types.is_decimal, _decimal),
+    (pa.types.is_temporal, _time),
+    (pa.types.is_list, _list),
+    (pa.types.is_map, _map),
+    (pa.types.is_binary, _bytes),
+    (pa.types.is_fixed_size_binary, _bytes),
+)

@@ -1,0 +1,260 @@
+"""A schema registry that speaks Confluent's protocol: schemas by number, GUID or subject, with all that they refer to.
+
+A number's schema never changes, so it is asked for once. A registry that does not answer, or answers nonsense, is
+`Unavailable`: the caller waits, and judges no record by it. `NotFound` is only said where the registry itself said so,
+and is asked again soon, because a new schema may reach one of several registries late.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import httpx2
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
+from confluent_kafka.schema_registry.error import OAuthTokenError
+
+from lakestore.errors import Denied, Invalid, NotFound, Unavailable
+from lakestore.kafka.bridge.decode.framing import Fault, Part, SchemaName
+from lakestore.kafka.bridge.spec import RegistrySpec, SchemaSpec
+
+
+class Schemas:
+    """Finds schemas of one format for keys or values. An absent registry raises `Unavailable`, and is no fault."""
+
+    def __init__(self, kind: str, part: Part, declared: SchemaSpec, registry: Registry | None) -> None:
+        self.kind = kind
+        """AVRO or PROTOBUF."""
+        self.part: Part = part
+        self.spec = declared
+        self.registry = registry
+
+    def named(self, name: SchemaName, topic: str) -> Registered | Fault:
+        """The schema that records name; the topic is for the sentence."""
+        if self.registry is None:
+            text = f"the record names schema {name.id}, and there is no registry: set source.registry"
+            return Fault("unknown-schema", text, "")
+        try:
+            found = self.registry.by_id(name.id)
+        except NotFound as error:
+            return Fault("unknown-schema", f"{error}; a record of {topic} names it", "")
+        if found.kind != self.kind:
+            text = f"schema {name.id}, which a record of {topic} names, is {found.kind} and not {self.kind}"
+            return Fault("wrong-schema-type", text, "")
+        return found
+
+    def declared(self, topic: str) -> Registered | Fault:
+        """The schema that bridge.yaml declares, or else the newest of the topic's subject."""
+        if self.spec.text:
+            return Registered(self.kind, self.spec.text)
+        subject = subject_of(topic, self.part, self.spec)
+        if self.registry is None:
+            text = f"the record names no schema, and none is declared for the {self.part} of {topic}: set schema"
+            return Fault("no-schema", text, "")
+        try:
+            found = self.registry.version(subject, self.spec.version) if self._fixed else self.registry.newest(subject)
+        except NotFound as error:
+            return Fault("no-schema", str(error), "")
+        if found is None:
+            return Fault("no-schema", f"the record names no schema, and the registry has no subject {subject}", "")
+        if found.kind != self.kind:
+            return Fault("wrong-schema-type", f"the schema of {subject} is {found.kind} and not {self.kind}", "")
+        return found
+
+    def former(self, topic: str, count: int) -> list[Registered]:
+        """Versions of the topic's subject, the newest first; none for a schema that bridge.yaml has itself."""
+        if self.registry is None or self.spec.text:
+            return []
+        found = self.registry.former(subject_of(topic, self.part, self.spec), count)
+        return [each for each in found if each.kind == self.kind]
+
+    @property
+    def _fixed(self) -> bool:
+        return self.spec.version is not None
+
+
+SCHEMAS_KEPT = 10_000
+UNKNOWN_SECONDS = 10.0
+"""Time for which a number stays unknown before the registry is asked again."""
+NEWEST_SECONDS = 30.0
+"""Time for which a subject's newest version is taken for the newest."""
+TIMEOUT_SECONDS = 10.0
+"""The longest wait for one answer."""
+REFERENCE_DEPTH_MAX = 32
+_UNKNOWN = {40401, 40402, 40403, 404}
+"""Errors by which a registry says that it has no such subject, version or schema."""
+_DENIED = {401, 403}
+_NUMBERS = ("timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity")
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A schema of the registry."""
+
+    kind: str
+    """AVRO, PROTOBUF or JSON."""
+    text: str
+    references: Mapping[str, str] = field(default_factory=dict)
+    """Name to text of all that the schema refers to, at any depth; what is referred to stands before its user."""
+    id: int | None = None
+    subject: str = ""
+    version: int | None = None
+
+
+class Registry:
+    """A client of one registry. Safe for threads that share it."""
+
+    def __init__(self, spec: RegistrySpec, clock: Callable[[], float] = time.monotonic) -> None:
+        settings: dict[str, Any] = {"timeout": TIMEOUT_SECONDS, "max.retries": 1, "retries.wait.ms": 100}
+        settings |= {name: _setting(name, value) for name, value in spec.options.items()}
+        try:
+            self._client = SchemaRegistryClient({**settings, "url": spec.url})
+        except (ValueError, TypeError, OSError) as error:
+            raise Invalid(f"the registry's settings are refused: {error}; see `registry` in bridge.yaml") from None
+        self._url = spec.url
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: OrderedDict[int | str, Registered] = OrderedDict()
+        self._unknown: OrderedDict[int | str, float] = OrderedDict()
+        self._newest: dict[str, tuple[float, Registered | None]] = {}
+
+    def close(self) -> None:
+        """Ends the client's connections."""
+        self._client.close()
+
+    def by_id(self, name: int | str) -> Registered:
+        """The schema with this number or GUID; `NotFound` if the registry has none."""
+        with self._lock:
+            if name in self._known:
+                self._known.move_to_end(name)
+                return self._known[name]
+            if self._clock() < self._unknown.get(name, 0.0):
+                raise NotFound(f"the registry has no schema {name}")
+        try:
+            found = self._whole(self._asked(lambda: self._fetched(name), f"schema {name}"), _number(name))
+        except NotFound:
+            with self._lock:
+                _keep(self._unknown, name, self._clock() + UNKNOWN_SECONDS)
+            raise
+        with self._lock:
+            _keep(self._known, name, found)
+        return found
+
+    def newest(self, subject: str) -> Registered | None:
+        """The newest version of a subject, as of a short while ago; None if there is no such subject."""
+        with self._lock:
+            until, found = self._newest.get(subject, (0.0, None))
+            if self._clock() < until:
+                return found
+        try:
+            found = self.version(subject, None)
+        except NotFound:
+            found = None
+        with self._lock:
+            self._newest[subject] = (self._clock() + NEWEST_SECONDS, found)
+        return found
+
+    def version(self, subject: str, version: int | None) -> Registered:
+        """A version of a subject, the newest for None; `NotFound` if there is none."""
+        what = f"version {version or 'latest'} of {subject}"
+        wanted: Any = version or "latest"
+        answer = self._asked(lambda: self._client.get_version(subject, wanted), what)
+        return self._whole(answer.schema, answer.schema_id, subject, answer.version)
+
+    def former(self, subject: str, count: int) -> list[Registered]:
+        """Up to so many newest versions of a subject, the newest first; none if there is no such subject."""
+        try:
+            versions = self._asked(partial(self._client.get_versions, subject), f"versions of {subject}")
+        except NotFound:
+            return []
+        return [self.version(subject, version) for version in sorted(versions, reverse=True)[:count]]
+
+    def _fetched(self, name: int | str) -> Schema:
+        return self._client.get_schema(name) if isinstance(name, int) else self._client.get_schema_by_guid(name)
+
+    def _whole(
+        self, schema: Schema | None, number: int | None, subject: str = "", version: int | None = None
+    ) -> Registered:
+        """A schema with all that it refers to."""
+        if schema is None or not isinstance(schema.schema_str, str):
+            raise self._without_schema()
+        references: dict[str, str] = {}
+        self._collect(schema, references, 0)
+        kind = (schema.schema_type or "AVRO").upper()
+        return Registered(kind, schema.schema_str, references, number, subject, version)
+
+    def _collect(self, schema: Schema, found: dict[str, str], depth: int) -> None:
+        if depth > REFERENCE_DEPTH_MAX:
+            raise NotFound(f"a schema refers to others more than {REFERENCE_DEPTH_MAX} deep")
+        for reference in schema.references or ():
+            name, subject, version = reference.name, reference.subject, reference.version
+            if name is None or subject is None or version is None:
+                raise NotFound("a schema refers to another without name, subject or version")
+            if name in found:
+                continue
+            what = f"version {version} of {subject}, which another schema refers to,"
+            target = self._asked(partial(self._client.get_version, subject, version, deleted=True), what).schema
+            if not isinstance(target.schema_str, str):
+                raise self._without_schema()
+            self._collect(target, found, depth + 1)
+            found[name] = target.schema_str
+
+    def _without_schema(self) -> Unavailable:
+        self._forget()
+        return Unavailable(f"the registry at {self._url} answered without a schema: asked again soon")
+
+    def _forget(self) -> None:
+        """Makes the client ask again, which would keep a wrong answer as it keeps a right one."""
+        self._client.clear_caches()  # type: ignore[no-untyped-call]
+
+    def _asked(self, call: Callable[[], _Answer], what: str) -> _Answer:
+        try:
+            return call()
+        except SchemaRegistryError as error:
+            code, status = error.error_code, error.http_status_code
+            if code in _UNKNOWN and status == 404:
+                raise NotFound(f"the registry has no {what} (error {code})") from None
+            if status in _DENIED:
+                text = f"the registry at {self._url} refuses to show {what} (HTTP {status}): mend the credentials"
+                raise Denied(text) from None
+            text = f"the registry at {self._url} answered HTTP {status} when asked for {what}: asked again soon"
+            raise Unavailable(text) from None
+        except (httpx2.HTTPError, OAuthTokenError) as error:
+            text = f"the registry at {self._url} does not answer ({type(error).__name__}: {error}): asked again soon"
+            raise Unavailable(text) from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._forget()
+            text = f"the registry at {self._url} answered nonsense when asked for {what}: asked again soon"
+            raise Unavailable(text) from error
+
+
+def subject_of(topic: str, part: str, schema: SchemaSpec) -> str:
+    """The subject whose versions a topic's records have: the declared one, or that of the topic's name."""
+    return schema.subject or f"{topic}-{part}"
+
+
+def _setting(name: str, value: str) -> Any:
+    if name not in _NUMBERS:
+        return False if name == "ssl.ca.location" and value == "false" else value
+    try:
+        return float(value) if name == "timeout" else int(value)
+    except ValueError:
+        raise Invalid(f"the registry's {name} is a number, not {value!r}") from None
+
+
+def _number(name: int | str) -> int | None:
+    return name if isinstance(name, int) else None
+
+
+def _keep(kept: OrderedDict[int | str, Any], name: int | str, value: Any) -> None:
+    """Keeps a value; the one that was asked for longest ago goes when there are too many."""
+    kept[name] = value
+    kept.move_to_end(name)
+    while len(kept) > SCHEMAS_KEPT:
+        kept.popitem(last=False)

@@ -1,0 +1,155 @@
+"""Drift: the newest schema of records beside the columns of their table, as steps that change the table.
+
+New fields, wider types and fields that may be null now are followed. All else is a proposal for somebody to decide: a
+renamed field, whose values go on into the column's old name; a type that does not hold the old one; a required column
+whose field is gone. A table whose columns bridge.yaml names does not drift.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lakestore import evolution
+from lakestore.errors import Invalid
+from lakestore.evolution import AddColumn, MakeOptional, RenameColumn, Step, WidenColumn
+from lakestore.kafka.bridge.decode.avro_schema import ALIASES
+from lakestore.kafka.bridge.spec import COORDINATES, POSITION, TableSpec
+from lakestore.model.altered import widens
+from lakestore.model.columns import Column
+from lakestore.model.table import Table
+from lakestore.model.types import type_name
+
+_OURS = {*POSITION, *COORDINATES}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference, and the steps that would settle it."""
+
+    words: str
+    """One sentence."""
+    steps: tuple[Step, ...]
+    follows: bool = False
+    """Whether it takes nothing away: a new column, a wider type, a null that may be."""
+    waits: str = ""
+    """The field whose values may not fit until somebody decides."""
+
+    def id(self, table: str) -> str:
+        """The proposal's name, the same from every process."""
+        return hashlib.sha256(f"{table}\n{evolution.to_json(self.steps)}".encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """All differences of a table and a schema."""
+
+    follow: tuple[Change, ...] = ()
+    propose: tuple[Change, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Field to the column that is still called as the field was."""
+
+
+def differences(table: Table, schema: pa.Schema, spec: TableSpec) -> Differences:
+    """The differences of a schema, followed or proposed by the table's policy."""
+    if spec.columns or spec.drift == "ignore":
+        return Differences()
+    renamed = _renamed(table, schema)
+    found = [*_of_fields(table, schema, renamed), *_of_columns(table, schema, renamed)]
+    if spec.drift == "propose":
+        return Differences((), tuple(found), renamed)
+    return Differences(tuple(c for c in found if c.follows), tuple(c for c in found if not c.follows), renamed)
+
+
+def additions(table: Table, schema: pa.Schema, spec: TableSpec) -> list[Step]:
+    """The new columns that a schema brings, by the table's policy; a renamed field is none."""
+    found = differences(table, schema, spec).follow
+    return [step for change in found for step in change.steps if isinstance(step, AddColumn)]
+
+
+def new_fields(table: Table, extra: Mapping[str, pa.DataType]) -> pa.Schema:
+    """Fields that records without a schema have beside the columns, as a schema of the columns and them."""
+    fields = [pa.field(name, kind) for name, kind in extra.items() if "." not in name and not pa.types.is_null(kind)]
+    there = [column.arrow for column in table.columns if column.name not in _OURS]
+    return pa.schema([*there, *(each for each in fields if each.name not in {name.name for name in there})])
+
+
+def _renamed(table: Table, schema: pa.Schema) -> dict[str, str]:
+    """Fields whose former name is a column's, while none has their name and no field has the former one."""
+    columns = {column.name for column in table.columns}
+    found: dict[str, str] = {}
+    for each in schema:
+        if each.name in columns:
+            continue
+        former = [name for name in _aliases(each) if name in columns and name not in schema.names]
+        if former and former[0] not in found.values():
+            found[each.name] = former[0]
+    return found
+
+
+def _aliases(each: pa.Field) -> list[str]:
+    told = (each.metadata or {}).get(ALIASES)
+    return [str(name) for name in json.loads(told)] if told else []
+
+
+def _of_fields(table: Table, schema: pa.Schema, renamed: Mapping[str, str]) -> Iterator[Change]:
+    columns = {column.name: column for column in table.columns}
+    for each in schema:
+        if each.name in _OURS or pa.types.is_null(each.type):
+            continue
+        former = renamed.get(each.name)
+        if former is not None:
+            words = f"field {former!r} is called {each.name!r} now: rename the column"
+            yield Change(words, (RenameColumn(former, each.name),))
+        column = columns.get(former or each.name)
+        try:
+            kind = type_name(each.type, each.name)
+        except Invalid as error:
+            if column is None:
+                yield Change(f"field {each.name!r} is new, and no column holds it: {error.message}", ())
+            continue
+        if column is None:
+            yield Change(f"field {each.name!r} is new, of type {kind}", (AddColumn(each.name, kind),), follows=True)
+        else:
+            yield from _of_type(table, column, each, kind)
+
+
+def _of_type(table: Table, column: Column, each: pa.Field, kind: str) -> Iterator[Change]:
+    keyed = column.name in (*table.primary_key, *table.bucket_key)
+    if column.type != kind and not widens(kind, column.type):
+        words = f"field {each.name!r} is {kind} now, and its column {column.type}"
+        if widens(column.type, kind) and not keyed:
+            yield Change(f"{words}: the column is made wider", (WidenColumn(column.name, kind),), follows=True)
+        elif keyed:
+            text = f"{words}, which is in the key and stays: make a table of another name"
+            yield Change(text, (), waits=each.name)
+        else:
+            kept = _aside(table, column.name)
+            steps: list[Step] = [MakeOptional(column.name)] if column.required else []
+            steps += [RenameColumn(column.name, kept), AddColumn(column.name, kind)]
+            text = f"{words}: keep that column as {kept!r}, and begin a new one"
+            yield Change(text, tuple(steps), waits=each.name)
+    if each.nullable and column.required and not keyed and column.default is None:
+        words = f"field {each.name!r} may be null now: so may its column"
+        yield Change(words, (MakeOptional(column.name),), follows=True)
+
+
+def _aside(table: Table, name: str) -> str:
+    taken = {column.name for column in table.columns}
+    return next(each for number in range(1, len(taken) + 2) if (each := f"{name}_{number}") not in taken)
+
+
+def _of_columns(table: Table, schema: pa.Schema, renamed: Mapping[str, str]) -> Iterator[Change]:
+    there = {*schema.names, *renamed.values(), *_OURS}
+    for column in table.columns:
+        if column.name in there or not column.required or column.default is not None:
+            continue
+        words = f"field {column.name!r} is gone, and its column is required"
+        if column.name in table.primary_key:
+            yield Change(f"{words} as part of the key: make a table of another name", (), waits=column.name)
+        else:
+            yield Change(f"{words}: let it be null", (MakeOptional(column.name),), waits=column.name)

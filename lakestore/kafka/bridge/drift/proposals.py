@@ -1,0 +1,159 @@
+"""Proposals: changes of a table that somebody is to decide about, in an ordinary table beside it.
+
+A proposal is about the table as it was. Once one is approved, the open ones that change the same columns are
+superseded, and so is one whose steps the table no longer takes. If records still need a change, it is proposed again
+for the table as it is then.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lakestore import evolution
+from lakestore.errors import Conflict, Invalid, NotFound
+from lakestore.kafka.bridge.drift.differences import Change
+from lakestore.model.table_file import WantedColumn, WantedTable
+from lakestore.model.types import type_name
+
+if TYPE_CHECKING:
+    from lakestore.client.lake import Lake
+    from lakestore.client.table import Table
+
+SUFFIX = "__proposals"
+PROPOSED, APPROVED, REJECTED, SUPERSEDED = "proposed", "approved", "rejected", "superseded"
+_COLUMNS = ("id", "bridge", "topic", "change", "steps", "state")
+_SCHEMA = pa.schema(
+    [
+        *(pa.field(name, pa.string(), nullable=False) for name in _COLUMNS),
+        pa.field("proposed_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("decided_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+def table_of(table: str) -> str:
+    """The name of the proposals' table."""
+    return table + SUFFIX
+
+
+def propose(lake: Lake, table: str, bridge: str, topic: str, change: Change, now: datetime) -> str:
+    """The state of a proposal, which is there from now on; one that is there stays as it is."""
+    found = _made(lake, table)
+    id = change.id(table)
+    row = _row(lake, found.name, id)
+    if row is None or row["state"] == SUPERSEDED:
+        said = (id, bridge, topic, change.words, evolution.to_json(change.steps), PROPOSED)
+        row = {**dict(zip(_COLUMNS, said, strict=True)), "proposed_at": now, "decided_at": None}
+        found.upsert(pa.Table.from_pylist([row], _SCHEMA))
+    return str(row["state"])
+
+
+def listed(lake: Lake, table: str = "") -> list[dict[str, Any]]:
+    """Proposals of a table, or of all, the oldest first; each with its `table`."""
+    names = [each.name for each in lake.tables() if each.name.endswith(SUFFIX)]
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        whole = name.removesuffix(SUFFIX)
+        if not table or whole == table:
+            rows += [
+                {"table": whole, **row} for row in lake.table(name).scan(list(_SCHEMA.names)).to_arrow().to_pylist()
+            ]
+    return sorted(rows, key=lambda row: (row["proposed_at"], row["id"]))
+
+
+def decide(lake: Lake, id: str, *, approve: bool, now: datetime | None = None) -> dict[str, Any]:
+    """Approve a proposal, which changes its table, or reject it; the proposal as it is then.
+
+    One that is approved already is changed no more; one that was rejected can be approved later.
+    """
+    row = next((row for row in listed(lake) if row["id"] == id), None)
+    if row is None:
+        raise NotFound(f"there is no proposal {id!r}: see `lakestore bridge proposals list`")
+    table = row.pop("table")
+    state = APPROVED if approve else REJECTED
+    if row["state"] == APPROVED:
+        if not approve:
+            raise Conflict(f"proposal {id} is approved, and its table is changed: alter {table} back, if so meant")
+        return {"table": table, **row}
+    if approve:
+        steps = evolution.from_json(row["steps"])
+        if not steps:
+            raise Invalid(f"proposal {id} has no steps that would settle it: {row['change']}")
+        if row["state"] == SUPERSEDED:
+            raise _stale(id, table)
+        target = lake.table(table)
+        if not _is_done(target, steps):
+            try:
+                target.alter(*steps)
+            except Invalid as error:
+                _store(lake, table, [row | {"state": SUPERSEDED, "decided_at": now or datetime.now(UTC)}])
+                raise _stale(id, table) from error
+        _supersede(lake, table, row, now or datetime.now(UTC))
+    row |= {"state": state, "decided_at": now or datetime.now(UTC)}
+    _store(lake, table, [row])
+    return {"table": table, **row}
+
+
+def _store(lake: Lake, table: str, rows: list[dict[str, Any]]) -> None:
+    lake.table(table_of(table)).upsert(pa.Table.from_pylist(rows, _SCHEMA))
+
+
+def _stale(id: str, table: str) -> Conflict:
+    return Conflict(
+        f"proposal {id} is about an earlier state of table {table} and is superseded: replay the dead letters that wait"
+        f" (lakestore dlq replay {table} --code waits-for-proposal), and what they still need is proposed anew"
+    )
+
+
+def _supersede(lake: Lake, table: str, approved: dict[str, Any], now: datetime) -> None:
+    """Close the open proposals that change a column which the approved one has changed."""
+    columns = _columns(approved)
+    stale = []
+    for row in listed(lake, table):
+        row.pop("table")
+        if row["id"] != approved["id"] and row["state"] == PROPOSED and _columns(row) & columns:
+            stale.append(row | {"state": SUPERSEDED, "decided_at": now})
+    if stale:
+        _store(lake, table, stale)
+
+
+def _columns(row: dict[str, Any]) -> set[str]:
+    """The columns that the steps of a proposal name."""
+    steps = evolution.from_json(row["steps"])
+    return {name for step in steps for name in (getattr(step, "name", ""), getattr(step, "to", "")) if name}
+
+
+def _is_done(table: Table, steps: list[evolution.Step]) -> bool:
+    """Whether an earlier try has changed the table, and ended before it said so."""
+    columns = {column.name: column for column in table.definition.columns}
+    for step in steps:
+        if isinstance(step, evolution.AddColumn | evolution.WidenColumn):
+            if step.name not in columns or columns[step.name].type != step.type:
+                return False
+        elif isinstance(step, evolution.RenameColumn):
+            if step.to not in columns:
+                return False
+        elif isinstance(step, evolution.MakeOptional) and (step.name in columns and columns[step.name].required):
+            return False
+    return True
+
+
+def _made(lake: Lake, table: str) -> Table:
+    name = table_of(table)
+    try:
+        return lake.table(name)
+    except NotFound:
+        columns = tuple(WantedColumn(each.name, type_name(each.type, each.name), not each.nullable) for each in _SCHEMA)
+        definition = WantedTable(name, columns, {"primary_key": ["id"], "buckets": 1}).definition()
+        try:
+            return lake.create(definition)
+        except Conflict:  # another process made it
+            return lake.table(name)
+
+
+def _row(lake: Lake, name: str, id: str) -> dict[str, Any] | None:
+    rows = lake.table(name).lookup([{"id": id}]).to_pylist()
+    return rows[0] if rows else None

@@ -1,0 +1,206 @@
+"""A watch over one topic's tables: they follow the schema of the records, or wait for somebody's decision.
+
+Tables are looked at anew every few seconds, so that one that somebody altered, or whose proposal was approved, is seen
+without a restart. A proposal is stored before the first record that waits for it is a dead letter.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore.client.lake import Lake
+from lakestore.errors import Conflict, Invalid, NotFound
+from lakestore.kafka.bridge.drift import proposals
+from lakestore.kafka.bridge.drift.differences import Change, Differences, differences, new_fields
+from lakestore.kafka.bridge.expressions import names_origin, origins, table_name
+from lakestore.kafka.bridge.outcome import Decoded, Reject, Stage
+from lakestore.kafka.bridge.records import Ints
+from lakestore.kafka.bridge.spec import TableSpec, TopicSpec
+from lakestore.model.table import Table
+
+REFRESH_SECONDS = 5.0
+"""Between looks at a table, which an approval may have altered."""
+TRIES = 3
+"""Looks at a table that other processes alter meanwhile, before its records are taken as it is."""
+_WAITING = (Stage.CONVERT, Stage.CONSTRAINT, Stage.SCHEMA)
+_LOG = logging.getLogger("lakestore.bridge")
+
+
+class Drift(Protocol):
+    """The part of a pipeline that keeps tables and records together."""
+
+    def seen(self, topic: str, schema: pa.Schema | None, decoded: Decoded) -> Decoded:
+        """A block's rows, with the names that their table has; the table may be another behind this."""
+
+    def told(self, table: str, topic: str, rejects: Sequence[Reject]) -> Sequence[Reject]:
+        """Rejects, those that wait for a decision with its name."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A table as it was seen last."""
+
+    definition: Table
+    schema: pa.Schema | None = None
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    waits: Mapping[str, Change] = field(default_factory=dict)
+    """Field to the change that its values may need; one is proposed when a value does not fit."""
+
+
+class Watch:
+    """A watch for one topic's pipeline. One thread uses it at a time."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        bridge: str,
+        topic: TopicSpec,
+        tables: MutableMapping[str, Table],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`tables` by whole name, which the pipeline maps by: the watch puts new definitions there."""
+        self._lake, self._bridge, self._topic = lake, bridge, topic
+        self._tables, self._clock = tables, clock
+        self._watched: dict[str, _Watched] = {}
+        self._refused: set[tuple[str, str]] = set()
+        """Changes that the server refused, by table and id: each is said once."""
+        self._stored: set[str] = set()
+        """Proposals that are stored, by id."""
+        self._looked: dict[str, float] = {}
+
+    def seen(self, topic: str, schema: pa.Schema | None, decoded: Decoded) -> Decoded:
+        """A block's rows, with the names that their table has; the table may be another behind this."""
+        renamed: dict[str, str] = {}
+        for spec in self._topic.tables:
+            rows = _by_table(spec, topic, decoded)
+            for name, some in rows.items():
+                if name not in self._tables:
+                    continue
+                self._refresh(name)
+                whole = schema is not None and len(rows) == 1
+                told = schema
+                if schema is None or not whole:  # records of several tables have no schema in common
+                    told = new_fields(self._tables[name], _fields(decoded, some))
+                self._settle(name, spec, topic, told, whole=whole)
+                renamed |= self._watched[name].renamed
+        return decoded if not renamed else replace(decoded, values=_called(decoded.values, renamed))
+
+    def told(self, table: str, topic: str, rejects: Sequence[Reject]) -> Sequence[Reject]:
+        """Rejects, those that wait for a decision with its name."""
+        watched = self._watched.get(table)
+        if watched is None or not watched.waits:
+            return rejects
+        judged = []
+        for reject in rejects:
+            change = watched.waits.get(reject.path.removeprefix("value.")) if reject.stage in _WAITING else None
+            judged.append(reject if change is None else _waiting(reject, self._proposed(table, topic, change)))
+        return judged
+
+    def _refresh(self, name: str) -> None:
+        """Looks at a table anew, now and then."""
+        now = self._clock()
+        if now - self._looked.get(name, now - REFRESH_SECONDS) < REFRESH_SECONDS:
+            return
+        self._looked[name] = now
+        try:
+            newest = self._lake.table(name).definition
+        except NotFound:
+            return
+        if newest != self._tables[name]:
+            self._tables[name] = newest
+
+    def _settle(self, name: str, spec: TableSpec, topic: str, schema: pa.Schema, *, whole: bool) -> None:
+        """Has the table follow the schema, as far as its policy lets it."""
+        watched = self._watched.get(name)
+        definition = self._tables[name]
+        if watched is not None and watched.definition is definition and _same(watched.schema, schema):
+            return
+        found = Differences()
+        for _ in range(TRIES):
+            found = differences(self._tables[name], schema, spec)
+            fresh = [change for change in found.follow if (name, change.id(name)) not in self._refused]
+            if not fresh or self._followed(name, topic, fresh):
+                break
+        if not whole:  # samples of records do not tell that a field is gone
+            found = Differences(found.follow, tuple(change for change in found.propose if change.follows), {})
+        for change in found.propose:
+            if not change.waits:
+                self._proposed(name, topic, change)
+        waits = {change.waits: change for change in found.propose if change.waits}
+        self._watched[name] = _Watched(self._tables[name], schema, found.renamed, waits)
+
+    def _followed(self, name: str, topic: str, changes: Sequence[Change]) -> bool:
+        """Whether the table is changed; False if another process was quicker, and all is to be looked at again."""
+        try:
+            for change in changes:
+                self._follow(name, topic, change)
+        except Conflict:
+            self._tables[name] = self._lake.table(name).definition
+            return False
+        return True
+
+    def _follow(self, name: str, topic: str, change: Change) -> None:
+        try:
+            self._tables[name] = self._lake.alter(self._tables[name], change.steps)
+        except Invalid as error:
+            self._refused.add((name, change.id(name)))
+            _LOG.warning("table %s does not follow topic %s: %s; %s", name, topic, change.words, error.message)
+        else:
+            _LOG.info("table %s follows topic %s: %s", name, topic, change.words)
+
+    def _proposed(self, name: str, topic: str, change: Change) -> str:
+        """The proposal of a change, which is stored from now on."""
+        id = change.id(name)
+        if id not in self._stored:
+            state = proposals.propose(self._lake, name, self._bridge, topic, change, datetime.now(UTC))
+            self._stored.add(id)
+            if state == proposals.PROPOSED:
+                text = "table %s waits for a decision on proposal %s: %s (lakestore bridge proposals list)"
+                _LOG.warning(text, name, id, change.words)
+        return id
+
+
+def _by_table(spec: TableSpec, topic: str, decoded: Decoded) -> dict[str, Ints | None]:
+    """The tables that rows of a block go to by the origin of their events, and the rows of each; None: all rows."""
+    if not names_origin(spec.table) or decoded.origin is None:
+        return {table_name(spec.table, topic): None}
+    found: dict[str, Ints | None] = {}
+    for origin, rows in origins(decoded.origin):
+        if any(origin.values()):  # a tombstone names none
+            found[table_name(spec.table, topic, origin)] = rows
+    return found
+
+
+def _fields(decoded: Decoded, rows: Ints | None) -> dict[str, pa.DataType]:
+    """The fields that rows have a value of."""
+    found = dict(decoded.extra)
+    for at, part in enumerate(decoded.values.type):
+        column = pc.struct_field(decoded.values, [at])
+        column = column if rows is None else column.take(pa.array(rows))
+        if column.null_count < len(column):
+            found.setdefault(part.name, part.type)
+    return found
+
+
+def _same(one: pa.Schema | None, other: pa.Schema) -> bool:
+    return one is other or (one is not None and one.equals(other, check_metadata=True))
+
+
+def _called(values: pa.StructArray, renamed: Mapping[str, str]) -> pa.StructArray:
+    """Rows with the names that the columns have."""
+    fields = [each.with_name(renamed.get(each.name, each.name)) for each in values.type]
+    mask = values.is_null() if values.null_count else None
+    return pa.StructArray.from_arrays(values.flatten(), fields=fields, mask=mask)
+
+
+def _waiting(reject: Reject, proposal: str) -> Reject:
+    text = f"{reject.sentence}; it waits for a decision on proposal {proposal}"
+    return replace(reject, stage=Stage.SCHEMA, code="waits-for-proposal", sentence=text)

@@ -1,0 +1,133 @@
+"""Ends of records on their way: decoded rows, rejects, skips. Record numbers are rows of the block.
+
+A decoder and the mapping return rows and rejects side by side; a record that has neither is in `passed`, with why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakestore.kafka.bridge.records import Ints
+from lakestore.kafka.bridge.spec import TableSpec
+
+TOMBSTONE = "tombstone"
+"""The reason of records with a null value, in `passed`."""
+
+
+class Stage(StrEnum):
+    """The step at which a record was rejected."""
+
+    WIRE = "wire"
+    """Framing, schema id, registry."""
+    DECODE = "decode"
+    """Bytes that are not the format, or not the schema."""
+    ROUTE = "route"
+    CONVERT = "convert"
+    """A value that does not fit its column's type."""
+    CONSTRAINT = "constraint"
+    """A null in a key or a required column, a row too large."""
+    SCHEMA = "schema"
+    """Fields that wait for a decision on a proposal."""
+    CHANGE = "change"
+    """A change event that cannot be applied: truncate, nothing to keep, no key."""
+    APPLY = "apply"
+    """Refused by the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A record that cannot be taken."""
+
+    record: int
+    stage: Stage
+    code: str
+    """Short and stable, as in bad-json, unknown-schema, short-payload, not-a-number, null-key, too-large."""
+    sentence: str
+    """One sentence: what is wrong, where, what to do."""
+    path: str = ""
+    """The path of the field, as in value.meta.ts."""
+
+
+class Op(IntEnum):
+    """The change that a row means."""
+
+    PUT = 0
+    """Append, or upsert by key."""
+    DELETE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Rows of a block as its format tells them, before they are columns of a table."""
+
+    values: pa.StructArray
+    """One row each; children by field name, nested as in the record. For `raw`, one child `value`, binary."""
+    record: Ints
+    """The record of each row, ascending."""
+    keys: pa.StructArray | None = None
+    """Decoded keys of the same rows; None: keys are opaque bytes."""
+    op: npt.NDArray[np.int8] | None = None
+    """`Op` of each row; None: all put. Deletes have values for the key's columns at least."""
+    kept: Mapping[str, pa.BooleanArray] = field(default_factory=dict)
+    """Field of `values` to the rows in which the source did not send it: the live value stays."""
+    origin: pa.StructArray | None = None
+    """The origins of change events, for routing by placeholders: struct of database, schema, table; as long as rows."""
+    key_names: tuple[str, ...] = ()
+    """The fields of a change event's key, when the table's key is not declared."""
+    atomic: Ints | None = None
+    """Rows with the same number (not -1) belong together: both records of a key change, a source transaction."""
+    rejects: Sequence[Reject] = ()
+    passed: Mapping[str, Ints] = field(default_factory=dict)
+    """Reason to the records that are no rows and no rejects, as in tombstone, heartbeat, schema-change."""
+    envelope: pa.StructArray | None = None
+    """Parts of change events beside the row, for columns and versions: op, ts_ms, ts_us, ts_ns, source, transaction
+    and `position`, the place in the source as a number. Same length as rows; null for a tombstone."""
+    truncates: Sequence[tuple[Ints, pa.StructArray]] = ()
+    """Records that empty their source's table, with their origins."""
+    extra: Mapping[str, pa.DataType] = field(default_factory=dict)
+    """Fields that records have and nothing reads, as `a.b`, with a guess of their type; of formats without a schema,
+    and from samples of a block once such a field is known."""
+    unread: Mapping[str, Ints] = field(default_factory=dict)
+    """Fields, as `a.b`, that were not asked for and so are not in `values`, to the records that have a value there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Rows for one table, in its columns and types."""
+
+    table: str
+    """Its whole name."""
+    spec: TableSpec
+    batch: pa.RecordBatch
+    """Deletes have nulls beside the key, the position and the version."""
+    record: Ints
+    """The record of each row, ascending."""
+    op: npt.NDArray[np.int8]
+    """`Op` of each row."""
+    kept: Mapping[str, pa.BooleanArray] = field(default_factory=dict)
+    """Column to the rows that leave the live value as it is."""
+    atomic: Ints | None = None
+    """The `atomic` of `Decoded`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A block's records at the end of the way: in tables, rejected, or left out for a reason."""
+
+    tables: Sequence[TableRows]
+    rejects: Mapping[str, Sequence[Reject]]
+    """Table to the records that are for its dead letters; of a record that no route takes, the topic's first table."""
+    passed: Mapping[str, Ints]
+    """Reason to records, as in `Decoded`; the mapping adds filtered and not-routed."""
+    extra: Mapping[str, pa.DataType] = field(default_factory=dict)
+    """Fields that records have and nothing reads, with a guess of their type."""
+    truncates: Mapping[str, int] = field(default_factory=dict)
+    """Table to the last record that empties it; the table may be a log, or not be there."""
+    unread: Mapping[tuple[str, str], Ints] = field(default_factory=dict)
+    """Table and field, as `a.b`, to the records whose row is in the table and whose value there is not."""

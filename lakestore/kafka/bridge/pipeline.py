@@ -1,0 +1,130 @@
+"""The way of one topic's records: decoder, then mapping. A block in, its ends out; nothing a record holds raises."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from lakestore.kafka.bridge.decode.decoding import Decoder
+from lakestore.kafka.bridge.drift.watching import Drift
+from lakestore.kafka.bridge.expressions import first_table
+from lakestore.kafka.bridge.inputs import Inputs
+from lakestore.kafka.bridge.map import Ends, LetterTables, TopicMapping, refuse_companions, settled, truncated
+from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Mapped
+from lakestore.kafka.bridge.records import Ints, Records
+from lakestore.kafka.bridge.spec import CHANGES, TopicSpec
+from lakestore.limits import DEFAULT, Limits
+from lakestore.model.table import Table
+
+TOLD_MAX = 1_000
+"""Unread fields of a topic that are logged."""
+_LOG = logging.getLogger("lakestore.bridge")
+
+
+class Pipeline:
+    """The records of a topic to rows of tables. One thread uses it at a time."""
+
+    def __init__(
+        self,
+        topic: TopicSpec,
+        tables: Mapping[str, Table],
+        decoder: Decoder,
+        keys: Decoder | None = None,
+        limits: Limits = DEFAULT,
+        drift: Drift | None = None,
+    ) -> None:
+        """`tables` by whole name; it may gain tables, and a new definition is seen at the next block.
+
+        `keys` decodes keys where the decoder of values does not, and those of tombstones; None: keys are bytes.
+        """
+        self.topic = topic
+        self._drift = drift
+        self.decoder, self.keys = decoder, keys
+        self._told: set[tuple[str, str]] = set()
+        """Table and field of the unread fields that were logged."""
+        self.mapping = TopicMapping(topic, tables, limits)
+        self._letters = LetterTables(topic)
+        self._tables = tables
+
+    def process(self, records: Records) -> Mapped:
+        """The ends of a block's records."""
+        ends = Ends()
+        decoded = self._decoded(records)
+        self._letters.note(decoded.origin)
+        for name, rejects in self._letters.parted(records, decoded.rejects).items():
+            ends.reject(name, rejects)
+        name = first_table(self.topic, records.topic)
+        passed = dict(decoded.passed)
+        tombstones = passed.pop(TOMBSTONE, None) if self.topic.format not in CHANGES else None
+        for reason, left in passed.items():
+            ends.leave(reason, left)
+        inputs = Inputs.of(records, decoded)
+        if self.keys is not None and inputs.keys is None:
+            inputs = self._with_keys(inputs, name, ends)
+        if len(inputs):
+            self.mapping.rows(inputs, ends)
+            refuse_companions(inputs, ends)
+        if tombstones is not None and len(tombstones):
+            self._tombstones(records, tombstones, name, ends)
+        if self._drift is not None:
+            for table in list(ends.rejects):
+                ends.rejects[table] = list(self._drift.told(table, records.topic, ends.rejects[table]))
+        mapped = settled(records, ends, decoded.extra)
+        self._tell_unread(records, mapped)
+        if not decoded.truncates:
+            return mapped
+        return truncated(mapped, decoded, self.topic, records, self._tables)
+
+    def _tell_unread(self, records: Records, mapped: Mapped) -> None:
+        """Log the first record of each field that no column has."""
+        for (table, field), unread in mapped.unread.items():
+            if (table, field) not in self._told and len(self._told) < TOLD_MAX:
+                self._told.add((table, field))
+                place = f"{records.topic}/{records.partition[unread[0]]} offset {records.offset[unread[0]]}"
+                text = "no column of table %s has field %s, from %s on: such values are counted, and are not stored"
+                _LOG.warning(text, table, field, place)
+
+    def _decoded(self, records: Records) -> Decoded:
+        """The rows of values, of tables that have followed what is new in them."""
+        wanted = self.mapping.wanted(records.topic, "value")
+        decoded = self.decoder.decode(records, wanted)
+        if self._drift is None:
+            return decoded
+        schema = self.decoder.schema()
+        renamed = self._drift.seen(records.topic, schema, decoded)
+        anew = self.mapping.wanted(records.topic, "value")
+        if anew != wanted and wanted is not None:  # the decoder reads what is asked for, and there is more to ask for
+            return self._drift.seen(records.topic, schema, self.decoder.decode(records, anew))
+        return renamed
+
+    def _with_keys(self, inputs: Inputs, name: str, ends: Ends) -> Inputs:
+        """The rows with their decoded keys; records whose key cannot be read are refused."""
+        records = inputs.records
+        numbers = np.unique(inputs.record)
+        some = records if len(numbers) == len(records) else records.take(numbers)
+        found = self._decoded_keys(some)
+        ends.reject(name, [replace(reject, record=int(numbers[reject.record])) for reject in found.rejects])
+        place = np.full(len(records), -1, dtype=np.int64)
+        place[numbers[found.record]] = np.arange(len(found.record))
+        for keyless in found.passed.values():
+            place[numbers[keyless]] = len(found.record)  # without a key: nulls
+        at = place[inputs.record]
+        good = np.flatnonzero(at >= 0)
+        keys = pa.concat_arrays([found.values, pa.nulls(1, found.values.type)])
+        return replace(inputs.take(good), keys=keys.take(pa.array(at[good])))
+
+    def _decoded_keys(self, records: Records) -> Decoded:
+        assert self.keys is not None, "called for keys that are decoded"
+        return self.keys.decode(records, self.mapping.wanted(records.topic, "key"))
+
+    def _tombstones(self, records: Records, numbers: Ints, name: str, ends: Ends) -> None:
+        """Null values by the policy of the table that they are for."""
+        inputs = Inputs.tombstones(records, numbers, None)
+        if self.keys is not None:
+            inputs = self._with_keys(inputs, name, ends)
+        if len(inputs):
+            self.mapping.tombstones(inputs, ends)

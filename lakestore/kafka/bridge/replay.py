@@ -1,0 +1,314 @@
+"""Replay: dead letters go the bridge's way once more, after bridge.yaml, a table or a schema was mended.
+
+The rows and the end of their dead letters are one commit, so each is replayed once, wherever it is killed. Rows carry
+the positions of their records: a later record of the same key stays, and the older one is counted as superseded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore.errors import Exhausted, Invalid
+from lakestore.kafka.bridge import dead_letters
+from lakestore.kafka.bridge.carry_over import carry_over, live_rows
+from lakestore.kafka.bridge.commit import Targets, empty
+from lakestore.kafka.bridge.consumer import Pipeline
+from lakestore.kafka.bridge.dead_letters import STORED, Selection, Taking, chunks
+from lakestore.kafka.bridge.outcome import Mapped, Op, Reject, Stage, TableRows
+from lakestore.kafka.bridge.records import Headers, Ints, Records
+from lakestore.kafka.bridge.spec import POSITION, BridgeSpec, TopicSpec
+from lakestore.kafka.bridge.writing import Step, steps_of
+
+if TYPE_CHECKING:
+    from lakestore.client.commit import Commit
+    from lakestore.client.lake import Lake
+    from lakestore.model.table import Table
+
+ORDERED_ENGINES = ("versioned", "first_row")
+"""Merge engines by which an older row never replaces a newer one."""
+_GONE = "value-gone"
+
+
+class Topics(Protocol):
+    """The topics that letters came from, as they are now."""
+
+    def has(self, topic: TopicSpec, name: str, identity: str) -> bool:
+        """Whether the source of an entry has a topic of this name and id."""
+
+    def whole(
+        self, topic: TopicSpec, name: str, identity: str, offsets: Mapping[int, Sequence[int]]
+    ) -> Mapping[tuple[int, int], bytes | None]:
+        """Offsets by partition to the values that a topic of this id still has: for values that were cut."""
+
+
+@dataclass(slots=True)
+class Replayed:
+    """Numbers of dead letters."""
+
+    applied: int = 0
+    """Their rows are in tables."""
+    superseded: int = 0
+    """A later record of the key was there already."""
+    left_out: int = 0
+    """By a condition, a route or a tombstone's policy."""
+    failed: int = 0
+    """Stay, with a new sentence."""
+    examples: dict[str, str] = field(default_factory=dict)
+    """Code to a sentence of those that failed."""
+
+    @property
+    def letters(self) -> int:
+        """All of them."""
+        return self.applied + self.superseded + self.left_out + self.failed
+
+
+class Replay:
+    """A replay of one table's dead letters. `run` is called once."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        spec: BridgeSpec,
+        table: str,
+        pipeline: Callable[[TopicSpec, str], Pipeline],
+        topics: Topics,
+        *,
+        overwrite: bool = False,
+        progress: Callable[[Replayed], None] = lambda _: None,
+    ) -> None:
+        """`overwrite` takes letters to tables with a key that keep no order, where they replace what came later."""
+        self._lake, self._spec, self._table = lake, spec, table.removesuffix(dead_letters.SUFFIX)
+        self._make, self._topics, self._overwrite, self._progress = pipeline, topics, overwrite, progress
+        self._targets = Targets(lake)
+        self._pipelines: dict[tuple[str, str], Pipeline] = {}
+        self._tables: dict[str, Table] = {}
+        self._counts = Replayed()
+
+    def run(self, selection: Selection) -> Replayed:
+        """Replay the letters of this bridge that are there now and are selected."""
+        chosen = Selection(selection.codes, selection.stages, selection.where, self._spec.name)
+        columns = [*dead_letters.SCHEMA.names, STORED]
+        with Taking(self._lake, self._table) as taking:
+            for chunk in chunks(self._lake, taking.letters, chosen, columns):
+                for letters in _by_topic(chunk):
+                    self._replay(letters, taking)
+                self._progress(self._counts)
+        return self._counts
+
+    def _replay(self, letters: pa.RecordBatch, taking: Taking) -> None:
+        """Letters of one topic."""
+        records, gone = self._records(letters)
+        if gone:
+            lost = np.array([each.record for each in gone], np.int64)
+            rest = np.setdiff1d(np.arange(len(records)), lost)
+            again = [replace(each, record=number) for number, each in enumerate(gone)]
+            some = letters.take(pa.array(lost))
+            self._commit(some, Mapped((), {self._table: again}, {}), taking)
+            letters, records = letters.take(pa.array(rest)), records.take(rest)
+        if len(records):
+            self._replay_whole(letters, records, taking)
+
+    def _replay_whole(self, letters: pa.RecordBatch, records: Records, taking: Taking) -> None:
+        """One commit, or several where they have no room in one, or the server refuses one."""
+        mapped = self._pipeline(records.topic, records.topic_id).process(records)
+        for rows in mapped.tables:
+            self._check_order(rows.table)
+        for table, record in mapped.truncates.items():
+            empty(self._lake, table, records, record)
+        try:
+            self._commit(letters, mapped, taking)
+        except (Invalid, Exhausted) as error:
+            if len(letters) > 1:
+                middle = np.arange(len(letters)) < len(letters) // 2
+                for half in (np.flatnonzero(middle), np.flatnonzero(~middle)):
+                    self._replay_whole(letters.take(pa.array(half)), records.take(half), taking)
+            elif isinstance(error, Exhausted):
+                raise
+            else:
+                refused = Reject(0, Stage.APPLY, "refused", error.message)
+                self._commit(letters, Mapped((), {self._table: [refused]}, {}), taking)
+
+    def _topic(self, name: str, identity: str) -> TopicSpec:
+        """The entry that a topic was read by: of topics of one name in several sources, the one with this id."""
+        found = [entry for source in self._spec.sources if (entry := self._spec.entry(name, source)) is not None]
+        if not found:
+            raise Invalid(f"the file says nothing about topic {name!r}, of which table {self._table} has dead letters")
+        if len(found) == 1:
+            return found[0]
+        for entry in found:
+            if self._topics.has(entry, name, identity):
+                return entry
+        raise Invalid(
+            f"topic {name!r} with the id {identity}, of which table {self._table} has dead letters, is in none of the"
+            f" {len(found)} sources that may have it: leave the other sources out of the file to say which it was"
+        )
+
+    def _pipeline(self, topic: str, identity: str) -> Pipeline:
+        if (topic, identity) not in self._pipelines:
+            self._pipelines[topic, identity] = self._make(self._topic(topic, identity), topic)
+        return self._pipelines[topic, identity]
+
+    def _records(self, letters: pa.RecordBatch) -> tuple[Records, list[Reject]]:
+        """The letters as the records that they were; those whose cut values nobody has any more are rejects."""
+        topic, _, place = letters.column("kafka_source")[0].as_py().partition("/")  # no topic has a slash, ids may
+        identity = place.rpartition("/")[0]
+        partition = letters.column("partition").cast(pa.int64()).to_numpy()
+        offset = letters.column("kafka_offset").to_numpy()
+        values, gone = self._values(letters, topic, identity, partition, offset)
+        times = pc.divide(letters.column("timestamp").cast(pa.int64()), 1_000).fill_null(-1)
+        headers = [_headers(each) for each in letters.column("headers").to_pylist()]
+        records = Records(
+            topic,
+            identity,
+            partition,
+            offset,
+            times.to_numpy(),
+            letters.column("key"),
+            values,
+            headers if any(each is not None for each in headers) else None,
+        )
+        return records, gone
+
+    def _values(
+        self, letters: pa.RecordBatch, topic: str, identity: str, partition: Ints, offset: Ints
+    ) -> tuple[pa.BinaryArray, list[Reject]]:
+        values, size = letters.column("value"), letters.column("value_bytes").to_numpy()
+        held = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
+        cut = np.flatnonzero(size > held)
+        if not len(cut):
+            return values, []
+        wanted: dict[int, list[int]] = {}
+        for row in cut.tolist():
+            wanted.setdefault(int(partition[row]), []).append(int(offset[row]))
+        found = self._topics.whole(self._topic(topic, identity), topic, identity, wanted)
+        whole, gone = values.to_pylist(), []
+        for row in cut.tolist():
+            place = int(partition[row]), int(offset[row])
+            if place in found:
+                whole[row] = found[place]
+            else:
+                say = (
+                    f"its value of {size[row]:,} bytes was cut, and topic {topic!r} no longer has it: drop the letter,"
+                    " or let its source send the record again"
+                )
+                gone.append(Reject(row, Stage.WIRE, _GONE, say))
+        return pa.array(whole, pa.binary()), gone
+
+    def _commit(self, letters: pa.RecordBatch, mapped: Mapped, taking: Taking) -> None:
+        refused = {each.record: (table, each) for table, rejects in mapped.rejects.items() for each in rejects}
+        stays = [row for row, (table, _) in refused.items() if dead_letters.table_of(table) == taking.letters]
+        leaves = np.setdiff1d(np.arange(len(letters)), np.array(stays, np.int64))
+        told = self._told(letters, refused)
+        ignored = 0
+        if len(leaves) or told:
+            with taking.registers.commit(taking.next()) as commit:
+                for rows in mapped.tables:
+                    self._write(commit, rows, letters)
+                for table, again in told.items():
+                    commit.upsert(self._targets.dead_letters(table), again)
+                if len(leaves):
+                    commit.delete(taking.letters, letters.select(list(dead_letters.KEY)).take(pa.array(leaves)))
+            names = {rows.table for rows in mapped.tables}
+            ignored = sum(int(result.ignored) for result in commit.results if result.table in names)
+        self._count(len(letters), mapped, ignored)
+
+    def _write(self, commit: Commit, rows: TableRows, letters: pa.RecordBatch) -> None:
+        """The rows as changes in their order, due when their letters were stored."""
+        table = self._definition(rows.table)
+        rows = carry_over(rows, table.primary_key, live_rows(self._lake, rows.table))
+        for step in steps_of(rows, table.primary_key):
+            due = _due(step, letters) if table.merge.within else None
+            if step.op is Op.DELETE:
+                commit.delete(step.table, step.rows, as_of=due)
+            elif table.keyed:
+                commit.upsert(step.table, step.rows, keep=step.kept, as_of=due)
+            else:
+                commit.append(step.table, step.rows)
+
+    def _told(self, letters: pa.RecordBatch, refused: Mapping[int, tuple[str, Reject]]) -> dict[str, pa.RecordBatch]:
+        """Table to the letters that fail for it by another sentence than the one that they have."""
+        by_table: dict[str, list[Reject]] = {}
+        for row, (table, reject) in refused.items():
+            same = table == self._table and all(
+                letters.column(name)[row].as_py() == said
+                for name, said in (
+                    ("stage", str(reject.stage)),
+                    ("code", reject.code),
+                    ("sentence", reject.sentence),
+                    ("path", reject.path or None),
+                )
+            )
+            if not same:
+                by_table.setdefault(table, []).append(reject)
+        return {table: self._again(letters, rejects) for table, rejects in by_table.items()}
+
+    @staticmethod
+    def _again(letters: pa.RecordBatch, rejects: Sequence[Reject]) -> pa.RecordBatch:
+        """The letters as they are, with what is wrong now."""
+        some = letters.take(pa.array([each.record for each in rejects])).select(dead_letters.SCHEMA.names)
+        said = {
+            "stage": pa.array([str(each.stage) for each in rejects], pa.string()),
+            "code": pa.array([each.code for each in rejects], pa.string()),
+            "sentence": pa.array([each.sentence for each in rejects], pa.string()),
+            "path": pa.array([each.path or None for each in rejects], pa.string()),
+        }
+        columns = [said.get(name, some.column(name)) for name in dead_letters.SCHEMA.names]
+        return pa.RecordBatch.from_arrays(columns, schema=dead_letters.SCHEMA)
+
+    def _definition(self, table: str) -> Table:
+        if table not in self._tables:
+            self._tables[table] = self._lake.table(table).definition
+        return self._tables[table]
+
+    def _check_order(self, table: str) -> None:
+        """Refuse a table in which an old record would replace what later ones of its key wrote."""
+        found = self._definition(table)
+        if found.keyed and found.merge.engine not in ORDERED_ENGINES and not self._overwrite:
+            raise Invalid(
+                f"table {table} keeps no source positions and no versions, so a replayed record would replace what"
+                " later ones of its key wrote: say --overwrite if that is meant"
+            )
+
+    def _count(self, letters: int, mapped: Mapped, ignored: int) -> None:
+        failed = {each.record for rejects in mapped.rejects.values() for each in rejects}
+        applied = {record for rows in mapped.tables for record in rows.record.tolist()}
+        counts = self._counts
+        superseded = min(ignored, len(applied))
+        counts.superseded += superseded
+        counts.applied += len(applied) - superseded
+        counts.failed += len(failed)
+        counts.left_out += letters - len(failed) - len(applied)
+        for rejects in mapped.rejects.values():
+            for each in rejects:
+                counts.examples.setdefault(each.code, each.sentence)
+
+
+def _due(step: Step, letters: pa.RecordBatch) -> pa.Array:
+    """When the letters of a step's rows were stored, by their positions."""
+    names = list(POSITION)
+    stored = dict(zip(*(_places(letters, names), letters.column(STORED).to_pylist()), strict=True))
+    return pa.array([stored[place] for place in _places(step.rows, names)], letters.column(STORED).type)
+
+
+def _places(rows: pa.RecordBatch, names: Sequence[str]) -> list[tuple[str, int]]:
+    return list(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
+
+
+def _headers(value: list[dict[str, object]] | None) -> Headers | None:
+    return None if value is None else [(str(each["name"]), each["value"]) for each in value]  # type: ignore[misc]
+
+
+def _by_topic(letters: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """The letters by topic and topic id, in order."""
+    sources = letters.column("kafka_source").to_pylist()
+    names = [source.rsplit("/", 1)[0] for source in sources]
+    order: dict[str, list[int]] = {}
+    for row, name in enumerate(names):
+        order.setdefault(name, []).append(row)
+    return [letters.take(pa.array(rows)) for rows in order.values()]

@@ -1,0 +1,418 @@
+"""A Kafka cluster as the bridge reads it: one member of a consumer group, and questions to the brokers.
+
+A partition that the group gives is at rest until `begin` says where to read: its position is in the lake, not in Kafka.
+The group's own offsets are committed for tools that show lag, and never read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import (
+    OFFSET_END,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
+from lakestore.kafka.bridge.carry_over import Opened
+from lakestore.kafka.bridge.positions import Accepted, Ends, Place, Position, go_on
+from lakestore.kafka.bridge.records import Records
+from lakestore.kafka.bridge.spec import SourceSpec, TopicSpec
+from lakestore.kafka.client import (
+    DENIED,
+    LOG,
+    UNKNOWN,
+    Heard,
+    check_options,
+    failure,
+    id_of,
+    made,
+    reason,
+    settings_of,
+    without_group,
+)
+
+_LOG = logging.getLogger("lakestore.bridge")
+
+
+class Starts:
+    """The judgement on partitions that a lane was given. For one thread."""
+
+    def __init__(
+        self, source: Source, topic_spec: Callable[[str], TopicSpec], is_later: Callable[[Place], bool]
+    ) -> None:
+        """`is_later` says of a partition without progress that it came later than this bridge, and so is read whole."""
+        self._source, self._topic_spec, self._is_later = source, topic_spec, is_later
+        self.topic_ids: dict[str, str] = {}
+
+    def judged(self, cluster: str, held: Mapping[Place, Position | None], accepted: Accepted) -> Opened:
+        """Offsets to read on from; topics with a partition that cannot be read are refused as a whole."""
+        opened = Opened()
+        self.topic_ids = self._source.topic_ids({place.topic for place in held})
+        there = [place for place in held if place.topic in self.topic_ids]
+        for place in held:
+            if place.topic not in self.topic_ids:
+                opened.refused[place.topic] = NotFound(f"topic {place.topic!r} is not there: was it deleted?")
+        ends = self._source.ends(there)
+        for place in there:
+            now = Position(cluster, self.topic_ids[place.topic], 0)
+            try:
+                opened.offsets[place] = self._offset(place, held[place], now, ends[place], accepted)
+                opened.until[place] = ends[place].stable
+            except LakestoreError as error:
+                opened.refused.setdefault(place.topic, error)
+        opened.topic_ids = self.topic_ids
+        for place in list(opened.offsets):
+            if place.topic in opened.refused:
+                del opened.offsets[place], opened.until[place]
+        return opened
+
+    def _offset(self, place: Place, held: Position | None, now: Position, ends: Ends, accepted: Accepted) -> int:
+        if held is not None:
+            offset, said = go_on(place, held, now, ends, accepted)
+            if said:
+                _LOG.warning("%s", said)
+            if offset is not None:
+                return offset
+        spec = self._topic_spec(place.topic)
+        if spec.start == "earliest" or self._is_later(place):
+            return ends.low
+        if spec.start == "latest":
+            return ends.stable
+        if spec.start == "offsets":
+            return self._given(place, spec, ends)
+        found = self._source.offsets_at([place], _milliseconds(spec.start))[place]
+        return found if found >= 0 else ends.stable
+
+    @staticmethod
+    def _given(place: Place, spec: TopicSpec, ends: Ends) -> int:
+        offset = spec.start_offsets.get(place.partition, ends.low)
+        if not ends.low <= offset <= ends.high:
+            raise Conflict(
+                f"start_offsets of topic {place.topic!r} says {offset} for partition {place.partition}, which holds"
+                f" {ends.low} to {ends.high}"
+            )
+        return offset
+
+
+def _milliseconds(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise Invalid(f"start: {text!r} is no time: write it as 2026-11-22T10:00:00Z") from error
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1_000)
+
+
+CALL_SECONDS = 10.0
+SESSION_MS, POLL_MS, REFRESH_MS = 10_000, 300_000, 10_000
+PREFETCH_KB = 32 << 10
+OURS = {
+    "partition.assignment.strategy": "cooperative-sticky",
+    "isolation.level": "read_committed",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+}
+"""Settings that make a bridge exact; nobody may say otherwise."""
+_DEFAULTS = {
+    "session.timeout.ms": SESSION_MS,
+    "heartbeat.interval.ms": 1_000,
+    "max.poll.interval.ms": POLL_MS,
+    "topic.metadata.refresh.interval.ms": REFRESH_MS,
+    "queued.max.messages.kbytes": PREFETCH_KB,
+    "fetch.queue.backoff.ms": 20,
+    "fetch.error.backoff.ms": 50,
+    "fetch.wait.max.ms": 100,
+    "reconnect.backoff.max.ms": 2_000,
+}
+_AT_END = KafkaError._PARTITION_EOF  # noqa: SLF001 (librdkafka's own errors have such names)
+_TIMED_OUT = KafkaError._TIMED_OUT  # noqa: SLF001
+_MOVED = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
+_SETTINGS = {KafkaError.INVALID_SESSION_TIMEOUT, KafkaError.INCONSISTENT_GROUP_PROTOCOL, KafkaError.INVALID_GROUP_ID}
+_EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class Polled:
+    """The outcome of one look at Kafka."""
+
+    messages: list[Message] = field(default_factory=list)
+    ends: dict[Place, int] = field(default_factory=dict)
+    """Partitions that were read to their end, with the offset there; behind all messages of the same look."""
+    moved: set[Place] = field(default_factory=set)
+    """Partitions whose next record is not there any more."""
+    gone: set[str] = field(default_factory=set)
+    """Topics that the brokers do not know."""
+
+
+class Source:
+    """A consumer of one cluster. For one thread, but for the questions `topic_ids` and `ends`."""
+
+    def __init__(
+        self, spec: SourceSpec, revoked: Callable[[Sequence[Place]], None], lost: Callable[[Sequence[Place]], None]
+    ) -> None:
+        """`revoked` is called inside `poll` and `close` for partitions that the group takes away: another member may
+        have them once it returns. `lost` is called when others may have had partitions for a while."""
+        check_options(spec.options, OURS, "the bridge")
+        self._spec, self._revoked, self._lost = spec, revoked, lost
+        self._heard = Heard()
+        common = settings_of(spec.bootstrap, spec.options, self._heard)
+        self._admin = made(AdminClient, without_group(common))
+        self._consumer = made(Consumer, {**_DEFAULTS, **common, **OURS, "group.id": spec.group})
+        self.assigned: set[Place] = set()
+        """Partitions that the group has given to this member."""
+        self.waiting: set[Place] = set()
+        """The assigned partitions that wait for `begin`."""
+        self._led = ""
+        self.leads = False
+        """Whether the group has given this member the partition that `lead` waits for."""
+        self._held: frozenset[Place] = frozenset()
+        self.was_assigned = False
+        """Whether the group has said anything since the last `subscribe`."""
+
+    def lead(self, topic: str) -> None:
+        """Wait for the group to give the one partition of a topic to this member, which may then `claim` others."""
+        self._led = topic
+        self.subscribe([topic])
+
+    def claim(self, places: Iterable[Place]) -> None:
+        """Have partitions beside those that the group gives, while `leads`."""
+        new = set(places) - self.assigned
+        if new and self.leads:
+            partitions = _partitions(place for place in new if place.topic != self._led)
+            self._consumer.incremental_assign([TopicPartition(p.topic, p.partition, OFFSET_END) for p in partitions])
+            if partitions:
+                self._consumer.pause(partitions)
+            self.assigned |= new
+            self.waiting |= new
+
+    def hold(self, places: Set[Place]) -> None:
+        """Read others than these for a while."""
+        if places != self._held:
+            again = (self._held - places) & self.assigned - self.waiting
+            self._held = frozenset(places)
+            self._consumer.resume(_partitions(again))
+            self._consumer.pause(_partitions(self._held & self.assigned))
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Read these topics, as far as other members of the group leave partitions."""
+        self.was_assigned = False
+        self._consumer.subscribe(
+            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.was_assigned = True
+        consumer.incremental_assign([TopicPartition(each.topic, each.partition, OFFSET_END) for each in partitions])
+        if partitions:
+            consumer.pause(partitions)
+        if self._led:
+            self.leads = self.leads or bool(partitions)
+            return
+        found = {Place(each.topic, each.partition) for each in partitions}
+        self.assigned |= found
+        self.waiting |= found
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        found = self._leaving(partitions)
+        self._revoked(found)
+        self._yield(consumer, partitions)
+        self._forget(found)
+
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        found = self._leaving(partitions)
+        self._yield(consumer, partitions)
+        self._forget(found)
+        self._lost(found)
+
+    def _leaving(self, partitions: list[TopicPartition]) -> list[Place]:
+        """The partitions that go with those that the group takes: all, where it takes the one that leads."""
+        if self._led:
+            return sorted(self.assigned)
+        return [Place(each.topic, each.partition) for each in partitions]
+
+    def _yield(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Leave what was claimed."""
+        if self._led:
+            given = {Place(each.topic, each.partition) for each in partitions}
+            consumer.incremental_unassign(_partitions(self.assigned | given))
+            self.leads, self._held = False, frozenset()
+
+    def _forget(self, places: Iterable[Place]) -> None:
+        self.assigned.difference_update(places)
+        self.waiting.difference_update(places)
+
+    def begin(self, offsets: Mapping[Place, int]) -> None:
+        """Read these partitions from there on."""
+        partitions = [TopicPartition(place.topic, place.partition, offset) for place, offset in offsets.items()]
+        if partitions:
+            self._consumer.incremental_unassign(partitions)
+            self._consumer.incremental_assign(partitions)
+            self._consumer.resume(partitions)
+        self.waiting.difference_update(offsets)
+
+    def rest(self, places: Iterable[Place]) -> None:
+        """Let partitions be until `begin`; records that were read of them and not taken are forgotten."""
+        kept = self.assigned.intersection(places)
+        if kept:
+            self._consumer.pause(_partitions(kept))
+        self.waiting |= kept
+
+    def pause(self) -> None:
+        """Give no records for a while."""
+        self._consumer.pause(_partitions(self.assigned))
+
+    def resume(self) -> None:
+        """Give records again, of the partitions that do not wait for `begin`."""
+        self._consumer.resume(_partitions(self.assigned - self.waiting - self._held))
+
+    def poll(self, count: int, seconds: float) -> Polled:
+        """At most so many records. Those of partitions that have been given meanwhile are left out."""
+        messages = self._consumer.consume(count, seconds)
+        polled = Polled(messages)
+        errors = [message for message in messages if message.error() is not None]
+        if errors:
+            polled.messages = [message for message in messages if message.error() is None]
+            for message in errors:
+                self._note(polled, message)
+        return polled
+
+    def _note(self, polled: Polled, message: Message) -> None:
+        error = message.error()
+        assert error is not None
+        place = Place(message.topic() or "", message.partition() or 0)
+        if error.code() == _AT_END:
+            polled.ends[place] = message.offset() or 0
+        elif error.code() in _MOVED:
+            polled.moved.add(place)
+        elif error.code() in UNKNOWN:
+            polled.gone.add(place.topic)
+        elif error.code() in _SETTINGS:
+            raise Invalid(f"Kafka at {self._spec.bootstrap} refuses a setting of the source: {error.str()}")
+        elif error.code() in DENIED or error.fatal():
+            raise self._failure(error, "read")
+        else:
+            LOG.warning("Kafka at %s: %s", self._spec.bootstrap, error.str())
+
+    def show(self, offsets: Mapping[Place, int]) -> None:
+        """Tell the group how far this bridge has come, for tools that show lag; a failure is only logged."""
+        try:
+            self._consumer.commit(
+                offsets=[TopicPartition(place.topic, place.partition, next) for place, next in offsets.items()],
+                asynchronous=True,
+            )
+        except KafkaException as error:
+            LOG.info("the group's offsets were not committed: %s", reason(error))
+
+    def cluster(self) -> str:
+        """The cluster's id."""
+        return self._asked(lambda: str(self._admin.list_topics(timeout=CALL_SECONDS).cluster_id), "name its cluster")
+
+    def partitions(self) -> set[Place]:
+        """All partitions of all topics that there are now."""
+        topics: dict[str, Any] = self._asked(
+            lambda: self._admin.list_topics(timeout=CALL_SECONDS).topics, "list topics"
+        )
+        return {Place(name, partition) for name, topic in topics.items() for partition in topic.partitions}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The topics' own ids; a topic that is not there is left out. From any thread."""
+        names = list(topics)
+        if not names:
+            return {}
+        answers = self._asked(
+            lambda: self._admin.describe_topics(TopicCollection(names), request_timeout=CALL_SECONDS), "describe topics"
+        )
+        found: dict[str, str] = {}
+        for name, answer in answers.items():
+            try:
+                found[name] = id_of(self._answer(answer, f"describe topic {name!r}").topic_id)
+            except KafkaException as error:
+                if error.args[0].code() not in UNKNOWN:
+                    raise self._failure(error, f"describe topic {name!r}") from error
+        return found
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, Ends]:
+        """The offsets that partitions have now. From any thread."""
+        wanted = list(places)
+        low = self._offsets(wanted, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+        stable = self._offsets(wanted, _LATEST, IsolationLevel.READ_COMMITTED)
+        high = self._offsets(wanted, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+        return {place: Ends(low[place], stable[place], high[place]) for place in wanted}
+
+    def offsets_at(self, places: Iterable[Place], milliseconds: int) -> dict[Place, int]:
+        """The first offset of a record of that time or later; -1 where there is none yet."""
+        return self._offsets(list(places), OffsetSpec.for_timestamp(milliseconds), IsolationLevel.READ_UNCOMMITTED)
+
+    def _offsets(self, places: Sequence[Place], spec: OffsetSpec, level: IsolationLevel) -> dict[Place, int]:
+        if not places:
+            return {}
+        asked = {TopicPartition(place.topic, place.partition): spec for place in places}
+        answers = self._asked(
+            lambda: self._admin.list_offsets(asked, isolation_level=level, request_timeout=CALL_SECONDS), "list offsets"
+        )
+        try:
+            return {
+                Place(each.topic, each.partition): int(self._answer(answer, "list offsets").offset)
+                for each, answer in answers.items()
+            }
+        except KafkaException as error:
+            raise self._failure(error, "list offsets") from error
+
+    def _asked(self, ask: Callable[[], _T], what: str) -> _T:
+        try:
+            return ask()
+        except KafkaException as error:
+            raise self._failure(error, what) from error
+
+    def _answer(self, answer: Future[Any], what: str) -> Any:
+        """An answer that is awaited; a broker that died in between gives none."""
+        try:
+            return answer.result(CALL_SECONDS)
+        except TimeoutError as error:
+            raise self._failure(KafkaError(_TIMED_OUT), what) from error
+
+    def _failure(self, error: KafkaException | KafkaError, what: str) -> LakestoreError:
+        self._admin.poll(0)  # which tells what the connection has complained of
+        return failure(error, self._spec.bootstrap, what, self._heard)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._consumer.close()
+
+
+def _partitions(places: Iterable[Place]) -> list[TopicPartition]:
+    return [TopicPartition(place.topic, place.partition) for place in places]
+
+
+def records_of(messages: Sequence[Message], topic: str, topic_id: str) -> Records:
+    """Messages of one topic as columns."""
+    headers: list[Any] = [message.headers() for message in messages]
+    count = len(messages)
+    return Records(
+        topic,
+        topic_id,
+        np.fromiter([message.partition() for message in messages], np.int64, count),
+        np.fromiter([message.offset() for message in messages], np.int64, count),
+        np.fromiter([message.timestamp()[1] for message in messages], np.int64, count),
+        pa.array([message.key() for message in messages], pa.binary()),
+        pa.array([message.value() for message in messages], pa.binary()),
+        headers if any(headers) else None,
+    )

@@ -1,0 +1,155 @@
+"""Tables that a bridge makes: columns as bridge.yaml or a schema says, source positions, coordinates, dead letters.
+
+A table with a key that names neither a version nor a merge engine keeps each row's source position, and the row of the
+later position stays; so records that come again, or late from the dead letters, never undo what came behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import pyarrow as pa
+
+from lakestore.errors import Invalid
+from lakestore.kafka.bridge import dead_letters
+from lakestore.kafka.bridge.paths import Path
+from lakestore.kafka.bridge.spec import COORDINATES, POSITION, ColumnSpec, TableSpec
+from lakestore.model.merge_engines import versioned
+from lakestore.model.table import Table
+from lakestore.model.table_file import WantedColumn, WantedTable
+from lakestore.model.types import type_name
+
+POSITION_MERGE = versioned(POSITION[1], within=POSITION[0])
+_POSITION = (WantedColumn(POSITION[0], "string", required=True), WantedColumn(POSITION[1], "int64", required=True))
+_COORDINATES = (
+    WantedColumn(COORDINATES[0], "string", required=True),
+    WantedColumn(COORDINATES[1], "int32", required=True),
+    WantedColumn(COORDINATES[2], "int64", required=True),
+    WantedColumn(COORDINATES[3], "timestamptz"),
+)
+
+
+OP, OP_BESIDE = "op", "event_op"
+"""The column of a log of change events that has each event's operation; the second name where a field has the first."""
+
+
+def op_column(names: Collection[str]) -> str:
+    """The name of the column of the operation beside fields of these names."""
+    return OP_BESIDE if OP in names else OP
+
+
+def event_paths(spec: TableSpec, *, op: str = "") -> dict[str, Path]:
+    """Columns that have parts of change events beside the row. `op` names the column of the operation, in a log."""
+    paths = [Path.of(text) for text in spec.event_columns]
+    found = {"_".join((path.root, *path.parts)): path for path in paths}
+    if op and not any(path == Path("op") for path in paths) and all(each.source != "op" for each in spec.columns):
+        found[op] = Path("op")
+    return found
+
+
+def keeps_position(spec: TableSpec, key: Sequence[str] = ()) -> bool:
+    """Whether rows carry their source position, which decides which of a key's rows stays."""
+    return bool(spec.primary_key or key) and not spec.version and "merge" not in spec.options
+
+
+def wanted_table(spec: TableSpec, schema: pa.Schema | None = None, *, name: str = "", key: Sequence[str] = ()) -> Table:
+    """The definition of a table that records go to, as `create` takes it.
+
+    `schema` are the fields of the records, for a table whose columns the file does not name; `name` is the whole name
+    where the file's holds placeholders; `key` the key of change events, where the file names none.
+    """
+    return wanted(spec, schema, name=name, key=key).definition()
+
+
+def wanted(
+    spec: TableSpec, schema: pa.Schema | None = None, *, name: str = "", key: Sequence[str] = (), log: bool = False
+) -> WantedTable:
+    """The same table as tables.yaml would say it; `log` if its rows are change events."""
+    name = name or spec.table
+    keys = tuple(spec.primary_key or key)
+    columns = list(_declared(spec.columns) if spec.columns else _told(schema, name))
+    columns += _of_events(spec, {each.name for each in columns}, name, log=log)
+    columns = _with(columns, keys, name)
+    options = dict(spec.options)
+    if keys:
+        options["primary_key"] = list(keys)
+    if keeps_position(spec, keys):
+        for each in spec.columns:
+            if each.name in POSITION:
+                raise Invalid(
+                    f"table {name} has a column {each.name!r}, and source positions needs that name: leave"
+                    " it out, or call yours something else"
+                )
+        options["merge"] = POSITION_MERGE
+        columns = _beside(columns, _POSITION, name, "source positions")
+    elif spec.version:
+        if "merge" in options:
+            raise Invalid(f"table {name} names a version and a merge engine: say one of them")
+        options["merge"] = versioned(spec.version)
+        columns = _with(columns, (spec.version,), name)
+    if spec.coordinates:
+        columns = _beside(columns, _COORDINATES, name, "coordinates: true")
+    return WantedTable(name, tuple(columns), options)
+
+
+def _of_events(spec: TableSpec, names: Collection[str], table: str, *, log: bool) -> Iterator[WantedColumn]:
+    paths = event_paths(spec, op=op_column(names) if log else "")
+    for name, path in paths.items():
+        if name in names:
+            raise Invalid(
+                f"table {table} has a column {name!r}, and event_columns needs that name for {path}: leave it out, or"
+                f" name your columns, with {{name: …, type: {path.event_type}, from: {path}}}"
+            )
+        yield WantedColumn(name, path.event_type)
+
+
+def _declared(columns: Sequence[ColumnSpec]) -> list[WantedColumn]:
+    return [WantedColumn(each.name, each.type, each.required, each.default) for each in columns]
+
+
+def _told(schema: pa.Schema | None, name: str) -> list[WantedColumn]:
+    if schema is None or not len(schema):
+        raise Invalid(
+            f"table {name} has no columns: name them under columns:, or let `lakestore bridge --plan` show those of"
+            " samples"
+        )
+    return [WantedColumn(each.name, type_name(each.type, each.name), not each.nullable) for each in schema]
+
+
+def _with(columns: list[WantedColumn], names: Sequence[str], table: str) -> list[WantedColumn]:
+    """The columns, those of the names required; `Invalid` for a name that is none of them."""
+    there = {column.name for column in columns} | {*COORDINATES}
+    for name in names:
+        if name not in there:
+            raise Invalid(f"table {table} names column {name!r}, which is not among {', '.join(sorted(there))}")
+    return [WantedColumn(each.name, each.type, each.required or each.name in names, each.default) for each in columns]
+
+
+def _beside(columns: list[WantedColumn], added: Sequence[WantedColumn], table: str, why: str) -> list[WantedColumn]:
+    """The columns with others behind them; one of the same name and type is the same."""
+    there = {column.name: column for column in columns}
+    for each in added:
+        found = there.get(each.name)
+        if found is not None and found.type != each.type:
+            raise Invalid(
+                f"table {table} has a column {each.name!r} of type {found.type}, and {why} needs that name for"
+                f" {each.type}: call yours something else"
+            )
+    taken = {each.name: each for each in added}
+    kept = [
+        WantedColumn(each.name, each.type, each.required or taken[each.name].required, each.default)
+        if each.name in taken
+        else each
+        for each in columns
+    ]
+    return [*kept, *(each for each in added if each.name not in there)]
+
+
+def dead_letter_table(table: str) -> Table:
+    """The definition of the dead letters' table of a table."""
+    columns = tuple(
+        WantedColumn(each.name, type_name(each.type, each.name), not each.nullable) for each in dead_letters.SCHEMA
+    )
+    return WantedTable(
+        dead_letters.table_of(table), columns, {"primary_key": list(dead_letters.KEY), "buckets": 1}
+    ).definition()

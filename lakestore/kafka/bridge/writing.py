@@ -1,0 +1,182 @@
+"""Writing: mapped blocks as the changes of one commit, and as smaller commits where one has no room or is refused.
+
+Changes of a table are applied in the order of the commit, and rows of a change in the order of the rows. Rows of
+different keys may change places, rows of one key never: so puts and deletes become few changes, called waves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakestore.kafka.bridge.outcome import Mapped, Op, Reject, TableRows
+from lakestore.kafka.bridge.positions import Place
+from lakestore.kafka.bridge.records import Ints, Records
+
+RUNS_MAX = 4
+"""Runs of equal changes that go as they are; for more, rows of different keys change places."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change of a commit."""
+
+    table: str
+    op: Op
+    rows: pa.RecordBatch
+    kept: Mapping[str, pa.BooleanArray]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Records `low` to `high` of a block, at the end of their way."""
+
+    records: Records
+    mapped: Mapped
+    low: int
+    high: int
+
+    def __len__(self) -> int:
+        return self.high - self.low
+
+    def tables(self) -> Iterator[TableRows]:
+        """The rows of the part."""
+        for rows in self.mapped.tables:
+            low, high = np.searchsorted(rows.record, [self.low, self.high])
+            if low < high:
+                yield _slice(rows, int(low), int(high))
+
+    def rejects(self) -> Iterator[tuple[str, list[Reject]]]:
+        """Table to its rejects of the part."""
+        for table, rejects in self.mapped.rejects.items():
+            found = [each for each in rejects if self.low <= each.record < self.high]
+            if found:
+                yield table, found
+
+    def rejected(self) -> dict[str, list[Reject]]:
+        """All `rejects` by table."""
+        return dict(self.rejects())
+
+    @property
+    def nbytes(self) -> int:
+        """About the bytes of the rows of the part."""
+        return sum(int(rows.batch.nbytes) for rows in self.tables())
+
+    def halves(self) -> tuple[Part, Part] | None:
+        """The part in two, cut where nothing belongs together; None if there is no such place."""
+        if len(self) < 2:
+            return None
+        allowed = np.flatnonzero(~self._joined()) + self.low + 1
+        if not len(allowed):
+            return None
+        middle = int(allowed[np.abs(allowed - (self.low + self.high) // 2).argmin()])
+        return replace(self, high=middle), replace(self, low=middle)
+
+    def before(self, record: int) -> Part:
+        """The part up to a record, and less what belongs together with it."""
+        cut = record
+        for rows in self.mapped.tables:
+            if rows.atomic is not None:
+                at = (rows.record == record) & (rows.atomic >= 0)
+                for number in np.unique(rows.atomic[at]):
+                    cut = min(cut, int(rows.record[rows.atomic == number].min()))
+        return replace(self, high=max(cut, self.low))
+
+    def _joined(self) -> npt.NDArray[np.bool_]:
+        """Whether records `low + i` and the one behind belong together, for each i but the last."""
+        edges = np.zeros(len(self) + 1, np.int64)
+        numbers, records = [], []
+        for rows in self.mapped.tables:
+            if rows.atomic is not None:
+                there = (rows.atomic >= 0) & (rows.record >= self.low) & (rows.record < self.high)
+                numbers.append(rows.atomic[there])
+                records.append(rows.record[there] - self.low)
+        if numbers:
+            number, record = np.concatenate(numbers), np.concatenate(records)
+            order = np.lexsort((record, number))
+            number, record = number[order], record[order]
+            first = np.flatnonzero(np.r_[True, number[1:] != number[:-1]]) if len(number) else np.array([], np.int64)
+            last = np.r_[first[1:] - 1, len(number) - 1] if len(number) else first
+            np.add.at(edges, record[first], 1)
+            np.add.at(edges, record[last], -1)
+        joined: npt.NDArray[np.bool_] = np.cumsum(edges)[: len(self) - 1] > 0
+        return joined
+
+    def ends(self) -> dict[Place, int]:
+        """The offset behind the last record of each partition."""
+        partition, offset = self.records.partition[self.low : self.high], self.records.offset[self.low : self.high]
+        return {
+            Place(self.records.topic, int(each)): int(offset[partition == each].max()) + 1
+            for each in np.unique(partition)
+        }
+
+
+def _slice(rows: TableRows, low: int, high: int) -> TableRows:
+    if low == 0 and high == len(rows.record):
+        return rows
+    return replace(
+        rows,
+        batch=rows.batch.slice(low, high - low),
+        record=rows.record[low:high],
+        op=rows.op[low:high],
+        kept={name: mask.slice(low, high - low) for name, mask in rows.kept.items()},
+        atomic=None if rows.atomic is None else rows.atomic[low:high],
+    )
+
+
+def steps_of(rows: TableRows, key: Sequence[str]) -> list[Step]:
+    """Rows of a table as changes in the order in which they are to be applied; `key` is empty for a log table."""
+    changes = np.flatnonzero(np.diff(rows.op))
+    if len(changes) < RUNS_MAX:
+        edges = [0, *(int(each) + 1 for each in changes), len(rows.op)]
+        runs = [np.arange(low, high) for low, high in pairwise(edges)]
+    else:
+        wave = waves(codes_of(rows.batch, key), rows.op)
+        runs = [np.flatnonzero(wave == each) for each in range(int(wave.max()) + 1)]
+    return [_step(rows, each) for each in runs if len(each)]
+
+
+def _step(rows: TableRows, wanted: Ints) -> Step:
+    op = Op(int(rows.op[wanted[0]]))
+    low, count = int(wanted[0]), len(wanted)
+    kept: Mapping[str, pa.BooleanArray]
+    if int(wanted[-1]) - low + 1 == count:
+        batch = rows.batch.slice(low, count)
+        kept = {name: mask.slice(low, count) for name, mask in rows.kept.items()}
+    else:
+        at = pa.array(wanted)
+        batch = rows.batch.take(at)
+        kept = {name: mask.take(at) for name, mask in rows.kept.items()}
+    return Step(rows.table, op, batch, {name: mask for name, mask in kept.items() if mask.true_count})
+
+
+def codes_of(batch: pa.RecordBatch, key: Sequence[str]) -> Ints:
+    """A number for each row, equal where the key is."""
+    codes = np.zeros(batch.num_rows, np.int64)
+    for name in key:
+        column = pc.dictionary_encode(batch.column(name), null_encoding="encode")
+        part = column.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        codes = np.unique(codes * (int(part.max()) + 1) + part, return_inverse=True)[1].astype(np.int64)
+    return codes
+
+
+def waves(codes: Ints, op: npt.NDArray[np.int8]) -> Ints:
+    """The wave of each row: even ones are puts, odd ones deletes, and rows of one key never go back."""
+    order = np.argsort(codes, kind="stable")
+    code, change = codes[order], op[order].astype(np.int64)
+    begins = np.r_[True, code[1:] != code[:-1]]
+    turns = np.r_[0, (change[1:] != change[:-1]).astype(np.int64)]
+    turns[begins] = change[begins] == Op.DELETE
+    total = np.cumsum(turns)
+    first = np.flatnonzero(begins)
+    group = np.cumsum(begins) - 1
+    before = (total - turns)[first]
+    wave = np.empty(len(op), np.int64)
+    wave[order] = total - before[group]
+    return wave

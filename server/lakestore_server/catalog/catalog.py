@@ -1,0 +1,312 @@
+"""The catalog's verbs over a ledger and a store. Verbs block and are thread-safe.
+
+A verb that was sent with an idempotency key is done once: sent again, it answers from what stands by then.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid as uuids
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lakestore.errors import Conflict, Corrupt, Invalid, LakestoreError, NotFound
+from lakestore.model.table import Table
+from lakestore_server.catalog import foreign_history, gate, locations, metadata_updates, our_tables
+from lakestore_server.catalog.commits import Commits, Emptied, TableChange
+from lakestore_server.catalog.contents import Contents, Name
+from lakestore_server.catalog.errors import AlreadyExists, Forbidden, NamespaceNotEmpty
+from lakestore_server.catalog.ledger import Ledger
+from lakestore_server.catalog.metadata_store import MetadataStore, StoredMetadata
+from lakestore_server.catalog.schemas import Json
+from lakestore_server.state import catalog_change
+from lakestore_server.state.catalog_change import (
+    DROPPED,
+    CatalogChange,
+    CatalogStep,
+    DropNamespace,
+    DropPointer,
+    Pointer,
+    SetNamespace,
+    SetPointer,
+)
+from lakestore_server.state.commit_record import CommitRecord
+from lakestore_server.state.view import TableState, View
+
+Key = tuple[str, str]
+"""Namespace and name of a pointer."""
+
+
+def add(view: View, record: CommitRecord, *steps: CatalogStep, key: str = "") -> None:
+    """Add steps to a commit; `Conflict` if one does not fit what stands."""
+    change = CatalogChange(steps, key)
+    catalog_change.check(change, view.namespaces, view.pointers)
+    record.catalog.append(change)
+
+
+def moved(view: View, record: CommitRecord, source: Key, target: Key, key: str = "") -> None:
+    """Have a table's pointer, if there is one, under another name."""
+    pointer = view.pointers.get(source)
+    steps: list[CatalogStep] = []
+    if target[0] != DROPPED and target[0] not in view.namespaces:
+        steps.append(SetNamespace(target[0]))
+    if pointer is not None:
+        steps += [DropPointer(*source), SetPointer(*target, None, pointer)]
+    if steps or key:
+        add(view, record, *steps, key=key)
+
+
+log = logging.getLogger("lakestore.catalog")
+
+
+@dataclass(frozen=True, slots=True)
+class TierProblem:
+    """The tierer's word on a table whose last rounds failed."""
+
+    problem: str
+    """The error of the last one, as a sentence."""
+    failures: int
+    """Number of rounds in a row."""
+
+
+class Catalog:
+    """Namespaces and tables, ours and others."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        store: MetadataStore,
+        warehouse_uri: str,
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        new_uuid: Callable[[], str] = lambda: str(uuids.uuid4()),
+        timeline: str = "",
+    ) -> None:
+        self.warehouse = warehouse_uri.rstrip("/")
+        self.ledger, self._store = ledger, store
+        self._now_ms, self._new_uuid, self._timeline = now_ms, new_uuid, timeline
+        self._contents = Contents(ledger, store, self.warehouse, now_ms)
+        self._commits = Commits(ledger, store, self._contents, now_ms=now_ms, new_uuid=new_uuid, timeline=timeline)
+        self.commits = 0
+        """Commits since the start."""
+        self.refusals: Counter[str] = Counter()
+        """Commits that were refused, by the error's name."""
+        self.tier_problems: Mapping[str, TierProblem] = {}
+        """Table uuid to what keeps it from being tiered, as the tierer said last."""
+
+    @property
+    def ahead(self) -> Mapping[str, str]:
+        """Uuids of our tables that take no commit from outside, and why."""
+        return self._commits.ahead
+
+    @ahead.setter
+    def ahead(self, found: Mapping[str, str]) -> None:
+        """Refuse commits from outside to these tables from now on."""
+        self._commits.ahead = found
+
+    # Namespaces.
+
+    def namespaces(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self.ledger.namespaces())
+
+    def namespace(self, name: str) -> Mapping[str, str]:
+        """A namespace's properties, or `NoSuchNamespace`."""
+        return self._contents.namespace(name)
+
+    def create_namespace(self, name: str, properties: Mapping[str, str], key: str = "") -> None:
+        """Create a namespace."""
+        locations.check_namespace(name)
+        locations.check_size(properties, "a namespace")
+        if self._seen(key):
+            return
+        if name in self.ledger.namespaces():
+            raise AlreadyExists(f"Namespace already exists: {name}")
+        self._commits.journal(SetNamespace(name, dict(properties)), key=key)
+
+    def update_namespace(self, name: str, removals: Sequence[str], updates: Mapping[str, str], key: str = "") -> Json:
+        """Change properties; the names of those that were updated, removed and missing."""
+        before = self.namespace(name)
+        kept = {prop: value for prop, value in before.items() if prop not in set(removals)}
+        after = {**kept, **updates}
+        if after.keys() - before.keys() or any(len(after[prop]) > len(before[prop]) for prop in after):
+            locations.check_size(after, "a namespace")
+        if not self._seen(key):
+            self._commits.journal(SetNamespace(name, after), key=key)
+        return {
+            "updated": sorted(updates),
+            "removed": [prop for prop in removals if prop in before],
+            "missing": [prop for prop in removals if prop not in before],
+        }
+
+    def drop_namespace(self, name: str, key: str = "") -> None:
+        """Drop an empty namespace."""
+        if self._seen(key):
+            return
+        self.namespace(name)
+        if self.ledger.pointers(name):
+            raise NamespaceNotEmpty(f"Namespace {name} is not empty")
+        self._commits.journal(DropNamespace(name), key=key)
+
+    # Tables.
+
+    def tables(self, namespace: str) -> list[str]:
+        """The names of a namespace's tables, sorted."""
+        self.namespace(namespace)
+        return sorted(self.ledger.pointers(namespace))
+
+    def stored(self, pointer: Pointer) -> StoredMetadata:
+        """The metadata that a pointer leads to, as it is stored."""
+        return self._store.load(pointer.location)
+
+    def load(self, name: Name) -> StoredMetadata:
+        """A table's current metadata. `orders$3` is our table `orders` with the schema of its version 3."""
+        return self._contents.load(name)
+
+    def metadata(self, location: str) -> StoredMetadata:
+        """The metadata of one file."""
+        return self._store.load(location)
+
+    def create_own(self, table: Table) -> SetPointer:
+        """Write the first metadata of one of our tables, durable; the step that the server journals with the table."""
+        doc = our_tables.first_metadata(table, self.warehouse, self._now_ms())
+        stored = self._commits.saved(doc, None)
+        return SetPointer(table.namespace, table.short_name, None, Pointer(stored.location, table.uuid))
+
+    def emptied_own(self, table: Table) -> Emptied:
+        """Write one of our tables without rows, durable."""
+        return self._commits.emptied(table)
+
+    def settled(self, made: Emptied, *, done: bool) -> None:
+        """Remove what a truncate left behind, which is done or was refused."""
+        self._commits.settled(made, done=done)
+
+    def problem_of_dropped(self, held: TableState) -> str:
+        """A sentence on a dropped table's lake that is gone by now, or went on without us; empty if all is well.
+
+        `Unavailable` if the storage does not answer.
+        """
+        pointer = self.ledger.pointers(DROPPED).get(held.table.uuid)
+        return foreign_history.problem(held, pointer, self._store, self._timeline) if pointer else ""
+
+    def purge(self, pointer: Pointer) -> None:
+        """Remove the files of one of our tables that is gone for good, as far as they lie in folders of its own.
+
+        Those of a lake that went on under another history are that one's.
+        """
+        try:
+            if foreign_history.newest(self._store, pointer, self._timeline):
+                log.warning("the files of a dropped table stay, for its lake went on without this server: %s", pointer)
+                return
+            places = self._contents.places_of(pointer)
+        except NotFound:
+            return
+        except (Forbidden, Corrupt, Invalid) as error:
+            log.warning("the files of a dropped table stay in the lake: %s", error.message)
+            return
+        for place in places:
+            self._store.purge(place)
+
+    def pin(self, table: Table, tag: str, snapshot_id: int | None) -> StoredMetadata:
+        """Set the tag `lakestore-pin-<tag>` of one of our tables, or remove it: foreign expiry skips its snapshot."""
+        ref = gate.PIN_PREFIX + tag
+        update: Json = {"action": "remove-snapshot-ref", "ref-name": ref}
+        if snapshot_id is not None:
+            update = {"action": "set-snapshot-ref", "ref-name": ref, "type": "tag", "snapshot-id": snapshot_id}
+        change = TableChange(Name(table.namespace, table.short_name), (), (update,))
+        return self._commits.attempts((change,), "", trusted=True)[0]
+
+    def create_table(self, namespace: str, request: Json, key: str = "") -> StoredMetadata:
+        """Create a table that is not ours; with `stage-create` nothing is stored, and the location is empty."""
+        name = Name(namespace, locations.check_name(request.get("name")))
+        if self._seen(key):
+            return self.load(name)
+        self._contents.check_absent(name)
+        uuid = self._new_uuid()
+        location = request.get("location") or f"{self.warehouse}/{namespace}/{name.table}-{uuid[:8]}"
+        doc = metadata_updates.created(
+            uuid=uuid,
+            location=str(location),
+            schema=request.get("schema") or {},
+            spec=request.get("partition-spec"),
+            order=request.get("write-order"),
+            properties=request.get("properties") or {},
+            now_ms=self._now_ms(),
+        )
+        self._contents.check_free(name, None, doc)
+        if request.get("stage-create"):
+            return StoredMetadata("", doc, b"")
+        try:
+            return self._commits.create(name, doc, key)
+        except Conflict as error:
+            raise AlreadyExists(f"Table already exists: {name}") from error
+
+    def register(
+        self, namespace: str, table: str, location: str, *, overwrite: bool = False, key: str = ""
+    ) -> StoredMetadata:
+        """Make a table of a metadata file that lies in the warehouse already."""
+        name = Name(namespace, locations.check_name(table))
+        if self._seen(key):
+            return self.load(name)
+        if not locations.inside(location, self.warehouse):
+            raise Forbidden(f"metadata file {location} must lie inside the warehouse {self.warehouse}")
+        if not overwrite:
+            self._contents.check_absent(name)
+        elif self.ledger.own_table(namespace, table) is not None:
+            raise Forbidden(f"{name} is a Lakestore table; drop it with `lake.drop_table('{name}')` first")
+        old = self.ledger.pointers(namespace).get(table)
+        self.namespace(namespace)
+        stored = self._store.load(location)
+        self._contents.check_free(name, None, stored.doc, registered=True)
+        pointer = Pointer(location, stored.doc["table-uuid"])
+        self._commits.journal(SetPointer(namespace, table, old.location if old else None, pointer), key=key)
+        return stored
+
+    def drop_table(self, name: Name, key: str = "", *, purge: bool = False) -> None:
+        """Drop a table that is not ours; its files stay, or go with it: all in the folders that it alone has."""
+        if self._seen(key):
+            return
+        places = self._contents.own_places(name) if purge else []
+        if self.ledger.own_table(name.namespace, name.table) is not None:
+            raise Forbidden(f"{name} is a Lakestore table; drop it with `lake.drop_table('{name}')` instead")
+        self._contents.pointer(name)
+        self._commits.journal(DropPointer(name.namespace, name.table), key=key)
+        for place in places:
+            self._store.purge(place)
+
+    def rename_table(self, source: Name, target: Name, key: str = "") -> None:
+        """Rename a table, ours or not."""
+        if self._seen(key):
+            return
+        locations.check_name(target.table)
+        pointer = self._contents.pointer(source)
+        if self.ledger.own_table(source.namespace, source.table) is not None:
+            self._contents.check_absent(target)
+            self.ledger.rename_own(str(source), str(target), key)
+            return
+        self._contents.check_absent(target)
+        held = SetPointer(source.namespace, source.table, pointer.location, pointer)
+        gone = DropPointer(source.namespace, source.table)
+        self._commits.journal(held, gone, SetPointer(target.namespace, target.table, None, pointer), key=key)
+
+    def commit(self, changes: Sequence[TableChange], key: str = "") -> list[StoredMetadata]:
+        """Commit to one or more tables, all or nothing; the metadata they then have."""
+        if not changes or len({self._contents.resolved(change.name)[0] for change in changes}) != len(changes):
+            raise Invalid("a commit names one or more tables, each of them once")
+        if self._seen(key):
+            return [self.load(change.name) for change in changes]
+        try:
+            done = self._commits.attempts(changes, key, trusted=False)
+        except LakestoreError as error:
+            self.refusals[type(error).__name__] += 1
+            raise
+        self.commits += 1
+        return [
+            self._contents.seen_as(made, self._contents.resolved(change.name)[1])
+            for made, change in zip(done, changes, strict=True)
+        ]
+
+    def _seen(self, key: str) -> bool:
+        return bool(key) and self.ledger.seen(key)

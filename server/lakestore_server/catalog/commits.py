@@ -1,0 +1,435 @@
+"""Commits to tables of the catalog: judged, written as new metadata, and named by a moved pointer.
+
+Optimistic: read the pointer, apply the request to the metadata it names, write the new file, compare-and-set the
+pointer. A lost race starts again from the pointer as it is now, requirements included. Several tables commit all or
+nothing, for their pointers move in one record of the ledger.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lakestore.errors import Conflict, Invalid, LakestoreError
+from lakestore.iceberg.manifest_lists import write_list
+from lakestore.model.table import Table
+from lakestore_server.catalog import gate, locations, metadata, metadata_updates, our_tables
+from lakestore_server.catalog.contents import Contents, Name
+from lakestore_server.catalog.errors import Forbidden, NoSuchTable
+from lakestore_server.catalog.ledger import Ledger
+from lakestore_server.catalog.metadata_store import MetadataStore, StoredMetadata
+from lakestore_server.catalog.schemas import Json
+from lakestore_server.state.catalog_change import CatalogChange, CatalogStep, Pointer, SetPointer
+
+_COUNTS = {
+    "total-records": "deleted-records",
+    "total-data-files": "deleted-data-files",
+    "total-delete-files": "removed-delete-files",
+    "total-position-deletes": "removed-position-deletes",
+    "total-equality-deletes": "removed-equality-deletes",
+    "total-files-size": "removed-files-size",
+}
+"""The summary's totals, and the names under which a snapshot says what it took away."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmptySnapshot:
+    """A snapshot of no rows upon a document's main."""
+
+    number: int
+    doc: Json
+    """The metadata with it."""
+    manifest_list: str
+    """The place of its list of manifests."""
+    data: bytes
+    """That list, which is empty."""
+
+
+def emptied(doc: Json, location: str, number: int, now_ms: int, name: str) -> EmptySnapshot:
+    """The metadata at `location` with an empty snapshot of this number; `name` is one that no other file has."""
+    main = metadata.snapshot_of(doc, metadata.main_of(doc)) or {}
+    sequence, time_ms = doc["last-sequence-number"] + 1, max(now_ms, doc["last-updated-ms"] + 1)
+    place = f"{doc['location']}/metadata/snap-{number}-1-{name}.avro"
+    had = main.get("summary") or {}
+    snapshot: Json = {
+        "snapshot-id": number,
+        **({"parent-snapshot-id": main["snapshot-id"]} if main else {}),
+        "sequence-number": sequence,
+        "timestamp-ms": time_ms,
+        "manifest-list": place,
+        "summary": {
+            "operation": "delete",
+            "lakestore.truncate": "true",
+            **{gone: str(had[total]) for total, gone in _COUNTS.items() if str(had.get(total, "0")) != "0"},
+            **dict.fromkeys(_COUNTS, "0"),
+        },
+        "schema-id": doc["current-schema-id"],
+    }
+    first_row_id = None
+    if doc["format-version"] >= 3:
+        first_row_id = doc["next-row-id"]
+        snapshot |= {"first-row-id": first_row_id, "added-rows": 0}
+    data = write_list(
+        (),
+        format_version=doc["format-version"],
+        snapshot_id=number,
+        parent_id=main.get("snapshot-id"),
+        sequence=sequence,
+        first_row_id=first_row_id,
+    )
+    updates: list[Json] = [
+        {"action": "add-snapshot", "snapshot": snapshot},
+        {"action": "set-snapshot-ref", "ref-name": metadata.MAIN, "type": "branch", "snapshot-id": number},
+        {"action": "set-snapshot-ref", "ref-name": gate.TIER_TAG, "type": "tag", "snapshot-id": number},
+    ]
+    made = metadata_updates.updated(doc, updates, now_ms=time_ms, base_location=location)
+    return EmptySnapshot(number, made, place, data)
+
+
+ASSERT_CREATE = "assert-create"
+
+
+def creates(requirements: Sequence[Json]) -> bool:
+    """Whether the request is to create the table."""
+    return any(each.get("type") == ASSERT_CREATE for each in requirements)
+
+
+def check(requirements: Sequence[Json], base: Json | None) -> None:
+    """`Conflict` for the first requirement that the table does not meet; `Invalid` for a malformed one."""
+    for requirement in requirements:
+        kind = requirement.get("type")
+        checker = _CHECKS.get(kind) if isinstance(kind, str) else None
+        if checker is None:
+            raise Invalid(f"requirement {kind!r} is not known")
+        try:
+            problem = checker(requirement, base)
+        except KeyError as error:
+            raise Invalid(f"requirement {kind!r} lacks {error}") from error
+        except (TypeError, AttributeError) as error:
+            raise Invalid(f"requirement {kind!r} is malformed: {error}") from error
+        if problem:
+            raise Conflict(f"Requirement failed: {problem}")
+
+
+def _create(requirement: Json, base: Json | None) -> str:
+    return "table already exists" if base is not None else ""
+
+
+def _uuid(requirement: Json, base: Json | None) -> str:
+    found = base["table-uuid"] if base else None
+    wanted = requirement["uuid"]
+    if found is not None and str(found).lower() == str(wanted).lower():
+        return ""
+    return f"UUID does not match: expected {found} != {wanted}"
+
+
+def _ref(requirement: Json, base: Json | None) -> str:
+    name, wanted = requirement["ref"], requirement.get("snapshot-id")
+    found = ((base or {}).get("refs") or {}).get(name, {}).get("snapshot-id")
+    if found == wanted:
+        return ""
+    if wanted is None:
+        return f"branch or tag {name} was created concurrently"
+    if found is None:
+        return f"branch or tag {name} is missing, expected {wanted}"
+    return f"branch or tag {name} has changed: expected id {wanted} != {found}"
+
+
+def _same(field: str, asked: str, what: str) -> Callable[[Json, Json | None], str]:
+    def checker(requirement: Json, base: Json | None) -> str:
+        found = base[field] if base else None
+        wanted = requirement[asked]
+        return "" if found == wanted else f"{what} changed: expected id {wanted} != {found}"
+
+    return checker
+
+
+_CHECKS: dict[str, Callable[[Json, Json | None], str]] = {
+    ASSERT_CREATE: _create,
+    "assert-table-uuid": _uuid,
+    "assert-ref-snapshot-id": _ref,
+    "assert-last-assigned-field-id": _same("last-column-id", "last-assigned-field-id", "last assigned field id"),
+    "assert-current-schema-id": _same("current-schema-id", "current-schema-id", "current schema"),
+    "assert-last-assigned-partition-id": _same(
+        "last-partition-id", "last-assigned-partition-id", "last assigned partition id"
+    ),
+    "assert-default-spec-id": _same("default-spec-id", "default-spec-id", "default partition spec"),
+    "assert-default-sort-order-id": _same("default-sort-order-id", "default-sort-order-id", "default sort order"),
+}
+
+
+class OldMetadata:
+    """The metadata files of one catalog that are to go. Thread-safe."""
+
+    def __init__(self, ledger: Ledger, store: MetadataStore) -> None:
+        self._ledger, self._store = ledger, store
+        self._lock = threading.Lock()
+        self._waiting: set[str] = set()
+        self._looked: set[str] = set()
+
+    def discard(self, places: Iterable[str]) -> None:
+        """Remove these files, and those that waited, as far as nobody holds them; the others wait."""
+        with self._lock:
+            self._waiting.update(places)
+            free = {place for place in self._waiting if not self._ledger.holds_metadata(place)}
+            self._waiting -= free
+        for place in free:
+            self._store.discard(place)
+
+    def look_once(self, current: StoredMetadata) -> None:
+        """Discard the files of one of our tables that its current metadata does not know; once for each table."""
+        folder, number = locations.numbered(current.location)
+        with self._lock:
+            if folder in self._looked or number is None:
+                return
+            self._looked.add(folder)
+        known = {entry["metadata-file"].rsplit("/", 1)[-1] for entry in current.doc["metadata-log"]}
+        older = [each for each in self._store.names(folder) if _below(each, number) and each not in known]
+        self.discard(f"{folder}/{each}" for each in older)
+
+
+def _below(name: str, current: int) -> bool:
+    number = locations.metadata_number(name)
+    return number is not None and number < current
+
+
+COMMIT_ATTEMPTS_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """A client's request to one table: requirements on its metadata, and updates."""
+
+    name: Name
+    requirements: Sequence[Json]
+    updates: Sequence[Json]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One table's share of a commit, written but not yet named by a pointer."""
+
+    stored: StoredMetadata
+    step: SetPointer | None = None
+    moves_main: bool = False
+    obsolete: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """The lake's share of a truncate, written but not yet named by a pointer."""
+
+    step: SetPointer
+    """Without the tier record, which the commit makes."""
+    snapshot_id: int
+    """The empty snapshot."""
+    before: int | None
+    """The snapshot that main was at; None if there was none."""
+    manifest_list: str
+    obsolete: tuple[str, ...]
+
+
+class Commits:
+    """The commits of one catalog, from a request to the ledger. Thread-safe."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        store: MetadataStore,
+        contents: Contents,
+        *,
+        now_ms: Callable[[], int],
+        new_uuid: Callable[[], str],
+        timeline: str,
+    ) -> None:
+        self._ledger, self._store, self._contents = ledger, store, contents
+        self._now_ms, self._new_uuid, self._timeline = now_ms, new_uuid, timeline
+        self._old = OldMetadata(ledger, store)
+        self.ahead: Mapping[str, str] = {}
+        """Uuids of our tables that take no commit from outside, and why."""
+
+    def attempts(self, changes: Sequence[TableChange], key: str, *, trusted: bool) -> list[StoredMetadata]:
+        """Commit to one or more tables, all or nothing; the metadata they then have. The gate passes `trusted` ones."""
+        for _ in range(COMMIT_ATTEMPTS_MAX):
+            plans: list[_Plan] = []
+            try:
+                plans.extend(self._planned(change, trusted=trusted) for change in changes)
+            except LakestoreError:
+                self._discard(plans)
+                raise
+            try:
+                return self._finish(plans, key)
+            except Conflict:
+                continue
+        raise Conflict(f"{changes[0].name} changes faster than this commit can follow: try again")
+
+    def create(self, name: Name, doc: Json, key: str) -> StoredMetadata:
+        """Make a new table of its first metadata; `Conflict` if another one came first."""
+        return self._finish((self._written(name, None, doc),), key)[0]
+
+    def emptied(self, table: Table) -> Emptied:
+        """Metadata of one of our tables without rows, written but not yet named."""
+        name = Name(table.namespace, table.short_name)
+        base = self._contents.current(name, self._contents.pointer(name))
+        main = metadata.main_of(base.doc)
+        number, unique = secrets.randbits(62) + 1, self._new_uuid()
+        made = emptied(base.doc, base.location, number, self._now_ms(), unique)
+        self._store.put(made.manifest_list, made.data)
+        plan = self._written(name, base, made.doc)
+        assert plan.step is not None
+        return Emptied(plan.step, number, main, made.manifest_list, plan.obsolete)
+
+    def settled(self, made: Emptied, *, done: bool) -> None:
+        """Remove what a truncate left behind: files of one that was refused, or metadata that fell out of the log."""
+        if done:
+            self._old.discard(made.obsolete)
+            return
+        self._store.discard(made.step.pointer.location)
+        self._store.discard(made.manifest_list)
+
+    def saved(self, doc: Json, base: StoredMetadata | None) -> StoredMetadata:
+        """Metadata, written durably as a new file that no pointer names yet."""
+        return self._store.save(self._place(doc, base), doc)
+
+    def journal(self, *steps: CatalogStep, key: str) -> None:
+        """Journal steps that happen together or not at all."""
+        self._ledger.commit(CatalogChange(steps, idempotency_key=key))
+
+    def _planned(self, change: TableChange, *, trusted: bool) -> _Plan:
+        name, version = self._contents.resolved(change.name)
+        pointer = self._ledger.pointers(name.namespace).get(name.table)
+        if pointer is None:
+            return self._planned_create(change)
+        base = self._contents.current(name, pointer)
+        # Before the requirements: a client that sends a commit again after a lost answer requires the state before it.
+        if _is_applied(base.doc, change.updates):
+            return _Plan(base)
+        check(change.requirements, self._contents.seen_as(base, version).doc)
+        table = self._ledger.own_table(name.namespace, name.table)
+        known = self._knowledge(table) if table is not None and not trusted else None
+        if table is not None and known is not None and table.uuid in self.ahead:
+            raise Forbidden(self.ahead[table.uuid])
+        updates = _versioned(base.doc, change.updates, version, known) if known else change.updates
+        now = self._now_ms()
+        doc = metadata_updates.updated(base.doc, updates, now_ms=now, base_location=base.location)
+        if doc is base.doc:
+            return _Plan(base)
+        landed = gate.staged_for(base.doc, doc, known) if known else None
+        if landed:
+            updates = [*updates, {"action": "remove-snapshots", "snapshot-ids": sorted(landed)}]
+            doc = metadata_updates.updated(base.doc, updates, now_ms=now, base_location=base.location)
+        if table is not None and known is not None:
+            return self._written(name, base, doc, gate.judge(table, base.doc, doc, known))
+        if table is None:
+            self._contents.check_free(name, base.doc, doc)
+        return self._written(name, base, doc)
+
+    def _planned_create(self, change: TableChange) -> _Plan:
+        """The commit that ends a staged create."""
+        locations.check_name(change.name.table)
+        self._contents.namespace(change.name.namespace)
+        if not creates(change.requirements):
+            raise NoSuchTable(f"Table does not exist: {change.name}")
+        self._contents.check_absent(change.name)
+        check(change.requirements, None)
+        now = self._now_ms()
+        doc = metadata_updates.updated(
+            metadata.empty(self._new_uuid(), 0), change.updates, now_ms=now, base_location=None
+        )
+        if not doc["location"]:
+            raise Invalid(f"the commit that creates {change.name} sets no schema and no location")
+        self._contents.check_free(change.name, None, doc)
+        return self._written(change.name, None, doc)
+
+    def _written(
+        self, name: Name, base: StoredMetadata | None, doc: Json, verdict: gate.Verdict | None = None
+    ) -> _Plan:
+        own = self._ledger.own_table(name.namespace, name.table) is not None
+        if own:
+            doc = {**doc, "properties": our_tables.stored_properties(doc["properties"], self._timeline)}
+        stored = self.saved(doc, base)
+        step = SetPointer(
+            name.namespace,
+            name.table,
+            base.location if base else None,
+            Pointer(stored.location, doc["table-uuid"]),
+            tiers=verdict.tiers if verdict else (),
+            forget=verdict.forget if verdict else (),
+        )
+        moves = metadata.main_of(doc) != (metadata.main_of(base.doc) if base else None)
+        wanted = own or doc["properties"].get(metadata.DELETE_AFTER_COMMIT, "").lower() == "true"
+        return _Plan(stored, step, moves, _obsolete(base, doc) if wanted else ())
+
+    def _finish(self, plans: Sequence[_Plan], key: str) -> list[StoredMetadata]:
+        """Journal the plans' steps; the files of a refused change go, and obsolete files go after the change."""
+        steps = [plan.step for plan in plans if plan.step is not None]
+        if steps:
+            try:
+                if any(plan.moves_main for plan in plans):
+                    self._store.sync_warehouse()
+                self.journal(*steps, key=key)
+            except LakestoreError as error:
+                # Of an unknown outcome the files stay: a pointer may name them after the next start.
+                if error.applied == "no":
+                    self._discard(plans)
+                raise
+        self._old.discard(place for plan in plans for place in plan.obsolete)
+        for plan in plans:
+            if plan.step is not None and self._ledger.own_table(plan.step.namespace, plan.step.name) is not None:
+                self._old.look_once(plan.stored)
+        return [plan.stored for plan in plans]
+
+    def _discard(self, plans: Sequence[_Plan]) -> None:
+        for plan in plans:
+            if plan.step is not None:
+                self._store.discard(plan.stored.location)
+
+    def _knowledge(self, table: Table) -> gate.Knowledge:
+        return gate.Knowledge(
+            records=self._ledger.tier_records(table.uuid),
+            epoch=self._ledger.tierer_epoch(),
+            pinned=self._ledger.pinned_snapshots(table.uuid),
+            live_sums_at=lambda point: self._ledger.live_sums_at(table.uuid, point),
+            live_rows_at=lambda point: self._ledger.live_rows_at(table.uuid, point),
+            versions={version.schema_id: version for version in self._ledger.versions(table.uuid)},
+        )
+
+    def _place(self, doc: Json, base: StoredMetadata | None) -> str:
+        """A new metadata file's name, numbered for people and made new by its uuid."""
+        version = 0
+        if base is not None:
+            number = base.location.rsplit("/", 1)[-1].split("-", 1)[0]
+            version = int(number) + 1 if number.isdecimal() else 1
+        return f"{doc['location']}/metadata/{version:05d}-{self._new_uuid()}.metadata.json"
+
+
+def _versioned(base: Json, updates: Sequence[Json], version: Table | None, known: gate.Knowledge) -> Sequence[Json]:
+    """The client's updates, with those that it leaves to the catalog: the schema of its rows, and its landing.
+
+    So the schema moves in the very commit of the first rows that need it, with the field ids of the definition.
+    """
+    used = our_tables.version_updates(version)[:1] if version else []
+    landing = gate.landing(updates, known.versions)
+    if landing is None or landing.schema_id == gate.schema_id_of(base, known.records):
+        return [*used, *updates, *([our_tables.option_updates(landing)] if landing else [])]
+    return [*used, *updates, *our_tables.version_updates(landing)]
+
+
+def _is_applied(base: Json, updates: Sequence[Json]) -> bool:
+    """Whether this commit happened already and only its answer was lost: all its snapshots are in the table."""
+    try:
+        wanted = {update["snapshot"]["snapshot-id"] for update in updates if update["action"] == "add-snapshot"}
+    except (KeyError, TypeError) as error:
+        raise Invalid(f"an update is malformed: {error!r}") from error
+    return bool(wanted) and wanted <= metadata.snapshot_ids(base)
+
+
+def _obsolete(base: StoredMetadata | None, doc: Json) -> tuple[str, ...]:
+    """Metadata files that fell out of the log."""
+    if base is None:
+        return ()
+    kept = {entry["metadata-file"] for entry in doc["metadata-log"]}
+    fell = [entry["metadata-file"] for entry in base.doc["metadata-log"] if entry["metadata-file"] not in kept]
+    return tuple(place for place in fell if locations.inside(place, doc["location"]))

@@ -1,0 +1,208 @@
+"""Dropping a table, and having it back while its time is not over.
+
+A drop frees the name at once. Log, index entries, uuid, offsets and the lake's files stay until `drop_grace_seconds`
+are over, with the table's pointer under a name of no catalog; the duty of dropped tables then removes them. Nobody
+reads, writes, tiers or trims a dropped table, but checkpoints go on to name its rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from lakestore.errors import Conflict, LakestoreError, NotFound, Unavailable
+from lakestore.model import times
+from lakestore.model.table import Table
+from lakestore.model.typed import shown_name
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.catalog import catalog, tables
+from lakestore_server.catalog.catalog import Catalog, moved
+from lakestore_server.catalog.commits import Emptied
+from lakestore_server.commit.engine import Engine
+from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.read.leases import Leases
+from lakestore_server.state.catalog_change import DROPPED, TierRecord
+from lakestore_server.state.commit_record import CommitRecord, Shelving, Truncation, Undrop
+from lakestore_server.state.state import State
+from lakestore_server.state.view import Dropped, TableState, View
+
+ATTEMPTS_MAX = 20
+
+
+class Truncations:
+    """Thread-safe."""
+
+    def __init__(self, engine: Engine, catalog: Catalog, leases: Leases, wake_checkpoint: Callable[[], None]) -> None:
+        self._engine, self._catalog, self._leases = engine, catalog, leases
+        self._wake_checkpoint = wake_checkpoint
+
+    def truncate(self, request: pb.TruncateTableRequest) -> pb.TruncateTableAnswer:
+        """Take all rows of a table away, or say what that would do."""
+        view = self._engine.view
+        held = view.meant(request.table, request.table_uuid)
+        self._check(held)
+        if request.check_only:
+            return _answer(view, held)
+        for _ in range(ATTEMPTS_MAX):
+            made = self._catalog.emptied_own(held.table)
+            self._engine.reach(CrashPoint.CATALOG_READY)
+            try:
+                before, view = self._commit(request, held, made)
+            except Conflict:
+                self._catalog.settled(made, done=False)
+                held = self._engine.view.meant(request.table, request.table_uuid)
+                continue
+            except LakestoreError as error:
+                if error.applied == "no":
+                    self._catalog.settled(made, done=False)
+                raise
+            self._engine.reach(CrashPoint.CATALOG_COMMITTED)
+            self._catalog.settled(made, done=True)
+            self._wake_checkpoint()
+            answer = _answer(view, before)
+            answer.token = view.token()
+            return answer
+        raise Conflict(f"the lake of table {request.table} changes faster than a truncate can follow: try again")
+
+    def _check(self, held: TableState) -> None:
+        problem = self._engine.lake_ahead.get(held.table.uuid)
+        if problem:
+            raise Unavailable(f"table {held.table.name} cannot be truncated before its lake is well: {problem}")
+
+    def _commit(self, request: pb.TruncateTableRequest, held: TableState, made: Emptied) -> tuple[TableState, View]:
+        """(the table before, the view that has the truncate); `Conflict` if the lake has moved."""
+        starts: list[tuple[int, ...]] = []
+
+        def plan(state: State, record: CommitRecord) -> TableState:
+            now = state.view.meant(request.table, request.table_uuid or held.table.uuid)
+            known = None if made.before is None else now.tiers.get(made.before)
+            heads, epoch = tuple(now.heads()), state.view.tierer_epoch
+            schema_id = known.schema_id if known else 0
+            tier = TierRecord(made.snapshot_id, heads, (0,) * len(heads), record.lsn, epoch, 0, schema_id)
+            catalog.add(state.view, record, replace(made.step, tiers=(tier,)))
+            record.truncate.append(Truncation(now.table.uuid, state.next_number))
+            starts.append(now.starts())
+            self._leases.truncate(now, record.lsn)
+            return now
+
+        try:
+            done = self._engine.operate(plan)
+        except LakestoreError:
+            if starts:
+                self._leases.reset_log_start(held.table.uuid, starts[0])
+            raise
+        return done.result, done.view
+
+
+def _answer(view: View, held: TableState) -> pb.TruncateTableAnswer:
+    uuid = held.table.uuid
+    rows = sum(log.at_head.live_rows for log in held.logs)
+    names = sorted(each.name for each in view.subscriptions.values() if uuid in each.tables)
+    return pb.TruncateTableAnswer(rows=rows, subscriptions=names)
+
+
+log = logging.getLogger("lakestore.dropped")
+
+
+class Droppings:
+    """The verbs of drop and undrop. Thread-safe."""
+
+    def __init__(self, engine: Engine, catalog: Catalog, wake_purge: Callable[[], None]) -> None:
+        self._engine, self._catalog, self._wake_purge = engine, catalog, wake_purge
+
+    def drop_table(self, request: pb.TableRequest) -> pb.DropTableAnswer:
+        """Drop a table, or have one that was dropped go at once."""
+        grace_us = self._engine.limits.drop_grace_seconds * 1_000_000
+
+        def plan(state: State, record: CommitRecord) -> tuple[str, int]:
+            view = state.view
+            until_us = 0 if request.purge or not grace_us else record.clock_us + grace_us
+            if request.purge and _is_dropped(view, request):
+                uuid = _found(view, request.table, request.table_uuid, "purge").state.table.uuid
+                record.shelve.append(Shelving(uuid, 0))
+                return uuid, 0
+            table = view.meant(request.table, request.table_uuid).table
+            record.shelve.append(Shelving(table.uuid, until_us))
+            moved(view, record, (table.namespace, table.short_name), (DROPPED, table.uuid))
+            return table.uuid, until_us
+
+        done = self._engine.operate(plan)
+        uuid, until_us = done.result
+        if not until_us:
+            self._wake_purge()
+        return pb.DropTableAnswer(token=done.view.token(), table_uuid=uuid, undrop_until_us=until_us)
+
+    def undrop_table(self, request: pb.UndropTableRequest) -> pb.TableInfo:
+        """Have a dropped table back as it was; one whose lake is gone by now is read from the log, as after a start."""
+        limits = self._engine.limits
+        asked = _found(self._engine.view, request.table, request.table_uuid, "undrop").state
+        uuid, problem = asked.table.uuid, self._catalog.problem_of_dropped(asked)
+
+        def plan(state: State, record: CommitRecord) -> Table:
+            view = state.view
+            held = _found(view, request.table, uuid, "undrop")
+            if not held.until_us:
+                raise Conflict(f"table {held.name} cannot be undropped: its files are being removed")
+            made = replace(held.state.table, name=request.new_name or held.name)
+            if made.name in view.names:
+                raise Conflict(
+                    f"another table has the name {made.name} by now: have the dropped one back under another name, with"
+                    f" `lakestore undrop {held.name} --as NAME`"
+                )
+            tables.check_free(view, made, limits)
+            record.undrop.append(Undrop(made.uuid, made.name))
+            moved(view, record, (DROPPED, made.uuid), (made.namespace, made.short_name))
+            self._note_lake(uuid, problem)
+            return made
+
+        return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())
+
+    def _note_lake(self, uuid: str, problem: str) -> None:
+        """Note a lake that is gone, or went on under another history, before anybody reads or tiers the table.
+
+        On the commit loop, where two undrops cannot lose one another's.
+        """
+        others = {each: said for each, said in self._engine.lake_ahead.items() if each != uuid}
+        self._engine.lake_ahead = self._catalog.ahead = others | ({uuid: problem} if problem else {})
+        if problem:
+            log.error("%s", problem)
+
+    def list_dropped_tables(self, _: pb.ListDroppedTablesRequest) -> pb.ListDroppedTablesAnswer:
+        """All dropped tables that are still kept, the newest first."""
+        every = sorted(self._engine.view.dropped.values(), key=lambda each: -each.lsn)
+        now_us = self._engine.now_us()
+        return pb.ListDroppedTablesAnswer(tables=[_entry(each, now_us) for each in every])
+
+
+def _entry(held: Dropped, now_us: int) -> pb.DroppedTable:
+    logs = held.state.logs
+    return pb.DroppedTable(
+        table=held.name,
+        table_uuid=held.state.table.uuid,
+        dropped_us=held.time_us,
+        until_us=held.until_us,
+        rows=sum(log.at_head.live_rows for log in logs),
+        bytes=sum(chunk.size for log in logs for chunk in log.chunks),
+        going=not held.until_us,
+        left_us=max(held.until_us - now_us, 0),
+    )
+
+
+def _is_dropped(view: View, request: pb.TableRequest) -> bool:
+    if request.table_uuid:
+        return request.table_uuid in view.dropped
+    return request.table not in view.names and any(each.name == request.table for each in view.dropped.values())
+
+
+def _found(view: View, name: str, uuid: str, verb: str) -> Dropped:
+    """The dropped table that is meant; `NotFound` if there is none, `Conflict` if there are several."""
+    named = [each for each in view.dropped.values() if each.name == name]
+    meant = [each for each in named if not uuid or each.state.table.uuid == uuid]
+    if not meant:
+        of = f" with the uuid {uuid}" if named else ""
+        raise NotFound(f"no dropped table {shown_name(name)}{of} is kept: `lakestore tables --dropped` lists what is")
+    if len(meant) > 1:
+        said = ", ".join(f"{each.state.table.uuid} dropped at {times.text_of(each.time_us)}" for each in meant)
+        raise Conflict(f"{len(meant)} dropped tables had the name {name}: say which one to {verb} with --id, of {said}")
+    return meant[0]

@@ -1,0 +1,376 @@
+"""The gate: a verdict on a commit to one of our tables, from old and new metadata and the ledger's knowledge. Pure.
+
+The rules look at the difference of the metadata, not at how the request was put:
+main moves only over our tier commits and over `replace` snapshots that keep the live records, one upon the other;
+snapshots expire unless main, a pin or a lease holds them; other branches and tags, statistics and most properties
+are free; schema, layout and place are changed by `lakestore` commands. A refusal is 403: a retry would not help.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+from lakestore.errors import Fenced
+from lakestore.model.table import Table
+from lakestore_server.catalog import locations, metadata, our_tables, schemas
+from lakestore_server.catalog.errors import Forbidden
+from lakestore_server.catalog.schemas import Json
+from lakestore_server.state.catalog_change import TierRecord
+
+TIER_TAG = "lakestore-tier"
+PIN_PREFIX = "lakestore-pin-"
+TIER_POINT, TIER_FROM = "lakestore.tier-point", "lakestore.tier-from"
+EPOCH, LSN, LIVE_SUM = "lakestore.epoch", "lakestore.lsn", "lakestore.live-sum"
+SCHEMA_ID = "lakestore.schema-id"
+SOURCE = "source-snapshot-id"
+"""Iceberg's name for the snapshot from which a landing took its files."""
+_TIER_OPERATIONS = ("append", "overwrite", "delete")
+_FIXED = {
+    "table-uuid": "lake.drop_table",
+    "format-version": "lakestore apply",
+    "location": "lakestore apply",
+    "encryption-keys": "lakestore apply",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """The ledger's knowledge of a table, read before the verdict."""
+
+    records: Mapping[int, TierRecord]
+    """Snapshot id to tier record."""
+    epoch: int
+    """Epoch of the current tierer."""
+    pinned: frozenset[int]
+    """Snapshots held by leases."""
+    live_sums_at: Callable[[tuple[int, ...]], tuple[int, ...] | None]
+    """Live sums at a tier point, None unless it is a commit end."""
+    live_rows_at: Callable[[tuple[int, ...]], int | None]
+    """Number of live rows at a tier point, None as for `live_sums_at`."""
+    versions: Mapping[int, Table]
+    """Schema id to version of the table's definition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The changes of tier records that the ledger makes together with the move of the pointer."""
+
+    tiers: tuple[TierRecord, ...] = ()
+    forget: tuple[int, ...] = ()
+    moves_main: bool = False
+
+
+def landing(updates: Iterable[Json], versions: Mapping[int, Table]) -> Table | None:
+    """The version that a commit with a tier snapshot brings into the lake; None of one that brings none."""
+    for update in updates:
+        if update.get("action") == "add-snapshot":
+            snapshot = update.get("snapshot")
+            summary = snapshot.get("summary") if isinstance(snapshot, dict) else None
+            text = str(summary.get(SCHEMA_ID, "")) if isinstance(summary, dict) and TIER_POINT in summary else ""
+            if text.isascii() and text.isdecimal():
+                return versions.get(int(text))
+    return None
+
+
+def staged_for(old: Json, new: Json, known: Knowledge) -> set[int]:
+    """Staged snapshots whose files landed in main with this commit, and which nobody names or reads any more."""
+    kept = {ref["snapshot-id"] for ref in new["refs"].values()} | known.pinned | known.records.keys()
+    main = {snapshot["snapshot-id"] for snapshot in metadata.ancestry(new, metadata.main_of(new))}
+    gone: set[int] = set()
+    for landed in _landed(old, new):
+        source = str((landed.get("summary") or {}).get(SOURCE, ""))
+        if _is_tier(landed) and source.isascii() and source.isdecimal():
+            for snapshot in metadata.ancestry(new, int(source)):
+                if snapshot["snapshot-id"] in kept | main:
+                    break
+                gone.add(snapshot["snapshot-id"])
+    return gone
+
+
+def judge(table: Table, old: Json, new: Json, known: Knowledge) -> Verdict:
+    """The verdict on a commit that turns `old` into `new`, or `Forbidden` or `Fenced`."""
+    tiers = _main_moves(table, old, new, known)
+    tiered = any(_is_tier(snapshot) for snapshot in _landed(old, new))
+    _check_fixed(table, old, new)
+    _check_layout(table, old, new, known)
+    _check_version(table, old, new, tiers, known)
+    _check_properties(table, old, new, tiered, known)
+    _check_refs(table, old, new, tiered)
+    forget = _check_expiry(table, old, new, known)
+    gone = set(forget)
+    return Verdict(
+        tiers=tuple(record for record in tiers if record.snapshot_id not in gone),
+        forget=forget,
+        moves_main=metadata.main_of(old) != metadata.main_of(new),
+    )
+
+
+def _is_tier(snapshot: Json) -> bool:
+    return TIER_POINT in (snapshot.get("summary") or {})
+
+
+def _landed(old: Json, new: Json) -> list[Json]:
+    """Snapshots from old main (left out) to new main, oldest first; empty unless new main descends from old main."""
+    start = metadata.main_of(old)
+    above = takewhile(lambda each: each["snapshot-id"] != start, metadata.ancestry(new, metadata.main_of(new)))
+    path = list(above)
+    return path[::-1] if path and path[-1].get("parent-snapshot-id") == start else []
+
+
+def _main_moves(table: Table, old: Json, new: Json, known: Knowledge) -> list[TierRecord]:
+    start, end = metadata.main_of(old), metadata.main_of(new)
+    if start == end:
+        return []
+    if end is None:
+        raise Forbidden(
+            f"branch main of {table.name} cannot be removed; drop the table with `lake.drop_table('{table.name}')`"
+        )
+    current = known.records.get(start) if start is not None else None
+    if end in metadata.snapshot_ids(old):
+        _check_jump(table, current, known.records.get(end))
+        return []
+    return _climb(table, old, new, current, known)
+
+
+def _check_jump(table: Table, current: TierRecord | None, wanted: TierRecord | None) -> None:
+    if wanted is None:
+        raise Forbidden(
+            f"main of {table.name} cannot move to a snapshot that Lakestore did not tier; "
+            "write rows through Lakestore, or run the compaction on main"
+        )
+    if current is not None and any(a < b for a, b in zip(wanted.tier_point, current.tier_point, strict=True)):
+        raise Forbidden(
+            f"main of {table.name} cannot go back below its tier point; read the old state with `lake.at(token).sql(…)`"
+        )
+
+
+def _climb(table: Table, old: Json, new: Json, current: TierRecord | None, known: Knowledge) -> list[TierRecord]:
+    """Tier records of every snapshot on the way from old main to new main, all of them new."""
+    path = _landed(old, new)
+    had = metadata.snapshot_ids(old)
+    # A snapshot that was there before, on a branch, was judged by the rules of branches, which let rows through.
+    if not path or any(snapshot["snapshot-id"] in had for snapshot in path):
+        raise Forbidden(
+            f"main of {table.name} takes only snapshots made directly upon it; "
+            "rows of a branch are written through Lakestore"
+        )
+    records: list[TierRecord] = []
+    below = metadata.snapshot_of(old, metadata.main_of(old))
+    for snapshot in path:
+        current = _record(table, new, below, snapshot, current, known)
+        records.append(current)
+        below = snapshot
+    return records
+
+
+def _record(
+    table: Table, new: Json, below: Json | None, snapshot: Json, current: TierRecord | None, known: Knowledge
+) -> TierRecord:
+    """The tier record of one new snapshot of main, which stands directly upon `below`.
+
+    A tier commit brings its own record, checked against the log. A `replace` keeps the live rows, so it inherits the
+    record of the snapshot below; were it to change rows, the next tier commit would start from a state that no log has.
+    """
+    operation = (snapshot.get("summary") or {}).get("operation")
+    if _is_tier(snapshot) and operation in _TIER_OPERATIONS:
+        return _tier_record(table, snapshot, current, known)
+    if operation == "replace" and below is not None and current is not None:
+        live = current.live_rows if current.live_rows is not None else known.live_rows_at(current.tier_point)
+        _check_kept(table, new, (below, snapshot), live)
+        if _is_tier(snapshot):
+            _check_stands(table, _tier_record(table, snapshot, current, known), current)
+        return replace(current, snapshot_id=snapshot["snapshot-id"])
+    raise Forbidden(
+        f"rows of {table.name} are written through Lakestore: use `lakestore write {table.name} FILE` or a client's "
+        f"writer instead of an Iceberg {operation or 'commit'}"
+    )
+
+
+def _numbers(table: Table, summary: Json, key: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(text) for text in json.loads(summary[key]))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise Forbidden(f"the tier commit to {table.name} has no readable {key} in its summary") from error
+    if len(numbers) != table.buckets:
+        raise Forbidden(f"{key} of a tier commit to {table.name} names {len(numbers)} buckets, not {table.buckets}")
+    return numbers
+
+
+def _tier_record(table: Table, snapshot: Json, current: TierRecord | None, known: Knowledge) -> TierRecord:
+    summary = snapshot["summary"]
+    try:
+        epoch, lsn, schema_id = int(summary[EPOCH]), int(summary[LSN]), int(summary[SCHEMA_ID])
+    except (KeyError, ValueError) as error:
+        wanted = f"{EPOCH}, {LSN} and {SCHEMA_ID}"
+        raise Forbidden(f"the tier commit to {table.name} has no readable {wanted} in its summary") from error
+    if epoch != known.epoch:
+        raise Fenced(f"the tierer of epoch {epoch} was replaced by epoch {known.epoch}: stop it")
+    # Two tierers, or one that was stopped and goes on, start from the same point: the second finds main moved.
+    start, point = _numbers(table, summary, TIER_FROM), _numbers(table, summary, TIER_POINT)
+    stands = current.tier_point if current else (0,) * table.buckets
+    if start != stands:
+        raise Fenced(f"a tier commit to {table.name} starts at {list(start)}, but main is at {list(stands)}: plan anew")
+    if any(a > b for a, b in zip(start, point, strict=True)):
+        raise Forbidden(f"a tier commit to {table.name} ends below its start {list(start)}")
+    # The sums are the proof that lake and log hold the same live rows: a tierer that lost or doubled one stops here.
+    sums = _numbers(table, summary, LIVE_SUM)
+    if sums != known.live_sums_at(point):
+        raise Forbidden(
+            f"the live rows of a tier commit to {table.name} at {list(point)} are not those of the log; "
+            f"run `lakestore verify {table.name}`"
+        )
+    if schema_id not in known.versions or (current is not None and schema_id < current.schema_id):
+        raise Forbidden(f"a tier commit to {table.name} is of version {schema_id} of its schema, which is not known")
+    return TierRecord(snapshot["snapshot-id"], point, sums, lsn, epoch, known.live_rows_at(point), schema_id)
+
+
+def _check_stands(table: Table, record: TierRecord, current: TierRecord) -> None:
+    """Fence a compaction of ours that was made for another state than main's: rows have died that it does not know."""
+    if record.tier_point != current.tier_point:
+        raise Fenced(
+            f"a compaction of {table.name} is for tier point {list(record.tier_point)}, "
+            f"but main is at {list(current.tier_point)}: plan anew"
+        )
+
+
+def _count(table: Table, snapshot: Json, key: str, *, default: str | None = None) -> int:
+    try:
+        return int(snapshot["summary"].get(key, default))
+    except (KeyError, TypeError, ValueError) as error:
+        raise Forbidden(f"snapshot {snapshot['snapshot-id']} of {table.name} does not say its {key}") from error
+
+
+def _deletes(table: Table, snapshot: Json) -> int:
+    return _count(table, snapshot, "total-position-deletes")
+
+
+def _check_kept(table: Table, new: Json, step: tuple[Json, Json], live: int | None) -> None:
+    """Refuse a rewrite that can be seen to lose rows or to bring dead ones back.
+
+    Iceberg's v2 compaction drops the dead rows but leaves their delete file behind, to be cleaned later: then rows go
+    without deletes (never more rows than were dead), and later deletes without rows (never so many that dead rows
+    live again). The number of dead rows follows from that of live rows, and else from the history that is kept.
+    """
+    below, snapshot = step
+    had, before = _count(table, below, "total-records"), _deletes(table, below)
+    rows, deletes = had - _count(table, snapshot, "total-records"), before - _deletes(table, snapshot)
+    equality = [_count(table, each, "total-equality-deletes", default="0") for each in step]
+    dead, dangling = (had - live, before - (had - live)) if live is not None else (before, _dangling(table, new, below))
+    kept = 0 <= rows <= dead and deletes <= rows + dangling
+    if live is None:
+        kept = rows == deletes or 0 <= deletes <= rows <= dead or 0 <= rows <= deletes <= rows + dangling
+    if equality[0] != equality[1] or not kept:
+        raise Forbidden(
+            f"a rewrite of {table.name} must keep the live rows, but it takes {rows} rows "
+            f"and {deletes} position deletes away; "
+            f"leave compaction to `lakestore tier`"
+        )
+
+
+def _dangling(table: Table, new: Json, snapshot: Json) -> int:
+    """Position deletes without a row that rewrites up to this snapshot left behind, as far as history is kept."""
+    total = 0
+    for each in metadata.ancestry(new, snapshot["snapshot-id"]):
+        if (each.get("summary") or {}).get("operation") == "replace":
+            rows = _change(table, each, "deleted-records", "added-records")
+            total += rows - _change(table, each, "removed-position-deletes", "added-position-deletes")
+    return max(0, total)
+
+
+def _change(table: Table, snapshot: Json, gone: str, come: str) -> int:
+    return _count(table, snapshot, gone, default="0") - _count(table, snapshot, come, default="0")
+
+
+def _check_fixed(table: Table, old: Json, new: Json) -> None:
+    for key, command in _FIXED.items():
+        if (old.get(key) or None) != (new.get(key) or None):
+            raise Forbidden(f"the {key} of {table.name} is fixed; use `{command}` instead")
+
+
+def _check_layout(table: Table, old: Json, new: Json, known: Knowledge) -> None:
+    had = {schema["schema-id"] for schema in old["schemas"]}
+    ours = [our_tables.schema_of(version) for version in known.versions.values()]
+    for schema in new["schemas"]:
+        if schema["schema-id"] not in had and not any(schemas.same_schema(schema, one) for one in ours):
+            raise Forbidden(f"columns of {table.name} are changed with `lakestore apply -f tables.yaml`")
+    for key, items, number, what in (
+        ("default-spec-id", "partition-specs", "spec-id", "partitioning"),
+        ("default-sort-order-id", "sort-orders", "order-id", "sort order"),
+    ):
+        had = {item[number] for item in old[items]}
+        if old[key] != new[key] or any(item[number] not in had for item in new[items]):
+            raise Forbidden(f"the lake {what} of {table.name} is changed with `lakestore apply -f tables.yaml`")
+
+
+def _check_version(table: Table, old: Json, new: Json, tiers: Sequence[TierRecord], known: Knowledge) -> None:
+    """The current schema is that of the version main has, and moves with the first rows that need it."""
+    current, had = new["current-schema-id"], schema_id_of(old, known.records)
+    stands = tiers[-1].schema_id if tiers else had
+    landed = [snapshot for snapshot in _landed(old, new) if _is_tier(snapshot)]
+    if any(snapshot.get("schema-id") != current for snapshot in landed):
+        raise Forbidden(f"a tier commit to {table.name} was made with another schema than it lands with: plan anew")
+    if current == old["current-schema-id"] and stands == had:
+        return
+    schema = next(schema for schema in new["schemas"] if schema["schema-id"] == current)
+    if stands not in known.versions or not schemas.same_schema(schema, our_tables.schema_of(known.versions[stands])):
+        raise Forbidden(f"columns of {table.name} are changed with `lakestore apply -f tables.yaml`")
+
+
+def schema_id_of(doc: Json, records: Mapping[int, TierRecord]) -> int:
+    """The version of the definition that the lake table has: its first until a tier commit brings another."""
+    record = records.get(metadata.main_of(doc) or 0)
+    return record.schema_id if record else 0
+
+
+def _check_properties(table: Table, old: Json, new: Json, tiered: bool, known: Knowledge) -> None:
+    """Refuse to set what is not on the list of properties that others may set, or to take away what the table needs."""
+    before, after = old["properties"], new["properties"]
+    ours = [our_tables.properties_of(version) for version in (table, *known.versions.values())]
+    for key in before.keys() | after.keys():
+        value = after.get(key)
+        if before.get(key) == value or any(key in each and each[key] == value for each in ours):
+            continue
+        if key.startswith("lakestore."):
+            if tiered and key != our_tables.UUID_PROPERTY:
+                continue
+            raise Forbidden(f"property {key} of {table.name} is Lakestore's own; use `lakestore apply -f tables.yaml`")
+        if value is None and key not in ours[0]:
+            continue  # set before there was a list
+        if not locations.is_shared(key):
+            raise Forbidden(
+                f"property {key} of {table.name} cannot be set: how and where its files are written is Lakestore's"
+                " (`lakestore apply -f tables.yaml`); comment, names without a dot and user.… are free"
+            )
+    if after != before:
+        locations.check_size(after, f"table {table.name}")
+
+
+def _check_refs(table: Table, old: Json, new: Json, tiered: bool) -> None:
+    if tiered:
+        return
+    before, after = old["refs"], new["refs"]
+    for name in before.keys() | after.keys():
+        if (name == TIER_TAG or name.startswith(PIN_PREFIX)) and before.get(name) != after.get(name):
+            raise Forbidden(
+                f"tag {name} of {table.name} is Lakestore's own and moves with its tier commits; "
+                "`lakestore tier` sets and removes it"
+            )
+
+
+def _check_expiry(table: Table, old: Json, new: Json, known: Knowledge) -> tuple[int, ...]:
+    gone = metadata.snapshot_ids(old) - metadata.snapshot_ids(new)
+    held = gone & known.pinned
+    if held:
+        raise Forbidden(
+            f"snapshot {min(held)} of {table.name} is being read and cannot expire now; "
+            "leave expiry to `lakestore tier`, or try again when the read is done"
+        )
+    for name, ref in old["refs"].items():
+        if ref["snapshot-id"] in gone and name.startswith(PIN_PREFIX):
+            raise Forbidden(f"snapshot {ref['snapshot-id']} of {table.name} is pinned by tag {name} and cannot expire")
+    if metadata.main_of(old) in gone and metadata.main_of(new) == metadata.main_of(old):
+        raise Forbidden(f"the current snapshot of {table.name} cannot expire")
+    return tuple(sorted(gone & known.records.keys()))

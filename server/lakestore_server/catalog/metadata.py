@@ -1,0 +1,100 @@
+"""Iceberg table metadata as plain JSON: the document, its snapshots and its main. Pure.
+
+Documents are never changed: `metadata_updates.updated` makes new ones. Unknown fields are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from lakestore.errors import Invalid
+from lakestore_server.catalog import schemas
+from lakestore_server.catalog.schemas import Json
+
+MAIN = "main"
+NO_SNAPSHOT = -1
+PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
+DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
+_FORMAT_VERSIONS = (2, 3)
+
+
+def empty(uuid: str, now_ms: int, format_version: int = 2) -> Json:
+    """Metadata before its first update: no schema, no place."""
+    check_format(format_version)
+    doc: Json = {
+        "format-version": format_version,
+        "table-uuid": uuid,
+        "location": "",
+        "last-sequence-number": 0,
+        "last-updated-ms": now_ms,
+        "last-column-id": 0,
+        "current-schema-id": -1,
+        "schemas": [],
+        "default-spec-id": -1,
+        "partition-specs": [],
+        "last-partition-id": schemas.PARTITION_ID_FIRST - 1,
+        "default-sort-order-id": -1,
+        "sort-orders": [],
+        "properties": {},
+        "current-snapshot-id": NO_SNAPSHOT if format_version < 3 else None,
+        "refs": {},
+        "snapshots": [],
+        "statistics": [],
+        "partition-statistics": [],
+        "snapshot-log": [],
+        "metadata-log": [],
+    }
+    return doc if format_version < 3 else {**doc, "next-row-id": 0}
+
+
+def snapshot_of(doc: Json, snapshot_id: int | None) -> Json | None:
+    """The snapshot of that id."""
+    if snapshot_id is None:
+        return None
+    return next((snapshot for snapshot in reversed(doc["snapshots"]) if snapshot["snapshot-id"] == snapshot_id), None)
+
+
+def snapshot_ids(doc: Json) -> set[int]:
+    """The ids of all snapshots."""
+    return {snapshot["snapshot-id"] for snapshot in doc.get("snapshots") or ()}
+
+
+def main_of(doc: Json) -> int | None:
+    """The snapshot that main stands at."""
+    current = doc.get("current-snapshot-id")
+    return None if current is None or current == NO_SNAPSHOT else int(current)
+
+
+def ancestry(doc: Json, number: int | None) -> Iterator[Json]:
+    """A snapshot and those below it, the newest first, as far as they are kept; a circle ends where it closes."""
+    kept = {snapshot["snapshot-id"]: snapshot for snapshot in doc["snapshots"]}
+    while number is not None and (snapshot := kept.pop(number, None)) is not None:
+        yield snapshot
+        number = snapshot.get("parent-snapshot-id")
+
+
+def normal(doc: Any) -> Json:
+    """Metadata read from outside, with every list and map present, or `Invalid`."""
+    if not isinstance(doc, dict) or doc.get("format-version") not in _FORMAT_VERSIONS:
+        raise Invalid("this is not Iceberg table metadata of format version 2 or 3")
+    if not doc.get("table-uuid") or not doc.get("schemas") or not doc.get("partition-specs"):
+        raise Invalid("this Iceberg table metadata has no uuid, schema or partition spec")
+    for key, blank in empty("", 0, doc["format-version"]).items():
+        if doc.get(key) is None:
+            doc[key] = blank
+    current = main_of(doc)
+    if current is not None and MAIN not in doc["refs"]:
+        doc["refs"] = {**doc["refs"], MAIN: {"snapshot-id": current, "type": "branch"}}
+    return doc
+
+
+def check_format(version: Any) -> None:
+    """`Invalid` unless the format version is one that this release writes."""
+    if version not in _FORMAT_VERSIONS:
+        raise Invalid(f"format version {version} is not supported; use 2 or 3")
+
+
+def by_id(items: Iterable[Json], key: str, number: int) -> Json | None:
+    """The item whose `key` is the number."""
+    return next((item for item in items if item[key] == number), None)

@@ -1,0 +1,356 @@
+"""metadata.json files in the warehouse: written once, durable before a pointer names them, kept parsed while in use.
+
+A `Storage` is the seam to the disk or object store; `Store` adds the JSON form and the cache.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import shutil
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import accumulate
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import obstore
+import orjson
+from obstore.store import from_url
+
+from lakestore.errors import Corrupt, Invalid, NotFound, Unavailable
+from lakestore_server.catalog import locations, metadata
+from lakestore_server.catalog.schemas import Json
+
+SKEW_MS = 60_000
+"""Java allows times to go back this far."""
+_LOGS = ("snapshot-log", "metadata-log")
+_STAMP = "timestamp-ms"
+
+
+def raised(doc: Json) -> Json:
+    """The document with each time that goes back raised to the time before it; the same object if none does."""
+    return _mended(doc, None)
+
+
+def lowered(doc: Json, now_ms: int) -> Json:
+    """The document with no time after now; the same object if it has none."""
+    return doc if doc["last-updated-ms"] <= now_ms else _mended(doc, now_ms)
+
+
+def _mended(doc: Json, latest: int | None) -> Json:
+    times = {key: [int(entry[_STAMP]) for entry in doc[key]] for key in _LOGS}
+    sorted_times = {key: list(accumulate(stamps, max)) for key, stamps in times.items()}
+    last = max(doc["last-updated-ms"], *(stamps[-1] for stamps in sorted_times.values() if stamps), 0)
+    if latest is not None:
+        sorted_times = {key: [min(stamp, latest) for stamp in stamps] for key, stamps in sorted_times.items()}
+        last = min(last, latest)
+    if sorted_times == times and last == doc["last-updated-ms"]:
+        return doc
+    logs = {
+        key: [{**entry, _STAMP: stamp} for entry, stamp in zip(doc[key], stamps, strict=True)]
+        for key, stamps in sorted_times.items()
+    }
+    return {**doc, **logs, "last-updated-ms": last}
+
+
+log = logging.getLogger("lakestore.catalog")
+Answer = TypeVar("Answer")
+SCHEMES = ("s3", "gs", "abfs", "abfss")
+"""Schemes that the catalog, readers of the lake (`lakestore.iceberg.places`) and Iceberg's Java all know.
+
+The catalog's own store also takes `s3a` and `az`: such a server would start and then fail at every read.
+"""
+_KNOWN = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+_AZURE = "abfss://<container>@<account>.dfs.core.windows.net/"
+_MEANT = {"s3a": "s3://", "s3n": "s3://", "gcs": "gs://", "az": _AZURE, "azure": _AZURE, "adl": _AZURE}
+CACHE_BYTES_MAX = 64 << 20
+TRY_SECONDS = timedelta(seconds=10)
+"""Within one try obstore asks an object store again for so long, if it answers by 5xx."""
+TRIES_SECONDS, PAUSE_SECONDS = 20.0, 0.1
+"""A call to an object store begins no new try after the first time; pauses between tries begin with the second one."""
+
+
+class Storage(Protocol):
+    """Whole files by URI. Thread-safe."""
+
+    def read(self, location: str) -> bytes:
+        """The file's bytes, or FileNotFoundError."""
+
+    def write_new(self, location: str, data: bytes) -> None:
+        """Create the file; it is durable on return. FileExistsError if it is there."""
+
+    def remove(self, location: str) -> None:
+        """Remove the file; FileNotFoundError if it is not there."""
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in a folder; empty when there is none."""
+
+    def remove_below(self, folder: str) -> None:
+        """Remove every file in a folder and in the folders below; nothing if there is none."""
+
+    def sync(self) -> None:
+        """Make durable whatever other processes have written below the root."""
+
+
+class LocalStorage:
+    """A folder of a local file system."""
+
+    def __init__(self, root: str) -> None:
+        self.root = Path(locations.plain(root))
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._libc = ctypes.CDLL(None, use_errno=True)
+
+    def read(self, location: str) -> bytes:
+        """The file's bytes."""
+        return Path(locations.plain(location)).read_bytes()
+
+    def write_new(self, location: str, data: bytes) -> None:
+        """Create the file and sync it, its folder and every folder made for it."""
+        path = Path(locations.plain(location))
+        made = _make_folders(path.parent)
+        with path.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        for folder in (path.parent, *made):
+            _sync_folder(folder)
+
+    def remove(self, location: str) -> None:
+        """Remove the file."""
+        Path(locations.plain(location)).unlink()
+
+    def names(self, folder: str) -> list[str]:
+        """Names of a folder's files."""
+        path = Path(locations.plain(folder))
+        return [entry.name for entry in path.iterdir() if entry.is_file()] if path.is_dir() else []
+
+    def remove_below(self, folder: str) -> None:
+        """Remove a folder with all it holds."""
+        path = Path(locations.plain(folder))
+        if path.is_dir():
+            shutil.rmtree(path)
+
+    def sync(self) -> None:
+        """syncfs of the file system that holds the root."""
+        number = os.open(self.root, os.O_RDONLY)
+        try:
+            if self._libc.syncfs(number) != 0:
+                raise OSError(ctypes.get_errno(), "syncfs of the warehouse failed")
+        finally:
+            os.close(number)
+
+
+def _make_folders(folder: Path) -> list[Path]:
+    """Make the folder and the missing ones above it; the folders that got a new entry."""
+    changed = []
+    above = folder
+    while not above.exists():
+        above = above.parent
+        changed.append(above)
+    folder.mkdir(parents=True, exist_ok=True)
+    return changed
+
+
+def _sync_folder(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+class ObjectStorage:
+    """A bucket of an object store: a written object is durable, and put-if-absent makes it new.
+
+    All calls can be done twice, so one that broke off is tried again until `TRIES_SECONDS` are over.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = locations.plain(root)
+        try:
+            self._store = from_url(self._root, retry_config={"max_retries": 10, "retry_timeout": TRY_SECONDS})
+        except (obstore.exceptions.BaseError, ValueError) as error:
+            raise Invalid(f"warehouse {root} cannot be used: name a folder, or a store as {_KNOWN}") from error
+
+    def _key(self, location: str) -> str:
+        return locations.plain(location)[len(self._root) + 1 :]
+
+    def read(self, location: str) -> bytes:
+        """The object's bytes."""
+        return _tried(lambda: bytes(obstore.get(self._store, self._key(location)).bytes()))
+
+    def write_new(self, location: str, data: bytes) -> None:
+        """Create the object. One that is there with these very bytes is ours: the answer to an earlier try was lost."""
+        try:
+            _tried(lambda: obstore.put(self._store, self._key(location), data, mode="create"))
+        except FileExistsError:
+            if self.read(location) != data:
+                raise
+
+    def remove(self, location: str) -> None:
+        """Delete the object."""
+        _tried(lambda: obstore.delete(self._store, self._key(location)))
+
+    def names(self, folder: str) -> list[str]:
+        """Last parts of the objects' keys."""
+        found = _tried(lambda: obstore.list_with_delimiter(self._store, prefix=self._key(folder)))
+        return [entry["path"].rsplit("/", 1)[-1] for entry in found["objects"]]
+
+    def remove_below(self, folder: str) -> None:
+        """Delete every object whose key begins with the folder's."""
+        _tried(lambda: self._remove_below(self._key(folder)))
+
+    def _remove_below(self, key: str) -> None:
+        for found in obstore.list(self._store, prefix=key, chunk_size=1_000):
+            obstore.delete(self._store, [entry["path"] for entry in found])
+
+    def sync(self) -> None:
+        """Nothing to do: an object is durable once its writer was told so."""
+
+
+def _tried(call: Callable[[], Answer]) -> Answer:
+    """The answer of a call that may be done twice; OSError when the object store refuses it or does not answer.
+
+    obstore itself tries again what was answered by 5xx, but no put that is to be new whose connection broke.
+    """
+    deadline, pause = time.monotonic() + TRIES_SECONDS, PAUSE_SECONDS
+    while True:
+        try:
+            return call()
+        except obstore.exceptions.AlreadyExistsError as error:
+            raise FileExistsError(str(error)) from error
+        except obstore.exceptions.GenericError as error:
+            if time.monotonic() + pause > deadline:
+                raise OSError(f"the object store did not answer: {error}") from error
+        except obstore.exceptions.BaseError as error:
+            raise OSError(str(error)) from error
+        time.sleep(pause)
+        pause *= 2
+
+
+def storage_for(warehouse: str) -> Storage:
+    """The storage of a warehouse URI: a folder, or an object store by one of `SCHEMES`, else `Invalid`."""
+    if local_folder(warehouse) is not None:
+        return LocalStorage(warehouse)
+    scheme = locations.plain(warehouse).partition("://")[0]
+    if scheme not in SCHEMES:
+        meant = f": write {_MEANT[scheme]}" if scheme in _MEANT else ""
+        raise Invalid(f"warehouse {warehouse} cannot be used: name a folder, or a store as {_KNOWN}{meant}")
+    return ObjectStorage(warehouse)
+
+
+def local_folder(place: str) -> Path | None:
+    """A place in a warehouse as a path of this machine; None of an object store's."""
+    plain = locations.plain(place)
+    return None if "://" in plain else Path(plain)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMetadata:
+    """Metadata and the bytes it is stored as. Never changed."""
+
+    location: str
+    doc: Json
+    data: bytes
+
+
+class MetadataStore:
+    """Metadata by location."""
+
+    def __init__(self, storage: Storage, *, cache_bytes_max: int = CACHE_BYTES_MAX) -> None:
+        self._storage = storage
+        self._cache: OrderedDict[str, StoredMetadata] = OrderedDict()
+        self._cached_bytes = 0
+        self._cache_bytes_max = cache_bytes_max
+        self._lock = threading.Lock()
+
+    def load(self, location: str) -> StoredMetadata:
+        """The metadata at a location."""
+        with self._lock:
+            found = self._cache.get(location)
+            if found is not None:
+                self._cache.move_to_end(location)
+                return found
+        data = self._read(location)
+        try:
+            read = metadata.normal(orjson.loads(data))
+        except (orjson.JSONDecodeError, Invalid) as error:
+            raise Corrupt(f"{location} is not readable table metadata: {error}") from error
+        doc = raised(read)
+        stored = StoredMetadata(location, doc, data if doc is read else orjson.dumps(doc))
+        self._remember(stored)
+        return stored
+
+    def save(self, location: str, doc: Json) -> StoredMetadata:
+        """Write new metadata, durable on return."""
+        stored = StoredMetadata(location, doc, orjson.dumps(doc))
+        try:
+            self._storage.write_new(location, stored.data)
+        except OSError as error:
+            raise Unavailable(f"{location} could not be written: {error}") from error
+        self._remember(stored)
+        return stored
+
+    def put(self, location: str, data: bytes) -> None:
+        """Write another file that metadata names, durable on return."""
+        try:
+            self._storage.write_new(location, data)
+        except OSError as error:
+            raise Unavailable(f"{location} could not be written: {error}") from error
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in a folder of the warehouse."""
+        try:
+            return self._storage.names(folder)
+        except OSError as error:
+            raise Unavailable(f"{folder} could not be listed: {error}") from error
+
+    def sync_warehouse(self) -> None:
+        """Make durable the files that engines wrote; called before a pointer that moves main is journaled."""
+        try:
+            self._storage.sync()
+        except OSError as error:
+            raise Unavailable(f"the warehouse could not be synced: {error}") from error
+
+    def discard(self, location: str) -> bool:
+        """Remove metadata that nothing names any more; False if the file stays, as an orphan."""
+        with self._lock:
+            gone = self._cache.pop(location, None)
+            self._cached_bytes -= len(gone.data) if gone else 0
+        try:
+            self._storage.remove(location)
+        except OSError:
+            return False
+        return True
+
+    def purge(self, folder: str) -> None:
+        """Remove a folder of a table that is gone; what cannot be removed stays, as orphans, and the log says so."""
+        with self._lock:
+            for location in [location for location in self._cache if locations.inside(location, folder)]:
+                self._cached_bytes -= len(self._cache.pop(location).data)
+        try:
+            self._storage.remove_below(folder)
+        except OSError as error:
+            log.warning("files of a purged table stay in %s: %s", folder, error)
+
+    def _read(self, location: str) -> bytes:
+        try:
+            return self._storage.read(location)
+        except FileNotFoundError as error:
+            raise NotFound(f"{location} does not exist") from error
+        except OSError as error:
+            raise Unavailable(f"{location} could not be read: {error}") from error
+
+    def _remember(self, stored: StoredMetadata) -> None:
+        with self._lock:
+            old = self._cache.pop(stored.location, None)
+            self._cached_bytes += len(stored.data) - (len(old.data) if old else 0)
+            self._cache[stored.location] = stored
+            while self._cached_bytes > self._cache_bytes_max and len(self._cache) > 1:
+                self._cached_bytes -= len(self._cache.popitem(last=False)[1].data)

@@ -1,0 +1,146 @@
+"""The lake side of a Lakestore table: its first Iceberg metadata, and the schema it must have. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lakestore.model import defaults
+from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, Column, PartitionField
+from lakestore.model.table import Table, lake_schema
+from lakestore.model.types import iceberg_type
+from lakestore_server.catalog import metadata, metadata_updates, schemas
+from lakestore_server.catalog.schemas import Json
+
+UUID_PROPERTY = "lakestore.table-uuid"
+TIMELINE_PROPERTY = "lakestore.timeline"
+"""The history that wrote the metadata."""
+_TARGET_BYTES = "write.target-file-size-bytes"
+_METRICS = "write.metadata.metrics.column."
+PREVIOUS_VERSIONS = 20
+"""Metadata files that a table's log names beside the current one."""
+
+
+def location_of(table: Table, warehouse: str) -> str:
+    """The folder of the table's files: a table dropped and made anew never meets the old one's."""
+    return f"{warehouse.rstrip('/')}/{table.namespace}/{table.short_name}-{table.uuid.replace('-', '')[:8]}"
+
+
+def schema_of(table: Table) -> Json:
+    """The Iceberg schema: the user's columns and the three of ours; the primary key identifies."""
+    schema: Json = {
+        "type": "struct",
+        "schema-id": 0,
+        "fields": [_field(column, table.lake.format_version) for column in lake_schema(table)],
+    }
+    if table.keyed:
+        schema["identifier-field-ids"] = [table.column(name).id for name in table.primary_key]
+    return schema
+
+
+def _field(column: Column, format_version: int) -> Json:
+    plain: Json = {
+        "id": column.id,
+        "name": column.name,
+        "required": column.required,
+        "type": iceberg_type(column.type, column.nested),
+    }
+    values = {"initial-default": column.initial, "write-default": column.default} if format_version >= 3 else {}
+    lake = {key: defaults.in_lake(value, column.type, column.name) for key, value in values.items()}
+    return plain | {key: value for key, value in lake.items() if value is not None}
+
+
+def properties_of(table: Table) -> dict[str, str]:
+    """Properties by which every engine writes this table: bounds that find offsets, deletes beside the files."""
+    return {
+        UUID_PROPERTY: table.uuid,
+        _METRICS + LAKE_OFFSET: "full",
+        _METRICS + LAKE_BUCKET: "full",
+        _TARGET_BYTES: str(table.lake.target_file_bytes),
+        "write.parquet.compression-codec": "zstd",
+        "write.delete.mode": "merge-on-read",
+        "write.update.mode": "merge-on-read",
+        "write.merge.mode": "merge-on-read",
+        "write.delete.granularity": "file",
+        metadata.PREVIOUS_VERSIONS_MAX: str(PREVIOUS_VERSIONS),
+    }
+
+
+def seen_properties(table: Table, stored: Mapping[str, str]) -> dict[str, str]:
+    """The properties that the tierer sees: the table's as it was made, less any that others have set."""
+    own = {key: value for key, value in stored.items() if key.startswith("lakestore.")}
+    return {**own, **properties_of(table)}
+
+
+def stored_properties(properties: Mapping[str, str], timeline: str) -> dict[str, str]:
+    """The properties with which a commit is stored.
+
+    Old metadata files are removed by this server alone: PyIceberg would, when told by the property, remove them itself
+    and know of no lease.
+    """
+    kept = {key: value for key, value in properties.items() if key != metadata.DELETE_AFTER_COMMIT}
+    return {**kept, TIMELINE_PROPERTY: timeline} if timeline else kept
+
+
+def first_metadata(table: Table, warehouse: str, now_ms: int) -> Json:
+    """The table's Iceberg metadata before its first snapshot; the Iceberg uuid is the table's."""
+    updates: list[Json] = [
+        {"action": "add-schema", "schema": schema_of(table)},
+        {"action": "set-current-schema", "schema-id": metadata_updates.LAST_ADDED},
+        {"action": "add-spec", "spec": spec_of(table)},
+        {"action": "set-default-spec", "spec-id": metadata_updates.LAST_ADDED},
+        # The unsorted order is there too: Iceberg's rewrite by another order of a user's choice writes under it.
+        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
+        {"action": "add-sort-order", "sort-order": _order(table)},
+        {"action": "set-default-sort-order", "sort-order-id": metadata_updates.LAST_ADDED},
+        {"action": "set-location", "location": location_of(table, warehouse)},
+        {"action": "set-properties", "updates": properties_of(table)},
+    ]
+    base = metadata.empty(table.uuid, now_ms, table.lake.format_version)
+    return metadata_updates.updated(base, updates, now_ms=now_ms, base_location=None)
+
+
+def version_updates(version: Table) -> list[Json]:
+    """Updates that make a version of the table's definition the lake table's own: its schema and its options."""
+    return [
+        {"action": "add-schema", "schema": schema_of(version)},
+        {"action": "set-current-schema", "schema-id": metadata_updates.LAST_ADDED},
+        option_updates(version),
+    ]
+
+
+def option_updates(version: Table) -> Json:
+    """The update that brings the lake table the options that can be changed."""
+    return {"action": "set-properties", "updates": {_TARGET_BYTES: str(version.lake.target_file_bytes)}}
+
+
+def _field_id(table: Table, name: str) -> int:
+    return LAKE_FIELD_IDS[name] if name in LAKE_FIELD_IDS else table.column(name).id
+
+
+def spec_of(table: Table) -> Json:
+    """The Iceberg partition spec."""
+    parts: list[Json] = []
+    for number, part in enumerate(table.lake.partition_fields(), start=schemas.PARTITION_ID_FIRST):
+        source = _field_id(table, part.column)
+        parts.append({"source-id": source, "field-id": number, "transform": part.transform, "name": _part_name(part)})
+    return {"spec-id": 0, "fields": parts}
+
+
+def _part_name(part: PartitionField) -> str:
+    """The field's name as Iceberg Java gives it: day(ts) is ts_day, truncate(4, s) is s_trunc."""
+    kind = part.transform.split("[")[0]
+    suffix = {"identity": "", "truncate": "_trunc"}.get(kind, f"_{kind}")
+    return part.column + suffix
+
+
+def _order(table: Table) -> Json:
+    parts: list[Json] = [
+        {
+            "transform": "identity",
+            "source-id": _field_id(table, part.column),
+            "direction": "desc" if part.descending else "asc",
+            "null-order": "nulls-last" if part.descending else "nulls-first",
+        }
+        for part in table.lake.sort_fields()
+    ]
+    return {"order-id": 1 if parts else 0, "fields": parts}

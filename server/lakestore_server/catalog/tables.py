@@ -1,0 +1,268 @@
+"""Verbs of tables: create, alter, rename, get, list. A table is a lake table too, so both are made in one commit."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from lakestore import evolution
+from lakestore.errors import Conflict, Invalid, LimitReached, NotFound
+from lakestore.iceberg.values import decimal_of, fixed_of
+from lakestore.limits import Limits
+from lakestore.model import altered
+from lakestore.model import table as schema
+from lakestore.model.table import Table, check_database
+from lakestore.model.typed import shown_name
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.catalog import catalog, locations, our_tables, schemas
+from lakestore_server.catalog.catalog import Catalog, moved
+from lakestore_server.catalog.schemas import Json
+from lakestore_server.commit.engine import Engine
+from lakestore_server.state.catalog_change import CatalogStep, DropNamespace, SetNamespace
+from lakestore_server.state.commit_record import CommitRecord, Rename
+from lakestore_server.state.state import State
+from lakestore_server.state.view import TableState, View
+
+
+def check_free(view: View, table: Table, limits: Limits) -> None:
+    """Refuse a name that a table cannot have, or that is taken."""
+    schema.check(table, limits)
+    locations.check_namespace(table.namespace)
+    if table.name in view.names:
+        raise Conflict(f"table {table.name} exists already")
+    if (table.namespace, table.short_name) in view.pointers:
+        raise Conflict(f"the catalog has a table {table.name} already, which is not Lakestore's")
+
+
+def plan(limits: Limits, name: str, uuid: str, new_name: str, key: str = "") -> Callable[[State, CommitRecord], Table]:
+    """The plan of a rename; its result is the definition under the new name."""
+
+    def renamed(state: State, record: CommitRecord) -> Table:
+        view = state.view
+        table = view.meant(name, uuid).table
+        made = replace(table, name=new_name)
+        if new_name == name:
+            return table
+        check_free(view, made, limits)
+        feeds = [feed for feed, _ in state.registers.said(name, view.lsn)]
+        if feeds:
+            raise Conflict(
+                f"table {name} has the feed {feeds[0]!r}, a register that is named after it: drop it first, with"
+                f" `lakestore producers --drop-registers {feeds[0]}`, and have it opened under the new name"
+            )
+        record.rename.append(Rename(table.uuid, new_name))
+        moved(view, record, (table.namespace, table.short_name), (made.namespace, made.short_name), key)
+        return made
+
+    return renamed
+
+
+class Databases:
+    """Thread-safe."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def list_databases(self, _: pb.ListDatabasesRequest) -> pb.ListDatabasesAnswer:
+        """All of them by name, with the number of our tables in each."""
+        view = self._engine.view
+        tables = Counter(name.partition(".")[0] for name in view.names)
+        entries = [pb.DatabaseEntry(name=name, tables=tables[name]) for name in sorted({*view.namespaces, *tables})]
+        return pb.ListDatabasesAnswer(databases=entries)
+
+    def create_database(self, request: pb.DatabaseRequest) -> pb.DatabaseAnswer:
+        """Make an empty one; a table's database is made with the table."""
+        name = request.database
+        check_database(name)
+        locations.check_namespace(name)
+
+        def plan(state: State, record: CommitRecord) -> None:
+            if name in state.view.namespaces:
+                raise Conflict(f"database {name} exists already")
+            catalog.add(state.view, record, SetNamespace(name))
+
+        return pb.DatabaseAnswer(token=self._engine.operate(plan).view.token())
+
+    def drop_database(self, request: pb.DatabaseRequest) -> pb.DatabaseAnswer:
+        """Remove an empty one; it is refused while anything has a name in it."""
+        name = request.database
+
+        def plan(state: State, record: CommitRecord) -> None:
+            view = state.view
+            if name not in view.namespaces:
+                raise NotFound(f"there is no database {shown_name(name)}")
+            inside = sorted(table for namespace, table in view.pointers if namespace == name)
+            if inside:
+                more = f" and {len(inside) - 1} more" if len(inside) > 1 else ""
+                raise Invalid(
+                    f"database {name} is not empty: it has the table {inside[0]}{more}; drop its tables first"
+                )
+            catalog.add(view, record, DropNamespace(name))
+
+        return pb.DatabaseAnswer(token=self._engine.operate(plan).view.token())
+
+
+_DATES = ("date", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns")
+_WHOLE = ("int", "long")
+_SOURCES: Mapping[str, tuple[str, ...]] = {
+    "identity": (*_WHOLE, *_DATES, "time", "boolean", "float", "double", "string", "uuid", "binary", "decimal"),
+    "bucket": (*_WHOLE, *_DATES, "time", "string", "uuid", "binary", "decimal", "fixed"),
+    "truncate": (*_WHOLE, "string", "binary"),
+    "year": _DATES,
+    "month": _DATES,
+    "day": _DATES,
+    "hour": _DATES[1:],
+}
+"""Transform to the types whose values it has and Java can store.
+
+Java 1.12 writes an identity of `fixed` so that no reader can read the manifest. It refuses a decimal that `truncate`
+took below the lowest one of its type: one row near that end would stop the tiering of its table.
+"""
+_TRANSFORM = re.compile(r"(\w+)(?:\[(\d+)\])?")
+
+
+def check_new(table: Table) -> None:
+    """Refuse the definition of a new table that Java does not build."""
+    check_version(table, table)
+    types = {number: kind for number, _, kind in schemas.fields(our_tables.schema_of(table))}
+    for part, text in zip(our_tables.spec_of(table)["fields"], table.lake.partition_by, strict=True):
+        _check_transform(table, text, part["transform"], types[part["source-id"]])
+
+
+def _check_transform(table: Table, text: str, transform: str, kind: str) -> None:
+    match = _TRANSFORM.fullmatch(transform)
+    assert match is not None
+    plain = "decimal" if decimal_of(kind) else "fixed" if fixed_of(kind) is not None else kind
+    if plain not in _SOURCES[match[1]]:
+        known = [name for name, sources in _SOURCES.items() if plain in sources]
+        raise Invalid(
+            f"table {table.name}: partition field {text!r} has no values that engines can store for the type {kind};"
+            f" use {', '.join(known)}"
+        )
+    if match[2] is not None and not int(match[2]):
+        raise Invalid(f"table {table.name}: partition field {text!r} needs a number from 1 up")
+
+
+def check_version(first: Table, table: Table) -> None:
+    """Refuse a version of a table that Java does not build; partition fields keep the names of the first version."""
+    schema = our_tables.schema_of(table)
+    taken: dict[str, tuple[int, str]] = {}
+    for number, name, _ in schemas.fields(schema):
+        other = taken.setdefault(name.lower(), (number, name))
+        if other[0] != number:
+            raise Invalid(
+                f"table {table.name}: column or nested field {name!r} has the same name as {other[1]!r} (upper and"
+                " lower case are alike): choose another name"
+            )
+    schemas.check_schema(schema, table.lake.format_version)
+    parts: set[str] = set()
+    for part in our_tables.spec_of(first)["fields"]:
+        _check_part(table, part, taken, parts)
+        parts.add(part["name"].lower())
+
+
+def _check_part(table: Table, part: Json, taken: Mapping[str, tuple[int, str]], parts: set[str]) -> None:
+    name = part["name"].lower()
+    if name in parts:
+        raise Invalid(
+            f"table {table.name}: two fields of the lake's partitioning have the name {part['name']!r}: keep one"
+        )
+    number, column = taken.get(name, (part["source-id"], ""))
+    if number != part["source-id"]:
+        raise Invalid(
+            f"table {table.name}: column {column!r} has the name of a field of the lake's partitioning:"
+            " choose another name"
+        )
+
+
+class TableVerbs:
+    """The verbs of table definitions. Thread-safe."""
+
+    def __init__(self, engine: Engine, catalog: Catalog) -> None:
+        self._engine, self._catalog = engine, catalog
+
+    def create_table(self, request: pb.CreateTableRequest) -> pb.TableInfo:
+        """Create a table and its lake table."""
+        table = replace(Table.received(request.definition), uuid=str(uuid.uuid4()), schema_id=0)
+        schema.check(table, self._engine.limits)
+        if table.name in self._engine.view.names:
+            raise Conflict(f"table {table.name} exists already")
+        check_new(table)
+        locations.check_namespace(table.namespace)
+        if request.check_only:
+            return pb.TableInfo(definition=table.to_json())
+        step = self._catalog.create_own(table)
+
+        def plan(state: State, record: CommitRecord) -> Table:
+            if table.name in state.view.names:
+                raise Conflict(f"table {table.name} exists already")
+            _check_room(state, self._engine.limits.tables)
+            made = replace(table, number=state.next_number)
+            record.create.append(made)
+            steps: list[CatalogStep] = [step]
+            if table.namespace not in state.view.namespaces:
+                steps.insert(0, SetNamespace(table.namespace))
+            catalog.add(state.view, record, *steps)
+            return made
+
+        return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())
+
+    def alter_table(self, request: pb.AlterTableRequest) -> pb.TableInfo:
+        """Another definition of a table, from the next commit on."""
+        steps = evolution.from_json(request.alteration)
+
+        def plan(state: State, record: CommitRecord) -> Table:
+            held = state.view.meant(request.table, request.table_uuid)
+            made = self._altered(held, steps, request.schema_id)
+            if made != held.table:
+                record.alter.append(made)
+            return made
+
+        if request.check_only:
+            held = self._engine.view.meant(request.table, request.table_uuid)
+            made = self._altered(held, steps, request.schema_id)
+        else:
+            made = self._engine.operate(plan).result
+        return pb.TableInfo(definition=made.to_json())
+
+    def _altered(self, held: TableState, steps: list[evolution.Step], schema_id: int) -> Table:
+        table, most = held.table, self._engine.limits.schema_versions
+        if table.schema_id != schema_id:
+            raise Conflict(
+                f"table {table.name} has schema version {table.schema_id}, the change was made for {schema_id}:"
+                " load the table again"
+            )
+        made = altered.altered(table, steps, self._engine.limits)
+        check_version(held.versions.tables[0], made)
+        if made.schema_id >= most:
+            raise Invalid(
+                f"table {table.name} has had {most} schema versions, the most that are kept: make a new table"
+            )
+        return made
+
+    def rename_table(self, request: pb.RenameTableRequest) -> pb.TableInfo:
+        """Another name for a table."""
+        made = plan(self._engine.limits, request.table, request.table_uuid, request.new_name)
+        return pb.TableInfo(definition=self._engine.operate(made).result.to_json())
+
+    def get_table(self, request: pb.TableRequest) -> pb.TableInfo:
+        """A table's definition."""
+        return pb.TableInfo(definition=self._engine.view.named(request.table).table.to_json())
+
+    def list_tables(self, _: pb.ListTablesRequest) -> pb.ListTablesAnswer:
+        """All tables by name."""
+        view = self._engine.view
+        infos = [pb.TableInfo(definition=view.named(name).table.to_json()) for name in sorted(view.names)]
+        return pb.ListTablesAnswer(tables=infos)
+
+
+def _check_room(state: State, most: int) -> None:
+    """Room for one more table; dropped ones count, or who creates and drops again and again fills the disk."""
+    dropped = len(state.view.dropped)
+    if len(state.view.tables) + dropped < most:
+        return
+    kept = f", {dropped} of them dropped ones: `lakestore drop NAME --now` removes such a one" if dropped else ""
+    raise LimitReached(f"the server has {most} tables, its limit{kept}")

@@ -1,0 +1,59 @@
+"""The one tierer: an epoch for a time to live, kept in the journal so that a later one fences it for good."""
+
+from __future__ import annotations
+
+from lakestore import limits
+from lakestore.errors import Fenced, Invalid, Unavailable
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.catalog.catalog import Catalog, TierProblem
+from lakestore_server.commit.engine import Engine
+from lakestore_server.host.clock import Clock
+from lakestore_server.state.commit_record import CommitRecord, TiererClaim
+from lakestore_server.state.state import State
+
+PROBLEM_CHARACTERS_MAX = 2_000
+
+
+class TiererVerbs:
+    """The verbs of the tierer's epoch. Thread-safe."""
+
+    def __init__(self, engine: Engine, clock: Clock, catalog: Catalog) -> None:
+        self._engine, self._clock, self._catalog = engine, clock, catalog
+        self._until = 0.0
+
+    def acquire_tierer(self, request: pb.TiererRequest) -> pb.TiererAnswer:
+        """Become the tierer, or renew with the epoch held."""
+        most = self._engine.limits
+        if len(request.holder) > most.name_chars or request.seconds > most.lease_seconds:
+            raise Invalid(f"a tierer has a name of at most {most.name_chars} characters, for {most.lease_seconds} s")
+        now = self._clock.monotonic()
+        seconds = request.seconds or limits.TIERER_SECONDS_DEFAULT
+
+        def plan(state: State, record: CommitRecord) -> int:
+            if now < self._until and state.tierer_holder != request.holder:
+                raise Unavailable(f"{state.tierer_holder} is the tierer for {self._until - now:.0f} s more")
+            record.tierer = TiererClaim(state.epoch(record.lsn), request.holder)
+            return record.tierer.epoch
+
+        epoch = self._renewed(request.epoch) if request.epoch else self._engine.operate(plan).result
+        self._until = now + seconds
+        self._catalog.tier_problems = {part.table_uuid: _problem(part) for part in request.problems}
+        return pb.TiererAnswer(epoch=epoch, seconds=seconds)
+
+    def _renewed(self, epoch: int) -> int:
+        """The epoch, if it is still the newest one; `Fenced` otherwise."""
+        held = self._engine.view.tierer_epoch
+        if epoch != held:
+            raise Fenced(f"tierer epoch {epoch} was taken over by {held}")
+        return epoch
+
+    def release_tierer(self, request: pb.TiererRequest) -> pb.TiererAnswer:
+        """Let the next tierer in at once."""
+        if request.epoch == self._engine.view.tierer_epoch:
+            self._until = 0.0
+            self._catalog.tier_problems = {}
+        return pb.TiererAnswer(epoch=request.epoch)
+
+
+def _problem(said: pb.TierProblem) -> TierProblem:
+    return TierProblem(said.problem[:PROBLEM_CHARACTERS_MAX], said.failures)

@@ -1,0 +1,359 @@
+"""Local compaction of primary-key tables: below the log start only rows that live there have to stay.
+
+Segments that lie below the log start and are mostly superseded are rewritten, and small neighbours together, without
+the superseded rows and the deletes: small ones by a checkpoint, large ones beside it (`merging`), for the next one to
+name. A record that goes leaves the offset that it superseded in its segment while that row is still there, so whoever
+folds what is stored never meets a dead row without its death.
+What a bucket may lose is known from the `__prev` columns below the log start, each of which is read once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from lakestore.errors import Corrupt
+from lakestore.limits import Limits
+from lakestore.model.table import Table
+from lakestore_server.files.new_segment import SparseRows
+from lakestore_server.files.segment import Segment
+from lakestore_server.index.entry import FLAG
+from lakestore_server.index.keys import IndexKeys
+from lakestore_server.segments.segment_run import Rewrite, SegmentRun, forgotten, left_of, within
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.chunk import CHANGE, DELETE, PREV, Chunk, Ints
+from lakestore_server.state.view import TableState, View
+
+log = logging.getLogger("lakestore.compaction")
+FORGET_KEYS = 4_096
+"""Looked up at once on the commit loop."""
+BESIDE_BYTES = 4 << 20
+"""Runs of segments that are larger are rewritten beside checkpoints, at a bounded rate; one takes longer to read and to
+write than all else of a checkpoint's part of a bucket."""
+URGENT_TIMES = 4
+"""A bucket of which so many checkpoints' worth is due is compacted without pauses, as rows die faster than it is."""
+Amount = float | npt.NDArray[np.float64]
+Truth = bool | npt.NDArray[np.bool_]
+R = TypeVar("R")
+_EMPTY: Ints = np.empty(0, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class Base:
+    """Knowledge of a bucket's rows below its log start."""
+
+    upto: int = 0
+    """Up to where changes were looked at: a log start."""
+    dead: BitMap64 = field(default_factory=BitMap64)
+    """Superseded below it, or a delete that may go; and still stored."""
+    waiting: Ints = field(default_factory=lambda: _EMPTY)
+    """Deletes that stay for a time."""
+    waiting_us: Ints = field(default_factory=lambda: _EMPTY)
+    """When each was committed; ascending."""
+    is_settled: bool = False
+    """Whether the last look at its segments found nothing to do, and nothing has changed since."""
+    floor: int = 0
+    """The head at which the log was emptied last."""
+    turn: int = 0
+    """The checkpoint beside which large runs of it were planned to be rewritten last, counted since the start."""
+
+    def advance(self, held: BucketLog, now_us: int, keep_us: int) -> None:
+        """Take in the changes up to the start of the log; deletes stay until they are older than `keep_us`."""
+        end = held.base.end
+        if held.floor > self.floor:
+            self.floor = self.upto = held.floor
+            self.dead, self.waiting, self.waiting_us = BitMap64(), _EMPTY, _EMPTY
+        if end > self.upto:
+            superseded = [chunk.kills() for chunk in held.chunks] if not self.upto else []
+            deleted = [_EMPTY]
+            for offsets, batch, _ in held.stored(self.upto, end):
+                prev = batch.column(PREV).to_numpy()
+                superseded.append(prev[prev >= 0])
+                deleted.append(offsets[batch.column(CHANGE).to_numpy() == DELETE])
+            found = np.concatenate([_EMPTY, *superseded])
+            dead = BitMap64(found[held.holds(found)])
+            self._deleted(held, np.concatenate(deleted), keep_us)
+            self.dead |= dead
+            self.upto, self.is_settled = end, False
+        over = int(np.searchsorted(self.waiting_us, now_us - keep_us, side="right"))
+        if over:
+            self.dead |= BitMap64(self.waiting[:over])
+            self.waiting, self.waiting_us = self.waiting[over:], self.waiting_us[over:]
+            self.is_settled = False
+
+    def _deleted(self, held: BucketLog, offsets: Ints, keep_us: int) -> None:
+        if keep_us:
+            times_us = np.concatenate([self.waiting_us, held.times_at(offsets)])
+            self.waiting, self.waiting_us = np.concatenate([self.waiting, offsets]), times_us
+        else:
+            self.dead |= BitMap64(offsets)
+
+
+def beside_bytes(limits: Limits) -> float:
+    """`BESIDE_BYTES`, or no bound where nothing is written beside checkpoints."""
+    return BESIDE_BYTES if limits.merge_bytes else math.inf
+
+
+def runs_due(
+    chunks: Sequence[Chunk], base: Base, limits: Limits, busy: frozenset[int] = frozenset()
+) -> list[SegmentRun]:
+    """The runs of a bucket's chunks to rewrite; only chunks that end at or below `base.upto` are looked at, and none
+    whose identity says that others are busy with it.
+
+    A segment half of which is gone; and a small one with the next one, unless it is twice as large: so a bucket has a
+    logarithmic number of them, and a row that lives is rewritten as often, or paid for by the dead.
+    """
+    done: list[SegmentRun] = []
+    runs: list[SegmentRun] = []
+    for chunk in chunks:
+        if chunk.end > base.upto or not isinstance(chunk, Segment):
+            break
+        if id(chunk) in busy:
+            done, runs = done + runs, []
+            continue
+        join_last(runs, _alone(chunk, base), lambda before, after: _belong(before, after, limits), _joined)
+    return [run for run in done + runs if run.due]
+
+
+def _alone(chunk: Chunk, base: Base) -> SegmentRun:
+    kills = chunk.kills()
+    dead = base.dead.range_cardinality(chunk.start, chunk.end)
+    stale = len(kills) - len(BitMap64(kills) & base.dead) if len(kills) else 0
+    held, gone = chunk.rows + len(kills), dead + stale
+    size = chunk.size * (held - gone) // max(held, 1)
+    return SegmentRun([chunk], held - gone, size, bool(is_mostly_gone(held, gone)))
+
+
+def _belong(before: SegmentRun, after: SegmentRun, limits: Limits) -> bool:
+    is_alike = before.chunks[0].schema_id == after.chunks[0].schema_id
+    first, last = (Amounts(each.live, each.size, each.nbytes) for each in (before, after))
+    return is_alike and bool(are_joined(first, last, limits))
+
+
+def _joined(before: SegmentRun, after: SegmentRun) -> SegmentRun:
+    return SegmentRun(before.chunks + after.chunks, before.live + after.live, before.size + after.size, True)
+
+
+class Amounts(NamedTuple):
+    """The amounts of a run of segments by which it is joined with its neighbour; or of several, side by side."""
+
+    live: Amount
+    """Rows that stay."""
+    size: Amount
+    """Bytes that stay."""
+    nbytes: Amount
+    """Bytes to read."""
+
+
+def are_joined(before: Amounts, after: Amounts, limits: Limits) -> Truth:
+    """Whether a run becomes one with the next one, which is not half as small, if both fit into a segment."""
+    is_level = before.live + 1 < 2 * (after.live + 1)
+    fits = (before.live + after.live <= limits.segment_rows) & (before.size + after.size <= limits.segment_bytes)
+    found: Truth = (
+        is_level & fits & (before.nbytes + after.nbytes <= max(limits.compaction_bytes, limits.segment_bytes))
+    )
+    return found
+
+
+def is_mostly_gone(held: Amount, gone: Amount) -> Truth:
+    """Whether so much of what a segment holds is gone that it is rewritten even if it stays alone."""
+    found: Truth = (gone > 0) & (2 * gone >= held)
+    return found
+
+
+def join_last(runs: list[R], new: R, belong: Callable[[R, R], bool], joined: Callable[[R, R], R]) -> None:
+    """Put a run behind others, and make the last two one as long as they belong together."""
+    runs.append(new)
+    while len(runs) > 1 and belong(runs[-2], runs[-1]):
+        last = runs.pop()
+        runs[-1] = joined(runs[-1], last)
+
+
+@dataclass(slots=True)
+class Compactions:
+    """Sums since the start."""
+
+    segments: int = 0
+    """Rewritten."""
+    rows: int = 0
+    """Dropped."""
+    reclaimed_bytes: dict[str, int] = field(default_factory=dict)
+    """Table uuid to what its rewritten segments are smaller by."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Swap:
+    """The effect of a checkpoint under way on one bucket."""
+
+    key: tuple[str, int]
+    chunks: list[Chunk]
+    gone: BitMap64
+    segments: int
+    nbytes: int
+    forgotten: list[tuple[IndexKeys, Ints]]
+    """Keys of deletes that were remembered, and the offsets that the index may have for them."""
+
+
+class Compactor:
+    """The choice of segments that each checkpoint rewrites. Belongs to the checkpointer and its thread."""
+
+    def __init__(self, limits: Limits, busy: Callable[[], frozenset[int]] = frozenset) -> None:
+        """`busy` has the identities of segments that others are rewriting."""
+        self._limits, self._busy = limits, busy
+        self._bases: dict[tuple[str, int], Base] = {}
+        self._broken: set[tuple[str, int]] = set()
+        self._swaps: list[_Swap] = []
+        self._room = 0
+        self._forgotten: list[tuple[IndexKeys, Ints]] = []
+        self._skips = self._is_full = False
+        self._beside_bytes = beside_bytes(limits)
+        self._large: list[tuple[str, int]] = []
+        """The buckets with runs that are rewritten beside this checkpoint, once it is done."""
+        self._turn = 0
+        self.figures = Compactions()
+
+    def begin(self, view: View) -> None:
+        """A checkpoint of a view begins."""
+        kept = view.kept
+        self._bases = {key: base for key, base in self._bases.items() if key[0] in kept}
+        self._swaps, self._room, self._is_full = [], self._limits.compaction_bytes, False
+        self._large = []
+
+    def compacted(
+        self, state: TableState, bucket: int, cut: list[Chunk] | None, now_us: int, write: Callable[[SparseRows], Chunk]
+    ) -> list[Chunk] | None:
+        """A bucket's chunks with some of them rewritten; None where nothing is to do, or cannot be done now.
+
+        `cut` are its chunks if they are not the log's any more. What fails here fails no checkpoint.
+        """
+        key, held = (state.table.uuid, bucket), state.logs[bucket]
+        if self._skips or self._is_full or not held.keyed or not held.base.end or key in self._broken:
+            return None
+        base = self._bases.setdefault(key, Base())
+        base.is_settled &= cut is None
+        try:
+            base.advance(held, now_us, _deletes_stay_us(state.table))
+            if base.is_settled:
+                return None
+            return self._rewritten(state, key, base, list(held.chunks) if cut is None else cut, write)
+        except (OSError, MemoryError) as error:
+            self._is_full = True
+            log.error("local compaction waits for the next checkpoint: %s", error)
+        except (Corrupt, pa.ArrowException) as error:
+            self._broken.add(key)
+            log.error("bucket %d of table %s is compacted no more: %s", bucket, state.table.name, error)
+        return None
+
+    def _rewritten(
+        self,
+        state: TableState,
+        key: tuple[str, int],
+        base: Base,
+        chunks: list[Chunk],
+        write: Callable[[SparseRows], Chunk],
+    ) -> list[Chunk] | None:
+        due = runs_due(chunks, base, self._limits, self._busy())
+        if any(map(self._goes_beside, due)):
+            self._large.append(key)
+        runs = self._affordable([run for run in due if not self._goes_beside(run)])
+        if not runs:
+            return None
+        gone = BitMap64()
+        for run in runs:
+            gone |= within(base.dead, run)
+        after, replaced, added = list(chunks), 0, 0
+        for run in runs:
+            left = left_of(run, base.dead, gone)
+            new = [write(left)] if left else []
+            first = after.index(run.chunks[0])
+            after[first : first + len(run.chunks)] = new
+            replaced, added = replaced + run.nbytes, added + sum(chunk.size for chunk in new)
+        remembers = state.table.merge.engine == "versioned"
+        lost = [forgotten(run, base.dead, state) for run in runs] if remembers else []
+        count = sum(len(run.chunks) for run in runs)
+        self._swaps.append(_Swap(key, after, gone, count, replaced - added, lost))
+        return after
+
+    def _goes_beside(self, run: SegmentRun) -> bool:
+        return run.nbytes > self._beside_bytes
+
+    def _affordable(self, runs: list[SegmentRun]) -> list[SegmentRun]:
+        """The first runs, as many as a checkpoint may read; one is always done."""
+        chosen = []
+        for run in runs:
+            if self._room <= 0:
+                break
+            self._room -= run.nbytes
+            chosen.append(run)
+        return chosen
+
+    def planned(self, view: View) -> Iterator[Rewrite]:
+        """The large runs to rewrite beside checkpoints, of those buckets first that had no turn for longest; a view as
+        of this one."""
+        kept = view.kept
+        self._turn += 1
+        known_ones = [key for key in self._large if key in self._bases]
+        for key in sorted(known_ones, key=lambda key: self._bases[key].turn):  # else the first ones leave no room
+            state, base = kept.get(key[0]), self._bases[key]
+            if state is None:
+                continue
+            held = state.logs[key[1]]
+            if held.floor > base.floor:  # emptied since: nothing is known of it yet
+                continue
+            due = [run for run in runs_due(held.chunks, base, self._limits, self._busy()) if self._goes_beside(run)]
+            is_urgent = sum(run.nbytes for run in due) > URGENT_TIMES * self._limits.compaction_bytes
+            known, base.turn = base.dead.copy(), self._turn if due else base.turn
+            yield from (Rewrite(key, state, run, known, is_urgent) for run in due)
+
+    def _count(self, key: tuple[str, int], gone: BitMap64, segments: int, nbytes: int) -> None:
+        """A bucket's segments were replaced by some that are smaller by so much."""
+        self._bases[key].dead -= gone
+        self.figures.segments += segments
+        self.figures.rows += len(gone)
+        before = self.figures.reclaimed_bytes.get(key[0], 0)
+        self.figures.reclaimed_bytes[key[0]] = before + nbytes
+
+    def rewritten(self, made: Rewrite, size: int, lost: Sequence[tuple[IndexKeys, Ints]]) -> None:
+        """The checkpoint is durable and names, in place of a run, what became of it beside: a file of some size."""
+        if made.key in self._bases:
+            self._count(made.key, made.gone, len(made.run.chunks), made.run.nbytes - size)
+        self._forgotten += lost
+
+    def installed(self) -> bool:
+        """The checkpoint is durable, its segments are served; whether more is due that may succeed at once."""
+        for swap in self._swaps:
+            self._count(swap.key, swap.gone, swap.segments, swap.nbytes)
+        more = self._room <= 0
+        for swap in self._swaps:
+            base = self._bases[swap.key]
+            base.is_settled = not runs_due(swap.chunks, base, self._limits)
+            due = runs_due(swap.chunks, base, self._limits, self._busy())
+            more |= any(not self._goes_beside(run) for run in due)
+        self._forgotten += [each for swap in self._swaps for each in swap.forgotten]
+        skipped = self._skips
+        self._swaps, self._skips = [], False
+        return skipped or (more and not self._is_full)
+
+    def forgotten(self) -> Iterator[tuple[IndexKeys, Ints]]:
+        """Keys, and what the index may still name for them although its record is gone; few at a time, each once."""
+        while self._forgotten:
+            found, offsets = self._forgotten.pop()
+            for at in range(0, len(found), FORGET_KEYS):
+                part = slice(at, at + FORGET_KEYS)
+                yield found.part(part), offsets[part] | FLAG
+
+    def failed(self) -> None:
+        """The checkpoint failed: the next one is made without rewriting, so that what fails here cannot fail it."""
+        self._skips, self._swaps = self._skips or bool(self._swaps), []
+
+
+def _deletes_stay_us(table: Table) -> int:
+    return table.tombstone_seconds * 1_000_000 if table.merge.engine == "versioned" else 0

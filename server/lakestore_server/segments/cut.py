@@ -1,0 +1,521 @@
+"""The segments of one checkpoint: cut of rows in memory, rewritten below log starts, and small ones put together.
+
+Rows of a log stay where the journal wrote them if that pays; then a segment has little of its own.
+A large segment is a file of its own; the small ones lie in shared files, written and synced once. A shared file goes
+with its last segment, so one of which a third is gone is emptied into a new one; and so are small ones, as long as they
+are not larger than what the new one has: there is a logarithmic number of them, and a segment is copied as often.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+
+from lakestore.limits import DEFAULT, Limits
+from lakestore.model.retention import Retention
+from lakestore_server.files import extent, new_segment, shared_file
+from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SHARED, SUFFIX
+from lakestore_server.files.extent import Extent, KeptFile, KeptFiles
+from lakestore_server.files.new_segment import Encoded, Piece, SparseRows
+from lakestore_server.files.segment import Part, Segment, block_crcs
+from lakestore_server.files.shared_file import NewPart, SharedFile
+from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.disk import Disk
+from lakestore_server.segments.compaction import Compactor
+from lakestore_server.segments.merging import Merger
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.chunk import Chunk, MemoryChunk
+from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
+from lakestore_server.state.journal import JournalFile, LocalJournal, PartPlace
+from lakestore_server.state.view import TableState, View
+
+SAMPLES, SAMPLE_BYTES = 8, 2 << 10
+"""Pieces of a part that are compressed on trial, and the bytes of each."""
+GOLDEN = 0.6180339887498949
+"""The samples lie at its multiples: columns of one width are met at different places."""
+
+
+class ExtentChoice:
+    """The extents of one checkpoint's new segments."""
+
+    def __init__(self, disk: Disk, limits: Limits) -> None:
+        self._disk, self._limits = disk, limits
+        self._extents: dict[Key, list[tuple[int, Extent]]] = defaultdict(list)
+        """The extents of rows in memory, by first offset."""
+
+    def choose(self, view: View, journal: LocalJournal, path_of: Callable[[str], Path]) -> None:
+        """Keep the journal files of a frozen view's rows in memory, as far as that is worth it.
+
+        `path_of` gives a journal file the path under which it is kept, in a folder that is there.
+        """
+        wanted = dict(_in_memory(view))
+        if sum(chunk.size for chunks in wanted.values() for chunk in chunks) < self._limits.extent_bytes:
+            return
+        for file in journal.files(journal.place_after(view.lsn), self._limits.extent_bytes):
+            staying = list(_staying(file, wanted, self._limits.compressed_percent))
+            if _is_of_use(sum(part.size for part in staying), int(file.data.size), self._limits):
+                self._keep(file, path_of(file.path.name), staying)
+
+    def _keep(self, file: JournalFile, path: Path, staying: Sequence[PartPlace]) -> None:
+        if not self._disk.link(file.path, path):
+            return
+        self._disk.reach(CrashPoint.EXTENTS_LINKED)
+        kept = KeptFile(path, file.data)
+        for part in staying:
+            crcs = block_crcs(file.data.slice(part.at, part.size)) if part.crcs is None else part.crcs
+            extent = Extent(kept, part.at, part.size, part.rows, crcs)
+            self._extents[part.table, part.bucket].append((part.start, extent))
+
+    def pieces(self, key: Key, run: Iterable[Chunk], emptied: frozenset[str] = frozenset()) -> list[Piece]:
+        """The rows of a log's chunks: in their extents, or to be loaded; nothing stays in the files to be emptied."""
+        pieces: list[Piece] = []
+        for chunk in run:
+            if isinstance(chunk, Segment):
+                held = ((extent, piece.load) for piece, extent in chunk.pieces())
+                pieces += [load if extent is None or extent.file.name in emptied else extent for extent, load in held]
+            elif isinstance(chunk, MemoryChunk):
+                pieces += self._of_memory(key, chunk)
+            else:
+                pieces += [piece.load for piece in chunk.batches()]
+        return pieces
+
+    def _of_memory(self, key: Key, chunk: MemoryChunk) -> Iterator[Piece]:
+        found = self._extents.get(key, [])
+        at = chunk.start
+        first = bisect.bisect_left(found, at, key=lambda each: each[0])
+        for start, part in found[first:]:
+            if start >= chunk.end:
+                break
+            if at < start:
+                yield partial(chunk.batch.slice, at - chunk.start, start - at)
+            yield part
+            at = start + part.rows
+        if at < chunk.end:
+            yield partial(chunk.batch.slice, at - chunk.start)
+
+
+def _is_of_use(staying: int, size: int, limits: Limits) -> bool:
+    """Whether a file of some size is to be kept for so many bytes of it."""
+    return 100 * staying >= limits.extent_file_percent * size and staying > 0
+
+
+def files_to_empty(segments: Iterable[Segment], limits: Limits) -> frozenset[str]:
+    """The kept files of which too little is named; those with the least first, as many as may be read at once."""
+    room = limits.compaction_bytes
+    named: dict[str, int] = defaultdict(int)
+    sizes: dict[str, int] = {}
+    for segment in segments:
+        for file in segment.files:
+            named[file.name] += segment.bytes_in[file.name]
+            sizes[file.name] = int(file.data.size)
+    chosen = []
+    for name in sorted(named, key=lambda name: named[name]):
+        if not _is_of_use(named[name], sizes[name], limits) and named[name] <= room:
+            chosen.append(name)
+            room -= named[name]
+    return frozenset(chosen)
+
+
+def _in_memory(view: View) -> Iterator[tuple[Key, Sequence[MemoryChunk]]]:
+    """The chunks that each bucket of a log has in memory, by its table and number."""
+    for uuid, state in view.kept.items():
+        for bucket, log in enumerate(state.logs):
+            chunks = [chunk for chunk in log.chunks if isinstance(chunk, MemoryChunk)]
+            if chunks and not log.keyed:
+                yield (uuid, bucket), chunks
+
+
+def _staying(file: JournalFile, wanted: Mapping[Key, Sequence[MemoryChunk]], percent: int) -> Iterator[PartPlace]:
+    """The parts of wanted rows that would not become smaller, bucket by bucket."""
+    parts: dict[Key, list[PartPlace]] = defaultdict(list)
+    for part in file.parts:
+        parts[part.table, part.bucket].append(part)
+    for key, of_bucket in parts.items():
+        chunks = wanted.get(key, ())
+        for part in of_bucket:
+            found = bisect.bisect_right(chunks, part.start, key=lambda chunk: chunk.start) - 1
+            if 0 <= found and part.start + part.rows <= chunks[-1].end:
+                if not _compresses(_buffers(chunks[found], part) or [file.data.slice(part.at, part.size)], percent):
+                    yield part
+
+
+def _buffers(chunk: MemoryChunk, part: PartPlace) -> Sequence[pa.Buffer]:
+    """A part's values in memory, where they are those of a chunk: its file may not be in memory any more."""
+    if (chunk.start, chunk.rows) != (part.start, part.rows):
+        return ()
+    return [buffer for column in chunk.batch.columns for buffer in column.buffers() if buffer is not None]
+
+
+def _compresses(part: Sequence[pa.Buffer], percent: int) -> bool:
+    """Whether of a sample of a part, spread over it, at most so much is left; of a small one, all is the sample."""
+    size = sum(buffer.size for buffer in part)
+    if size < 4 * SAMPLES * SAMPLE_BYTES:
+        sample = b"".join(map(memoryview, part))
+    else:
+        ends = list(itertools.accumulate(buffer.size for buffer in part))
+        places = (int(size * ((number + 0.5) * GOLDEN % 1)) for number in range(SAMPLES))
+        sample = b"".join(_piece(part, ends, at) for at in places)
+    return bool(100 * pa.Codec("lz4").compress(sample).size <= percent * len(sample))
+
+
+def _piece(part: Sequence[pa.Buffer], ends: Sequence[int], at: int) -> bytes:
+    """Bytes of the buffer that has a place of them all."""
+    number = bisect.bisect_right(ends, at)
+    buffer, inside = part[number], at - (ends[number] - part[number].size)
+    return bytes(buffer[inside : inside + SAMPLE_BYTES])
+
+
+log = logging.getLogger("lakestore.checkpoint")
+SEGMENTS_KEPT = 16
+"""About how many segments of a bucket a retention keeps: by so much of it rows may stay longer."""
+LONE_MAX = 256
+"""Small segments that may have files of their own, as earlier releases gave them; more are put together."""
+SMALL_TOGETHER = 2
+"""Times the bytes of a small segment that checkpoints put together; larger ones are merged in the background."""
+NO_SPAN = 1 << 62
+
+Key = tuple[str, int]
+"""A table's uuid and a bucket."""
+Cut = Mapping[Key, Sequence[Chunk]]
+"""The chunks of those buckets that got other segments."""
+
+
+@dataclass(slots=True)
+class _Small:
+    """A segment that goes into a shared file."""
+
+    key: Key
+    segment: Segment
+
+
+@dataclass(slots=True)
+class _Held:
+    """A file with small segments, and those of them that are needed."""
+
+    size: int
+    parts: list[_Small] = field(default_factory=list)
+    live: int = 0
+
+    def add(self, part: _Small) -> None:
+        """Count one that is needed."""
+        self.parts.append(part)
+        self.live += part.segment.own_size
+
+
+class SegmentCut:
+    """The work of one checkpoint at segments; belongs to its thread."""
+
+    def __init__(
+        self,
+        folder: Path,
+        disk: Disk,
+        limits: Limits,
+        compactor: Compactor,
+        merger: Merger,
+        view: View,
+        deleting_us: int,
+        journal: LocalJournal,
+    ) -> None:
+        """`deleting_us`: the time by which tombstones may go."""
+        self._place, self._disk, self._limits, self._view = folder / SEGMENTS, disk, limits, view
+        self._tables = view.kept
+        self._deleting_us = deleting_us
+        self._compactor, self._merger = compactor, merger
+        self._chunks: dict[Key, list[Chunk]] = {}
+        self._small: list[_Small] = []
+        self._folders: dict[Path, None] = {}
+        self._journal, self._extents = journal, ExtentChoice(disk, limits)
+        self.made: list[Path] = []
+        """Files that were made so far."""
+
+    def run(self) -> Cut:
+        """Segments for every bucket that has rows in memory, or below its log start such as go; all are durable."""
+        self._compactor.begin(self._view)
+        self._merger.begin()
+        self._extents.choose(self._view, self._journal, self._kept_path)
+        for uuid, state in self._tables.items():
+            for bucket, held in enumerate(state.logs):
+                if not is_cut(held):
+                    self._chunks[uuid, bucket] = self._bucket(state, bucket)
+                merged = self._merger.merged((uuid, bucket), self._chunks.get((uuid, bucket), held.chunks))
+                if merged is not None:
+                    self._chunks[uuid, bucket] = merged
+                if held.keyed and held.base.end:
+                    self._compact(state, bucket)
+        is_emptied = self._empty()
+        self._gather()
+        moved = self._put_together()
+        if is_emptied:
+            self._disk.reach(CrashPoint.EXTENTS_GATHERED)
+        for folder in self._folders:
+            self._disk.sync_folder(folder)
+            self._disk.reach(CrashPoint.SEGMENTS_DURABLE)
+        return {key: [moved.get(id(chunk), chunk) for chunk in chunks] for key, chunks in self._chunks.items()}
+
+    def _bucket(self, state: TableState, bucket: int) -> list[Chunk]:
+        held = state.logs[bucket]
+        is_merged_later = held.keyed and self._limits.merge_bytes > 0
+        bytes_max = SMALL_TOGETHER * self._limits.shared_segment_bytes if is_merged_later else None
+        about = state.table.retention, held.base.end, self._view.marks
+        kept, runs = segment_runs(held.chunks, self._limits, *about, bytes_max)
+        new = (self._written(state, bucket, run) for run in runs)
+        return [*kept, *new]
+
+    def _written(
+        self, state: TableState, bucket: int, run: Sequence[Chunk], emptied: frozenset[str] = frozenset()
+    ) -> Segment:
+        """A segment of these chunks; nothing of it lies in the kept files to be emptied."""
+        keyed, key = state.logs[bucket].keyed, (state.table.uuid, bucket)
+        pieces = None if keyed else self._extents.pieces(key, run, emptied)
+        extents = [piece for piece in pieces or () if isinstance(piece, Extent)]
+        kept = KeptFiles(self._disk, self._place / EXTENTS, (extent.file for extent in extents))
+        if self._is_small(sum(chunk.size for chunk in run) - sum(extent.size for extent in extents)):
+            return self._kept_back(state, bucket, new_segment.encoded(run, keyed=keyed, pieces=pieces), kept)
+        path = self._new_path(state.table.uuid, bucket, run[0].start, run[-1].end)
+        new_segment.write(self._disk, path, run, keyed=keyed, pieces=pieces)
+        return Segment(self._disk, path, state.versions.stored, keyed=keyed, kept=kept, is_known=True)
+
+    def _empty(self) -> bool:
+        """Gather the rows of kept files of which too little is named; damaged segments stay as they are."""
+        segments = [each for each in self._every() if each.segment.files]
+        emptied = files_to_empty((each.segment for each in segments), self._limits)
+        gathered = False
+        for each in segments:
+            if emptied.isdisjoint(each.segment.bytes_in) or any(damage for _, damage in each.segment.scrub()):
+                continue
+            uuid, bucket = each.key
+            state = self._tables[uuid]
+            new = self._written(state, bucket, [each.segment], emptied)
+            chunks = self._chunks.get(each.key, list(state.logs[bucket].chunks))
+            self._chunks[each.key] = [new if chunk is each.segment else chunk for chunk in chunks]
+            gathered = True
+        return gathered
+
+    def _compact(self, state: TableState, bucket: int) -> None:
+        """Rewrite some of a bucket's segments below its log start."""
+
+        def write(left: SparseRows) -> Chunk:
+            if self._is_small(left.batch.nbytes):
+                return self._kept_back(state, bucket, new_segment.encoded_sparse(left))
+            path = self._new_path(state.table.uuid, bucket, left.start, left.end)
+            new_segment.write_sparse(self._disk, path, left)
+            self._disk.reach(CrashPoint.BASE_REWRITTEN)
+            return Segment(self._disk, path, state.versions.stored, keyed=True, is_known=True)
+
+        key = state.table.uuid, bucket
+        after = self._compactor.compacted(state, bucket, self._chunks.get(key), self._deleting_us, write)
+        if after is not None:
+            self._chunks[key] = after
+
+    def _is_small(self, nbytes: int) -> bool:
+        return nbytes < self._limits.shared_segment_bytes
+
+    def _kept_back(self, state: TableState, bucket: int, made: Encoded, kept: KeptFiles | None = None) -> Segment:
+        """A segment in memory, which is written later with others."""
+        data, keyed = made.whole(), state.logs[bucket].keyed
+        path = self._place / state.table.uuid
+        stored, part = state.versions.stored, Part(data, data)
+        new = Segment(self._disk, path, stored, keyed=keyed, part=part, kept=kept, is_known=True)
+        self._small.append(_Small((state.table.uuid, bucket), new))
+        return new
+
+    def _gather(self) -> None:
+        """Move the segments of files that are worth emptying into the new ones; forget new ones that went again."""
+        fresh = {id(each.segment) for each in self._small}
+        self._small = []
+        files: dict[Path, _Held] = {}
+        lone = _Held(0)
+        for each in self._every():
+            held = each.segment
+            if id(held) in fresh:
+                self._small.append(each)
+                continue
+            if held.part.at is not None:
+                files.setdefault(held.path, _Held(int(held.part.file.size))).add(each)
+            elif self._is_small(held.own_size):
+                lone.add(each)
+        newest_first = [files[path] for path in sorted(files, reverse=True)]
+        size = sum(each.segment.own_size for each in self._small)
+        for file in worth_emptying(newest_first, size, self._limits.compaction_bytes):
+            self._move(file.parts)
+        if len(lone.parts) > LONE_MAX:
+            self._move(next(_groups(lone.parts, self._limits.compaction_bytes)))
+
+    def _every(self) -> Iterator[_Small]:
+        """All segments that the checkpoint is to name."""
+        for uuid, state in self._tables.items():
+            for bucket, held in enumerate(state.logs):
+                for chunk in self._chunks.get((uuid, bucket), held.chunks):
+                    if isinstance(chunk, Segment):
+                        yield _Small((uuid, bucket), chunk)
+
+    def _move(self, parts: Sequence[_Small]) -> None:
+        """Have segments copied into a shared file; damaged ones, and what lies beside them, stay where they are."""
+        if any(damage for each in parts for _, damage in each.segment.scrub(with_extents=False)):
+            return
+        for each in parts:
+            uuid, bucket = each.key
+            self._chunks.setdefault(each.key, list(self._tables[uuid].logs[bucket].chunks))
+        self._small += parts
+
+    def _put_together(self) -> dict[int, Chunk]:
+        """Write what was kept back; each segment where it lies now, by the identity of the one that was kept back."""
+        moved: dict[int, Chunk] = {}
+        if len(self._small) == 1:
+            (only,) = self._small
+            path = self._new_path(*only.key, only.segment.start, only.segment.end)
+            new_segment.write_encoded(self._disk, path, Encoded((), [only.segment.part.data], b""))
+            self._say_rewritten([only])
+            data = self._disk.map(path)
+            return {id(only.segment): only.segment.placed(path, Part(data, data))}
+        for parts in _groups(self._small):
+            path = self._new_shared_path()
+            shared_file.write(self._disk, path, [_new_part(each) for each in parts])
+            self._say_rewritten(parts)
+            file = SharedFile(self._disk, path)
+            for each, entry in zip(parts, file.entries.values(), strict=True):
+                moved[id(each.segment)] = each.segment.placed(path, file.part(entry.at, entry.size))
+        return moved
+
+    def _say_rewritten(self, parts: Sequence[_Small]) -> None:
+        if any(each.segment.is_sparse for each in parts):
+            self._disk.reach(CrashPoint.BASE_REWRITTEN)
+
+    def _new_path(self, uuid: str, bucket: int, start: int, end: int) -> Path:
+        """A name that no file has: at one LSN there may be several checkpoints, and of one range several files."""
+        return self._free_path(uuid, f"{bucket}-{start}-{end}-{self._view.lsn}")
+
+    def _new_shared_path(self) -> Path:
+        return self._free_path(SHARED, f"{self._view.lsn:020d}")
+
+    def _kept_path(self, journal_file: str) -> Path:
+        first = journal_file.rpartition("-")[2]
+        return self._free_path(EXTENTS, f"{first}-{self._view.lsn}", extent.SUFFIX)
+
+    def _free_path(self, folder: str, name: str, suffix: str = SUFFIX) -> Path:
+        place = self._place / folder
+        if place not in self._folders:
+            self._disk.make_folder(place)
+            self._folders[place] = None
+        paths = (place / f"{name}{f'-{n}' if n else ''}{suffix}" for n in count())
+        path = next(path for path in paths if self._disk.size(path) is None)
+        self.made.append(path)
+        return path
+
+
+def is_cut(held: BucketLog) -> bool:
+    """Whether all rows of a bucket are in segments: those in memory lie behind them."""
+    return not held.chunks or isinstance(held.chunks[-1], Segment)
+
+
+def worth_emptying(newest_first: Sequence[_Held], size: int, bytes_max: int) -> list[_Held]:
+    """The shared files to empty into a new one of so many bytes: a third of one is gone, or it is no larger."""
+    chosen: list[_Held] = []
+    room = bytes_max
+    for file in newest_first:
+        is_level = file.live <= size and size + file.live <= shared_file.BYTES_MAX
+        if file.live <= room and (3 * file.live < 2 * file.size or is_level):
+            chosen.append(file)
+            size, room = size + file.live, room - file.live
+    return chosen
+
+
+def _new_part(small: _Small) -> NewPart:
+    held = small.segment
+    return NewPart(*small.key, held.start, held.end, held.part.data)
+
+
+def _groups(parts: Sequence[_Small], bytes_max: int = shared_file.BYTES_MAX) -> Iterator[list[_Small]]:
+    """Parts for one file after the other."""
+    group: list[_Small] = []
+    size = 0
+    for each in parts:
+        if group and size + each.segment.own_size > bytes_max:
+            yield group
+            group, size = [], 0
+        group.append(each)
+        size += each.segment.own_size
+    if group:
+        yield group
+
+
+def segments_of(view: View, cut: Cut) -> list[Segment]:
+    """The segments that a checkpoint of the view names."""
+    return [
+        chunk
+        for uuid, state in view.kept.items()
+        for bucket, held in enumerate(state.logs)
+        for chunk in cut.get((uuid, bucket), held.chunks)
+        if isinstance(chunk, Segment)
+    ]
+
+
+def segment_runs(
+    chunks: Sequence[Chunk],
+    limits: Limits = DEFAULT,
+    retention: Retention | None = None,
+    base_end: int = 0,
+    marks: ClockMarks = NO_MARKS,
+    bytes_max: int | None = None,
+) -> tuple[list[Chunk], list[list[Chunk]]]:
+    """(segments to keep, runs of chunks that each become a segment). Small segments before the tail are merged with
+    it, so that a row is rewritten a logarithmic number of times. A segment holds rows of one schema version, and no
+    more than a part of what a retention keeps: it goes as a whole. What lies below the log start is compacted apart,
+    and what has `bytes_max` with those before it is merged apart."""
+    segment_bytes, span_us = _part_of(retention, limits)
+    at = next((i for i, chunk in enumerate(chunks) if not isinstance(chunk, Segment)), len(chunks))
+    rows = chunks[-1].end - chunks[at].start
+    size = sum(chunk.size for chunk in chunks[at:])
+    most = segment_bytes if bytes_max is None else bytes_max
+    while at and chunks[at - 1].schema_id == chunks[at].schema_id and chunks[at - 1].end > base_end:
+        before = chunks[at - 1]
+        if not is_taken_along(before.end - before.start, before.size, rows, size, limits.segment_rows, most):
+            break
+        if not _within(before, chunks[at], span_us, marks):
+            break
+        at, rows, size = at - 1, rows + before.end - before.start, size + before.size
+    runs: list[list[Chunk]] = []
+    size = 0
+    for chunk in chunks[at:]:
+        size += chunk.size
+        rows_fit = runs and chunk.end - runs[-1][0].start <= limits.segment_rows
+        same = rows_fit and chunk.schema_id == runs[-1][0].schema_id and not runs[-1][0].start < base_end < chunk.end
+        if same and size <= segment_bytes and _within(runs[-1][0], chunk, span_us, marks):
+            runs[-1].append(chunk)
+        else:
+            runs.append([chunk])
+            size = chunk.size
+    return list(chunks[:at]), runs
+
+
+def is_taken_along(
+    before_rows: float, before_bytes: float, rows: float, nbytes: float, rows_max: float, bytes_max: float
+) -> bool:
+    """Whether a small segment becomes one with new rows behind it, which are as many at least."""
+    return before_rows <= rows and rows + before_rows <= rows_max and nbytes + before_bytes <= bytes_max
+
+
+def _part_of(retention: Retention | None, limits: Limits) -> tuple[int, int]:
+    """(bytes, µs) that one segment may hold of a log."""
+    size, age = (retention.bytes, retention.age_seconds) if retention else (None, None)
+    return (
+        limits.segment_bytes if size is None else min(limits.segment_bytes, max(size // SEGMENTS_KEPT, 1)),
+        NO_SPAN if age is None else age * 1_000_000 // SEGMENTS_KEPT,
+    )
+
+
+def _within(first: Chunk, last: Chunk, span_us: int, marks: ClockMarks) -> bool:
+    """Whether the commits from one chunk to another lie in so short a time."""
+    if span_us == NO_SPAN:
+        return True
+    begins, ends = ((int(c.index.lsn[at]), int(c.index.time_us[at])) for c, at in ((first, 0), (last, -1)))
+    return marks.time_us(*ends) - marks.time_us(*begins) <= span_us

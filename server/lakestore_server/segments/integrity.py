@@ -1,0 +1,229 @@
+"""Every stored byte against its checksum, and the key index against the live sums: `verify --deep` and the scrub.
+
+Damage is a list of sentences, each naming a file. `pause` is told what was read, so that a scrub keeps its rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from lakestore.errors import Corrupt
+from lakestore.rows.ipc import crc32c
+from lakestore_server.files import checkpoint, journal, journal_file, shared_file
+from lakestore_server.files.segment import Segment
+from lakestore_server.host.disk import Disk
+from lakestore_server.host.uncached_file import BLOCK
+from lakestore_server.index.entry import table_prefix
+from lakestore_server.index.key_index import Index
+from lakestore_server.index.worker_client import DamagedIndex
+from lakestore_server.state.view import TableState, View
+
+
+class _Bytes:
+    """The bytes of a file in their order, one piece of them held."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces, self._piece, self._used = pieces, b"", 0
+        self.at = 0
+        """Place of the next byte in the file."""
+
+    def parts(self, size: int) -> Iterator[bytes]:
+        """The next bytes, so many or as many as there are."""
+        while size:
+            if self._used == len(self._piece):
+                self._piece, self._used = next(self._pieces, b""), 0
+                if not self._piece:
+                    return
+            part = self._piece[self._used : self._used + size]
+            self._used, self.at, size = self._used + len(part), self.at + len(part), size - len(part)
+            yield part
+
+    def take(self, size: int) -> bytes:
+        """The next few bytes together; fewer at the end."""
+        return b"".join(self.parts(size))
+
+    def crc(self, size: int, crc: int) -> int:
+        """A checksum with the next bytes added to it."""
+        for part in self.parts(size):
+            crc = crc32c(part, crc)
+        return crc
+
+
+def check(pieces: Iterator[bytes], name: str) -> None:
+    """`Corrupt` unless these are whole frames of a journal file behind its header, and zeros that fill up a block."""
+    file = _Bytes(pieces)
+    first = file.take(journal.FILE_HEADER_BYTES)
+    head = journal.head_of(first, name)
+    if head is None:
+        if first:
+            raise journal.damaged(name, 0)
+        return
+    opening = first[head.frames_at :]  # a file of version 1 begins with its first frame
+    while opening := opening or file.take(journal.HEADER_BYTES):
+        start = file.at - len(opening)
+        frame = journal.frame_head(opening, 0)
+        if frame is None or (frame.salt, frame.version) != (head.salt, head.version):
+            rest = opening + file.take(BLOCK)
+            if journal.is_filling(rest, start + len(rest)):
+                return
+            raise journal.damaged(name, start)
+        crc = file.crc(frame.meta_bytes, frame.crc)
+        is_cut = len(file.take(frame.padding)) < frame.padding
+        if is_cut or file.crc(frame.body_bytes, crc) != frame.stored_crc:
+            raise journal.damaged(name, start)
+        opening = b""
+
+
+ENTRIES_AT_ONCE = 20_000
+ENTRY_BYTES = 32
+"""About what an entry of the index takes of a scrub's rate."""
+WALKS_MAX = 5
+_MASK = (1 << 64) - 1
+
+
+class WrongIndex(Corrupt):
+    """The index does not hold what the log says; it must be rebuilt."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """The bytes that a check has read, and the damage among them."""
+
+    damage: list[str] = field(default_factory=list)
+    bytes_checked: int = 0
+    index_damage: str = ""
+    """Also in `damage`; heals by a rebuild."""
+
+
+def _passed(found: Findings, pause: Callable[[int], None], size: int) -> None:
+    """Count bytes that were read, and pause for them."""
+    found.bytes_checked += size
+    pause(size)
+
+
+class Integrity:
+    """Checks of one server's files, while it serves."""
+
+    def __init__(
+        self,
+        folder: Path,
+        disk: Disk,
+        index: Index,
+        view: Callable[[], View],
+        open_journal: Callable[[], tuple[str, int]],
+    ) -> None:
+        """`open_journal` gives the name and the bytes of the journal file that is being written."""
+        self._folder, self._disk, self._index = folder, disk, index
+        self._view, self._open_journal = view, open_journal
+
+    def table(self, state: TableState, pause: Callable[[int], None]) -> Findings:
+        """The segments of a table, block by block, and its part of the index."""
+        found = Findings()
+        for log in state.logs:
+            for chunk in log.chunks:
+                if isinstance(chunk, Segment):
+                    for size, damage in chunk.scrub():
+                        found.bytes_checked += size
+                        found.damage += [damage] if damage else []
+                        pause(size)
+        if state.table.keyed and self._index.ready:
+            try:
+                found.bytes_checked += self._walk(state, pause)
+            except WrongIndex as error:
+                found.index_damage = error.message
+                found.damage.append(error.message)
+        return found
+
+    def shared(self, pause: Callable[[int], None]) -> Findings:
+        """The files that all tables share: checkpoints, journal and the index's runs."""
+        found = Findings()
+        for name in self._disk.list(self._folder):
+            with suppress(FileNotFoundError):  # a checkpoint was done meanwhile, and the file is no longer needed
+                try:
+                    self._file(name, found, pause)
+                except Corrupt as error:
+                    found.damage.append(error.message)
+        for path, data in self._shared_segments().items():
+            if damage := shared_file.damage_of(data, path):
+                found.damage.append(damage)
+        for run in self._index.runs:
+            for size, damage in run.scrub():
+                _passed(found, pause, size)
+                if damage and self._index.ready:
+                    found.index_damage = f"{damage}: it is rebuilt by itself"
+                    found.damage.append(found.index_damage)
+        return found
+
+    def _shared_segments(self) -> dict[Path, pa.Buffer]:
+        """The shared files that the present view reads: their segments are checked with their tables."""
+        every = (chunk for state in self._view().kept.values() for log in state.logs for chunk in log.chunks)
+        held = (chunk for chunk in every if isinstance(chunk, Segment) and chunk.part.at is not None)
+        return {each.path: each.part.file for each in held}
+
+    def _file(self, name: str, found: Findings, pause: Callable[[int], None]) -> None:
+        if name.endswith(".tmp"):
+            return
+        path = self._folder / name
+        if name.startswith(checkpoint.PREFIX):
+            data = self._disk.read(path)
+            checkpoint.decode(data, name)
+            _passed(found, pause, len(data))
+        elif name.startswith(journal_file.PREFIX):
+            open_name, written = self._open_journal()
+            size = written if name == open_name else self._disk.size(path)
+            if size is None or name > open_name:
+                return
+
+            def pieces(end: int) -> Iterator[bytes]:
+                for piece in self._disk.pieces(path, end):
+                    _passed(found, pause, len(piece))
+                    yield piece
+
+            check(pieces(size), name)
+
+    def _walk(self, state: TableState, pause: Callable[[int], None]) -> int:
+        """Add up a table's entries in the index, and compare with the log at the LSN where LMDB stands."""
+        for _ in range(WALKS_MAX):
+            lsn, rows, total, damaged = self._summed(state, pause)
+            if not self._index.ready:
+                return 0
+            if lsn < 0:
+                continue
+            if damaged:
+                raise WrongIndex(
+                    f"the key index has {damaged} damaged entries of table {state.table.name}: it is rebuilt by itself"
+                )
+            now = self._view()
+            held = now.tables.get(state.table.uuid)
+            if held is None or held.table.number != state.table.number:
+                return 0  # it was dropped or truncated
+            if lsn < now.tables[state.table.uuid].log_start_lsn:
+                return 0  # the log start has passed it; the checkpoint that this asks for brings LMDB beyond it
+            at = [log.at_lsn(lsn) for log in now.tables[state.table.uuid].logs]
+            if (rows, total) == (sum(p.live_rows for p in at), sum(p.live_sum for p in at) & _MASK):
+                return rows * ENTRY_BYTES
+            raise WrongIndex(
+                f"the key index holds {rows} rows of table {state.table.name} with sum {total:016x}, the log "
+                f"{sum(p.live_rows for p in at)} with sum {sum(p.live_sum for p in at) & _MASK:016x}: "
+                "it is rebuilt by itself"
+            )
+        return 0
+
+    def _summed(self, state: TableState, pause: Callable[[int], None]) -> tuple[int, int, int, int]:
+        """(LSN, rows, sum, damaged entries); LSN -1 while LMDB has entries that are still to be lifted."""
+        rows = total = damaged = 0
+        seen = set()
+        prefix = table_prefix(state.table.number)
+        try:
+            for lsn, part in self._index.walk(prefix, ENTRIES_AT_ONCE):
+                seen.add(lsn)
+                rows, total, damaged = rows + part.live, (total + part.total) & _MASK, damaged + part.damaged
+                pause(part.live * ENTRY_BYTES)
+        except DamagedIndex as error:
+            raise WrongIndex(f"the key index cannot be read: {error.message}") from error
+        return (seen.pop() if len(seen) == 1 else -1), rows, total, damaged

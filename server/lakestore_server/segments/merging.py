@@ -1,0 +1,400 @@
+"""Merging of segments: neighbours of primary-key tables become one, also where none of their rows is dead.
+
+In the background, at a bounded rate, beside checkpoints: a merge writes a file that nothing names yet. The next
+checkpoint names it in place of the segments that it was made of, if these are all still there; else the file goes, as
+it does after a crash. So a row that lives is found in one of few segments. Every merge makes a segment several times as
+large as the largest one in it, so a row is written again a logarithmic number of times, with the defaults mostly once.
+Nothing is dropped by that. Compaction leaves segments that are being merged alone, and has its own large runs rewritten
+here, without their dead rows, in the same way: a checkpoint that read and wrote them would last as long.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count, pairwise
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+import pyarrow as pa
+
+from lakestore.errors import Corrupt
+from lakestore.limits import Limits
+from lakestore_server.commit.loop import CommitLoop
+from lakestore_server.commit.precedence import Patience
+from lakestore_server.files import new_segment
+from lakestore_server.files.data_folder import SEGMENTS, SUFFIX
+from lakestore_server.files.new_segment import POINTS, encoded_rows
+from lakestore_server.files.segment import Segment
+from lakestore_server.host import even_writes
+from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.disk import Disk
+from lakestore_server.host.mapping import read_in
+from lakestore_server.host.stages import at_each_stage
+from lakestore_server.host.worker import Worker
+from lakestore_server.index.keys import IndexKeys
+from lakestore_server.segments.segment_run import Rewrite
+from lakestore_server.state.bucket_log import BucketLog
+from lakestore_server.state.chunk import Chunk, Ints
+from lakestore_server.state.commit_index import CommitIndex
+from lakestore_server.state.view import TableState, View
+
+
+def write(disk: Disk, path: Path, segments: Sequence[Segment], pause: Callable[[int], None], *, is_cached: bool) -> int:
+    """Write neighbouring segments of one schema version as one synced file; its size. The folder is the caller's.
+
+    `pause` is told of bytes that were written, and what it raises ends the work. `is_cached` is `even_writes.write`'s.
+    """
+    for segment in segments:
+        read_in(segment.part.data)
+    pieces = [piece for segment in segments for piece in segment.batches()]
+    batches, first, last = [piece.load() for piece in pieces], segments[0], segments[-1]
+    about = {"start": first.start, "end": last.end, "schema": first.schema_id}
+    index = CommitIndex.joined([segment.index for segment in segments])
+    sparse = None
+    if any(segment.is_sparse for segment in segments) or any(b.start > a.end for a, b in pairwise(segments)):
+        kills = np.unique(np.concatenate([segment.kills() for segment in segments]))
+        sparse = np.concatenate([piece.offsets() for piece in pieces]), kills
+    made = encoded_rows(batches, about, index, sparse)
+    return even_writes.write(disk, path, made.parts, POINTS, pause, is_cached=is_cached)
+
+
+log = logging.getLogger("lakestore.merging")
+SPREAD = 4
+"""Times so many of the segments that make one are looked at, if those are of very different sizes."""
+ASK_SECONDS = 10.0
+"""Wait for a checkpoint that comes by itself, before one is asked for."""
+
+Key = tuple[str, int]
+"""A table's uuid and a bucket."""
+
+
+class _Stopped(Exception):
+    """The server closes in the middle of a merge."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Merged:
+    """Segments that became one, which no checkpoint has named yet."""
+
+    sources: Sequence[Chunk]
+    segment: Segment | None
+    """None where nothing stayed of them."""
+    rewrite: Rewrite | None = None
+    """The reason, if rows were dropped."""
+    lost: Sequence[tuple[IndexKeys, Ints]] = ()
+    """`Rewrite.forgotten`."""
+
+    def put_into(self, chunks: Sequence[Chunk]) -> list[Chunk] | None:
+        """The chunks with the new segment; None where its sources are not there any more."""
+        first = next((at for at, chunk in enumerate(chunks) if chunk is self.sources[0]), len(chunks))
+        behind = first + len(self.sources)
+        found = chunks[first:behind]
+        if len(found) < len(self.sources) or any(a is not b for a, b in zip(found, self.sources, strict=True)):
+            return None
+        return [*chunks[:first], *self.made, *chunks[behind:]]
+
+    @property
+    def made(self) -> tuple[Segment, ...]:
+        """The new segment, unless nothing stayed."""
+        return () if self.segment is None else (self.segment,)
+
+
+@dataclass(slots=True)
+class Merges:
+    """Sums since the start."""
+
+    segments: int = 0
+    """Merged into others."""
+    bytes: int = 0
+    """Written by that."""
+
+
+class Merger:
+    """One merge after the other, in its own thread or called by `run_once`; a checkpoint asks for what is done."""
+
+    def __init__(self, folder: Path, disk: Disk, loop: CommitLoop, limits: Limits, ask: Callable[[], None]) -> None:
+        """`ask` asks for a checkpoint; the thread is off where nothing may be written in a second."""
+        self._place, self._disk, self._loop, self._limits, self._ask = folder / SEGMENTS, disk, loop, limits, ask
+        self._lock = Lock()
+        self._ready: dict[Key, list[_Merged]] = {}
+        """Merges that no durable checkpoint names; under the lock."""
+        self._placed: list[_Merged] = []
+        """The ones of them that the checkpoint under way is to name; for its thread alone."""
+        self._rewrites: list[Rewrite] = []
+        """Runs to rewrite without their dead rows; under the lock."""
+        self._busy: frozenset[int] = frozenset()
+        """Identities of the segments of these merges, and of the one that is being made; under the lock."""
+        self._making: Sequence[Chunk] = ()
+        self._broken: set[Key] = set()
+        self._is_open = False
+        self.figures = Merges()
+        self._duty = Worker(loop.supervisor, "merging", self._round, _failed)
+        if limits.merge_bytes:
+            self._duty.start()
+
+    def close(self) -> None:
+        """Stop at once; what is not named yet goes at the next start."""
+        self._duty.close()
+
+    # By the checkpoint.
+
+    @property
+    def busy(self) -> frozenset[int]:
+        """Identities of segments that are not to be rewritten by others."""
+        return self._busy
+
+    def merged(self, key: Key, chunks: Sequence[Chunk]) -> list[Chunk] | None:
+        """A bucket's chunks with merged ones in place of theirs; None where there are none."""
+        after: list[Chunk] | None = None
+        for each in self._ready.get(key, ()):
+            put = each.put_into(chunks if after is None else after)
+            if put is not None:
+                after = put
+                self._placed.append(each)
+        return after
+
+    def begin(self) -> None:
+        """A checkpoint begins."""
+        self._placed = []
+
+    def rewritten(self) -> Iterator[tuple[Rewrite, int, Sequence[tuple[IndexKeys, Ints]]]]:
+        """(rewrite, bytes of its file, what the index may forget) of those that the durable checkpoint has named."""
+        for each in self._placed:
+            if each.rewrite is not None:
+                yield each.rewrite, sum(segment.size for segment in each.made), each.lost
+
+    def installed(self, view: View) -> list[Path]:
+        """A checkpoint is durable and shown, and merges may begin; the files that were made in vain."""
+        gone: list[Path] = []
+        kept = view.kept
+        with self._lock:
+            waiting: dict[Key, list[_Merged]] = {}
+            for key, merges in self._ready.items():
+                state = kept.get(key[0])
+                chunks = state.logs[key[1]].chunks if state else ()
+                held = {id(chunk) for chunk in chunks}
+                for each in merges:
+                    if each.put_into(chunks) is not None:  # it was made while the checkpoint ran
+                        waiting.setdefault(key, []).append(each)
+                    else:
+                        gone += [segment.path for segment in each.made if id(segment) not in held]
+            self._ready, self._placed = waiting, []
+            self._mark()
+            self._is_open = True
+        self._duty.wake()
+        return gone
+
+    def rewrite(self, planned: Iterator[Rewrite]) -> None:
+        """Rewrite these runs as well, as many as one checkpoint may read together with those that wait."""
+        with self._lock:
+            room = self._limits.compaction_bytes - sum(each.run.nbytes for each in self._rewrites)
+            while room > 0 and (each := next(planned, None)) is not None:
+                if each.key not in self._broken:  # they would take the room of those that can be rewritten
+                    self._rewrites = [*self._rewrites, each]
+                    room -= each.run.nbytes
+            self._mark()
+        self._duty.wake()
+
+    # By the thread.
+
+    def _round(self) -> None:
+        try:
+            self.run_once(self._pause)
+        except _Stopped:
+            return
+        for _ in range(int(ASK_SECONDS * 10)):
+            if not self._ready or self._duty.wait(0.1):
+                return
+        self._ask()
+
+    def _pause(self, size: int) -> None:
+        if self._duty.wait(size / self._limits.merge_bytes):
+            raise _Stopped
+
+    def run_once(self, pause: Callable[[int], None] = lambda _: None) -> None:
+        """All merges that are due; none before the first checkpoint, which removes files that nothing names."""
+        if not self._is_open:
+            return
+        with at_each_stage(Patience(self._loop.precedence).give_way):
+            self._rewrite_all(pause)
+            for uuid, known in self._loop.view.tables.items():
+                for bucket in range(len(known.logs) if known.table.keyed else 0):
+                    state = self._loop.view.tables.get(uuid)
+                    if state is not None and (uuid, bucket) not in self._broken:
+                        self._bucket(state, bucket, pause)
+                        self._rewrite_all(pause)  # what checkpoints asked for meanwhile does not wait for all buckets
+
+    def _rewrite_all(self, pause: Callable[[int], None]) -> None:
+        while self._rewrites:
+            self._rewrite_one(pause)
+
+    def _rewrite_one(self, pause: Callable[[int], None]) -> None:
+        """Rewrite the next run, if it is still as it was planned."""
+        with self._lock:
+            if not self._rewrites:
+                return
+            rewrite, *self._rewrites = self._rewrites
+            self._mark()
+        (uuid, bucket), group = rewrite.key, rewrite.run.chunks
+        state = self._loop.view.kept.get(uuid)
+        if state is None or rewrite.key in self._broken:
+            return
+        if _Merged(group, None).put_into(state.logs[bucket].chunks) is not None:
+            paced = (lambda _: pause(0)) if rewrite.is_urgent else pause
+            self._replace(rewrite.state, bucket, group, lambda: self._rewritten(rewrite, paced), rewrite)
+
+    def _rewritten(self, rewrite: Rewrite, pause: Callable[[int], None]) -> _Merged:
+        left, (_, bucket), run = rewrite.left(pause), rewrite.key, rewrite.run
+        if left is None:
+            return _Merged(run.chunks, None, rewrite, rewrite.forgotten())
+        with self._new_path(rewrite.state, f"{bucket}-{run.start}-{run.end}-compacted") as path:
+            new_segment.write_sparse(self._disk, path, left)
+        self._disk.reach(CrashPoint.SEGMENTS_COMPACTED)
+        segment = Segment(self._disk, path, rewrite.state.versions.stored, keyed=True, is_known=True)
+        return _Merged(run.chunks, segment, rewrite, rewrite.forgotten())
+
+    def _bucket(self, state: TableState, bucket: int, pause: Callable[[int], None]) -> None:
+        for group in groups_due(state.logs[bucket], self._limits):
+            self._replace(state, bucket, group, lambda: self._merge(state, bucket, group, pause))  # noqa: B023
+
+    def _replace(
+        self,
+        state: TableState,
+        bucket: int,
+        group: Sequence[Chunk],
+        make: Callable[[], _Merged],
+        rewrite: Rewrite | None = None,
+    ) -> None:
+        """Make one of neighbours, unless others are busy with one of them or the disk has no room.
+
+        A rewrite by which the disk gets more room than it takes may use what is left free of rows.
+        """
+        key = state.table.uuid, bucket
+        with self._lock:
+            is_free = self._busy.isdisjoint(map(id, group))
+            self._making = group if is_free else ()
+            self._mark()
+        if rewrite is not None and rewrite.frees:
+            needed = 2 * rewrite.run.size
+        else:
+            needed = self._limits.disk_free_bytes + sum(chunk.size for chunk in group)
+        if not is_free or self._disk.free_bytes(self._place) < needed:
+            self._made(key, None)
+            return
+        try:
+            self._made(key, make())
+        except (Corrupt, pa.ArrowException) as error:
+            self._broken.add(key)
+            log.error("bucket %d of table %s is merged no more: %s", bucket, state.table.name, error)
+        finally:
+            self._made(key, None)
+
+    def _merge(self, state: TableState, bucket: int, group: Sequence[Segment], pause: Callable[[int], None]) -> _Merged:
+        is_cached = any(segment.is_looked_up for segment in group)
+        with self._new_path(state, f"{bucket}-{group[0].start}-{group[-1].end}-merged") as path:
+            size = write(self._disk, path, group, pause, is_cached=is_cached)
+        self._disk.reach(CrashPoint.SEGMENTS_MERGED)
+        self.figures.segments += len(group)
+        self.figures.bytes += size
+        stored = state.versions.stored
+        return _Merged(group, Segment(self._disk, path, stored, keyed=True, is_known=is_cached))
+
+    @contextmanager
+    def _new_path(self, state: TableState, name: str) -> Iterator[Path]:
+        """A path that no file has, of one that is durable with its name behind the block; it goes when that fails."""
+        place = self._place / state.table.uuid
+        self._disk.make_folder(place)  # the segments so far may all lie in shared files
+        paths = (place / f"{name}{f'-{n}' if n else ''}{SUFFIX}" for n in count())
+        path = next(path for path in paths if self._disk.size(path) is None)
+        try:
+            yield path
+            self._disk.sync_folder(place)
+        except Exception:
+            with suppress(OSError):
+                if self._disk.size(path) is not None:
+                    self._disk.remove(path)
+            raise
+
+    def _made(self, key: Key, merged: _Merged | None) -> None:
+        """A merge ended, with a segment or without."""
+        with self._lock:
+            if merged is not None:
+                self._ready = self._ready | {key: [*self._ready.get(key, ()), merged]}
+            self._making = ()
+            self._mark()
+
+    def _mark(self) -> None:
+        ready = (each for merges in self._ready.values() for each in merges)
+        taken = (chunk for each in ready for chunk in (*each.sources, *each.made))
+        held = [*self._making, *taken, *(chunk for each in self._rewrites for chunk in each.run.chunks)]
+        self._busy = frozenset(map(id, held))
+
+
+def groups_due(held: BucketLog, limits: Limits) -> Iterator[list[Segment]]:
+    """The neighbours in a bucket that become one, the oldest first.
+
+    So many as a limit says, or half of that where more would be too large; a few more if one is larger than most, for
+    all are several times as large as each. Below the log start small ones are compaction's.
+    """
+    run: list[Segment] = []
+    for chunk in [*held.chunks, None]:
+        fits = isinstance(chunk, Segment) and _is_eligible(chunk, held.base.end, limits)
+        if run and not (fits and chunk is not None and _belong(run[-1], chunk, held.base.end)):
+            for first, end in groups([each.size for each in run], limits):
+                yield run[first:end]
+            run = []
+        if fits and isinstance(chunk, Segment):
+            run.append(chunk)
+
+
+def _is_eligible(chunk: Segment, base_end: int, limits: Limits) -> bool:
+    """Whether a segment is neither large, nor one that checkpoints put together."""
+    is_small = chunk.part.at is not None or chunk.own_size < limits.shared_segment_bytes
+    is_compacted = chunk.start < base_end and 2 * chunk.rows < limits.segment_rows
+    return not is_small and not is_compacted and is_mergeable(chunk.size, limits)
+
+
+def is_mergeable(size: float, limits: Limits) -> bool:
+    """Whether a segment of so many bytes is small enough to become part of a larger one."""
+    return size * _growth(limits) <= limits.merged_segment_bytes
+
+
+def _belong(before: Segment, after: Chunk, base_end: int) -> bool:
+    crosses = before.start < base_end < after.end
+    return before.schema_id == after.schema_id and before.end <= after.start and not crosses
+
+
+def _growth(limits: Limits) -> int:
+    """Times the size of the largest of them that a merge makes at least."""
+    return max(limits.merge_segments // 2, 1)
+
+
+def groups(sizes: Sequence[float], limits: Limits) -> Iterator[tuple[int, int]]:
+    """[first, end) of the neighbours that become one, by the bytes of segments that belong together, in order."""
+    first = 0
+    while first + 1 < len(sizes):
+        count = _group_at(sizes[first : first + SPREAD * limits.merge_segments], limits)
+        if count:
+            yield first, first + count
+        first += count or 1
+
+
+def _group_at(sizes: Sequence[float], limits: Limits) -> int:
+    """The number of first segments that become one; 0 for none."""
+    total, largest = 0.0, 0.0
+    growth = _growth(limits)
+    for number, size in enumerate(sizes):
+        if total + size > limits.merged_segment_bytes:
+            return number if number >= max(growth, 2) and largest * growth <= total else 0
+        total, largest = total + size, max(largest, size)
+        if number + 1 >= limits.merge_segments and largest * growth <= total:
+            return number + 1
+    return 0
+
+
+def _failed(error: Exception) -> None:
+    log.error("segments are merged later: %s", error)

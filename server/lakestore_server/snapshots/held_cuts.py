@@ -1,0 +1,209 @@
+"""Presented cuts that readers hold: which files and snapshots stay, and until when.
+
+A cut is held from the load that presented it to the end of the longest lease that a load of it got. Beside its files it
+holds the lake snapshot below, by one lease for each table and snapshot; it holds nothing of the log. In memory: after a
+start the grace time of `Leases` stands for what readers of an earlier life hold.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyarrow.fs import FileType
+
+from lakestore.errors import PlanExpired
+from lakestore.iceberg.places import place
+from lakestore_server.host.clock import Clock
+from lakestore_server.read.leases import Leases
+from lakestore_server.snapshots.cut_key import CutKey
+from lakestore_server.snapshots.document import Base
+from lakestore_server.snapshots.messages import Presented
+
+log = logging.getLogger("lakestore.present")
+
+
+class KeptFiles:
+    """The files that one table has in this run."""
+
+    def __init__(self, folder: str, numbers: Iterator[int]) -> None:
+        """`folder` is the run's; `numbers` are the run's, too: readers keep files by path, so none is used twice."""
+        self.folder = folder
+        self._numbers = numbers
+        self._there: set[str] = set()
+        self._new: set[str] = set()
+        self._cuts: dict[int, tuple[str, ...]] = {}
+        self._uses: Counter[str] = Counter()
+
+    def begin(self) -> None:
+        """Make the run's folder, before anything is written."""
+        filesystem, path = place(self.folder)
+        filesystem.create_dir(path, recursive=True)
+
+    def is_gone(self) -> bool:
+        """Whether somebody removed the run's folder."""
+        filesystem, path = place(self.folder)
+        return bool(filesystem.get_file_info(path).type != FileType.Directory)
+
+    def name(self, ending: str) -> str:
+        """The URI of a file that is about to be written."""
+        location = f"{self.folder}/{next(self._numbers)}-{ending}"
+        self._there.add(location)
+        self._new.add(location)
+        return location
+
+    def adopt(self, paths: Iterable[str]) -> None:
+        """Take over files that were written beside the answers."""
+        self._there.update(paths)
+
+    def written_bytes(self, sizes: Mapping[str, int]) -> int:
+        """The bytes of the files among these that were written since the last `keep`."""
+        return sum(size for path, size in sizes.items() if path in self._new)
+
+    def keep(self, cut_id: int, paths: Iterable[str]) -> None:
+        """Note the files that a cut is made of; those of the base are nobody's here."""
+        own = tuple(path for path in paths if path in self._there)
+        self._cuts[cut_id] = own
+        self._uses.update(own)
+        self._new.clear()
+
+    def forget(self, cut_ids: Iterable[int]) -> None:
+        """Let go of cuts."""
+        for cut_id in cut_ids:
+            self._uses.subtract(self._cuts.pop(cut_id, ()))
+        self._uses = +self._uses
+
+    def discard_new(self) -> list[str]:
+        """Remove what was written since the last `keep`: a presenting has failed. The files that are gone."""
+        gone = list(self._new)
+        self._new.clear()
+        return self._removed(gone)
+
+    def sweep(self, current: Collection[str]) -> list[str]:
+        """Remove what neither a kept cut nor the current state needs. The files that are gone."""
+        needed = self._uses.keys()
+        return self._removed([path for path in self._there if path not in needed and path not in current])
+
+    def _removed(self, paths: Iterable[str]) -> list[str]:
+        gone = []
+        for path in paths:
+            if remove(path):
+                self._there.discard(path)
+                gone.append(path)
+        return gone
+
+
+def remove(location: str) -> bool:
+    """Remove a file: whether it is gone; one that is not is tried again with the next sweep."""
+    filesystem, path = place(location)
+    try:
+        filesystem.delete_file(path)
+    except FileNotFoundError:
+        return True
+    except (OSError, pa.ArrowException) as error:
+        log.warning("presented file %s cannot be removed: %s", location, error)
+        return False
+    return True
+
+
+@dataclass(slots=True)
+class HeldCut:
+    """One presented cut whose files stay."""
+
+    key: CutKey
+    files: Presented
+    base: Base
+    lsn: int
+    """The commit that the cut's token names."""
+    run: str
+    """The life of the presenter that wrote the files."""
+    documents: set[str] = field(default_factory=set)
+    """The metadata files that were written for it."""
+    expires: float = 0.0
+    """Monotonic seconds."""
+
+
+@dataclass(slots=True)
+class _BaseLease:
+    lease: str
+    expires: float
+
+
+class HeldCuts:
+    """All cuts in lease. Thread-safe."""
+
+    def __init__(self, clock: Clock, leases: Leases) -> None:
+        self._clock, self._leases = clock, leases
+        self._lock = threading.Lock()
+        self._cuts: dict[int, HeldCut] = {}
+        self._bases: dict[tuple[str, int], _BaseLease] = {}
+
+    def __len__(self) -> int:
+        return len(self._cuts)
+
+    def cuts(self) -> list[HeldCut]:
+        """All of this moment."""
+        with self._lock:
+            return list(self._cuts.values())
+
+    def add(self, cut: HeldCut, seconds: int) -> None:
+        """Hold a cut that was presented just now; its base is held by the caller meanwhile."""
+        with self._lock:
+            self._hold_base(cut.key, seconds)
+            cut.expires = self._clock.monotonic() + seconds
+            self._cuts[cut.key.snapshot_id] = cut
+
+    def renewed(self, cut_id: int, seconds: int) -> HeldCut | None:
+        """The cut, held for so many seconds more at least; None if it is held no more."""
+        with self._lock:
+            cut, now = self._cuts.get(cut_id), self._clock.monotonic()
+            if cut is None or cut.expires <= now:
+                return None
+            try:
+                self._hold_base(cut.key, seconds)
+            except PlanExpired:
+                return None
+            cut.expires = max(cut.expires, now + seconds)
+            return cut
+
+    def document_written(self, cut: HeldCut, location: str) -> None:
+        """Note a metadata file that goes with the cut."""
+        with self._lock:
+            cut.documents.add(location)
+
+    def _hold_base(self, key: CutKey, seconds: int) -> None:
+        """Hold the snapshot below, no shorter than before."""
+        if not key.base_snapshot_id:
+            return
+        place, now = (key.table_uuid, key.base_snapshot_id), self._clock.monotonic()
+        held = self._bases.get(place)
+        if held is None or held.expires <= now:
+            lease = self._leases.grant({key.table_uuid: key.base_snapshot_id}, seconds)
+            self._bases[place] = _BaseLease(lease, now + seconds)
+        elif held.expires < now + seconds:
+            self._leases.renew(held.lease, math.ceil(seconds))
+            held.expires = now + seconds
+
+    def dropped(self, is_lost: Callable[[HeldCut], bool]) -> list[int]:
+        """The ids of cuts whose files are gone: they are held no more."""
+        with self._lock:
+            lost = [cut_id for cut_id, cut in self._cuts.items() if is_lost(cut)]
+            for cut_id in lost:
+                del self._cuts[cut_id]
+            return lost
+
+    def take_over(self) -> list[HeldCut]:
+        """The cuts whose time is over: they are held no more."""
+        with self._lock:
+            now = self._clock.monotonic()
+            over = [cut for cut in self._cuts.values() if cut.expires <= now]
+            for cut in over:
+                del self._cuts[cut.key.snapshot_id]
+            for place in [place for place, held in self._bases.items() if held.expires <= now]:
+                del self._bases[place]
+            return over

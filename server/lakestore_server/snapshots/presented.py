@@ -1,0 +1,494 @@
+"""Presented tables: loads of a table at its head or at a position, as answers of the Iceberg REST protocol.
+
+A load of a cut that is in lease is a look at the view and at a kept answer. For any other one the presenter's process
+writes files, for one table at a time and once for all that wait: a load shows every commit that was acknowledged before
+it began (`single_flight`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+import orjson
+
+from lakestore.errors import Exhausted, Invalid, NotFound, Unavailable
+from lakestore.iceberg import places
+from lakestore.model import times
+from lakestore.model.table import Table
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.catalog import our_tables
+from lakestore_server.catalog.catalog import Catalog
+from lakestore_server.catalog.errors import NoSuchTable
+from lakestore_server.catalog.schemas import Json
+from lakestore_server.commit.engine import Engine
+from lakestore_server.host.clock import Clock
+from lakestore_server.host.worker import Worker
+from lakestore_server.read import reach
+from lakestore_server.read.completeness import Completeness
+from lakestore_server.read.leases import Leases
+from lakestore_server.read.plan import Plans, usable_tier, without_lake
+from lakestore_server.read.positions import lsn_at, reached
+from lakestore_server.snapshots import document, messages
+from lakestore_server.snapshots.cut_key import CutKey, is_same
+from lakestore_server.snapshots.document import Frame
+from lakestore_server.snapshots.figures import KEPT, NEW, SAME, Figures, PresentStatus
+from lakestore_server.snapshots.held_cuts import HeldCut, HeldCuts
+from lakestore_server.snapshots.upkeep import Presenter, Upkeep
+from lakestore_server.snapshots.warehouse import Folders
+from lakestore_server.state.view import TableState, View
+
+T = TypeVar("T")
+
+
+class Flight(Generic[T]):
+    """One presenting under way."""
+
+    def __init__(self) -> None:
+        self.lsn: int | None = None
+        """The view that it looked at; None as long as it has not."""
+        self.result: Future[T] = Future()
+
+    def covers(self, lsn: int) -> bool:
+        """Whether the result shows all that a view at `lsn` has."""
+        return self.lsn is None or self.lsn >= lsn
+
+
+class SingleFlight(Generic[T]):
+    """The flights of one server. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._flights: dict[Hashable, Flight[T]] = {}
+
+    def joined(self, what: Hashable, lsn: int, fly: Callable[[Flight[T]], T]) -> T | None:
+        """The result of a flight that covers `lsn`, begun with `fly` if none is under way.
+
+        None once a flight is over that does not cover it: look again, what it left may do. `fly` sets the flight's
+        `lsn` by `look`.
+        """
+        with self._lock:
+            flight = self._flights.get(what)
+            is_mine = flight is None
+            if flight is None:
+                flight = self._flights[what] = Flight()
+            is_covering = flight.covers(lsn)
+        if is_mine:
+            return self._flown(what, flight, fly)
+        if is_covering:
+            return flight.result.result()
+        flight.result.exception()  # the end of it, whatever that is
+        return None
+
+    def look(self, flight: Flight[T], view_of: Callable[[], View]) -> View:
+        """The view that a flight looks at, noted: from now on loads that know of more do not join."""
+        with self._lock:
+            view = view_of()
+            flight.lsn = view.lsn
+            return view
+
+    def _flown(self, what: Hashable, flight: Flight[T], fly: Callable[[Flight[T]], T]) -> T:
+        try:
+            result = fly(flight)
+        except BaseException as error:
+            self._over(what)
+            flight.result.set_exception(error)
+            raise
+        self._over(what)
+        flight.result.set_result(result)
+        return result
+
+    def _over(self, what: Hashable) -> None:
+        with self._lock:
+            del self._flights[what]
+
+
+UNTIL = f"until-{uuid.uuid4().hex}"
+"""The text in a document in whose place the end of the lease comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAnswer:
+    """The answer to a load of one presented cut."""
+
+    etag: str
+    head: bytes
+    tail: bytes
+
+    @staticmethod
+    def of(doc: Json, etag: str, location: str) -> KeptAnswer:
+        """The answer of a document that says `UNTIL` once, and lies at a location as well."""
+        # An empty `config`: DuckDB takes any key there for credentials of a storage.
+        data = orjson.dumps({"metadata-location": location, "metadata": doc, "config": {}})
+        head, _, tail = data.partition(UNTIL.encode())
+        return KeptAnswer(etag, head, tail)
+
+    def body(self, until: str) -> bytes:
+        """The bytes of the answer with that end of the lease."""
+        return b"".join((self.head, until.encode(), self.tail))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, about."""
+        return len(self.head) + len(self.tail)
+
+
+class KeptAnswers:
+    """Answers by cut and what else they are made of; the least recently used go. Thread-safe."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max, self._bytes = bytes_max, 0
+        self._lock = threading.Lock()
+        self._answers: OrderedDict[tuple[int, str], KeptAnswer] = OrderedDict()
+
+    def get(self, cut_id: int, made_of: str) -> KeptAnswer | None:
+        """The answer, if it is kept."""
+        with self._lock:
+            found = self._answers.get((cut_id, made_of))
+            if found is not None:
+                self._answers.move_to_end((cut_id, made_of))
+            return found
+
+    def put(self, cut_id: int, made_of: str, answer: KeptAnswer) -> None:
+        """Keep an answer; one that is larger than all that may be kept is not."""
+        with self._lock:
+            old = self._answers.pop((cut_id, made_of), None)
+            self._bytes += answer.nbytes - (old.nbytes if old else 0)
+            self._answers[cut_id, made_of] = answer
+            while self._bytes > self._bytes_max:
+                self._bytes -= self._answers.popitem(last=False)[1].nbytes
+
+
+log = logging.getLogger("lakestore.present")
+PLAN_SECONDS = 3_600
+"""The lease of log and snapshot while a cut is presented; it ends with that."""
+SWEEP_SECONDS = 5.0
+PRESSED_SECONDS_MIN = 60
+"""The shortest lease that a load gets without asking, when much lies there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One load."""
+
+    table: str
+    """The full name of a table of ours."""
+    position: str = ""
+    """A token or a time; empty for the head at the moment of the load."""
+    format_version: int = 0
+    """The version of Iceberg's format to show; 0 for the table's own."""
+    seconds: int = 0
+    """The lease that is asked for; 0 for the default."""
+    etags: str = ""
+    """If-None-Match of the request."""
+    is_rooted: bool = False
+    """Whether the reader opens only files below the document's location."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer to a load."""
+
+    etag: str
+    body: bytes | None
+    """None: what the client has is what there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A cut as it would be presented."""
+
+    key: CutKey
+    lsn: int
+    last_lsn: int
+    """The last commit up to it that the table's rows or definition have: the same for every cut of this key."""
+    created_ms: int
+    """The time of the table's creation."""
+    version: Table
+    metadata_location: str
+    doc: Json
+
+
+class PresentedTables:
+    """The presented tables of one server. Thread-safe. Nothing runs before `start` or the first load."""
+
+    def __init__(self, engine: Engine, leases: Leases, catalog: Catalog, clock: Clock, presenter: Presenter) -> None:
+        self.plans = Plans(engine, leases, Completeness(engine, clock))
+        """The cuts of this server, its other readers' too: their memory of dead rows is one."""
+        self._engine, self._leases, self._catalog = engine, leases, catalog
+        self._clock, self._presenter = clock, presenter
+        limits = engine.limits
+        self._folders = Folders(catalog.warehouse, engine.timeline, engine.former_timeline)
+        self._answers, self._held = KeptAnswers(limits.present_cache_bytes), HeldCuts(clock, leases)
+        self._flights: SingleFlight[_Cut] = SingleFlight()
+        self._turn = threading.Lock()
+        self._upkeep = Upkeep(engine, leases, clock, self._held, self._folders, presenter, self._turn)
+        self.figures = Figures()
+        self._sweeper = Worker(
+            engine.supervisor, "present", self.sweep, lambda error: log.warning("presented files stay: %s", error),
+            every=SWEEP_SECONDS,
+        )  # fmt: skip
+
+    # Loads.
+
+    def kept(self, ask: Ask) -> Answer | None:
+        """The answer to a load if the cut is in lease: nothing but memory is read for it; else None."""
+        cut = self._cut(ask, self._engine.serving())
+        held = self._held.renewed(cut.key.snapshot_id, self._seconds(ask))
+        if held is None:
+            return None
+        answer = self._made(cut, held, ask)
+        if ask.etags and is_same(ask.etags, answer.etag):
+            self.figures.loaded(SAME)
+            return Answer(answer.etag, None)
+        self.figures.loaded(KEPT)
+        return self._told(answer, held)
+
+    def load(self, ask: Ask) -> Answer:
+        """The answer to a load; the cut is presented if it must be."""
+        what = ask.table, ask.position, ask.format_version
+        while True:
+            answer = self.kept(ask)
+            if answer is not None:
+                return answer
+            lsn = self._engine.view.lsn
+            found = self._flights.joined(what, lsn, lambda flight: self._presented(ask, flight))
+            # The cut of the flight shows all that was there when this load began, whatever has come since.
+            held = self._held.renewed(found.key.snapshot_id, self._seconds(ask)) if found else None
+            if found and held:
+                self.figures.loaded(NEW)
+                return self._told(self._made(found, held, ask), held)
+
+    def _told(self, answer: KeptAnswer, held: HeldCut) -> Answer:
+        return Answer(answer.etag, answer.body(self._until(held)))
+
+    def _until(self, held: HeldCut) -> str:
+        """The end of a cut's lease."""
+        until_us = self._engine.now_us() + int((held.expires - self._clock.monotonic()) * 1e6)
+        return times.text_of(until_us - until_us % 1_000_000)
+
+    def _seconds(self, ask: Ask) -> int:
+        """The lease of a load: what was asked for, else the default, less where much lies there already."""
+        limits = self._engine.limits
+        if ask.seconds:
+            if not 1 <= ask.seconds <= limits.lease_seconds:
+                raise Invalid(f"a lease is 1 to {limits.lease_seconds} seconds, not {ask.seconds}")
+            return ask.seconds
+        free, half = limits.present_bytes - self._upkeep.usage.bytes, limits.present_bytes / 2
+        if free >= half:
+            return limits.present_lease_seconds
+        pressed = int(limits.present_lease_seconds * max(free, 0) / half)
+        return min(max(pressed, PRESSED_SECONDS_MIN), limits.present_lease_seconds)
+
+    def _made(self, cut: _Cut, held: HeldCut, ask: Ask) -> KeptAnswer:
+        """The answer of a cut whose files are there, made once for each metadata file below and each location."""
+        number, run = cut.key.snapshot_id, self._folders.run(cut.key.table_uuid, held.run)
+        folder = self._catalog.warehouse if ask.is_rooted else run
+        what = f"{cut.metadata_location} {held.files.manifest_list} {folder}"
+        answer = self._answers.get(number, what)
+        if answer is None:
+            of = document.frame(cut.doc, held.base, cut.version, cut.key.format_version)
+            token = self._engine.view.token(held.lsn)
+            said = {document.POSITION_PROPERTY: token, document.LEASE_PROPERTY: UNTIL}
+            made = document.document(of, cut.key, held.files, said, folder)
+            etag = cut.key.etag(what)
+            # The name begins with a version, as some engines want it.
+            file = f"{run}/00001-{etag[1:-1]}.metadata.json"
+            answer = KeptAnswer.of(made, etag, file)
+            self._write_document(made, file, held)
+            self._answers.put(number, what, answer)
+        return answer
+
+    def _write_document(self, doc: Json, file: str, held: HeldCut) -> None:
+        """Write the document as a file too, once.
+
+        ClickHouse reads that and not the answer, and to Iceberg's Java a table has changed when its location has.
+        """
+        if file in held.documents:
+            return
+        properties = {**doc["properties"], document.LEASE_PROPERTY: self._until(held)}
+        try:
+            places.write(file, orjson.dumps({**doc, "properties": properties}))
+        except OSError as error:
+            raise Unavailable(f"{file} could not be written: {error}") from error
+        self._held.document_written(held, file)
+
+    # Cuts.
+
+    def _cut(self, ask: Ask, view: View) -> _Cut:
+        """The cut that a load means, as of a view; `NoSuchTable` if the table is not there."""
+        lsn = lsn_at(self._engine, ask.position, [ask.table]) if ask.position else view.lsn
+        view = view if lsn <= view.lsn else reached(self._engine, lsn)
+        state = _named(view, ask.table)
+        if state.created_lsn > lsn:
+            raise NoSuchTable(f"table {ask.table} did not exist at this position: choose a later one")
+        reach.check(view, [state], lsn, self._leases)
+        is_without = without_lake(self._engine, state)
+        tier = None if is_without else usable_tier(state, lsn, self._leases)
+        location = "" if is_without else view.pointers[state.table.namespace, state.table.short_name].location
+        doc = self._document(state, location)
+        table, at = state.versions.at(lsn), [log.at_lsn(lsn) for log in state.logs]
+        key = CutKey(
+            self._engine.timeline,
+            table.uuid,
+            table.schema_id,
+            tier.snapshot_id if tier else 0,
+            tuple(position.end for position in at),
+            max(ask.format_version, doc["format-version"]),
+        )
+        since = [known for known in state.versions.lsns if known <= lsn]
+        last = max(state.created_lsn, state.log_start_lsn, *since, *(position.lsn for position in at))
+        return _Cut(key, lsn, min(last, lsn), state.created_us // 1_000, table, location, doc)
+
+    def _document(self, state: TableState, location: str) -> Json:
+        """The document of a table's lake; as it was made first, where the lake cannot be gone by."""
+        if location:
+            return self._catalog.metadata(location).doc
+        created_ms = state.created_us // 1_000
+        return our_tables.first_metadata(state.versions.tables[0], self._catalog.warehouse, created_ms)
+
+    def check(self, ask: Ask) -> None:
+        """`NoSuchTable`, or the error of a position that cannot be read: what a load of it would say at once."""
+        self._cut(ask, self._engine.serving())
+
+    def was_there(self, table: str, position: str) -> bool:
+        """Whether a table of ours existed at a position, and its name is its own still."""
+        view, time_us = self._engine.view, times.micros_of(position)
+        if table not in view.names:
+            return False
+        state = view.named(table)
+        if time_us is not None:
+            return state.created_us <= time_us
+        return state.created_lsn <= lsn_at(self._engine, position, ())
+
+    # Presenting.
+
+    def _presented(self, ask: Ask, flight: Flight[_Cut]) -> _Cut:
+        """A cut with its files written and held."""
+        self._engine.refuse_when_draining()
+        with self._turn:
+            self._check_room()
+            began, limits = self._clock.monotonic(), self._engine.limits
+            cut = self._cut(ask, self._flights.look(flight, self._engine.serving))
+            seconds = min(PLAN_SECONDS, limits.lease_seconds)
+            at = self._engine.view.token(cut.lsn)
+            plan = self.plans.plan(pb.PlanRequest(tables=[ask.table], at=at, lease_seconds=seconds, no_dead=True))
+            try:
+                cut = self._as_planned(cut, plan.tables[0])
+                base = document.base_of(cut.doc, cut.key.base_snapshot_id, cut.created_ms)
+                of = document.frame(cut.doc, base, cut.version, cut.key.format_version)
+                request = _request(cut, of, self._folders.of(cut.key.table_uuid), plan)
+                files = self._presenter.present(request, self.plans.fetch)
+                held = HeldCut(cut.key, files, base, cut.last_lsn, self._presenter.runs[-1])
+                self._hold(held, ask)
+                self._made(cut, held, ask)
+            finally:
+                self._leases.release(plan.lease)
+            self._upkeep.written(files.written_bytes)
+            self.figures.presented(self._clock.monotonic() - began, files)
+        return cut
+
+    def _hold(self, held: HeldCut, ask: Ask) -> None:
+        """Hold a cut that was presented just now. If that fails, its files go: a sweep lets go of held cuts only."""
+        try:
+            self._held.add(held, self._seconds(ask))
+        except BaseException:
+            number = held.key.snapshot_id
+            if all(number != each.key.snapshot_id for each in self._held.cuts()):
+                self._presenter.forget([number])
+            raise
+
+    def _as_planned(self, cut: _Cut, plan: pb.TablePlan) -> _Cut:
+        """The cut upon the snapshot that the plan has leased: a newer one may have come, or an older one gone."""
+        if Table.from_json(plan.definition).uuid != cut.key.table_uuid:
+            raise Unavailable(f"table {cut.version.name} was dropped and made anew at this moment: load it again")
+        key = replace(cut.key, base_snapshot_id=plan.snapshot_id)
+        if not cut.metadata_location:
+            return replace(cut, key=key)
+        location = plan.metadata_location
+        return replace(cut, key=key, metadata_location=location, doc=self._catalog.metadata(location).doc)
+
+    def _check_room(self) -> None:
+        """`Exhausted` if no more may be written."""
+        limits = self._engine.limits
+        if self._upkeep.usage.bytes >= limits.present_bytes:
+            soon = min((cut.expires for cut in self._held.cuts()), default=0.0) - self._clock.monotonic()
+            raise Exhausted(
+                f"presented tables take {self._upkeep.usage.bytes >> 20} MB of the warehouse, the limit present_bytes:"
+                " leases end by themselves; read a cut that is presented already, or raise the limit",
+                retry_after=max(soon, 1.0),
+            )
+        if self._engine.is_disk_full():
+            raise Exhausted(f"less than {limits.disk_free_bytes >> 20} MB are free: no table is presented anew")
+
+    # Upkeep.
+
+    def start(self) -> None:
+        """Look after what lies there from now on."""
+        if not self._sweeper.is_alive and not self._sweeper.is_closing:
+            self._sweeper.start()
+
+    def warm(self) -> None:
+        """Start the presenter's process, without a wait: somebody is about to load."""
+        self.start()
+        if not self._engine.is_draining:
+            self._presenter.start()
+
+    def close(self) -> None:
+        """End the process and the upkeep; a presenting that runs is broken off. The files stay for their readers."""
+        self._sweeper.close()
+        self._presenter.close()
+
+    def sweep(self) -> None:
+        """Let go of cuts whose leases are over, and of files that no cut of this server's life names."""
+        self._upkeep.sweep()
+
+    def status(self) -> PresentStatus:
+        """The figures of this moment."""
+        cuts, (last, p95), loads = self._held.cuts(), self.figures.times(), self.figures.loads
+        usage = self._upkeep.measure()
+        return PresentStatus(
+            tables=len({cut.key.table_uuid for cut in cuts}),
+            cuts=len(cuts),
+            files=usage.files,
+            bytes=usage.bytes,
+            presented=self.figures.seconds.count,
+            seconds=round(self.figures.seconds.total, 3),
+            last_seconds=round(last, 4),
+            p95_seconds=round(p95, 4),
+            loads_new=loads[NEW],
+            loads_kept=loads[KEPT],
+            loads_not_modified=loads[SAME],
+            reports=self.figures.reports,
+            offsets_read=self.figures.offsets_read,
+            offsets_evicted=self.figures.offsets_evicted,
+        )
+
+
+def _named(view: View, name: str) -> TableState:
+    try:
+        return view.named(name)
+    except NotFound as error:
+        raise NoSuchTable(f"Table does not exist: {name}") from error
+
+
+def _request(cut: _Cut, of: Frame, folder: str, plan: pb.PlanAnswer) -> messages.Present:
+    """The request for a cut's files."""
+    base = of.base
+    return messages.Present(
+        cut_id=cut.key.snapshot_id,
+        folder=folder,
+        schema=of.schema,
+        specs=of.specs,
+        default_spec_id=of.doc["default-spec-id"],
+        flat_spec_id=of.flat_spec_id,
+        format=cut.key.format_version,
+        plan=plan.SerializeToString(),
+        base=messages.Base(base.manifest_list, base.snapshot_id, base.format_version, base.sequence, base.next_row_id),
+    )

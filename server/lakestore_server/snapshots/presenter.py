@@ -1,0 +1,501 @@
+"""Presents cuts: keeps what was written for one cut for the next ones, and removes what nobody needs any more.
+
+One at a time. Nothing that is kept changes before a presenting is complete: one that fails leaves no trace but files,
+which are removed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakestore.errors import Internal, Invalid, LakestoreError, PositionExpired, Unavailable
+from lakestore.iceberg.offset_cache import OffsetCache
+from lakestore.iceberg.places import place
+from lakestore.union import plan
+from lakestore.union.plan import TableScan
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.snapshots.base_files import BaseFiles, Bases, Manifests
+from lakestore_server.snapshots.deletes import Deaths, Found, Ledger, hide
+from lakestore_server.snapshots.document import Snapshot
+from lakestore_server.snapshots.held_cuts import KeptFiles, remove
+from lakestore_server.snapshots.hot_files import Fetch, HotFile, StepWriter, put_aside, write_pieces
+from lakestore_server.snapshots.messages import DEFAULT_ROOM, Present, Presented, Room
+from lakestore_server.snapshots.shape import Shape
+from lakestore_server.snapshots.steps import (
+    Gap,
+    Heads,
+    Ints,
+    Kills,
+    Step,
+    Window,
+    absorbed,
+    cover,
+    inside,
+    live_sums,
+    to_merge,
+)
+
+_Sums = npt.NDArray[Any]
+"""Live sums per bucket, as integers without end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Everything that presentings share."""
+
+    bases: Bases
+    indexes: OffsetCache
+    pool: Executor
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Everything that is kept of a table, to be used again."""
+
+    steps: Sequence[Step]
+    ledgers: Sequence[Ledger]
+    name: Callable[[str], str]
+    """Gives the URI of a new file with that ending."""
+    numbers: Iterator[int]
+    """Numbers of new steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A presenting that is complete."""
+
+    answer: Presented
+    files: Mapping[str, int]
+    """Every file that the cut is made of, the base's manifests among them, with its bytes."""
+    windows: tuple[Window, ...]
+    base: BaseFiles
+    ledger: Ledger
+    earlier: Ledger | None
+    """The ledger that this one was made of."""
+
+
+class Presenting:
+    """One presenting, used once."""
+
+    def __init__(self, tools: Tools, known: Known, request: Present, scan: TableScan, fetch: Fetch) -> None:
+        self._tools, self._known, self._request, self._scan, self._fetch = tools, known, request, scan, fetch
+        self._start: Heads = tuple(bucket.tier_point for bucket in scan.buckets)
+        self._end: Heads = tuple(bucket.head for bucket in scan.buckets)
+        self._specs = {spec["spec-id"]: spec for spec in request.specs}
+        default, flat = self._specs[request.default_spec_id], self._specs[request.flat_spec_id]
+        self._shape = Shape(scan.table, request.schema, default, flat)
+        self._took: dict[str, float] = {}
+
+    def done(self) -> Outcome:
+        """The files of the cut, written and checked."""
+        request, tools, name = self._request, self._tools, self._known.name
+        windows = self._windows()
+        with self._clock("base"):
+            base = tools.bases.of(request.base.manifest_list, request.folder.rpartition("/")[2])
+        with self._clock("dead"):
+            earlier = self._earlier()
+            ledger, found = self._found(base, earlier, windows)
+        with self._clock("deletes"):
+            ledger = hide(ledger, found, base, name, tools.pool)
+        self._check(base, ledger)
+        with self._clock("manifests"):
+            answer, files = Snapshot(request, self._specs, name).written(base, ledger, self._took)
+        return Outcome(answer, files, windows, base, ledger, earlier)
+
+    def _windows(self) -> tuple[Window, ...]:
+        """The steps that show the cut's hot range; those that are missing are fetched and written."""
+        scan, steps = self._scan, self._known.steps
+        settles = scan.table.keyed and not scan.in_lake
+        parts = absorbed(cover(steps, scan.table, self._start, self._end))
+        with self._clock("fetch"):
+            try:
+                return tuple(self._filled(part, settles=settles) for part in parts)
+            except PositionExpired:
+                if not settles:
+                    raise
+            # The log of a table that was never tiered may start anywhere up to the cut.
+            return (self._filled(Gap(self._start, self._end), settles=True),)
+
+    def _filled(self, part: Window | Gap, *, settles: bool) -> Window:
+        if isinstance(part, Window):
+            return part
+        settled = settles and not sum(part.start)
+        writer = StepWriter(self._shape, self._known.name, self._tools.pool)
+        written = writer.fetch(part, self._fetch, settled=settled)
+        files = tuple(each.file for each in written.files)
+        for each in written.files:
+            self._tools.indexes.put(each.file.path, each.offsets)
+        born, died = tuple(written.born), tuple(written.died)
+        number = next(self._known.numbers)
+        step = Step(number, part.start, part.end, self._shape, files, written.kills, born, died, settled)
+        return Window(step, part.start, part.end)
+
+    def _earlier(self) -> Ledger | None:
+        """The ledger of the newest cut upon the same base that is not newer than this one."""
+        wanted = self._request.base.manifest_list, self._request.format, self._start
+        usable = [
+            each
+            for each in self._known.ledgers
+            if (each.base, each.format, each.start) == wanted and sum(each.end) <= sum(self._end)
+        ]
+        return max(usable, key=lambda each: sum(each.end), default=None)
+
+    def _found(
+        self, base: BaseFiles, earlier: Ledger | None, windows: tuple[Window, ...]
+    ) -> tuple[Ledger, Sequence[Found]]:
+        """A ledger of the cut, and what it does not hide yet."""
+        deaths = Deaths(self._scan.table.name, base, self._tools.indexes)
+        name, form = self._request.base.manifest_list, self._request.format
+        if self._scan.lake_beyond:
+            ledger = Ledger(name, form, self._start, self._end)
+            return ledger, deaths.beyond(ledger)
+        return deaths.since(earlier or Ledger(name, form, self._start, self._start), windows, self._end)
+
+    def _check(self, base: BaseFiles, ledger: Ledger) -> None:
+        """`Internal` if the files do not show the rows that live at the cut."""
+        scan = self._scan
+        shown = base.live_rows
+        if shown is not None:
+            shown += sum(window.step.rows for window in ledger.windows) - ledger.rows
+            if shown != scan.live_rows:
+                raise Internal(
+                    f"table {scan.table.name} has {scan.live_rows} live rows at the cut, and {shown} would be shown"
+                )
+        if scan.lake_beyond or (scan.in_lake and scan.tier is None):
+            return
+        sums = np.array(scan.tier.live_sum if scan.tier else [0] * len(scan.buckets), dtype=object)
+        for window in ledger.windows:
+            sums += self._moved(window)
+        for bucket, total in zip(scan.buckets, sums, strict=True):
+            if int(total) & _MASK != bucket.live_sum:
+                raise Internal(f"table {scan.table.name}: bucket {bucket.bucket} would show other rows than live there")
+
+    def _moved(self, window: Window) -> _Sums:
+        """The change of each bucket's live sum by a part of a step."""
+        step = window.step
+        if window.is_whole:
+            whole: _Sums = np.array(step.born, dtype=object) - np.array(step.died, dtype=object)
+            return whole
+        moved: _Sums = np.zeros(len(step.start), dtype=object)
+        for file in step.files:
+            keys = self._tools.indexes.of(file).keys
+            moved += np.array(live_sums(inside(keys, window.start, window.end), len(moved)), dtype=object)
+        moved -= np.array(live_sums(np.sort(window.kills.victims), len(moved)), dtype=object)
+        return moved
+
+    @contextmanager
+    def _clock(self, what: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self._took[what] = self._took.get(what, 0.0) + (time.perf_counter() - begin) * 1000
+
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """A merge that is on its way, or done."""
+
+    owner: str
+    """Folder of the table."""
+    parts: tuple[Step, ...]
+    paths: list[str]
+    """Files that were begun."""
+    files: Future[list[HotFile]]
+
+
+class Merger:
+    """One merge at a time. For one thread, but for the merge itself."""
+
+    def __init__(self, indexes: OffsetCache, numbers: Iterator[int]) -> None:
+        """`numbers` name the run's files and steps."""
+        self._indexes, self._numbers = indexes, numbers
+        self._pool = ThreadPoolExecutor(1, "merge")
+        self._running: Merge | None = None
+
+    def begin(self, owner: str, folder: str, parts: tuple[Step, ...]) -> None:
+        """Begin a merge, unless one is on its way; `folder` is the one for its files."""
+        if self._running is not None or not parts:
+            return
+        paths: list[str] = []
+
+        def name(ending: str) -> str:
+            paths.append(f"{folder}/{next(self._numbers)}-{ending}")
+            return paths[-1]
+
+        keys = [self._indexes.of(file).keys for step in parts for file in step.files]
+        self._running = Merge(owner, parts, paths, self._pool.submit(_merged, parts, keys, name))
+
+    def done(self) -> tuple[Merge, Step] | None:
+        """The merge that is complete by now, and its step; one that failed is told of and forgotten."""
+        merge = self._running
+        if merge is None or not merge.files.done():
+            return None
+        self._running = None
+        try:
+            files = merge.files.result()
+        except (LakestoreError, OSError, MemoryError, pa.ArrowException) as error:
+            log.warning("presented files of %s are not merged: %s", merge.owner, error)
+            self.discard(merge)
+            return None
+        for each in files:
+            self._indexes.put(each.file.path, each.offsets)
+        first, last = merge.parts[0], merge.parts[-1]
+        step = Step(
+            next(self._numbers),
+            first.start,
+            last.end,
+            first.shape,
+            tuple(each.file for each in files),
+            put_aside(Kills.joined([part.kills for part in merge.parts])),
+            _added([part.born for part in merge.parts]),
+            _added([part.died for part in merge.parts]),
+        )
+        return merge, step
+
+    def abandon(self, owner: str) -> None:
+        """Give up the merge of a table of which nothing is kept any more; its files go when it has ended."""
+        merge = self._running
+        if merge is not None and merge.owner == owner:
+            self._running = None
+            merge.files.add_done_callback(lambda _: _remove_all(merge.paths))
+
+    def discard(self, merge: Merge) -> None:
+        """Remove the files of a merge that nobody wants."""
+        self._indexes.drop(merge.paths)
+        _remove_all(merge.paths)
+
+    def close(self) -> None:
+        """Wait for the merge that runs."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+def _merged(parts: Sequence[Step], keys: Sequence[Ints], name: Callable[[str], str]) -> list[HotFile]:
+    """The rows of all parts, in the order of bucket and offset, as new files."""
+    shape = parts[0].shape
+    read = [_rows(file.path, shape.arrow) for step in parts for file in step.files]
+    both = np.concatenate(keys) if keys else np.empty(0, np.int64)
+    order = np.argsort(both, kind="stable")
+    rows = pa.concat_tables(read).take(pa.array(order)) if read else shape.arrow.empty_table()
+    return write_pieces(rows, both[order], shape, name)
+
+
+def _remove_all(paths: Sequence[str]) -> None:
+    for path in paths:
+        remove(path)
+
+
+def _rows(location: str, schema: pa.Schema) -> pa.Table:
+    filesystem, path = place(location)
+    return pq.read_table(path, filesystem=filesystem, partitioning=None, use_threads=False).cast(schema)
+
+
+def _added(parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(sum(each) & _MASK for each in zip(*parts, strict=True))
+
+
+log = logging.getLogger("lakestore.present")
+THREADS = 2
+LEDGERS_MAX = 8
+"""Ledgers of a table that are kept: of the newest cut, and of others that somebody reads at the same time."""
+
+
+class _Table:
+    """Everything that is kept of one table."""
+
+    def __init__(self, folder: str, numbers: Iterator[int]) -> None:
+        self.files = KeptFiles(folder, numbers)
+        self._numbers = numbers
+        self.answers: dict[int, Presented] = {}
+        """By cut."""
+        self._steps: list[Step] = []
+        self._ledgers: list[Ledger] = []
+        """The one that was used last is the last."""
+        self._used: dict[int, tuple[Step, ...]] = {}
+        self._merged: dict[Step, tuple[Step, ...]] = {}
+        """Merged steps that no cut reads yet, and their parts."""
+        self._newest: tuple[Window, ...] = ()
+        self._base: BaseFiles | None = None
+        """The base of the newest ledger, until the indexes of other files are removed."""
+        self._tidied: BaseFiles | None = None
+        """The base upon which they were removed last."""
+
+    def known(self) -> Known:
+        """The part of it that a presenting may use again."""
+        return Known(tuple(self._steps), tuple(self._ledgers), self.files.name, self._numbers)
+
+    def keep(self, cut_id: int, outcome: Outcome) -> list[str]:
+        """Take over what a presenting made; the files that nobody needs any more."""
+        steps = tuple(window.step for window in outcome.windows)
+        self._steps += [step for step in steps if step not in self._steps]
+        self._ledgers = [*(each for each in self._ledgers if each is not outcome.earlier), outcome.ledger]
+        written = self.files.written_bytes(outcome.files)
+        self.answers[cut_id], self._used[cut_id] = replace(outcome.answer, written_bytes=written), steps
+        self._newest = outcome.windows
+        if outcome.base.is_read and outcome.base.manifests and outcome.earlier is None:
+            self._base = outcome.base
+        self.files.keep(cut_id, outcome.files)
+        return self._swept()
+
+    def forget(self, cut_ids: Sequence[int]) -> list[str]:
+        """Let go of cuts; the files that are gone with them."""
+        for cut_id in cut_ids:
+            del self.answers[cut_id], self._used[cut_id]
+        self.files.forget(cut_ids)
+        return self._swept()
+
+    def to_merge(self) -> tuple[Step, ...]:
+        """Steps of the cut that was presented last that are worth one."""
+        return to_merge(self._newest) if not self._merged else ()
+
+    def tidy(self, indexes: OffsetCache) -> None:
+        """Remove the indexes of data files that the newest base no longer has."""
+        base, self._base = self._base, None
+        if base is None or base is self._tidied:
+            return
+        try:
+            if self._tidied is None:
+                indexes.keep_only(base.group, base.paths())
+            else:
+                indexes.forget(base.group, base.left_since(self._tidied))
+            self._tidied = base
+        except (OSError, LakestoreError) as error:
+            log.warning("offset indexes of %s are not swept: %s", base.group, error)
+
+    def merged(self, parts: tuple[Step, ...], step: Step) -> bool:
+        """Take over a merged step; False if some cut's end has taken a part of it with it."""
+        if not all(part in self._steps for part in parts):
+            return False
+        self._steps.append(step)
+        self._merged[step] = parts
+        self.files.adopt(file.path for file in step.files)
+        return True
+
+    def _swept(self) -> list[str]:
+        """Drop steps and ledgers of cuts that are gone, and their files."""
+        used = {step for steps in self._used.values() for step in steps}
+        self._merged = {one: parts for one, parts in self._merged.items() if one not in used and used.issuperset(parts)}
+        used |= self._merged.keys()
+        self._steps = [step for step in self._steps if step in used]
+        fresh = [each for each in self._ledgers if all(window.step in used for window in each.windows)]
+        self._ledgers = fresh[-LEDGERS_MAX:] if self.answers else []
+        needed = {file.path for step in self._steps for file in step.files}
+        needed |= {file.path for each in self._ledgers for hidden in each.hidden.values() for file in hidden.deletes}
+        return self.files.sweep(needed)
+
+
+class Presenter:
+    """Tables at cuts. For one thread."""
+
+    def __init__(self, run: str, working: Callable[[], None] = lambda: None, room: Room = DEFAULT_ROOM) -> None:
+        """`run` names this life's folder under each table's; `working` is called before work that takes its time."""
+        self._run, self._numbers = run, itertools.count(1)
+        self._tables: dict[str, _Table] = {}
+        pool = ThreadPoolExecutor(THREADS, "present")
+        folder = Path(room.offsets_folder) if room.offsets_folder else None
+        kept = OffsetCache(
+            folder, memory_bytes=room.offsets_memory, disk_bytes=room.offsets_disk, pool=pool, working=working
+        )
+        self._kept, self._told = kept, kept.figures
+        self._tools = Tools(Bases(Manifests(room.manifests_memory), kept), kept, pool)
+        self._merger = Merger(self._tools.indexes, self._numbers)
+
+    def present(self, request: Present, fetch: Fetch) -> Presented:
+        """The files of a table at a cut; the same ones if the cut was presented before."""
+        answer = self._presented(request, fetch)
+        before, self._told = self._told, self._kept.figures
+        read, evicted = self._told.read - before.read, self._told.evicted - before.evicted
+        return replace(answer, offsets_read=read, offsets_evicted=evicted) if read or evicted else answer
+
+    def _presented(self, request: Present, fetch: Fetch) -> Presented:
+        self._merge_done()
+        scan = plan.decode(pb.PlanAnswer.FromString(request.plan)).tables[0]
+        with _named(scan.table.name, request.folder):
+            table = self._known(request.folder) or _Table(f"{request.folder}/{self._run}", self._numbers)
+        if request.cut_id in table.answers:
+            return table.answers[request.cut_id]
+        if request.format < request.base.format:
+            raise Invalid(
+                f"table {scan.table.name} has format version {request.base.format}: it is not presented as"
+                f" version {request.format}"
+            )
+        try:
+            with _named(scan.table.name, request.folder):
+                table.files.begin()
+                outcome = Presenting(self._tools, table.known(), request, scan, fetch).done()
+        except BaseException:
+            self._tools.indexes.drop(table.files.discard_new())
+            raise
+        self._tables[request.folder] = table
+        self._tools.indexes.drop(table.keep(request.cut_id, outcome))
+        return table.answers[request.cut_id]
+
+    def forget(self, cut_ids: Sequence[int]) -> None:
+        """Let go of cuts whose leases are over, and remove what nobody needs any more."""
+        self._merge_done()
+        for folder, table in list(self._tables.items()):
+            self._forget(folder, table, [cut_id for cut_id in cut_ids if cut_id in table.answers])
+
+    def _forget(self, folder: str, table: _Table, gone: Sequence[int]) -> None:
+        if gone:
+            self._tools.indexes.drop(table.forget(gone))
+        if not table.answers:
+            del self._tables[folder]
+            self._merger.abandon(folder)
+
+    def _known(self, folder: str) -> _Table | None:
+        """Everything that is kept of a table; nothing of one whose files somebody removed."""
+        table = self._tables.get(folder)
+        if table is not None and table.files.is_gone():
+            log.warning("presented files in %s were removed by somebody: they are written anew", table.files.folder)
+            self._forget(folder, table, list(table.answers))
+            return None
+        return table
+
+    def close(self) -> None:
+        """End the threads."""
+        self._merger.close()
+        self._tools.pool.shutdown(cancel_futures=True)
+
+    def tidy(self) -> None:
+        """Begin what makes later answers cheaper, beside them; called after an answer is given."""
+        self._merge_done()
+        for folder, table in self._tables.items():
+            table.tidy(self._tools.indexes)
+            self._merger.begin(folder, table.files.folder, table.to_merge())
+
+    def _merge_done(self) -> None:
+        done = self._merger.done()
+        if done is None:
+            return
+        merge, step = done
+        table = self._tables.get(merge.owner)
+        if table is None or not table.merged(merge.parts, step):
+            self._merger.discard(merge)
+
+
+@contextmanager
+def _named(table: str, folder: str) -> Iterator[None]:
+    """Errors of files and memory as a sentence."""
+    try:
+        yield
+    except LakestoreError:
+        raise
+    except (OSError, MemoryError, pa.ArrowException) as error:
+        raise Unavailable(
+            f"table {table} cannot be presented in {folder} ({error}): free space or memory, then read again"
+        ) from error
