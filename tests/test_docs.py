@@ -78,10 +78,14 @@ def reference() -> str:
 
 SETTINGS_HEAD = """# Settings of the server
 
-Written by `make docs` from the fields of the settings. A variable wins over the file given by `-c`, a flag over both.
-An empty variable says nothing; an unknown name is an error. `lakestore serve --print-config` prints values with their
-origins. What is marked secret is never shown; keep it in a variable, or in a file that only the server reads.
-Settings of a section stand below its name in the file, indented. Lists: `[a, b]` in the file, `a, b` in a variable.
+Written by `make docs` from the fields of the settings. `lakestore serve --print-config` prints the values of a server
+and where each comes from.
+
+- A flag wins over a variable, and a variable over the file that `-c` names.
+- An empty variable counts as not set. An unknown name is an error.
+- In the file, the settings of a section are indented below its name: `limits.parts` is `parts` below `limits`.
+- A list is `[a, b]` in the file and `a, b` in a variable.
+- A secret is never shown. Keep it in a variable, or in a file that only the server reads.
 
 | name in the file | variable | flag | must be | default | what it is |
 |---|---|---|---|---|---|
@@ -102,8 +106,8 @@ def settings_page() -> str:
 METRICS_HEAD = """# Metrics
 
 Written by `make docs` from the metrics' own definitions. `GET /metrics` of the HTTP port answers in the format of
-Prometheus; everything is read at one commit. Counters start at 0 with the process. Histograms have `_bucket`, `_sum`
-and `_count`. Metrics with the label `table` have one sample for each table.
+Prometheus. All samples of an answer are read at one commit. A counter starts at 0 with the process. A histogram has
+`_bucket`, `_sum` and `_count`. A metric with the label `table` has one sample for each table.
 
 | metric | kind | labels | what it is |
 |---|---|---|---|
