@@ -1,6 +1,8 @@
-"""Changes as events for other systems: JSON and Debezium's envelopes, and the Kafka sink.
+"""Kafka in both directions: the bridge reads topics into tables, the sink writes changes to topics.
 
-Everything here is a client: a change stream in, events out, exactly once where the other side has transactions.
-`kafka_client` connects, and tells the Kafka library's errors as ours; besides it only `kafka` imports that library.
-Not here: change streams themselves (`client`), command lines (`cli`).
+- Both are clients of the public API.
+- Writes are exactly once: a position commits together with its rows or events.
+- `client` connects to Kafka and translates the library's errors.
+
+Not here: change streams (`lakestore.client`), command lines (`cli`).
 """

@@ -1,7 +1,7 @@
-"""Connections to Kafka, for the sink and the bridge: options, clients, and the library's errors as ours.
+"""Connections to Kafka for the sink and the bridge: options, clients, translated errors.
 
-A call fails with a timeout alone where a broker, a password or a certificate is at fault; the library tells such
-causes aside, to a callback. `Heard` keeps them, so that the error that is raised can name them.
+If a broker, a password or a certificate is at fault, a call only reports a timeout. The library reports the cause to a
+callback. `Heard` stores these causes, so that the raised error can name them.
 """
 
 from __future__ import annotations
@@ -41,26 +41,25 @@ ABSENT = {
 }
 TLS = {KafkaError._SSL}  # noqa: SLF001
 _GROUPED = re.compile(r"(session|heartbeat|max\.poll|group|fetch|queued|check\.crcs|auto|enable\.auto)\b.*")
-"""Names of settings that consumers alone have."""
+"""Settings that only consumers have."""
 _TELLING = (AUTHENTICATION, TLS, {KafkaError._RESOLVE}, {KafkaError._TRANSPORT})  # noqa: SLF001
-"""Causes that the callback is told, the more telling first."""
+"""Causes that the callback reports, most specific first."""
 LOG = logging.getLogger("lakestore.kafka")
 LOG.addHandler(logging.NullHandler())
 Client = TypeVar("Client")
 
 
 class Heard:
-    """The complaints of connections. The library calls it from its own threads."""
+    """The latest errors that the library reported. Its threads call this object."""
 
     def __init__(self) -> None:
         self._newest: dict[int, KafkaError] = {}
 
     def __call__(self, error: KafkaError) -> None:
-        """Keep a complaint, the newest of its kind."""
         self._newest[error.code()] = error
 
     def cause(self, error: KafkaError | None = None) -> KafkaError | None:
-        """The most telling complaint behind an error that only says that there was no answer; else the error."""
+        """The most specific reported cause if the error is only a timeout, otherwise the error."""
         if error is not None and error.code() not in ABSENT:
             return error
         for codes in _TELLING:
@@ -70,34 +69,34 @@ class Heard:
         return error
 
     def forget(self) -> None:
-        """Begin anew, as once a call has gone well."""
+        """Forget the errors, after a call succeeded."""
         self._newest.clear()
 
 
 def id_of(uuid: object) -> str:
-    """A topic's id as Kafka's own tools show it; the library's text has signs of paths and of queries in it."""
+    """A topic id as Kafka's tools print it."""
     return str(uuid).translate({ord("/"): "_", ord("+"): "-"})
 
 
 def settings_of(bootstrap: str, options: Mapping[str, str], heard: Callable[[KafkaError], None]) -> dict[str, Any]:
-    """The settings that every client of a cluster has; `options` win."""
+    """The settings that all clients of a cluster share. `options` win."""
     return {"bootstrap.servers": bootstrap, "error_cb": heard, "logger": LOG, **options}
 
 
 def check_options(options: Mapping[str, str], ours: Collection[str], who: str) -> None:
-    """Refuse options that `who`, as in "the sink", makes itself."""
+    """Refuse options that `who`, for example "the sink", sets itself."""
     for option in ours:
         if option in options:
             raise Invalid(f"the Kafka option {option} is set by {who} itself: leave it out")
 
 
 def without_group(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a client without a consumer has, for the library warns of the others."""
+    """The settings without consumer options, about which a producer would warn."""
     return {name: value for name, value in settings.items() if not _GROUPED.fullmatch(name)}
 
 
 def made(kind: Callable[[dict[str, Any]], Client], settings: Mapping[str, Any]) -> Client:
-    """A client of the library, or `Invalid` with the option that the library refuses."""
+    """Create a client. Raises `Invalid` with the option that the library refuses."""
     try:
         return kind(dict(settings))
     except (KafkaException, ValueError, TypeError) as error:
@@ -105,7 +104,7 @@ def made(kind: Callable[[dict[str, Any]], Client], settings: Mapping[str, Any]) 
 
 
 def options_of(texts: Collection[str]) -> dict[str, str]:
-    """The options that `--kafka-option name=value` says."""
+    """Parse `--kafka-option name=value`."""
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -118,7 +117,7 @@ def options_of(texts: Collection[str]) -> dict[str, str]:
 def failure(
     error: KafkaException | KafkaError, bootstrap: str, what: str, heard: Heard | None = None
 ) -> LakestoreError:
-    """The library's error in our terms; `what` ends "Kafka at … did not …", as in "describe topic 'a'"."""
+    """Translate the library's error. `what` completes "Kafka at … did not …"."""
     first = error if isinstance(error, KafkaError) else error.args[0]
     cause = (heard.cause(first) if heard else None) or first
     code, text = cause.code(), cause.str().rstrip(".")
@@ -142,6 +141,6 @@ def failure(
 
 
 def reason(error: BaseException) -> str:
-    """The library's own words."""
+    """The library's own message."""
     cause = error.args[0] if error.args else error
     return str(cause.str() if isinstance(cause, KafkaError) else cause)

@@ -1,8 +1,9 @@
-"""A sink: the changes of tables, written to Kafka topics exactly once.
+"""The sink writes the changes of tables to Kafka topics, exactly once.
 
-The sink's position in Kafka is the truth, for it is committed with the events. A named subscription of the same
-identity follows that position, so that the server keeps the changes that are not written yet. Every start is a
-recovery: the stream is opened where Kafka says; Kafka has aborted or committed everything that was under way.
+- The position in Kafka is authoritative, because it is committed with the events.
+- A named subscription follows that position, so that the server keeps unwritten changes.
+- Every start is a recovery: the stream opens at Kafka's position, after Kafka has aborted or committed all pending
+  work.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Ends:
         self._admin = AdminClient(self._settings)
 
     def become_decided(self, places: Collection[Place], seconds: float) -> bool:
-        """Whether within that time all messages are decided that are there; `KafkaException` if Kafka does not tell."""
+        """Wait until all present messages are committed or aborted; False on timeout. Raises `KafkaException`."""
         end, pause = time.monotonic() + seconds, 0.001
         sent = self._of(places, IsolationLevel.READ_UNCOMMITTED)
         while any(offset < sent[place] for place, offset in self._of(places, IsolationLevel.READ_COMMITTED).items()):
@@ -66,16 +67,16 @@ class Ends:
             found = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=STEP_SECONDS)
             try:
                 return {(at.topic, at.partition): future.result().offset for at, future in found.items()}
-            except KafkaException as error:  # a broker that restarts knows neither topics nor leaders at first
+            except KafkaException as error:  # a restarting broker knows neither topics nor leaders at first
                 if error.args[0].code() in DENIED or time.monotonic() > deadline:
                     raise
                 time.sleep(PAUSE_SECONDS)
-                self._admin = AdminClient(self._settings)  # one remembers for long that it did not know a topic
+                self._admin = AdminClient(self._settings)  # an admin client caches unknown topics for long
 
 
 STEP_SECONDS = 5.0
 MARKED_SECONDS = 1.0
-"""Seconds in which a transaction that is over is to be decided; it is undone then."""
+"""Seconds to wait for a finished transaction; it is aborted afterwards."""
 TRANSACTION_MS = 300_000
 QUEUED_MESSAGES, QUEUED_BYTES = 100_000, 128 << 20
 _OURS = ("bootstrap.servers", "transactional.id", "enable.idempotence", "isolation.level", "group.id")
@@ -99,7 +100,7 @@ _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
 
 @dataclass(frozen=True, slots=True)
 class SinkPosition:
-    """The position of a sink, as its position topic says."""
+    """The position of a sink, as stored in its position topic."""
 
     token: str
     tables: tuple[str, ...]
@@ -112,7 +113,7 @@ class SinkPosition:
 
     @staticmethod
     def decode(value: bytes) -> SinkPosition | None:
-        """The position that `encode` wrote; None for one that says that nothing was written yet."""
+        """Parse the output of `encode`; None: nothing was written yet."""
         data = json.loads(value)
         return SinkPosition(data["token"], tuple(data["tables"]), data["topic"]) if data["token"] else None
 
@@ -138,7 +139,7 @@ class Transactions:
         self.transaction_seconds = int(options.get("transaction.timeout.ms", TRANSACTION_MS)) / 1000
         self._trouble: KafkaError | None = None
         self._undelivered: KafkaError | None = None
-        self._failed = 0  # messages of the transaction that Kafka did not take
+        self._failed = 0  # messages of the transaction that Kafka refused
         self._partitions: dict[str, int] = {}
         self._began = False
         self._sent_bytes = 0
@@ -168,13 +169,13 @@ class Transactions:
             self._undelivered = error
 
     def open(self) -> SinkPosition | None:
-        """Fence an earlier process of this sink; where it stands, None if it never wrote."""
+        """Fence earlier processes of this sink and return its position; None if it never wrote."""
         self._ensure(self.identity, 1, {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)})
         self._until_done(self._producer.init_transactions, "open its transactions")
         return self.stored()
 
     def ensure_topic(self, topic: str, partitions: int) -> bool:
-        """Make a topic unless it is there; whether it was made."""
+        """Create a topic unless it exists. Returns whether it was created."""
         return self._ensure(topic, partitions, {})
 
     def _ensure(self, topic: str, partitions: int, config: dict[str, str]) -> bool:
@@ -192,7 +193,7 @@ class Transactions:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return self._ensure(topic, partitions, config)
             raise self._failure(error, f"make topic {topic!r}") from error
-        except TimeoutError as error:  # a broker died with the question
+        except TimeoutError as error:  # a broker died before it answered
             raise self._late(f"make topic {topic!r}") from error
 
     def _topics(self, admin: AdminClient) -> dict[str, Any]:
@@ -209,7 +210,9 @@ class Transactions:
             ) from error
 
     def stored(self) -> SinkPosition | None:
-        """The sink's position, None if it never wrote; between transactions only. One that is over is settled first."""
+        """The sink's position, None if it never wrote. Call it between transactions; a finished transaction is
+        settled first.
+        """
         self._settle(self._places(), "read its position")
         settings = {
             **self._common,
@@ -228,7 +231,6 @@ class Transactions:
             consumer.close()
 
     def _newest(self, consumer: Consumer) -> SinkPosition | None:
-        """The last committed record, looked for from the end backwards."""
         place = TopicPartition(self.identity, 0)
         low, high = self._bounds(consumer, place)
         start, span = high, 64
@@ -242,7 +244,6 @@ class Transactions:
         return None
 
     def _bounds(self, consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
-        """The first offset and the one behind the last; a topic that was just made is not known at once."""
         deadline = time.monotonic() + CALL_SECONDS
         while True:
             try:
@@ -276,7 +277,7 @@ class Transactions:
             self._began, self._undelivered, self._failed = True, None, 0
 
     def send(self, topic: str, events: Events, *, tombstones: bool) -> int:
-        """Add events to the open transaction; the number of messages. Events of one key keep their order."""
+        """Add events to the open transaction and return the number of messages. Events of one key keep their order."""
         if events.keys is None:
             count = self._partitions[topic]
             for bucket, value in zip(events.buckets.tolist(), events.values.to_pylist(), strict=True):
@@ -305,7 +306,6 @@ class Transactions:
                 raise self._failure(error, f"write to topic {topic!r}") from error
 
     def _drain(self) -> None:
-        """Wait until what is queued is delivered, which bounds memory."""
         deadline = time.monotonic() + self.transaction_seconds
         while self._producer.flush(STEP_SECONDS):
             if time.monotonic() > deadline:
@@ -313,10 +313,10 @@ class Transactions:
         self._sent_bytes = 0
 
     def commit(self, position: SinkPosition | None) -> None:
-        """Make everything since `begin` visible, with the position behind it.
+        """Make all events since `begin` visible together with the position after them.
 
-        `Unavailable` with `applied="unknown"` if Kafka does not say how it went: the next `open` finds out. After any
-        other failure `stored` says where the sink stands.
+        Raises `Unavailable` with `applied="unknown"` if Kafka does not confirm: the next `open` finds out. After any
+        other failure `stored` has the sink's position.
         """
         value = (position or SinkPosition("", (), "")).encode()
         self._send(self.identity, value, self._name.encode())
@@ -336,7 +336,6 @@ class Transactions:
         self._began, self._sent_bytes = False, 0
 
     def _places(self) -> list[Place]:
-        """All partitions that the sink writes to."""
         return [(topic, number) for topic, count in self._partitions.items() for number in range(count)]
 
     def _settle(self, places: Sequence[Place], what: str) -> bool:
@@ -355,9 +354,10 @@ class Transactions:
         raise self._late(what)
 
     def _undo(self) -> bool:
-        """Abort what is undecided, by a transaction with a mark in each partition; whether all marks got there.
+        """Abort pending work with a mark in each partition; returns whether all marks arrived.
 
-        Kafka takes no mark before it is through with the transaction before. One of another producer does not mind.
+        Kafka accepts no mark before it has finished the previous transaction. Another producer's transaction does not
+        matter.
         """
         self.begin()
         for topic, partition in self._places():
@@ -368,7 +368,6 @@ class Transactions:
         return not failed
 
     def _until_done(self, call: Callable[[float], None], what: str) -> None:
-        """A call that may be repeated until it is through."""
         deadline = time.monotonic() + CALL_SECONDS
         while True:
             try:
@@ -420,7 +419,6 @@ class Transactions:
         return Unavailable(f"Kafka at {self._bootstrap} did not {what}: {why.str()}")
 
     def _fatal(self, error: KafkaError) -> KafkaError:
-        """The cause behind an error that only says that another one came before it."""
         if error.code() not in _AFTER_ANOTHER:
             return error
         try:
@@ -439,7 +437,7 @@ class Transactions:
             except KafkaException as error:
                 LOG.info("the open transaction of sink %s is left to the next one: %s", self._name, error)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of a fenced producer that cannot abort any more
+            warnings.simplefilter("ignore", RuntimeWarning)  # a fenced producer cannot abort
             try:
                 self._producer.close()
             except KafkaException as error:
@@ -451,21 +449,21 @@ TRANSACTION_SECONDS = 1.0
 AHEAD_BYTES = 64 << 20
 ACK_SECONDS = 1.0
 PROGRESS_SECONDS = 60.0
-"""Seconds between writes of the position while the sink's tables are quiet and others are not."""
+"""Seconds between position writes while only other tables change."""
 RECOVERY_SECONDS = 300.0
 WHOLE_SINCE = 3
-"""The protocol whose change batches say whether their token lies behind them."""
+"""The protocol version since which change batches say whether their token ends a commit."""
 _TICK_SECONDS = 0.2
 
 
 @dataclass(slots=True)
 class Written:
-    """The events that a sink has committed since it began to run."""
+    """The events that a sink has committed since its start."""
 
     events: int = 0
     transactions: int = 0
     token: str = ""
-    """The position behind it; empty as long as nothing was ever written."""
+    """The position after them; empty: nothing was ever written."""
 
 
 class KafkaSink:
@@ -489,11 +487,11 @@ class KafkaSink:
         progress: Callable[[Written], None] = lambda _: None,
         noted: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`topic` may hold `{table}`, and must for several tables. `name` tells sinks apart, and fences: one process
-        of a name writes; by default it is the topic's. `start` is where a sink begins that never wrote, or that is to
-        begin anew (`restart`). `partitions` are those of a topic that is made, as many as the table's buckets by
-        default. `where` lets only rows through that meet it. `noted` is told in a sentence what else is done, such as
-        a topic made."""
+        """`topic` may contain `{table}`, and must for several tables. `name` identifies the sink and fences: one
+        process of a name writes; the default is the topic. `start` is where a new or restarted sink begins.
+        `partitions` is the partition count of created topics; the default is the table's buckets. `where` filters
+        rows. `noted` gets a sentence about other actions, for example a created topic.
+        """
         if not tables or len(set(tables)) < len(tables):
             raise Invalid("a sink needs at least one table, each of them once")
         if len(tables) > 1 and "{table}" not in topic:
@@ -515,11 +513,11 @@ class KafkaSink:
         self._kafka = Transactions(bootstrap, self.name, options)
 
     def stop(self) -> None:
-        """Let `run` end: a transaction that holds whole commits is committed, another one aborted. From any thread."""
+        """End `run`: commit a transaction of whole commits, abort any other. From any thread."""
         self._stop.set()
 
     def run(self, *, until: str | None = None) -> Written:
-        """Write what there is and what comes: for ever, or `until` 'now' or a token."""
+        """Write changes until stopped, or `until` 'now' or a token."""
         with closing(self._kafka):
             self._ensure_topics()
             self._found = self._kafka.open()
@@ -571,7 +569,6 @@ class KafkaSink:
         return position
 
     def _recover(self, error: LakestoreError, backoff: Backoff) -> None:
-        """Back to the last committed position, if the failure is one that passes."""
         if isinstance(error, PositionExpired) and self.written.token:
             raise PositionExpired(
                 f"sink {self.name!r} has stood for too long: {error.message}; begin anew with --restart, which writes"
@@ -602,7 +599,7 @@ class KafkaSink:
         return self._topic.replace("{table}", table)
 
     def commit(self, kafka: Transactions, token: str, events: int) -> None:
-        """Commit the open transaction with the position behind it."""
+        """Commit the open transaction together with the position after it."""
         kafka.commit(SinkPosition(token, self._tables, self._topic))
         self.written.token = token
         self.written.events += events
@@ -614,7 +611,7 @@ class KafkaSink:
         return Encoder(self._lake, self._format, name=self.name)
 
     def opened(self, until: str | None) -> ChangeStream:
-        """The stream behind the position, as the consumer of the sink's subscription."""
+        """Open the stream at the position, as a consumer of the sink's subscription."""
         self._hold()
         return self._lake.changes(
             self._tables,
@@ -655,7 +652,6 @@ class _Run:
         self._unacknowledged = False
 
     def write(self, until: str | None) -> None:
-        """To the stream's end, or until the sink is stopped."""
         with closing(Ahead(lambda: self._sink.opened(until), AHEAD_BYTES)) as ahead:
             while not ahead.has_ended and not self._stop.is_set():
                 batch = ahead.take(_TICK_SECONDS)

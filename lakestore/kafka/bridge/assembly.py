@@ -1,8 +1,8 @@
-"""A bridge put together: the tables of each topic as they are or shall be, and pipelines over them.
+"""The tables and pipelines of a bridge.
 
-Tables that are not there are made: at the start if the file names their columns, else when the first records of their
-topic come, which tell the columns where no registry does. Columns that the file gained are added; nothing is ever
-dropped or changed otherwise.
+- A missing table is created at the start if bridge.yaml names its columns, otherwise when the first records of its
+  topic arrive.
+- Columns that bridge.yaml gained are added. Nothing else is dropped or changed.
 """
 
 from __future__ import annotations
@@ -38,47 +38,47 @@ if TYPE_CHECKING:
     from lakestore.client.lake import Lake
 
 REFRESH_SECONDS = 10.0
-"""Between looks for tables that were altered."""
+"""Seconds between checks for altered tables."""
 _NO_TABLE = "no-table"
 _LOG = logging.getLogger("lakestore.bridge")
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A table that a bridge writes to, and the way there."""
+    """A table that a bridge writes to, as wanted and as it exists."""
 
     spec: TableSpec
     wanted: WantedTable
-    """The table as the file and the records say it."""
+    """The definition that bridge.yaml and the records ask for."""
     before: Table | None
-    """The table as it is there; None: it is not."""
+    """The existing definition; None: the table does not exist."""
     after: Table
     steps: tuple[Step, ...] = ()
 
 
 class Assembly:
-    """The tables and pipelines of one bridge. Safe for threads that have a topic each."""
+    """The tables and pipelines of one bridge. Threads may share it if each has its own topic."""
 
     def __init__(self, spec: BridgeSpec, lake: Lake, *, writes: bool = True) -> None:
-        """With `writes` false, tables are thought of and nothing is changed: for plans and checks."""
+        """With `writes` false nothing is created or altered: for plans and checks."""
         self.spec, self._lake, self._writes = spec, lake, writes
         self.tables: dict[str, Table] = {}
-        """Whole name to definition, of those that were met."""
+        """Full table name to definition."""
         self._lock = threading.Lock()
         self._refreshed = time.monotonic()
 
     def pipeline(self, topic: TopicSpec, name: str) -> TopicPipeline:
-        """The way of a topic's records to rows."""
+        """Return the pipeline from a topic's records to rows."""
         return TopicPipeline(self, topic, name)
 
     def watch(self, topic: TopicSpec) -> Watch | None:
-        """The watch over a topic's tables; None where nothing is to be changed."""
+        """Return the watch over a topic's tables; None if tables never change."""
         return Watch(self._lake, self.spec.name, topic, self.tables) if self._writes else None
 
     def planned(self, topic: TopicSpec, name: str, records: Records | None) -> list[Planned]:
-        """The tables of a topic; `Invalid` for one that cannot be. `records` are samples, as far as there are any.
+        """Return the tables of a topic. Raises `Invalid` for a table that cannot exist.
 
-        Tables of which nothing is known yet, neither columns nor a name, are left out.
+        `records` are samples. A table is left out while neither its name nor its columns can be told.
         """
         told = Told.of(topic, self.spec, name, records)
         found: dict[str, Planned] = {}
@@ -125,7 +125,7 @@ class Assembly:
             return None
 
     def prepare(self, topic: TopicSpec, name: str, records: Records | None) -> bool:
-        """Make the tables of a topic, or add their new columns, and know them. Whether any is known now."""
+        """Create the tables of a topic, or add their new columns. Returns whether any table is known now."""
         with self._lock:
             planned = self.planned(topic, name, records)
             for each in planned:
@@ -138,12 +138,12 @@ class Assembly:
                 return self._lake.create(planned.after).definition
             if planned.steps:
                 return self._lake.alter(planned.before, planned.steps)
-        except Conflict:  # another member of the group was faster
+        except Conflict:  # another member of the group created it first
             return self._lake.table(planned.after.name).definition
         return planned.after
 
     def refresh(self) -> None:
-        """Look now and then whether tables were altered; `NotFound` if one was dropped."""
+        """Reload altered tables, at most once per `REFRESH_SECONDS`. Raises `NotFound` if one was dropped."""
         if not self._writes or time.monotonic() - self._refreshed < REFRESH_SECONDS:
             return
         with self._lock:
@@ -159,7 +159,7 @@ class Assembly:
 
 
 class TopicPipeline:
-    """A pipeline whose tables are made when their first records come. One thread uses it at a time."""
+    """A pipeline that creates its tables when their first records arrive. One thread uses it at a time."""
 
     def __init__(self, assembly: Assembly, topic: TopicSpec, name: str) -> None:
         source = assembly.spec.sources[topic.source]
@@ -172,7 +172,6 @@ class TopicPipeline:
         self._is_ready = named and assembly.prepare(topic, name, None)
 
     def process(self, records: Records, /) -> Mapped:
-        """The ends of a block's records."""
         if not self._is_ready:
             self._is_ready = self._assembly.prepare(self._topic, self._name, records)
         self._assembly.refresh()
@@ -185,7 +184,7 @@ class TopicPipeline:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Things about a topic's tables that its schema and samples tell."""
+    """Facts about a topic's tables from its schema and its samples."""
 
     topic: str
     schema: pa.Schema | None
@@ -196,7 +195,7 @@ class Told:
 
     @staticmethod
     def of(topic: TopicSpec, bridge: BridgeSpec, name: str, records: Records | None) -> Told:
-        """Asked of the registry and the samples, unless the file says everything."""
+        """Ask the registry and the samples, unless bridge.yaml says everything."""
         decoder = decoders.decoder(_of_one(topic, name), bridge.sources[topic.source])
         decoded: Decoded | None = None
         schema: pa.Schema | None = None
@@ -227,22 +226,21 @@ class Told:
         )
 
     def lacks_key(self, spec: TableSpec) -> bool:
-        """Whether the key is that of change events, of which none was seen yet."""
+        """Whether the table's key is the key of change events and no event was seen yet."""
         return self.is_changes and not spec.primary_key and not self.has_rows
 
     def is_log(self, spec: TableSpec) -> bool:
-        """Whether rows of a table are change events, which change no other row."""
+        """Whether each change event becomes a row of its own."""
         return self.is_changes and (spec.events == "log" or not (spec.primary_key or self.key))
 
     def names(self, spec: TableSpec) -> Sequence[str]:
-        """The whole names of a table of the file, as far as they are known."""
+        """The full table names of a spec that are known so far."""
         if not names_origin(spec.table):
             return (table_name(spec.table, self.topic),)
         return tuple(dict.fromkeys(table_name(spec.table, self.topic, origin) for origin in self.origins))
 
 
 def _with_events(schema: pa.Schema, table: WantedTable, told: Told, spec: TableSpec) -> pa.Schema:
-    """The schema with the columns that have parts of change events beside the row."""
     names = event_paths(spec, op=op_column(schema.names)) if told.is_log(spec) else event_paths(spec)
     for each in table.columns:
         if each.name in names:
@@ -251,7 +249,6 @@ def _with_events(schema: pa.Schema, table: WantedTable, told: Told, spec: TableS
 
 
 def _of_one(topic: TopicSpec, name: str) -> TopicSpec:
-    """The entry of a pattern as that of one of its topics."""
     return replace(topic, topic=name, pattern="") if topic.pattern else topic
 
 
@@ -261,7 +258,7 @@ def _origins(decoded: Decoded | None) -> Iterator[dict[str, str | None]]:
 
 
 def storable(schema: pa.Schema, key: Sequence[str] = ()) -> pa.Schema:
-    """Fields as columns: optional but for the key, and text where samples tell no type."""
+    """Fields as columns: optional except the key, and text if the samples have no type."""
     return pa.schema([_storable(each, nullable=each.name not in key) for each in schema])
 
 
@@ -286,7 +283,6 @@ def _kept(table: Table) -> tuple[WantedColumn, ...]:
 
 
 def _grown(before: Table, table: WantedTable) -> WantedTable:
-    """The table that is there, with the columns of the other that it lacks, optional and at its end."""
     there = {each.name for each in before.columns}
     added = tuple(replace(each, required=False) for each in table.columns if each.name not in there)
     options = {"primary_key": list(before.primary_key)} if before.keyed else {}

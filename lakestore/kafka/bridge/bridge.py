@@ -1,4 +1,4 @@
-"""The bridge of one bridge.yaml: a lane for each cluster, and the tables that they write to."""
+"""The bridge of one bridge.yaml: a consumer for each Kafka cluster and the tables that they share."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ from lakestore.wire import tracing
 
 
 class BridgeCollector(Collector):
-    """Reads a bridge's counts when it is asked."""
+    """Serves a bridge's counts to Prometheus."""
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric, at one moment."""
         seen = self._counts.copied()
         for name, text, value in (
             ("records", "Records that were committed: as rows, as dead letters, or left out.", seen.records),
@@ -88,7 +87,9 @@ def _histogram(name: str, text: str, histogram: Histogram) -> HistogramMetricFam
 
 @contextmanager
 def served(counts: Counts, port: int | None) -> Iterator[int]:
-    """Answer at a port of this machine within the block, unless it is None; 0 picks one that is free. The port."""
+    """Serve metrics on a local port within the block and yield the port. Port 0 picks a free one; None serves
+    nothing.
+    """
     if port is None:
         yield 0
         return
@@ -111,7 +112,7 @@ DETAIL_BYTES_MAX = 15 << 10
 
 
 class Reporter:
-    """The reports of one bridge to its server. A failure is logged and nothing else: reports are for people."""
+    """Sends a bridge's reports to its server. A failure is only logged: reports are for people."""
 
     def __init__(self, lake: Lake, bridge: str) -> None:
         self._lake = lake
@@ -120,7 +121,7 @@ class Reporter:
         self._refused = False
 
     def tell(self, counts: Counts, *, last: bool = False) -> None:
-        """Report, unless that was done just now and this is not the `last` one."""
+        """Report, unless the previous report was recent and this is not the `last` one."""
         now = time.monotonic()
         if self._refused or (now - self._at < REPORT_SECONDS and not last):
             return
@@ -140,7 +141,7 @@ class Reporter:
         try:
             with within(CALL_SECONDS):
                 self._lake.transport.report(request)
-        except Invalid as error:  # also of a server that is too old to know reports
+        except Invalid as error:  # an old server does not know reports
             self._refused = True
             _LOG.info("the server takes no reports of this bridge: %s", error.message)
         except LakestoreError as error:
@@ -151,12 +152,12 @@ MEASURE_SECONDS, WAITING_SECONDS = 2.0, 5.0
 _LOG = logging.getLogger("lakestore.bridge")
 
 MakePipeline = Callable[[TopicSpec, str], Pipeline]
-"""Makes the way of a topic, by its part of bridge.yaml and its name."""
+"""Makes the pipeline of a topic from its part of bridge.yaml and its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Parts of a bridge that all lanes share."""
+    """The parts of a bridge that its consumers share."""
 
     spec: BridgeSpec
     lake: Lake
@@ -167,7 +168,7 @@ class _Job:
 
 
 class Bridge:
-    """A bridge in this process. `run` does, until it is stopped, or once to the ends as of now."""
+    """A bridge in this process."""
 
     def __init__(
         self,
@@ -178,14 +179,14 @@ class Bridge:
         accepted: Accepted | None = None,
         progress: Callable[[Counts], None] = lambda _: None,
     ) -> None:
-        """`pipeline` makes the way of a topic, in place of the one that bridge.yaml says."""
+        """`pipeline` replaces the pipeline that bridge.yaml describes."""
         self._spec, self._lake = spec, lake
         self._pipeline: MakePipeline = pipeline or Assembly(spec, lake).pipeline
         self._accepted, self._progress = accepted or Accepted(), progress
         self.counts = Counts()
 
     def run(self, *, once: bool = False, stop: threading.Event | None = None) -> Counts:
-        """Read and write until `stop` is set; `once`: to the ends as of now."""
+        """Run until `stop` is set. With `once`, read up to the current ends and return."""
         stop = stop or threading.Event()
         job = _Job(self._spec, self._lake, self._pipeline, self._accepted, self.counts, stop)
         groups = dict.fromkeys((topic.source, topic.transactions) for topic in self._spec.topics)
@@ -213,8 +214,9 @@ class Bridge:
 
 
 class _Cluster:
-    """A lane of one cluster, and the answers to its questions: that of its topics without `transactions`, or of those
-    whose transactions one topic of BEGINs and ENDs tells."""
+    """A consumer of one cluster with its callbacks. Topics with `transactions` get a consumer for each topic of
+    BEGIN and END records.
+    """
 
     def __init__(self, job: _Job, source: SourceSpec, marks: str) -> None:
         self._job, self._spec, self._marks = job, source, marks
@@ -223,17 +225,15 @@ class _Cluster:
         self.failure: LakestoreError | None = None
         self._lane: Lane | None = None
         self._known: set[Place] | None = None
-        """All partitions that were there at the start."""
+        """The partitions that existed at the start."""
         self._began = 0
-        """The lake's LSN at the start."""
+        """The server's LSN at the start."""
         self._ends: dict[Place, Ends] = {}
 
     def failed(self, error: LakestoreError) -> None:
-        """The lane has ended by an error."""
         self.failure = error
 
     def run(self, once: bool) -> None:
-        """Run the lane to its end."""
         job = self._job
         self._lane = lane = Lane(
             lambda lane: Source(self._spec, lane.revoked, lane.lost),
@@ -271,7 +271,6 @@ class _Cluster:
         )
 
     def _topic_spec(self, topic: str) -> TopicSpec:
-        """The entry that a topic is read by; of a topic of BEGINs and ENDs the first one that names it."""
         telling = (spec for spec in self.topics if spec.transactions == topic)
         found = next(telling, None) or self._job.spec.entry(topic, self._spec.name)
         if found is None:
@@ -279,7 +278,6 @@ class _Cluster:
         return found
 
     def _named(self, source: Source) -> Sequence[str]:
-        """The topics to read, as of now."""
         names = {spec.topic for spec in self.topics if spec.topic}
         marks = {spec.transactions for spec in self.topics}
         patterns = [spec for spec in self.topics if not spec.topic and spec.transactions == self._marks]
@@ -292,15 +290,15 @@ class _Cluster:
         return sorted(name for name in names - marks if self._topic_spec(name).transactions == self._marks)
 
     def _is_later(self, place: Place) -> bool:
-        """Whether a partition came after the bridge: it was not there at the start, or others of its topic were read
-        before."""
+        """Whether a partition is newer than the bridge: it did not exist at the start, or its topic already has
+        progress.
+        """
         if place not in (self._known or ()):
             return True
         prefix = f"{prefix_of(self._job.spec.name, self._spec.name)}{place.topic}/"
         return any(0 < each.moved <= self._began for each in self._job.lake.list_registers(prefix))
 
     def measure(self) -> str:
-        """Count how far behind the partitions are; what the lane waits for, empty if it does not."""
         if self._lane is None:
             return ""
         since = self._lane.committer.since
@@ -318,7 +316,6 @@ class _Cluster:
         self.count_lag()
 
     def count_lag(self) -> None:
-        """Count how far behind the partitions are of the ends that were measured last."""
         if self._lane is None:
             return
         held = self._lane.committer.held

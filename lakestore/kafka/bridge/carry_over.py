@@ -1,13 +1,13 @@
-"""Values that a change of the primary key does not send, taken from the row under the old key.
+"""Fill in values that a change of the primary key did not send, from the row under the old key.
 
-A change of a key is two records: a delete of the old key and a row under the new one. PostgreSQL sends no unchanged
-TOASTed value, so the new row keeps a column whose value stands under the old key. Three rules:
+A key change is two records: a delete of the old key and a row under the new key. PostgreSQL sends no unchanged TOASTed
+value, so the new row takes that value from the old key's row.
 
-- The value is the one that the old key has right before the delete: of an earlier row of the same commit, else of the
-  live row in the lake.
-- A new key that is live already keeps its own value: its record is a copy of one that was committed before, for a
-  source never changes a key into one that is taken.
-- A live row of the old key that is younger than the delete, as in a replay of dead letters, is another row.
+- The value is the old key's value right before the delete: from an earlier row of the same commit, else from the live
+  row in the lake.
+- A new key that is already live keeps its own value: its record is a copy of a committed one, because a source never
+  changes a key to a used one.
+- A live row of the old key that is younger than the delete is another row, as in a replay of dead letters.
 """
 
 from __future__ import annotations
@@ -32,71 +32,71 @@ from lakestore.kafka.bridge.writing import codes_of
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A place in a batch of source transactions behind which a commit may end."""
+    """A place in a batch of source transactions where a commit may end."""
 
     highs: Sequence[int]
-    """The records of each block that lie before."""
+    """The number of records of each block before the place."""
     moves: Mapping[Place, int]
-    """The next offsets there, of all partitions that have moved since the batch's beginning."""
+    """The next offset of every partition that moved since the beginning of the batch."""
     names: str
-    """The transactions behind the cut before, for messages."""
+    """The transactions between the previous cut and this one, for messages."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """Records that are to be one commit, as far as that has room for them."""
+    """Records for one commit, if they fit in one."""
 
     generation: int
-    """The lane's; a lane that begins anew counts on, and batches of older ones are thrown away."""
+    """The consumer's generation. A restarted consumer raises it and drops batches of older generations."""
     blocks: Sequence[Records]
-    """One for each topic."""
+    """One block for each topic."""
     moves: Mapping[Place, int]
-    """The next offset of each partition that goes on by this batch."""
+    """The next offset of each partition that this batch advances."""
     polled: float
-    """The time at which its last record was taken from Kafka, by the monotonic clock."""
+    """Monotonic time at which the last record was taken from Kafka."""
     nbytes: int
     mapped: Sequence[Mapped] = ()
-    """The ends of each block, behind the second stage."""
+    """The mapped blocks, once the second stage is through."""
     cuts: Sequence[Cut] = ()
-    """Places to cut it; none: anywhere but between records that belong together."""
+    """The places to cut the batch; empty: anywhere except between companion records."""
 
     @property
     def topics(self) -> set[str]:
-        """The topics of its records."""
         return {records.topic for records in self.blocks}
 
 
 @dataclass(slots=True)
 class Opened:
-    """Partitions that are open for this bridge and nobody else."""
+    """Partitions that this bridge owns exclusively."""
 
     offsets: dict[Place, int] = field(default_factory=dict)
     until: dict[Place, int] = field(default_factory=dict)
-    """The ends as of the opening, in front of records that an open transaction holds back."""
+    """The ends at the time of opening, before records that an open transaction holds back."""
     topic_ids: dict[str, str] = field(default_factory=dict)
     refused: dict[str, LakestoreError] = field(default_factory=dict)
-    """Topic to why it is not read."""
+    """Topic to the reason why it is not read."""
 
 
 @dataclass(slots=True)
 class Opening:
-    """A word to the last stage: open the registers of partitions."""
+    """A message to the last stage: open the registers of partitions."""
 
     generation: int
     places: Sequence[Place]
     opened: Opened | None = None
-    """The answer, once `done` is set; None for an opening that was thrown away."""
+    """The answer, once `done` is set; None if the opening was dropped."""
     done: threading.Event = field(default_factory=threading.Event)
 
     @property
     def topics(self) -> set[str]:
-        """The topics of its partitions."""
         return {place.topic for place in self.places}
 
 
 @dataclass(slots=True)
 class Release:
-    """A word to the last stage: all that came before is committed or thrown away; these partitions are another's."""
+    """A message to the last stage: earlier work is committed or dropped, the partitions now belong to another
+    member.
+    """
 
     places: Sequence[Place]
     done: threading.Event = field(default_factory=threading.Event)
@@ -104,23 +104,23 @@ class Release:
 
 @dataclass(slots=True)
 class Settling:
-    """A word to the stages of a lane that reads source transactions: look at those that wait once more."""
+    """A message to the stages of a consumer of source transactions: check the waiting transactions again."""
 
     generation: int
     ends: Mapping[Place, float]
-    """The times at which partitions were last at their ends."""
+    """The times at which partitions were last read to their ends."""
     polled: float
     waiting: Sequence[str] = ()
     """The transactions that still wait, once `done` is set."""
     done: threading.Event = field(default_factory=threading.Event)
-    """Set once all that came before is committed or thrown away."""
+    """Set once all earlier work is committed or dropped."""
 
 
 Work = Batch | Opening | Release | Settling
 
 
 Live = Callable[[pa.RecordBatch, Sequence[str]], pa.Table]
-"""The live rows of keys, in any order, with these columns; absent keys give no row."""
+"""Returns the live rows of keys with the given columns, in any order. An absent key gives no row."""
 _Flags = npt.NDArray[np.bool_]
 
 
@@ -160,7 +160,7 @@ def carry_over(rows: TableRows, key: Sequence[str], live: Live) -> TableRows:
 
 
 def _pairs(rows: TableRows) -> tuple[Ints, Ints]:
-    """The rows of new keys, and the deletes of their old keys, side by side."""
+    """The rows of new keys and the deletes of their old keys, pairwise."""
     none = np.zeros(0, np.int64)
     if rows.atomic is None or not rows.kept:
         return none, none
@@ -171,14 +171,14 @@ def _pairs(rows: TableRows) -> tuple[Ints, Ints]:
 
 
 def _partners(count: int, new: Ints, old: Ints) -> Ints:
-    """For each row of a new key the delete of its old key; -1 for other rows."""
+    """For each row of a new key the delete of its old key, otherwise -1."""
     found = np.full(count, -1, np.int64)
     found[new] = old
     return found
 
 
 def _before(codes: Ints) -> Ints:
-    """For each row the row of the same key before it; -1 for none."""
+    """For each row the previous row of the same key, otherwise -1."""
     order = np.argsort(codes, kind="stable")
     found = np.full(len(codes), -1, np.int64)
     same = codes[order][1:] == codes[order][:-1]
@@ -187,7 +187,7 @@ def _before(codes: Ints) -> Ints:
 
 
 def _lake_rows(batch: pa.RecordBatch, found: pa.Table, key: Sequence[str], codes: Ints) -> Ints:
-    """For each row the place of its key's live row in `found`; -1 for none."""
+    """For each row the index of its key's live row, otherwise -1."""
     if not found.num_rows:
         return np.full(len(codes), -1, np.int64)
     keys = pa.Table.from_batches([batch.select(list(key))])
@@ -199,17 +199,17 @@ def _lake_rows(batch: pa.RecordBatch, found: pa.Table, key: Sequence[str], codes
 
 
 class _Steps:
-    """For each row that keeps a column, the place where the value is to be looked for."""
+    """For each row with an unsent column, the place where its value comes from."""
 
     def __init__(self, rows: TableRows, before: Ints, lake: Ints, partner: Ints, live: int) -> None:
-        """`before`, `lake` and `partner` are those of each row; `live` is the number of live rows that were found."""
+        """`before`, `lake` and `partner` have one entry a row; `live` is the number of live rows."""
         self._rows, self._partner = rows, partner
         self._count = len(before)
         self._whole = self._count + live
         is_put = rows.op == Op.PUT
         own = np.where(before >= 0, np.where(is_put[before], before, -1), self._of_lake(lake))
         self.carried: _Flags = is_put & (own < 0) & (partner >= 0)
-        """Rows of new keys that are not live before."""
+        """Rows of new keys that are not live yet."""
         delete = partner[self.carried]
         earlier = before[delete]
         self._next = own
@@ -218,11 +218,9 @@ class _Steps:
         )
 
     def _of_lake(self, lake: Ints) -> Ints:
-        """Places of live rows lie behind those of the commit's rows."""
         return np.where(lake >= 0, self._count + lake, -1)
 
     def refuse_younger(self, found: pa.Table) -> None:
-        """Let rows of new keys alone whose old key's live row came behind the delete."""
         source, offset = POSITION
         batch = self._rows.batch
         if not {source, offset} <= {*batch.schema.names} or not {source, offset} <= {*found.column_names}:
@@ -238,8 +236,9 @@ class _Steps:
         self._next[of_lake[_flags(pc.and_(same, later))]] = -1
 
     def ends(self, kept: _Flags) -> Ints:
-        """For each row the place of the value that a column has there: of a row of the commit, or behind these of a
-        row in the lake; -1 for none."""
+        """For each row the index of the row that supplies a column's value: a row of the commit, or after those a
+        live row; -1 for none.
+        """
         to = np.arange(self._whole)
         to[: self._count] = np.where(kept, self._next, to[: self._count])
         while True:
@@ -250,7 +249,6 @@ class _Steps:
 
 
 def _filled(batch: pa.RecordBatch, name: str, found: pa.Table, rows: Ints, places: Ints) -> pa.RecordBatch:
-    """The batch with values of a column from places in the column and, behind them, in the live rows."""
     at = batch.schema.get_field_index(name)
     column = batch.column(at)
     both = pa.concat_arrays([column, found[name].combine_chunks().cast(column.type)])
@@ -264,7 +262,7 @@ def _flags(mask: pa.BooleanArray) -> _Flags:
 
 
 def live_rows(lake: Lake, table: str) -> Live:
-    """Return the look-up of a table's live rows."""
+    """Return a function that looks up live rows of a table."""
 
     def rows(keys: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
         return lake.table(table).lookup(pa.Table.from_batches([keys]), columns=list(columns))

@@ -1,4 +1,4 @@
-"""Questions to a Kafka cluster that change nothing there: topics, rights, samples, single records.
+"""Read-only questions to a Kafka cluster: topics, rights, samples, single records.
 
 Its consumer joins no group and commits no offset.
 """
@@ -21,9 +21,9 @@ from lakestore.kafka.bridge.spec import SourceSpec, TopicSpec
 from lakestore.kafka.client import Heard, failure, id_of, made, settings_of, without_group
 
 CALL_SECONDS = 15.0
-"""The longest wait for one answer of the brokers."""
+"""The longest wait for one answer of a broker, in seconds."""
 SAMPLE_SECONDS = 20.0
-"""The longest wait for the samples of one topic."""
+"""The longest wait for samples of one topic, in seconds."""
 _STEP_SECONDS = 0.2
 _AT_END = KafkaError._PARTITION_EOF  # noqa: SLF001 (librdkafka's own errors have such names)
 _GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
@@ -32,14 +32,14 @@ _NOT_YET = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.NOT_COORDINATOR,
 }
-"""Answers of a cluster that has just begun to keep groups."""
+"""Answers of a cluster whose group coordinator is still starting."""
 _LOG = logging.getLogger("lakestore.bridge")
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic as the brokers tell of it."""
+    """A topic as the brokers describe it."""
 
     name: str
     id: str
@@ -48,7 +48,7 @@ class TopicFacts:
 
 
 class Cluster:
-    """A cluster that is asked. A context manager; for one thread."""
+    """A connection to a cluster for questions. A context manager; for one thread."""
 
     def __init__(self, spec: SourceSpec) -> None:
         self._spec, self._heard = spec, Heard()
@@ -59,7 +59,6 @@ class Cluster:
         self._consumer = made(Consumer, {**common, **own, **exact})
 
     def close(self) -> None:
-        """Give up the connections."""
         self._consumer.close()
 
     def __enter__(self) -> Cluster:
@@ -77,24 +76,23 @@ class Cluster:
         return found
 
     def _failure(self, error: KafkaException | KafkaError, what: str) -> LakestoreError:
-        """The error in our terms, by what the clients have complained of meanwhile."""
         self._admin.poll(0)
         self._consumer.poll(0)
         return failure(error, self._spec.bootstrap, what, self._heard)
 
     def topics(self) -> tuple[str, ...]:
-        """The names of all topics that this user sees."""
+        """The names of all topics that this user may see."""
         found = self._asked(lambda: self._admin.list_topics(timeout=CALL_SECONDS).topics, "list its topics")
         return tuple(sorted(found))
 
     def named(self, topic: TopicSpec) -> tuple[str, ...]:
-        """The topics that an entry of bridge.yaml is about, as of now."""
+        """The topics that an entry of bridge.yaml matches now."""
         if topic.topic:
             return (topic.topic,)
         return tuple(filter(topic.matches, self.topics()))
 
     def described(self, topic: str) -> TopicFacts:
-        """A topic; `NotFound` if there is none, `Denied` if this user may not know."""
+        """Describe a topic. Raises `NotFound`, or `Denied` if this user may not see it."""
         what = f"describe topic {topic!r}"
         asked = TopicCollection([topic])
         answer = self._asked(
@@ -108,7 +106,7 @@ class Cluster:
         return TopicFacts(topic, id_of(answer.topic_id), len(answer.partitions), may)
 
     def check_group(self) -> None:
-        """`Denied` if this user may not read by the source's group, as far as brokers tell."""
+        """Raise `Denied` if the brokers say that this user may not use the source's group."""
         group = self._spec.group
         operations = self._group_rights(group, time.monotonic() + CALL_SECONDS)
         if operations and AclOperation.READ not in operations and AclOperation.ALL not in operations:
@@ -118,7 +116,6 @@ class Cluster:
             )
 
     def _group_rights(self, group: str, deadline: float) -> Any:
-        """The operations that this user may do; none for a group that is not there yet."""
         while True:
             try:
                 asked = self._admin.describe_consumer_groups(
@@ -134,7 +131,7 @@ class Cluster:
                 time.sleep(_STEP_SECONDS)
 
     def ends(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Partition to its oldest offset and the one behind its newest."""
+        """Partition to its oldest offset and its end offset."""
         found = {}
         for number in partitions:
             place = TopicPartition(topic, number)
@@ -145,7 +142,7 @@ class Cluster:
         return found
 
     def sampled(self, facts: TopicFacts, count: int, seconds: float = SAMPLE_SECONDS) -> Records:
-        """At most about so many of the newest records, from all partitions, in order; none from an empty topic."""
+        """About `count` of the newest records from all partitions, in order; none from an empty topic."""
         ends = self.ends(facts.name, range(facts.partitions))
         full = {number: (low, high) for number, (low, high) in ends.items() if high > low}
         each = -(-count // max(len(full), 1))
@@ -155,7 +152,7 @@ class Cluster:
         return records_of(messages, facts.name, facts.id)
 
     def fetched(self, facts: TopicFacts, offsets: Mapping[int, Sequence[int]]) -> dict[tuple[int, int], Message]:
-        """Single records by partition and offset, as far as the topic still has them."""
+        """Single records by partition and offset, if the topic still has them."""
         found: dict[tuple[int, int], Message] = {}
         ends = self.ends(facts.name, sorted(offsets))
         for number, wanted in offsets.items():
@@ -169,7 +166,6 @@ class Cluster:
     def _read(
         self, topic: str, starts: Mapping[int, int], ends: Mapping[int, int], seconds: float
     ) -> Iterator[Message]:
-        """Records from the starts on up to before the ends."""
         left = set(starts)
         if not left:
             return
@@ -195,7 +191,6 @@ class Cluster:
             raise self._silent(topic)
 
     def _judge(self, error: KafkaError, topic: str) -> None:
-        """Raise what ends the reading of a topic; the end of a partition only ends that one."""
         if error.code() != _AT_END and error.code() not in _GONE:
             raise self._failure(error, f"give records of topic {topic!r}")
 
@@ -207,7 +202,7 @@ class Cluster:
 
 
 class Clusters:
-    """The clusters of a bridge, each connected when it is first asked. A context manager."""
+    """The clusters of a bridge, each connected on first use. A context manager."""
 
     def __init__(self, sources: Mapping[str, SourceSpec]) -> None:
         self._sources = sources
@@ -216,7 +211,7 @@ class Clusters:
     def whole(
         self, topic: TopicSpec, name: str, identity: str, offsets: Mapping[int, Sequence[int]]
     ) -> dict[tuple[int, int], bytes | None]:
-        """The values of single records, as far as a topic of this id still has them."""
+        """Values of single records that a topic of this id still has."""
         cluster = self._cluster(topic)
         facts = _facts(cluster, name)
         if facts is None or facts.id != identity:
@@ -225,7 +220,7 @@ class Clusters:
         return {place: message.value() for place, message in cluster.fetched(facts, there).items()}
 
     def has(self, topic: TopicSpec, name: str, identity: str) -> bool:
-        """Whether the source of an entry has a topic of this name and id."""
+        """Whether the source of an entry has a topic with this name and id."""
         facts = _facts(self._cluster(topic), name)
         return facts is not None and facts.id == identity
 
@@ -250,7 +245,7 @@ def _facts(cluster: Cluster, name: str) -> TopicFacts | None:
 
 
 def require_topic(facts: TopicFacts, bootstrap: str) -> None:
-    """`Denied` for a topic that this user may not read."""
+    """Raise `Denied` for a topic that this user may not read."""
     if not facts.may_read:
         raise Denied(
             f"Kafka at {bootstrap} does not let this user read topic {facts.name!r}: ask its administrator for the"

@@ -1,6 +1,6 @@
-"""A table's columns from rows of a block: where each comes from, its cast, and the rows that do not fit.
+"""A table's columns computed from rows of a block, with a list of the rows that do not fit.
 
-A field that is null or missing gives the column's default. A key column that is null, and a required one, is refused.
+A null or missing field gives the column's default. A null in a key column or a required column is refused.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _HEADERS = Path("headers")
 
 @dataclass(slots=True)
 class Faults:
-    """The first thing that is wrong with each of some rows."""
+    """The first fault of each bad row."""
 
     record: npt.NDArray[np.int64]
     bad: Mask
@@ -49,11 +49,10 @@ class Faults:
 
     @staticmethod
     def of(inputs: Inputs) -> Faults:
-        """None yet."""
         return Faults(inputs.record, np.zeros(len(inputs), dtype=np.bool_))
 
     def add(self, rows: Mask, stage: Stage, code: str, say: str | Callable[[int], str], path: str) -> None:
-        """Refuse rows that were good until now."""
+        """Refuse rows that had no fault until now."""
         for row in np.flatnonzero(rows & ~self.bad).tolist():
             self.rejects.append(
                 Reject(int(self.record[row]), stage, code, say if isinstance(say, str) else say(row), path)
@@ -63,31 +62,31 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class MappedColumn:
-    """A column, and where it comes from."""
+    """A column and its source."""
 
     column: Column
     source: Path | Expression | None
-    """None: its default, or the position's source."""
+    """None: the default, or the source position."""
     rule: Rule
     key: bool
     stays: bool
-    """Whether deletes have it too: the key, the position, the version."""
+    """Whether deletes carry the column too: key, position, version."""
     fill: pa.Scalar | None
-    """Instead of null."""
+    """The value that replaces null."""
 
     @property
     def path(self) -> str:
-        """The source for people, and for dead letters."""
+        """The source for messages and dead letters."""
         return str(self.source or self.column.name)
 
     @property
     def fields(self) -> Iterator[str]:
-        """Fields of values that the column is made of."""
+        """The fields of values that the column reads."""
         paths = self.source.paths if isinstance(self.source, Expression) else (self.source,)
         return (path.parts[0] for path in paths if path is not None and path.root == "value" and path.parts)
 
     def made(self, inputs: Inputs, faults: Faults) -> pa.Array:
-        """The column's values; what does not fit is null, and among the faults."""
+        """Compute the column. A value that does not fit becomes null and a fault."""
         raw = self._raw(inputs, faults)
         array, bad = casts.cast(raw, self.rule)
         deletes = inputs.op == Op.DELETE
@@ -104,7 +103,7 @@ class MappedColumn:
         return array
 
     def kept(self, inputs: Inputs) -> Mask | None:
-        """The rows in which the live value stays, for the source did not send it."""
+        """The rows that keep the live value because the source did not send one."""
         if not inputs.kept:
             return None
         masks = [inputs.kept[name] for name in self.fields if name in inputs.kept]
@@ -164,7 +163,9 @@ class MappedColumn:
 
 
 def mapped_columns(spec: TableSpec, table: Table, *, log: bool = False) -> tuple[MappedColumn, ...]:
-    """The sources of a table's columns; `Invalid` for what can never be. `log` if its rows are change events."""
+    """Return the sources of a table's columns. Raises `Invalid` for an impossible column. `log`: rows are change
+    events.
+    """
     said = {column.name: column for column in spec.columns}
     for name in said:
         table.column(name)
@@ -174,7 +175,7 @@ def mapped_columns(spec: TableSpec, table: Table, *, log: bool = False) -> tuple
 
 
 def declared(spec: TableSpec) -> list[tuple[Path | Expression | None, pa.DataType]]:
-    """The sources of the columns that the file names, with their types: what is known before there is a table."""
+    """The sources and types of the columns that bridge.yaml names, before the table exists."""
     return [(_said_source(spec.table, column), arrow_type(column.type)) for column in spec.columns]
 
 

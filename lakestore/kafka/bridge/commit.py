@@ -1,7 +1,8 @@
-"""The last stage of a lane: batches become commits that move registers along with rows and dead letters.
+"""The last stage of a consumer: it commits rows, dead letters and register moves together.
 
-One thread owns the registers. A commit that the server refuses for its rows is cut in two until the records are found
-that it cannot take; they are dead letters, in the commit that moves progress past them, so nothing ever wedges.
+- One thread owns the registers.
+- A commit that the server refuses for its rows is halved until the bad records are isolated.
+- Bad records become dead letters in the commit that moves progress past them, so nothing wedges.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ class Targets:
         self._dead: set[str] = set()
 
     def key(self, table: str) -> tuple[str, ...]:
-        """The columns of a table's primary key; empty for a log table."""
+        """The primary key columns of a table; empty for a log table."""
         if table not in self._keys:
             self._keys[table] = tuple(self._lake.table(table).definition.primary_key)
         return self._keys[table]
 
     def dead_letters(self, table: str) -> str:
-        """The name of a table's dead letters' table, which is there from now on."""
+        """Create the dead-letter table of a table if needed and return its name."""
         name = dead_letters.table_of(table)
         if name not in self._dead:
             try:
@@ -63,13 +64,13 @@ class Targets:
                 try:
                     self._lake.create(dead_letter_table(table))
                     _LOG.info("made table %s for records that table %s cannot take", name, table)
-                except Conflict:  # another process made it
+                except Conflict:  # another process created it
                     self._lake.table(name)
             self._dead.add(name)
         return name
 
     def forget(self) -> None:
-        """Ask the server again."""
+        """Drop the cached definitions."""
         self._keys.clear()
         self._dead.clear()
 
@@ -85,7 +86,7 @@ def _check_letters(found: Table, table: str) -> None:
 
 
 def spec_of(topic: TopicSpec, table: str) -> TableSpec:
-    """The part of bridge.yaml that a table of a topic comes from; the first one for a name that fits none."""
+    """The spec that a table of a topic comes from; the first spec if no name fits."""
     for each in topic.tables:
         pattern = "".join(
             ".+" if number % 2 else re.escape(text) for number, text in enumerate(_PLACEHOLDER.split(each.table))
@@ -100,7 +101,7 @@ ROWS = 50_000
 
 
 def empty(lake: Lake, table: str, records: Records, record: int) -> None:
-    """Delete the rows that a table has now, as of a record's position. A log keeps its rows."""
+    """Delete the rows that a table has now, with the position of a truncate record. A log table keeps its rows."""
     try:
         target = lake.table(table)
     except NotFound:
@@ -129,7 +130,7 @@ _LOG = logging.getLogger("lakestore.bridge")
 
 
 class Halt(LakestoreError):
-    """A topic cannot go on until somebody does something; the others can."""
+    """A topic stops until somebody intervenes; other topics continue."""
 
     kind = "Conflict"
 
@@ -139,7 +140,7 @@ class Halt(LakestoreError):
 
 
 class Committer:
-    """The registers of one lane and the commits that move them. For one thread."""
+    """The registers of one consumer and the commits that move them. For one thread."""
 
     def __init__(
         self,
@@ -153,25 +154,25 @@ class Committer:
         counts: Counts,
         is_stopped: Callable[[], bool],
     ) -> None:
-        """`table_spec` tells the table's part of bridge.yaml by topic and table."""
+        """`table_spec` returns a table's part of bridge.yaml by topic and table."""
         self._lake, self._bridge, self._name, self._source = lake, bridge, source_name, source
         self._starts, self._accepted, self._table_spec = starts, accepted, table_spec
         self._counts, self._is_stopped = counts, is_stopped
         self._targets = Targets(lake)
         self._registers: Registers | None = None
         self._held: dict[Place, Position] = {}
-        """The positions of the registers that this lane moved or opened last."""
+        """The last position of each register that this consumer moved or opened."""
         self._cluster = self._timeline = ""
         self.since = 0.0
-        """The begin of the commit under way, by the monotonic clock; 0: none is."""
+        """Monotonic start time of the running commit; 0: no commit runs."""
         self._told: dict[tuple[str, str], float] = {}
         self._untold: Counter[tuple[str, str]] = Counter()
-        """By table and code: rejected records since the last line of the log about such."""
+        """Rejected records by table and code since their last log line."""
         self._confirmed: dict[str, tuple[str, float]] = {}
-        """Topic to its id, and when that was asked for."""
+        """Topic to its id and the time of the question."""
 
     def open(self, places: Sequence[Place], *, anew: bool) -> Opened:
-        """Open partitions beside those that are open, or `anew` these alone; whoever had them is fenced."""
+        """Open partitions in addition to the open ones, or `anew` these alone. The previous owner is fenced."""
         by_name = {register_of(self._bridge, self._name, place): place for place in places}
         before = dict(self._held)
         if anew or self._registers is None:
@@ -195,8 +196,9 @@ class Committer:
         return opened
 
     def check_history(self) -> None:
-        """`OtherTimeline` if the server was restored since partitions were opened, which no commit tells while none is
-        sent. A server that is away is asked another time."""
+        """Raise `OtherTimeline` if the server was restored since the partitions were opened. An idle consumer sends
+        no commit that would notice it. An unavailable server is asked again later.
+        """
         try:
             with within(CALL_SECONDS):
                 found = self._asked_timeline()
@@ -210,7 +212,6 @@ class Committer:
         return self._lake.transport.head(pb.HeadRequest()).timeline
 
     def _tell_again(self, before: Mapping[Place, Position], held: Mapping[Place, Position | None]) -> None:
-        """Say it where the server is behind of what it had confirmed, as after a restore."""
         again = sum(
             before[place].next - (position.next if position else 0)
             for place, position in held.items()
@@ -225,14 +226,14 @@ class Committer:
         }
 
     def release(self, places: Sequence[Place]) -> None:
-        """Leave partitions to whoever opens them next."""
+        """Leave partitions to the next owner."""
         if self._registers is not None:
             self._registers.release(register_of(self._bridge, self._name, place) for place in places)
         for place in places:
             self._held.pop(place, None)
 
     def commit(self, batch: Batch) -> None:
-        """Commit a batch; `Halt` behind what could be committed where the policy is to fail."""
+        """Commit a batch. Raises `Halt` after the committable part if the policy is to fail."""
         self._confirm(batch)
         for records, mapped in zip(batch.blocks, batch.mapped, strict=True):
             for table, record in mapped.truncates.items():
@@ -257,7 +258,6 @@ class Committer:
             raise halt
 
     def _commit_whole(self, batch: Batch) -> None:
-        """Commit source transactions; those from the first one on with a record that is to stop the bridge are not."""
         parts = [
             Part(records, mapped, 0, len(records)) for records, mapped in zip(batch.blocks, batch.mapped, strict=True)
         ]
@@ -273,7 +273,6 @@ class Committer:
         self._counts.add_batch(batch)
 
     def _send_whole(self, parts: Sequence[Part], cuts: Sequence[Cut]) -> None:
-        """Commit the transactions up to the last cut, in several commits only where one has no room or is refused."""
         if not cuts:
             return
         some = [replace(part, high=high) for part, high in zip(parts, cuts[-1].highs, strict=True)]
@@ -298,7 +297,6 @@ class Committer:
         self._send_whole(rest, cuts[middle:])
 
     def _confirm(self, batch: Batch) -> None:
-        """Ask for the ids of topics after their records were read: they may have been made anew meanwhile."""
         topics = {place.topic for place in batch.moves}
         if any(self._confirmed.get(topic, ("", 0.0))[1] < batch.polled for topic in topics):
             asked = time.monotonic()
@@ -328,7 +326,6 @@ class Committer:
         )
 
     def _send(self, parts: Sequence[Part], moves: Mapping[Place, int]) -> None:
-        """Commit, in several commits where one has no room or is refused."""
         if sum(map(self._bytes_of, parts)) <= self._most_bytes():
             try:
                 self._commit(parts, moves)
@@ -345,7 +342,6 @@ class Committer:
             self._reject(parts, moves, refusal)
 
     def _bytes_of(self, part: Part) -> int:
-        """About the bytes of the commit of a part, dead letters as they are stored."""
         letters = [
             dead_letters.bytes_of(part.records, [each.record for each in rejects], self._letter_bytes())
             for table, rejects in part.rejects()
@@ -354,14 +350,12 @@ class Committer:
         return part.nbytes + sum(letters)
 
     def _letter_bytes(self) -> int:
-        """The most of a value that is stored, so that each letter has room in a message."""
         return min(DEAD_VALUE_BYTES_MAX, message_bytes(self._lake.transport.server) // 4)
 
     def _most_bytes(self) -> int:
         return message_bytes(self._lake.transport.server) * 3 // 4
 
     def _reject(self, parts: Sequence[Part], moves: Mapping[Place, int], refusal: Invalid | None) -> None:
-        """Let records that belong together and cannot be taken be dead letters."""
         if not parts or not parts[0].mapped.tables:
             raise refusal or Invalid("a commit of dead letters alone has no room in a message: raise message_bytes")
         part = parts[0]
@@ -400,7 +394,6 @@ class Committer:
                 time.sleep(max(PAUSE_SECONDS, error.retry_after))
 
     def _tell_rejects(self, parts: Sequence[Part]) -> None:
-        """Log what was rejected or skipped: the first record of each kind, and then how many, now and then."""
         now = time.monotonic()
         for part in parts:
             for table, rejects in part.rejects():
@@ -445,19 +438,17 @@ class Committer:
                 commit.upsert(self._targets.dead_letters(table), rows)
 
     def _check_columns(self, rows: TableRows) -> None:
-        """`Conflict` for rows of a definition that is no more: the lane maps their records again."""
         columns = {each.name: each.type for each in self._lake.definition_of(rows.table).nullable_schema}
         if any(columns.get(each.name) != each.type for each in rows.batch.schema):
             raise Conflict(f"table {rows.table} was altered while records were under way, which are mapped again")
 
     @property
     def held(self) -> Mapping[Place, int]:
-        """The next offset of each partition that is open, as the server has it."""
+        """The next offset of each open partition, as the server has it."""
         return {place: position.next for place, position in list(self._held.items())}
 
 
 def _cut(parts: Sequence[Part], moves: Mapping[Place, int]) -> Iterator[tuple[list[Part], dict[Place, int]]] | None:
-    """Two smaller commits with the moves of each; None where nothing can be cut."""
     if len(parts) > 1:
         middle = len(parts) // 2
         front, behind = list(parts[:middle]), list(parts[middle:])

@@ -1,9 +1,10 @@
-"""A lane: one cluster's records on their way to the lake, in three stages with a thread each.
+"""A consumer: the thread pipeline from one Kafka cluster to the lake, in three stages.
 
-The first, which is here, reads Kafka and gathers batches. Few batches wait between stages, and partitions rest while
-the server is slow. Words about partitions go the same way as batches, so each is heard behind all that came before it.
-After a failure that leaves nothing in doubt the lane begins anew: all under way is thrown away, the registers are
-opened again, and they say where to read.
+- The first stage reads Kafka and gathers batches, the second decodes and maps, the third commits. Queues between stages
+  are short, and partitions pause while the server is slow.
+- Messages about partitions travel in the same queues as batches, so order is kept.
+- After a failure with a known outcome the consumer restarts: it drops all work, opens the registers again and reads
+  from the positions that they hold.
 """
 
 from __future__ import annotations
@@ -31,21 +32,20 @@ from lakestore.kafka.bridge.spec import BatchBounds
 from lakestore.kafka.bridge.whole_transactions import Whole
 
 WAITING_BATCHES = 2
-"""Batches between two stages, which bounds memory."""
+"""Batches between two stages. Bounds memory."""
 ASK_IDLE_SECONDS = 5.0
-"""Between looks for a restore of the server, while nothing is committed."""
+"""Seconds between checks for a restored server while nothing commits."""
 _T = TypeVar("_T")
 
 
 class Pipeline(Protocol):
-    """The way of one topic's records to rows."""
+    """Maps one topic's records to rows."""
 
-    def process(self, records: Records, /) -> Mapped:
-        """The ends of a block's records."""
+    def process(self, records: Records, /) -> Mapped: ...
 
 
 class Stages:
-    """The second stage, which decodes and maps, and the third, which commits."""
+    """The second stage, which decodes and maps, and the third stage, which commits."""
 
     def __init__(
         self,
@@ -54,19 +54,19 @@ class Stages:
         is_stopped: Callable[[], bool],
         whole: Whole | None = None,
     ) -> None:
-        """`pipeline` makes the one of a topic; `whole` puts source transactions together, where that is asked for."""
+        """`pipeline` makes the pipeline of a topic; `whole` assembles source transactions, or is None."""
         self._committer, self._make, self._is_stopped = committer, pipeline, is_stopped
         self._whole = whole
         self._waits_of = 0
-        """The generation whose records wait for their transactions to be whole."""
+        """The generation whose records wait for complete transactions."""
         self._to_map: queue.Queue[Work | None] = queue.Queue(WAITING_BATCHES)
         self._to_commit: queue.Queue[Work | None] = queue.Queue(WAITING_BATCHES)
         self._dead = 0
-        """The newest generation of which nothing more is committed."""
+        """The newest generation that must not commit any more."""
         self.failure: LakestoreError | None = None
-        """The error that ended a stage, for good."""
+        """The error that ended a stage for good."""
         self.broken: LakestoreError | None = None
-        """The error behind which the lane is to begin anew, until it does."""
+        """The error after which the consumer has to restart."""
         stages = {"mapping": self._mapping, "commits": self._commits}
         self._threads = [guarded(name, stage, self._failed) for name, stage in stages.items()]
 
@@ -75,11 +75,11 @@ class Stages:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the stages take what they are given."""
+        """Whether the stages accept work."""
         return self.failure is None and self.broken is None
 
     def put(self, work: Work | None, seconds: float) -> bool:
-        """Hand work over; False if there is no room for so long."""
+        """Hand over work. Returns False if the queue stays full for `seconds`."""
         try:
             self._to_map.put(work, timeout=max(seconds, 0.0))
         except queue.Full:
@@ -87,7 +87,7 @@ class Stages:
         return True
 
     def end(self, seconds: float) -> bool:
-        """End the threads behind what they have; False if that takes longer."""
+        """Stop the threads after their queued work. Returns False on timeout."""
         deadline = time.monotonic() + seconds
         if self.failure is not None:
             _empty(self._to_map)
@@ -115,11 +115,10 @@ class Stages:
             work.mapped = [self._patiently(partial(pipelines[each.topic].process, each)) for each in work.blocks]
 
     def _assembled(self, work: Work) -> Sequence[Work]:
-        """The work as it goes on: batches of whole source transactions, where that is asked for."""
         whole = self._whole
         if whole is None:
             return [work]
-        if isinstance(work, Release):  # which is of all partitions
+        if isinstance(work, Release):  # a release concerns all partitions
             whole.reset()
             return [work]
         if work.generation <= self._dead:
@@ -137,7 +136,6 @@ class Stages:
         return [*made, work]
 
     def _patiently(self, ask: Callable[[], _T]) -> _T:
-        """The answer of a call; a registry or server that is away is waited for."""
         while True:
             try:
                 return ask()
@@ -148,7 +146,6 @@ class Stages:
                 time.sleep(max(1.0, error.retry_after))
 
     def _next(self, opened: int) -> Work | None:
-        """The next word to the last stage; while there is none, the server's history is looked at now and then."""
         while True:
             try:
                 return self._to_commit.get(timeout=ASK_IDLE_SECONDS)
@@ -195,7 +192,7 @@ def _begins_anew(error: LakestoreError) -> bool:
 
 
 def guarded(name: str, run: Callable[[], None], failed: Callable[[LakestoreError], None]) -> threading.Thread:
-    """A thread that runs, whose error is told."""
+    """Start a thread whose error is passed to `failed`."""
 
     def guard() -> None:
         try:
@@ -220,21 +217,21 @@ def _empty(waiting: queue.Queue[Work | None]) -> None:
 
 
 STALL_SECONDS = 1.0
-"""The wait for the next stage behind which partitions rest."""
+"""Seconds of a full queue after which partitions pause."""
 DRAIN_SECONDS = 30.0
-"""The longest wait of a partition that goes to another member for what is under way."""
+"""The longest time that a revoked partition waits for its queued work, in seconds."""
 STOP_SECONDS = 10.0
 SETTLE_SECONDS = 3.0
-"""The wait of a lane that was fenced, in which the group may say that partitions are another's."""
+"""Seconds that a fenced consumer waits for the group to revoke its partitions."""
 FENCES_MAX, FENCES_SECONDS = 3, 60.0
 LOOK_SECONDS = 10.0
-"""Between looks for new topics."""
+"""Seconds between checks for new topics."""
 SHOW_SECONDS = PAUSE_SECONDS = 1.0
 _LOG = logging.getLogger("lakestore.bridge")
 
 
 class Lane:
-    """One consumer and its stages. `run` is called once."""
+    """A Kafka consumer and its stages. `run` is called once."""
 
     def __init__(
         self,
@@ -247,8 +244,9 @@ class Lane:
         stop: threading.Event,
         whole: Whole | None = None,
     ) -> None:
-        """`topics` are those to read now; `pipeline` makes the one of a topic; `whole` has source transactions whole,
-        and then one process reads all of these topics."""
+        """`topics` returns the topics to read now; `pipeline` makes the pipeline of a topic. With `whole` source
+        transactions stay whole and one process reads all of these topics.
+        """
         self._topics, self._counts, self._stop = topics, counts, stop
         self.source = source(self)
         self.committer = committer(self.source)
@@ -272,7 +270,7 @@ class Lane:
         self._halted: dict[str, LakestoreError] = {}
 
     def run(self, *, once: bool) -> None:
-        """Read until stopped, or `once` to the ends as of now."""
+        """Read until stopped. With `once`, read up to the current ends."""
         self._once = once
         try:
             self._look()
@@ -314,7 +312,6 @@ class Lane:
             raise next(iter(self._halted.values()))
 
     def _look(self) -> None:
-        """Subscribe to the topics that there are now."""
         is_first, self._looked = not self._looked, time.monotonic()
         try:
             topics = list(self._topics(self.source))
@@ -334,7 +331,6 @@ class Lane:
             self._subscribed = topics
 
     def _claim(self, marks: str, topics: Sequence[str]) -> None:
-        """Read all of the topics whose transactions are whole, if this process is the one to do so."""
         if self._subscribed and not self.source.leads:
             return
         places = [place for place in self.source.partitions() if place.topic in {marks, *topics}]
@@ -355,7 +351,9 @@ class Lane:
         self._missing = missing
 
     def _wait_for_marks(self, marks: str) -> None:
-        """Read nothing until the topic of BEGINs and ENDs is there: Debezium makes it with its first transaction."""
+        """Debezium creates the topic of BEGIN and END records with its first transaction. Until then nothing is
+        read.
+        """
         if self._once:
             raise NotFound(f"topic {marks!r} of transactions is not there: is its name right, has Debezium begun?")
         if marks not in self._missing:
@@ -363,8 +361,9 @@ class Lane:
         self._missing.add(marks)
 
     def _balance(self, whole: Whole) -> None:
-        """Let partitions rest of which much waits, while there is something to read of others; and settle now and then
-        what waits for events that do not come."""
+        """Pause partitions with many waiting records while others have records, and give up on events that never
+        come.
+        """
         source = self.source
         is_late = not self._subscribed and time.monotonic() - self._looked > SETTLE_SECONDS
         if is_late or (source.leads and not source.assigned):
@@ -401,12 +400,12 @@ class Lane:
             self._halt(topic, NotFound(f"topic {topic!r} is not there: is its name right, or was it deleted?"))
 
     def _hand_over(self) -> None:
-        """Send what was gathered on its way."""
+        """Send the gathered batch to the second stage."""
         if self._gathering.has_moves and (batch := self._gathering.taken(self._generation)).moves:
             self._outbox.append(batch)
 
     def _unread(self, places: Mapping[Place, int]) -> bool:
-        """Whether Kafka has records of partitions at these offsets or behind them; also while it does not answer."""
+        """Whether Kafka has records at or after these offsets. True while Kafka does not answer."""
         try:
             ends = self.source.ends(places)
         except Unavailable:
@@ -414,7 +413,7 @@ class Lane:
         return any(ends[place].stable > next for place, next in places.items())
 
     def _push(self) -> None:
-        """Give the second stage what waits for it; while there is no room, partitions rest."""
+        """Pass queued work to the second stage. While its queue is full, partitions pause."""
         is_paused = False
         while self._outbox and self._stages.goes_on and not self._stop.is_set():
             if self._stages.put(self._outbox[0], STALL_SECONDS):
@@ -429,9 +428,8 @@ class Lane:
             self.source.resume()
 
     def _ask(self) -> None:
-        """Have the registers of partitions opened that wait for it."""
         waiting = [place for place in self.source.waiting if place.topic not in self._halted]
-        if self._whole is not None:  # whose BEGINs and ENDs start behind, so that no counted event lies before
+        if self._whole is not None:  # BEGINs and ENDs are opened last: no counted event lies before them
             marks = self._whole.marks
             waiting = [place for place in waiting if place.topic != marks] or waiting
         if waiting and self._opening is None and time.monotonic() >= self._not_before:
@@ -487,7 +485,6 @@ class Lane:
         return all(held.get(place, -1) >= self._until[place] for place in next)
 
     def _is_settled(self) -> bool:
-        """Whether all transactions that are whole are committed; those that are not stay in Kafka."""
         settling = self._settling
         if settling is None or settling.generation != self._generation:
             self._settling = self._settle()
@@ -500,7 +497,6 @@ class Lane:
         return True
 
     def _begin_anew(self, error: LakestoreError) -> None:
-        """Throw away what is under way, and open everything again."""
         now = time.monotonic()
         self._stages.broken = None
         self._not_before = now + PAUSE_SECONDS
@@ -529,7 +525,7 @@ class Lane:
         _LOG.warning("another process has opened partitions of this bridge: %s", error.message)
 
     def revoked(self, places: Sequence[Place]) -> None:
-        """Commit what is under way, as far as time allows: the group takes partitions away."""
+        """Commit queued work while time allows: the group revokes these partitions."""
         self._hand_over()
         release = Release(places)
         self._outbox.append(release)
@@ -545,12 +541,11 @@ class Lane:
         self._at_end.difference_update(places)
 
     def lost(self, places: Iterable[Place]) -> None:
-        """Throw away what is under way: others may have had partitions."""
+        """Drop queued work: other members may have owned these partitions."""
         self._gathering.leave(list(places))
         self._begin_anew(Unavailable("this member was out of its consumer group for a while"))
 
     def _show(self, seconds: float) -> None:
-        """Tell the group's tools how far the commits are."""
         now = time.monotonic()
         if now - self._shown < seconds:
             return

@@ -1,6 +1,7 @@
-"""Dead letters: records that could not be taken, in an ordinary table beside the one that they were for.
+"""Dead letters: rejected records, stored in an ordinary table next to their target table.
 
-A dead letter is stored in the commit that moves progress past its record, and goes in the commit that replays it.
+A dead letter is stored in the commit that moves progress past its record. The commit that replays a dead letter deletes
+it.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
 SUFFIX = "__dlq"
 _LETTER_BYTES, _HEADER_BYTES = 1_024, 16
-"""About the bytes of a letter, and of a header, besides those of their texts."""
+"""About the bytes of a dead letter and of a header, without their texts."""
 KEY = ("kafka_source", "kafka_offset")
-"""The source is `topic/topic id/partition`, so that a topic made anew is another one."""
+"""The source is `topic/topic id/partition`: a topic that was created again is another source."""
 SCHEMA = pa.schema(
     [
         pa.field("kafka_source", pa.string(), nullable=False),
@@ -47,25 +48,26 @@ SCHEMA = pa.schema(
         pa.field("path", pa.string()),
     ]
 )
-"""A value larger than a row may be is cut; `value_bytes` is its whole length, and the broker still has it for a while.
+"""A value above the row limit is cut. `value_bytes` is its full length; the broker keeps the whole record for a
+while.
 """
 
 
 def table_of(table: str) -> str:
-    """The name of the dead letters' table."""
+    """The name of the dead-letter table of a table."""
     return table + SUFFIX
 
 
 def sources_of(records: Records) -> pa.Array:
-    """The source of each record, as tables with a key keep it."""
+    """The source of each record, as keyed tables store it."""
     partitions = pa.array(records.partition).cast(pa.string())
     return pc.binary_join_element_wise(f"{records.topic}/{records.topic_id}/", partitions, "")
 
 
 def rows_of(records: Records, rejects: Sequence[Reject], bridge: str, value_bytes_max: int) -> pa.RecordBatch:
-    """Records that were rejected, as rows of a dead letters' table; the first reject of a record counts.
+    """Rejected records as rows of a dead-letter table. The first reject of a record counts.
 
-    Values beyond the bytes given are cut, and keys and headers beyond the half of them.
+    Values are cut at `value_bytes_max`, keys and headers at half of it.
     """
     first: dict[int, Reject] = {}
     for each in rejects:
@@ -93,7 +95,7 @@ def rows_of(records: Records, rejects: Sequence[Reject], bridge: str, value_byte
 
 
 def bytes_of(records: Records, rows: Sequence[int], value_bytes_max: int) -> int:
-    """About the bytes that records have as letters; at most twice the bytes given, and a little, for each."""
+    """About the bytes of records as dead letters; each counts at most about twice `value_bytes_max`."""
     numbers = sorted(set(rows))
     found = records.take(np.array(numbers, np.int64))
     headers = [0] * len(found)
@@ -128,7 +130,6 @@ def _headers(records: Records, most: int) -> list[list[dict[str, object]] | None
 
 
 def _header_list(headers: Headers, most: int) -> list[dict[str, object]]:
-    """Headers from the first on, as many as have room."""
     kept: list[dict[str, object]] = []
     for name, value in headers:
         most -= len(name) + len(value or b"") + _HEADER_BYTES
@@ -140,24 +141,24 @@ def _header_list(headers: Headers, most: int) -> list[dict[str, object]]:
 
 CHUNK_ROWS = 2_000
 CHUNK_BYTES = 4 << 20
-"""Letters of one commit, and their bytes, which have room in a message beside the rows that they become."""
+"""Dead letters of one commit and their bytes. Their rows must fit in the same message."""
 STORED = "__timestamp"
-"""When a letter was stored, as the lake says it."""
+"""The time at which a dead letter was stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Some of a table's dead letters; empty: all."""
+    """A choice of a table's dead letters; empty: all."""
 
     codes: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
     where: str = ""
     """A condition on the columns of dead letters."""
     bridge: str = ""
-    """The bridge that stored them; empty: any."""
+    """The bridge that stored the dead letters; empty: any."""
 
     def condition(self) -> str | None:
-        """The selection as a condition on the table of dead letters."""
+        """The selection as a condition on the dead-letter table."""
         parts = [
             *([f"code IN ({_quoted(self.codes)})"] if self.codes else ()),
             *([f"stage IN ({_quoted(self.stages)})"] if self.stages else ()),
@@ -173,22 +174,22 @@ def _quoted(texts: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Dead letters of a table that have one code."""
+    """The number of dead letters of a table with one code."""
 
     table: str
-    """The table that the records were for."""
+    """The target table of the records."""
     stage: str
     code: str
     letters: int
     first: datetime | None
-    """When the first of them was stored."""
+    """The time at which the first one was stored."""
     last: datetime | None
     example: str
-    """The sentence of one of them."""
+    """The reason of one of them."""
 
 
 def counted(lake: Lake, table: str = "") -> list[Count]:
-    """Numbers of dead letters by table, stage and code; of one table if it is named."""
+    """Count dead letters by table, stage and code; of one table if it is named."""
     names = [_there(lake, table).name] if table else _tables(lake)
     found = []
     for name in names:
@@ -218,13 +219,12 @@ def _tables(lake: Lake) -> list[str]:
 
 
 def is_letters(table: Table) -> bool:
-    """Whether a table is one of dead letters: by its name and its columns."""
+    """Whether a table holds dead letters, by its name and columns."""
     names = {column.name for column in table.columns}
     return table.name.endswith(SUFFIX) and names >= set(SCHEMA.names)
 
 
 def _there(lake: Lake, table: str) -> Table:
-    """The table of a table's dead letters, which may itself be named."""
     name = table if table.endswith(SUFFIX) else table_of(table)
     try:
         found = lake.table(name).definition
@@ -236,12 +236,12 @@ def _there(lake: Lake, table: str) -> Table:
 
 
 def name_of(lake: Lake, table: str) -> str:
-    """The name of the table of a table's dead letters; `NotFound` if there is none."""
+    """The name of a table's dead-letter table. Raises `NotFound` if none exists."""
     return _there(lake, table).name
 
 
 def shown(lake: Lake, table: str, selection: Selection, limit: int) -> pa.Table:
-    """Some dead letters, each whole, the order being that of their sources."""
+    """Some dead letters, complete, in the order of their sources."""
     name = name_of(lake, table)
     scan = lake.table(name).scan(columns=[*SCHEMA.names, STORED], where=selection.condition())
     found: list[pa.RecordBatch] = []
@@ -255,12 +255,12 @@ def shown(lake: Lake, table: str, selection: Selection, limit: int) -> pa.Table:
 
 
 def register_of(table: str) -> str:
-    """The register of a table of dead letters."""
+    """The name of the register of a dead-letter table."""
     return f"dlq/{table}"
 
 
 class Taking:
-    """The right to take letters of a table away; somebody who had it is fenced. A context manager."""
+    """The exclusive right to remove dead letters of a table. Fences the previous holder. A context manager."""
 
     def __init__(self, lake: Lake, table: str) -> None:
         self.letters = name_of(lake, table)
@@ -268,7 +268,7 @@ class Taking:
         self.registers: Registers = lake.registers([self.register])
 
     def next(self) -> dict[str, str]:
-        """The move of the register that the next commit makes."""
+        """The register move of the next commit."""
         return {self.register: str(int(self.registers.progress[self.register] or 0) + 1)}
 
     def __enter__(self) -> Taking:
@@ -279,7 +279,7 @@ class Taking:
 
 
 def chunks(lake: Lake, letters: str, selection: Selection, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The selected letters at one cut, a bounded number at a time, each chunk in the order of its sources."""
+    """Yield the selected dead letters at one cut in bounded chunks, each in source order."""
     held: list[pa.RecordBatch] = []
     rows = nbytes = 0
     for batch in lake.snapshot().scan(letters, columns=columns, where=selection.condition()).to_batches():
@@ -296,7 +296,6 @@ def chunks(lake: Lake, letters: str, selection: Selection, columns: Sequence[str
 
 
 def _small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch in pieces that are not larger than a chunk, but for single rows."""
     if len(batch) < 2 or batch.nbytes <= CHUNK_BYTES:
         yield batch
         return
@@ -312,7 +311,7 @@ def _ordered(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def drop(lake: Lake, table: str, selection: Selection) -> int:
-    """Delete the selected letters; the number of them."""
+    """Delete the selected dead letters and return their number."""
     dropped = 0
     with Taking(lake, table) as taking:
         for chunk in chunks(lake, taking.letters, selection, KEY):

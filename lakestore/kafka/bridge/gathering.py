@@ -1,4 +1,4 @@
-"""Gathering: what a consumer gives becomes blocks of records and the positions behind them."""
+"""Gathering: messages of a Kafka consumer become blocks of records with the positions after them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from lakestore.kafka.bridge.spec import BatchBounds
 
 IDLE_SECONDS = 0.05
 QUIET_SECONDS = 1.0
-"""Between commits that only move progress past what are no records."""
+"""Seconds between commits that only move progress past skipped offsets."""
 HALF_SECONDS = 2.0
-"""The wait of the first half of a key change for its second half, behind which Kafka is asked whether there is one."""
+"""Seconds that the first half of a key change waits before Kafka is asked whether the second half exists."""
 _RECORD_BYTES_FIRST = 8 << 10
 _COUNT_MAX = 100_000
 
 
 class Gathering:
-    """Records that are to be the next batch. For one thread."""
+    """The records of the next batch. For one thread."""
 
     def __init__(self, bounds: BatchBounds, unread: Callable[[Mapping[Place, int]], bool]) -> None:
-        """`unread` says whether Kafka has records of partitions at these offsets or behind them."""
+        """`unread` says whether Kafka has records of partitions at or after these offsets."""
         self._bounds, self._unread = bounds, unread
         self.next: dict[Place, int] = {}
-        """The next offset of each partition that is read; records of others are left out."""
+        """The next offset of each partition being read. Records of other partitions are dropped."""
         self.topic_ids: dict[str, str] = {}
         self._pieces: dict[str, list[Records]] = {}
         self._rows = self._bytes = 0
@@ -41,12 +41,12 @@ class Gathering:
         self._first = self._taken = 0.0
         self._record_bytes = float(_RECORD_BYTES_FIRST)
         self._halves: dict[Place, tuple[int, float]] = {}
-        """The offset from which records wait for the second half of a key change, and since when."""
+        """Partition to the offset from which records wait for a second half, and the time when the wait began."""
         self._waiting = 0
-        """Records that wait so."""
+        """The number of waiting records."""
 
     def appetite(self) -> tuple[int, float]:
-        """Records to take at most, and seconds to wait for them."""
+        """The most records to take and the seconds to wait for them."""
         room = (self._bounds.bytes - self._bytes) / self._record_bytes
         count = int(max(1, min(self._bounds.rows - self._rows, room, _COUNT_MAX)))
         if not self._rows:
@@ -55,7 +55,7 @@ class Gathering:
         return count, max(min(left, IDLE_SECONDS), 0.001)
 
     def add(self, messages: Sequence[Any], ends: Mapping[Place, int]) -> None:
-        """Messages in their order, and the offsets of partitions that were read to their end behind them."""
+        """Add messages in order, and the end offsets of partitions that were read to their end."""
         names = [message.topic() for message in messages]
         for topic in set(names) & set(self.topic_ids):
             found = [m for m, name in zip(messages, names, strict=True) if name == topic]
@@ -65,7 +65,6 @@ class Gathering:
                 self.next[place] = self._moves[place] = offset
 
     def _wanted(self, records: Records) -> Records:
-        """The records that are the next ones; others were under way when a partition went and came."""
         kept = np.ones(len(records), bool)
         for number in np.unique(records.partition):
             place = Place(records.topic, int(number))
@@ -104,11 +103,11 @@ class Gathering:
 
     @property
     def has_moves(self) -> bool:
-        """Whether there is anything that a commit would tell."""
+        """Whether a commit would move any progress."""
         return bool(self._moves)
 
     def taken(self, generation: int) -> Batch:
-        """Return the batch as it is now; halves of key changes that wait for their other half go into the next one."""
+        """Take the current batch. Unfinished key changes stay for the next one."""
         now = time.monotonic()
         blocks = [joined(pieces) for pieces in self._pieces.values()]
         moves, held = self._moves, [self._held(block, now) for block in blocks]
@@ -129,7 +128,7 @@ class Gathering:
         return Batch(generation, sent, moves, now, sum(block.nbytes for block in sent))
 
     def _held(self, records: Records, now: float) -> npt.NDArray[np.bool_]:
-        """Whether each record waits: it lies behind a half of a key change whose other half has not come."""
+        """Whether each record waits: it is at or after an unfinished key change."""
         held = np.zeros(len(records), np.bool_)
         for number in np.unique(records.partition).tolist():
             place, rows = Place(records.topic, number), np.flatnonzero(records.partition == number)
@@ -142,7 +141,7 @@ class Gathering:
             if now - since >= HALF_SECONDS:
                 if not self._unread({each: next for each, next in self.next.items() if each.topic == place.topic}):
                     continue
-                since = now  # the process stood still, not the source
+                since = now  # the process was suspended, not the source
             self._halves[place] = offset, since
             held[rows[rows >= half]] = True
         return held
@@ -151,13 +150,13 @@ class Gathering:
         return any(now - since >= HALF_SECONDS for _, since in self._halves.values())
 
     def forget(self) -> None:
-        """Throw the batch away, and all positions."""
+        """Drop the batch and all positions."""
         self._empty()
         self._halves.clear()
         self.next.clear()
 
     def leave(self, places: Sequence[Place]) -> None:
-        """Take nothing more of these partitions, and throw away their records that were not `taken`."""
+        """Stop reading these partitions and drop their gathered records."""
         for place in places:
             self.next.pop(place, None)
             self._moves.pop(place, None)
@@ -181,7 +180,7 @@ def _without(records: Records, partitions: Sequence[int]) -> Records:
 
 
 def joined(pieces: Sequence[Records]) -> Records:
-    """Records of one topic in one block."""
+    """Concatenate records of one topic into one block."""
     if len(pieces) == 1:
         return pieces[0]
     headers = None

@@ -1,6 +1,6 @@
-"""Ends of records on their way: decoded rows, rejects, skips. Record numbers are rows of the block.
+"""Results of records on their way: decoded rows, rejects, skipped records. Record numbers are rows of the block.
 
-A decoder and the mapping return rows and rejects side by side; a record that has neither is in `passed`, with why.
+A decoder and the mapping return rows and rejects together. Every other record is in `passed` with its reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Stage(StrEnum):
     CONVERT = "convert"
     """A value that does not fit its column's type."""
     CONSTRAINT = "constraint"
-    """A null in a key or a required column, a row too large."""
+    """A value that does not fit its column's type."""
     SCHEMA = "schema"
     """Fields that wait for a decision on a proposal."""
     CHANGE = "change"
@@ -42,7 +42,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A record that cannot be taken."""
+    """A rejected record."""
 
     record: int
     stage: Stage
@@ -64,7 +64,7 @@ class Op(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Rows of a block as its format tells them, before they are columns of a table."""
+    """The rows of a block as their format describes them, before they become columns of a table."""
 
     values: pa.StructArray
     """One row each; children by field name, nested as in the record. For `raw`, one child `value`, binary."""
@@ -73,28 +73,28 @@ class Decoded:
     keys: pa.StructArray | None = None
     """Decoded keys of the same rows; None: keys are opaque bytes."""
     op: npt.NDArray[np.int8] | None = None
-    """`Op` of each row; None: all put. Deletes have values for the key's columns at least."""
+    """`Op` of each row; None: all are puts. Deletes have values for the key columns at least."""
     kept: Mapping[str, pa.BooleanArray] = field(default_factory=dict)
-    """Field of `values` to the rows in which the source did not send it: the live value stays."""
+    """Field of `values` to the rows for which the source did not send it: the live value stays."""
     origin: pa.StructArray | None = None
     """The origins of change events, for routing by placeholders: struct of database, schema, table; as long as rows."""
     key_names: tuple[str, ...] = ()
     """The fields of a change event's key, when the table's key is not declared."""
     atomic: Ints | None = None
-    """Rows with the same number (not -1) belong together: both records of a key change, a source transaction."""
+    """Rows with the same number (not -1) belong together: a key change or a source transaction."""
     rejects: Sequence[Reject] = ()
     passed: Mapping[str, Ints] = field(default_factory=dict)
-    """Reason to the records that are no rows and no rejects, as in tombstone, heartbeat, schema-change."""
+    """Reason to the records that are neither rows nor rejects, for example tombstone, heartbeat, schema-change."""
     envelope: pa.StructArray | None = None
-    """Parts of change events beside the row, for columns and versions: op, ts_ms, ts_us, ts_ns, source, transaction
-    and `position`, the place in the source as a number. Same length as rows; null for a tombstone."""
+    """Parts of change events outside of the row: op, ts_ms, ts_us, ts_ns, source, transaction, and `position`, the
+    place in the source as a number. One entry a row; null for a tombstone.
+    """
     truncates: Sequence[tuple[Ints, pa.StructArray]] = ()
-    """Records that empty their source's table, with their origins."""
+    """Records that truncate their source table, with their origins."""
     extra: Mapping[str, pa.DataType] = field(default_factory=dict)
-    """Fields that records have and nothing reads, as `a.b`, with a guess of their type; of formats without a schema,
-    and from samples of a block once such a field is known."""
+    """Unread fields, as `a.b`, with a guessed type. Only for formats without a schema, from samples."""
     unread: Mapping[str, Ints] = field(default_factory=dict)
-    """Fields, as `a.b`, that were not asked for and so are not in `values`, to the records that have a value there."""
+    """Unread fields, as `a.b`, to the records that have a value there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class TableRows:
     """Rows for one table, in its columns and types."""
 
     table: str
-    """Its whole name."""
+    """The full table name."""
     spec: TableSpec
     batch: pa.RecordBatch
     """Deletes have nulls beside the key, the position and the version."""
@@ -111,23 +111,23 @@ class TableRows:
     op: npt.NDArray[np.int8]
     """`Op` of each row."""
     kept: Mapping[str, pa.BooleanArray] = field(default_factory=dict)
-    """Column to the rows that leave the live value as it is."""
+    """Column to the rows that keep the live value."""
     atomic: Ints | None = None
     """The `atomic` of `Decoded`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A block's records at the end of the way: in tables, rejected, or left out for a reason."""
+    """The results of a block: rows of tables, rejects, skipped records."""
 
     tables: Sequence[TableRows]
     rejects: Mapping[str, Sequence[Reject]]
-    """Table to the records that are for its dead letters; of a record that no route takes, the topic's first table."""
+    """Table to the records for its dead letters. A record without a route counts for the topic's first table."""
     passed: Mapping[str, Ints]
     """Reason to records, as in `Decoded`; the mapping adds filtered and not-routed."""
     extra: Mapping[str, pa.DataType] = field(default_factory=dict)
-    """Fields that records have and nothing reads, with a guess of their type."""
+    """Unread fields with a guessed type."""
     truncates: Mapping[str, int] = field(default_factory=dict)
-    """Table to the last record that empties it; the table may be a log, or not be there."""
+    """Table to the last record that truncates it. The table may be a log, or not exist."""
     unread: Mapping[tuple[str, str], Ints] = field(default_factory=dict)
-    """Table and field, as `a.b`, to the records whose row is in the table and whose value there is not."""
+    """Table and unread field, as `a.b`, to the records with a row in the table and a value in the field."""

@@ -1,7 +1,7 @@
-"""Positions: the value of a register, which says of one partition how far a bridge has come, and of which topic.
+"""Positions: the value of a register, which holds a partition's next offset and the topic's identity.
 
-The cluster's id and the topic's own id are in it, so that a topic made anew under its old name, or another cluster
-behind the old address, is noticed before a record of it is taken for a later one of the old.
+A position includes the cluster id and the topic id. A topic that was created again under its old name, or another
+cluster at the old address, is noticed before its records are mistaken for later ones.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from lakestore.errors import Conflict, Corrupt
 
 _VERSION = "1"
 DEFAULT_SOURCE = "-"
-"""The part of a register's name that stands for the only, unnamed source."""
+"""The part of a register's name for an unnamed source."""
 
 
 class Place(NamedTuple):
-    """One partition."""
+    """A partition of a topic."""
 
     topic: str
     partition: int
@@ -26,31 +26,30 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The offsets that a partition has now."""
+    """The current offsets of a partition."""
 
     low: int
-    """The oldest record that retention has left."""
+    """The oldest offset that retention has left."""
     stable: int
-    """Behind the newest record that no open transaction holds back."""
+    """The end of the records that no open transaction holds back."""
     high: int
-    """Behind the newest record."""
+    """The end of the partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next record of a partition."""
+    """The next record of a partition, with the identity of its topic."""
 
     cluster: str
     topic_id: str
     next: int
 
     def encode(self) -> str:
-        """The register's value."""
         return f"{_VERSION} {self.cluster} {self.topic_id} {self.next}"
 
     @staticmethod
     def decode(value: str) -> Position | None:
-        """The position that `encode` wrote; None for a register that nobody has moved."""
+        """Parse the output of `encode`; None for a register that never moved."""
         if not value:
             return None
         version, *parts = value.split(" ")
@@ -63,16 +62,16 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Topics of which the user has said that what is gone is gone."""
+    """Topics for which the user has accepted a loss."""
 
     new_topics: Collection[str] = ()
-    """Made anew: read from the start position on."""
+    """Topics that were created again: read from the start position."""
     losses: Collection[str] = ()
-    """Records that are gone are passed over."""
+    """Topics whose missing records are skipped."""
 
 
 def prefix_of(bridge: str, source: str) -> str:
-    """The beginning of the names of a bridge's registers for one source."""
+    """The prefix of the names of a bridge's registers for one source."""
     return f"bridge/{bridge}/{source or DEFAULT_SOURCE}/"
 
 
@@ -82,9 +81,9 @@ def register_of(bridge: str, source: str, place: Place) -> str:
 
 
 def go_on(place: Place, held: Position, now: Position, ends: Ends, accepted: Accepted) -> tuple[int | None, str]:
-    """The offset at which to go on, None for the start position; and a sentence if records are passed over.
+    """The offset to continue at (None: the start position), and a sentence if records are skipped.
 
-    `Conflict` with a sentence where records would be lost or taken for others and nobody has accepted that.
+    Raises `Conflict` if records would be lost or mistaken and the user has not accepted it.
     """
     where = f"partition {place.partition} of topic {place.topic!r}"
     if (held.cluster, held.topic_id) != (now.cluster, now.topic_id):

@@ -1,4 +1,4 @@
-"""The check of a bridge before it runs: server, brokers, rights, topics, schemas, and samples against keys and types.
+"""The check of a bridge before it runs: server, brokers, rights, topics, schemas, keys and types of samples.
 
 Nothing is written, and no group is joined.
 """
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 
 NAMES_SHOWN = 6
-"""Subjects of a group that its line names."""
+"""Subjects that the line of a group names."""
 
 
 class Level(StrEnum):
-    """The weight of a finding."""
+    """The severity of a finding."""
 
     OK = "ok"
     NOTE = "note"
     WARNS = "warns"
-    """The bridge would run, and records or rows would not be what one expects."""
+    """The bridge would run with unexpected results."""
     STOPS = "stops"
-    """The bridge would not run, or not go on."""
+    """The bridge would not run, or would stop."""
 
 
 ORDER = (Level.STOPS, Level.WARNS, Level.NOTE, Level.OK)
@@ -53,26 +53,26 @@ ORDER = (Level.STOPS, Level.WARNS, Level.NOTE, Level.OK)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     level: Level
     about: str
-    """The subject, as in `table shop.orders`."""
+    """The subject, for example `table shop.orders`."""
     sentence: str
     kind: str = ""
-    """A short name that findings of one cause share; empty for a finding that stands alone."""
+    """A name that findings with one cause share; empty for a single finding."""
     mend: str = ""
-    """The command, the setting or the line of bridge.yaml that mends it."""
+    """The command, setting or line of bridge.yaml that fixes it."""
 
 
 def ranked(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings by weight, then by kind, in the order in which the kinds were met."""
+    """Findings by severity, then by kind in order of appearance."""
     kinds = {each.kind: number for number, each in reversed(list(enumerate(findings)))}
     return sorted(findings, key=lambda each: (ORDER.index(each.level), kinds[each.kind] if each.kind else -1))
 
 
 def groups(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Findings of one weight and kind together, the weightiest first."""
+    """Findings grouped by severity and kind, most severe first."""
     found: dict[tuple[object, ...], list[Finding]] = {}
     for number, each in enumerate(ranked(findings)):
         key = (each.level, each.kind) if each.kind else (each.level, number)
@@ -81,7 +81,7 @@ def groups(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def lines(findings: Sequence[Finding], *, whole: bool = False) -> Iterator[str]:
-    """The text of a check. `whole` gives each finding a line of its own."""
+    """The text of a check. With `whole` each finding has a line of its own."""
     for group in [[each] for each in ranked(findings)] if whole else groups(findings):
         first = group[0]
         about = first.about if len(group) == 1 else _abouts(group)
@@ -104,7 +104,6 @@ def summary(findings: Sequence[Finding]) -> str:
 
 
 def _abouts(group: Sequence[Finding]) -> str:
-    """The subjects of a group: their number, the first of them by name, and that the sentence is of the first."""
     noun = group[0].about.partition(" ")[0]
     names = list(dict.fromkeys(each.about.partition(" ")[2] for each in group))
     if any(each.about.partition(" ")[0] != noun for each in group) or len(names) == 1:
@@ -125,13 +124,13 @@ class EventKeys:
     key: tuple[str, ...]
     """The fields of the events' own key."""
     unique: tuple[str, ...]
-    """Fields that differ in all sampled rows, the likeliest key first."""
+    """Fields that differ in all sampled rows, likeliest key first."""
     whole: tuple[str, ...]
-    """Fields that no sampled row has null."""
+    """Fields that are never null in the samples."""
     rows: int
     """Sampled inserts and snapshot rows."""
     sends_before: bool | None
-    """Whether updates bring the row before them; None if no update was sampled, or the format hides it."""
+    """Whether updates include the previous row; None: no update was sampled, or the format hides it."""
     connector: str
     source: str
     """The source's table, as in `app.orders`."""
@@ -216,7 +215,7 @@ def _of_row(spec: TableSpec) -> bool:
 
 
 def full_rows(facts: EventKeys) -> str:
-    """The way to have the source send whole rows as they were before a change."""
+    """The setting that makes the source send the full previous row."""
     table = facts.source or "TABLE"
     if facts.connector in (POSTGRES, ""):
         return f"in PostgreSQL: ALTER TABLE {table} REPLICA IDENTITY FULL"
@@ -224,7 +223,7 @@ def full_rows(facts: EventKeys) -> str:
 
 
 def offer(facts: EventKeys, topic: str, spec: TableSpec) -> str:
-    """The ways to a table of current rows, of events without a key."""
+    """The ways to a table of current rows if the events have no key."""
     candidates: Sequence[str] = facts.unique[:1] or facts.whole
     if facts.unique:
         why = f"different in all {facts.rows:,} sampled rows"
@@ -247,9 +246,9 @@ TOPICS_SAMPLED = 20
 PROTOCOL = 5
 """The protocol since which servers have registers."""
 _USUAL = {TOMBSTONE, "heartbeat", "transaction-marker", "schema-change", "message"}
-"""Reasons for which records are left out whatever the file says."""
+"""Reasons that are normal for skipped records."""
 _TYPED = {"wrong-type", "not-a-number", "out-of-range", "bad-base64", "unsure-decimal", "mixed-array"}
-"""Codes of values that a column of another type would take."""
+"""Codes of values that a column of another type would accept."""
 _SEND_TRUNCATES = '"skipped.operations": "none" in the connector, and truncate: follow in bridge.yaml'
 _TRUNCATE = rb'"op"\s*:\s*"t"'
 
@@ -266,14 +265,14 @@ class Sampled:
     """Facts about the keys of change events; None for other records, and without samples."""
 
     def logs(self) -> Iterator[tuple[str, str]]:
-        """Tables that are logs because their events have no key, and the ways to a table of current rows."""
+        """Tables that become logs because their events have no key, with the ways to a table of current rows."""
         for each in self.planned:
             if self.keys is not None and not each.after.keyed and each.spec.events != "log":
                 yield each.after.name, offer(self.keys, self.facts.name, each.spec)
 
 
 def check(spec: BridgeSpec, lake: Lake, samples: int = SAMPLES) -> Iterator[Finding]:
-    """Everything that is found, in the order in which it is looked at."""
+    """Yield all findings in the order of the checks."""
     yield _server(lake)
     assembly = Assembly(spec, lake, writes=False)
     for source in spec.sources.values():
@@ -307,7 +306,6 @@ def _group(cluster: Cluster, source: SourceSpec) -> Iterator[Finding]:
 
 
 def _right(error: LakestoreError, source: SourceSpec, kind: str, name: str) -> str:
-    """The command that gives the right to read, where that is what lacks."""
     if not isinstance(error, Denied):
         return ""
     user = source.options.get("sasl.username", "USER")
@@ -359,19 +357,18 @@ def _topic(
 
 
 def _keys(topic: TopicSpec, name: str, records: Records, assembly: Assembly, facts: TopicFacts) -> Iterator[Finding]:
-    """The keys of change events."""
     try:
         keys = event_keys(topic, name, records, assembly.spec)
         planned = assembly.planned(topic, name, records) if keys is not None else ()
     except LakestoreError:
-        return  # said where the samples were looked at
+        return  # reported with the samples
     for each in planned:
         if keys is not None:
             yield from findings(each, keys, name, facts.partitions)
 
 
 def mixed(topic: TopicSpec, name: str, records: Records) -> Iterator[Finding]:
-    """Fields that are text because too many samples are of another type to leave these out."""
+    """Fields that are text because too many samples have another type."""
     if any(table.columns for table in topic.tables) or topic.format not in ("json", "debezium-json"):
         return
     found: dict[str, tuple[str, int, int]] = {}
@@ -388,7 +385,7 @@ def mixed(topic: TopicSpec, name: str, records: Records) -> Iterator[Finding]:
 
 
 def event_keys(topic: TopicSpec, name: str, records: Records, spec: BridgeSpec) -> EventKeys | None:
-    """Facts about the keys of a topic's change events; None for other records, and where there is none to look at."""
+    """Facts about the keys of a topic's change events; None without change events."""
     if topic.format not in CHANGES or not len(records):
         return None
     of_one = replace(topic, topic=name, pattern="")
@@ -419,7 +416,6 @@ def _samples(topic: TopicSpec, name: str, records: Records, assembly: Assembly, 
 
 
 def _table(planned: Planned, lake: Lake) -> Iterator[Finding]:
-    """Whether a table could be made or altered, and that of its dead letters made, by the server's own word."""
     about = f"table {planned.after.name}"
     try:
         if planned.before is None:
@@ -477,12 +473,10 @@ def _end(spec: TableSpec, table: str) -> str:
 
 
 def _field_of(reject: Reject) -> str:
-    """The field that a reject names, without its root."""
     return reject.path.removeprefix("value.").removeprefix("after.")
 
 
 def _mend(path: str, table: str, code: str) -> str:
-    """The way to keep records of a reject, whatever it is."""
     see = f"once it runs: lakestore dlq show {table} --code {code}, mend, lakestore dlq replay"
     field = re.fullmatch(r"[A-Za-z_]\w*", path)
     return (
@@ -523,14 +517,13 @@ def _lacking(puts: pa.RecordBatch, kept: Mapping[str, pa.BooleanArray]) -> dict[
 
 
 def _repeated(puts: pa.RecordBatch, key: Sequence[str]) -> int:
-    """Rows whose key another row before had."""
     table = pa.Table.from_batches([puts.select(list(key))])
     different: int = table.group_by(list(key)).aggregate([]).num_rows
     return int(puts.num_rows) - different
 
 
 def sampled(spec: BridgeSpec, lake: Lake, samples: int = SAMPLES) -> Iterator[Sampled]:
-    """The topics that there are with their samples, and the tables that they would need: for a plan."""
+    """Existing topics with their samples and the tables that they need, for a plan."""
     assembly = Assembly(spec, lake, writes=False)
     for source in spec.sources.values():
         with Cluster(source) as cluster:

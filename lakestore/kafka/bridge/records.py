@@ -1,4 +1,4 @@
-"""Kafka records as columns: a block is a run of records of one topic in the order they came."""
+"""Kafka records as columns: a block holds consecutive records of one topic in arrival order."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """A block of records. Row numbers of the block name records in everything that is made of it."""
+    """A block of records. Row numbers of the block identify records everywhere downstream."""
 
     topic: str
     topic_id: str
-    """Kafka's own id, which a topic made anew under its old name does not have."""
+    """Kafka's topic id. A topic that was created again has another id."""
     partition: Ints
     offset: Ints
     timestamp_ms: Ints

@@ -1,7 +1,8 @@
-"""Replay: dead letters go the bridge's way once more, after bridge.yaml, a table or a schema was mended.
+"""Replay: dead letters pass the bridge again, after bridge.yaml, a table or a schema was fixed.
 
-The rows and the end of their dead letters are one commit, so each is replayed once, wherever it is killed. Rows carry
-the positions of their records: a later record of the same key stays, and the older one is counted as superseded.
+- The rows and the deletion of their dead letters are one commit, so each dead letter is replayed once.
+- Rows carry the positions of their records: a later record of the same key wins, and the older one counts as
+  superseded.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
     from lakestore.model.table import Table
 
 ORDERED_ENGINES = ("versioned", "first_row")
-"""Merge engines by which an older row never replaces a newer one."""
+"""Merge engines in which an older row never replaces a newer one."""
 _GONE = "value-gone"
 
 
 class Topics(Protocol):
-    """The topics that letters came from, as they are now."""
+    """The current topics of the dead letters."""
 
     def has(self, topic: TopicSpec, name: str, identity: str) -> bool:
         """Whether the source of an entry has a topic of this name and id."""
@@ -44,27 +45,26 @@ class Topics(Protocol):
     def whole(
         self, topic: TopicSpec, name: str, identity: str, offsets: Mapping[int, Sequence[int]]
     ) -> Mapping[tuple[int, int], bytes | None]:
-        """Offsets by partition to the values that a topic of this id still has: for values that were cut."""
+        """Partition and offset to the full value, for dead letters whose values were cut."""
 
 
 @dataclass(slots=True)
 class Replayed:
-    """Numbers of dead letters."""
+    """Numbers of replayed dead letters."""
 
     applied: int = 0
     """Their rows are in tables."""
     superseded: int = 0
-    """A later record of the key was there already."""
+    """Skipped: a later record of the key was already there."""
     left_out: int = 0
     """By a condition, a route or a tombstone's policy."""
     failed: int = 0
-    """Stay, with a new sentence."""
+    """Kept, with a new reason."""
     examples: dict[str, str] = field(default_factory=dict)
-    """Code to a sentence of those that failed."""
+    """Code to the reason of one failed dead letter."""
 
     @property
     def letters(self) -> int:
-        """All of them."""
         return self.applied + self.superseded + self.left_out + self.failed
 
 
@@ -82,7 +82,7 @@ class Replay:
         overwrite: bool = False,
         progress: Callable[[Replayed], None] = lambda _: None,
     ) -> None:
-        """`overwrite` takes letters to tables with a key that keep no order, where they replace what came later."""
+        """`overwrite` allows keyed tables without an order, in which replayed rows replace later ones."""
         self._lake, self._spec, self._table = lake, spec, table.removesuffix(dead_letters.SUFFIX)
         self._make, self._topics, self._overwrite, self._progress = pipeline, topics, overwrite, progress
         self._targets = Targets(lake)
@@ -91,7 +91,7 @@ class Replay:
         self._counts = Replayed()
 
     def run(self, selection: Selection) -> Replayed:
-        """Replay the letters of this bridge that are there now and are selected."""
+        """Replay the selected dead letters of this bridge that exist now."""
         chosen = Selection(selection.codes, selection.stages, selection.where, self._spec.name)
         columns = [*dead_letters.SCHEMA.names, STORED]
         with Taking(self._lake, self._table) as taking:
@@ -115,7 +115,6 @@ class Replay:
             self._replay_whole(letters, records, taking)
 
     def _replay_whole(self, letters: pa.RecordBatch, records: Records, taking: Taking) -> None:
-        """One commit, or several where they have no room in one, or the server refuses one."""
         mapped = self._pipeline(records.topic, records.topic_id).process(records)
         for rows in mapped.tables:
             self._check_order(rows.table)
@@ -155,8 +154,8 @@ class Replay:
         return self._pipelines[topic, identity]
 
     def _records(self, letters: pa.RecordBatch) -> tuple[Records, list[Reject]]:
-        """The letters as the records that they were; those whose cut values nobody has any more are rejects."""
-        topic, _, place = letters.column("kafka_source")[0].as_py().partition("/")  # no topic has a slash, ids may
+        # ids may contain a slash, topic names cannot
+        topic, _, place = letters.column("kafka_source")[0].as_py().partition("/")
         identity = place.rpartition("/")[0]
         partition = letters.column("partition").cast(pa.int64()).to_numpy()
         offset = letters.column("kafka_offset").to_numpy()
@@ -219,7 +218,6 @@ class Replay:
         self._count(len(letters), mapped, ignored)
 
     def _write(self, commit: Commit, rows: TableRows, letters: pa.RecordBatch) -> None:
-        """The rows as changes in their order, due when their letters were stored."""
         table = self._definition(rows.table)
         rows = carry_over(rows, table.primary_key, live_rows(self._lake, rows.table))
         for step in steps_of(rows, table.primary_key):
@@ -232,7 +230,6 @@ class Replay:
                 commit.append(step.table, step.rows)
 
     def _told(self, letters: pa.RecordBatch, refused: Mapping[int, tuple[str, Reject]]) -> dict[str, pa.RecordBatch]:
-        """Table to the letters that fail for it by another sentence than the one that they have."""
         by_table: dict[str, list[Reject]] = {}
         for row, (table, reject) in refused.items():
             same = table == self._table and all(
@@ -250,7 +247,6 @@ class Replay:
 
     @staticmethod
     def _again(letters: pa.RecordBatch, rejects: Sequence[Reject]) -> pa.RecordBatch:
-        """The letters as they are, with what is wrong now."""
         some = letters.take(pa.array([each.record for each in rejects])).select(dead_letters.SCHEMA.names)
         said = {
             "stage": pa.array([str(each.stage) for each in rejects], pa.string()),
@@ -290,7 +286,6 @@ class Replay:
 
 
 def _due(step: Step, letters: pa.RecordBatch) -> pa.Array:
-    """When the letters of a step's rows were stored, by their positions."""
     names = list(POSITION)
     stored = dict(zip(*(_places(letters, names), letters.column(STORED).to_pylist()), strict=True))
     return pa.array([stored[place] for place in _places(step.rows, names)], letters.column(STORED).type)
@@ -305,7 +300,6 @@ def _headers(value: list[dict[str, object]] | None) -> Headers | None:
 
 
 def _by_topic(letters: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """The letters by topic and topic id, in order."""
     sources = letters.column("kafka_source").to_pylist()
     names = [source.rsplit("/", 1)[0] for source in sources]
     order: dict[str, list[int]] = {}

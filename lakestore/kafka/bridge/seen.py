@@ -1,4 +1,4 @@
-"""A bridge as it is seen from outside: counts since its start, and where it stands."""
+"""Counts and state of a running bridge, for metrics and reports."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ LATENCY_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 """Upper bounds of the histograms, in seconds."""
 
 UNREAD_MAX, OTHERS = 1_000, "…"
-"""Unread fields that are counted by name, and the name of all others of a table."""
+"""The number of unread fields counted by name, and the name that collects the others."""
 
 
 @dataclass(slots=True)
 class Histogram:
-    """Numbers of durations below each of `LATENCY_BOUNDS`, and of all."""
+    """A histogram of durations with the bounds `LATENCY_BOUNDS`."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * len(LATENCY_BOUNDS))
     count: int = 0
     total: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """One more."""
         for number, bound in enumerate(LATENCY_BOUNDS):
             self.buckets[number] += seconds <= bound
         self.count += 1
@@ -39,7 +38,7 @@ class Histogram:
 
 
 class Counts:
-    """Counts of one bridge since it began. Any thread may add and read."""
+    """Counts of one bridge since its start. Safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,18 +50,17 @@ class Counts:
         self.rows: Counter[str] = Counter()
         """By table."""
         self.unread: Counter[tuple[str, str]] = Counter()
-        """By table and field: values that no column has, of records that are rows of the table."""
+        """By table and field: values that no column stores."""
         self.latency, self.age = Histogram(), Histogram()
-        """Durations of commits; and from a record's time to its commit, of the oldest and the newest of each."""
+        """Commit durations, and ages of the oldest and newest record of each commit."""
         self.lag: dict[tuple[str, Place], int] = {}
-        """By source and partition: records that the brokers have and this bridge has not."""
+        """By source and partition: records that the bridge has not read yet."""
         self.waiting = ""
-        """Why nothing goes on; empty while it does."""
+        """The reason why the bridge is waiting; empty: it is not."""
         self.halted: dict[str, str] = {}
-        """Topic to why it is not read."""
+        """Topic to the reason why it is not read."""
 
     def add_commit(self, parts: Sequence[Part], seconds: float) -> None:
-        """One commit was made."""
         now = time.time() * 1_000
         with self._lock:
             self.commits += 1
@@ -91,12 +89,12 @@ class Counts:
                 self.age.add(max(now - moment, 0.0) / 1_000)
 
     def add_batch(self, batch: Batch) -> None:
-        """A batch was committed whole."""
+        """Count a batch that was committed whole."""
         with self._lock:
             self.bytes += batch.nbytes
 
     def copied(self) -> Counts:
-        """The counts as they are at one moment."""
+        """A consistent copy."""
         made = Counts()
         with self._lock:
             made.records, made.bytes, made.commits = self.records, self.bytes, self.commits
@@ -108,7 +106,7 @@ class Counts:
         return made
 
     def shown(self) -> dict[str, Any]:
-        """A small JSON."""
+        """The counts as a small JSON object."""
         with self._lock:
             return {
                 "records": self.records,
@@ -127,7 +125,7 @@ class Counts:
             }
 
     def set_lag(self, source: str, lag: Mapping[Place, int], before: Collection[Place]) -> None:
-        """The lag of partitions of one source, in place of what was known of these or of those `before`."""
+        """Replace the lag of one source's partitions, and drop the lag of the partitions in `before`."""
         with self._lock:
             self.lag = {key: value for key, value in self.lag.items() if key[0] != source or key[1] not in before}
             self.lag.update(((source, place), value) for place, value in lag.items())

@@ -1,7 +1,7 @@
-"""A Kafka cluster as the bridge reads it: one member of a consumer group, and questions to the brokers.
+"""The consumer group member of a bridge, with questions to the brokers.
 
-A partition that the group gives is at rest until `begin` says where to read: its position is in the lake, not in Kafka.
-The group's own offsets are committed for tools that show lag, and never read.
+An assigned partition stays paused until `begin` says where to read: its position is in the lake, not in Kafka. The
+group's offsets are committed for tools that show lag, and never read.
 """
 
 from __future__ import annotations
@@ -50,17 +50,19 @@ _LOG = logging.getLogger("lakestore.bridge")
 
 
 class Starts:
-    """The judgement on partitions that a lane was given. For one thread."""
+    """Decides where assigned partitions are read from. For one thread."""
 
     def __init__(
         self, source: Source, topic_spec: Callable[[str], TopicSpec], is_later: Callable[[Place], bool]
     ) -> None:
-        """`is_later` says of a partition without progress that it came later than this bridge, and so is read whole."""
+        """`is_later` says whether a partition without progress is newer than the bridge; it is then read from its
+        beginning.
+        """
         self._source, self._topic_spec, self._is_later = source, topic_spec, is_later
         self.topic_ids: dict[str, str] = {}
 
     def judged(self, cluster: str, held: Mapping[Place, Position | None], accepted: Accepted) -> Opened:
-        """Offsets to read on from; topics with a partition that cannot be read are refused as a whole."""
+        """Return the offsets to read from. A topic with one unreadable partition is refused as a whole."""
         opened = Opened()
         self.topic_ids = self._source.topic_ids({place.topic for place in held})
         there = [place for place in held if place.topic in self.topic_ids]
@@ -129,7 +131,7 @@ OURS = {
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
 }
-"""Settings that make a bridge exact; nobody may say otherwise."""
+"""Settings that exactly-once needs; users cannot change them."""
 _DEFAULTS = {
     "session.timeout.ms": SESSION_MS,
     "heartbeat.interval.ms": 1_000,
@@ -151,25 +153,26 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Polled:
-    """The outcome of one look at Kafka."""
+    """The result of one poll."""
 
     messages: list[Message] = field(default_factory=list)
     ends: dict[Place, int] = field(default_factory=dict)
-    """Partitions that were read to their end, with the offset there; behind all messages of the same look."""
+    """Partitions that were read to their end, with the end offset, after all messages of this poll."""
     moved: set[Place] = field(default_factory=set)
-    """Partitions whose next record is not there any more."""
+    """Partitions whose next record no longer exists."""
     gone: set[str] = field(default_factory=set)
     """Topics that the brokers do not know."""
 
 
 class Source:
-    """A consumer of one cluster. For one thread, but for the questions `topic_ids` and `ends`."""
+    """A consumer of one cluster. For one thread, except `topic_ids` and `ends`."""
 
     def __init__(
         self, spec: SourceSpec, revoked: Callable[[Sequence[Place]], None], lost: Callable[[Sequence[Place]], None]
     ) -> None:
-        """`revoked` is called inside `poll` and `close` for partitions that the group takes away: another member may
-        have them once it returns. `lost` is called when others may have had partitions for a while."""
+        """`revoked` is called inside `poll` and `close` before the group gives partitions to another member. `lost`
+        is called when other members may already own partitions.
+        """
         check_options(spec.options, OURS, "the bridge")
         self._spec, self._revoked, self._lost = spec, revoked, lost
         self._heard = Heard()
@@ -177,23 +180,23 @@ class Source:
         self._admin = made(AdminClient, without_group(common))
         self._consumer = made(Consumer, {**_DEFAULTS, **common, **OURS, "group.id": spec.group})
         self.assigned: set[Place] = set()
-        """Partitions that the group has given to this member."""
+        """Partitions that the group has assigned to this member."""
         self.waiting: set[Place] = set()
-        """The assigned partitions that wait for `begin`."""
+        """Assigned partitions that wait for `begin`."""
         self._led = ""
         self.leads = False
-        """Whether the group has given this member the partition that `lead` waits for."""
+        """Whether the group has assigned the leading partition of `lead` to this member."""
         self._held: frozenset[Place] = frozenset()
         self.was_assigned = False
-        """Whether the group has said anything since the last `subscribe`."""
+        """Whether the group has answered since the last `subscribe`."""
 
     def lead(self, topic: str) -> None:
-        """Wait for the group to give the one partition of a topic to this member, which may then `claim` others."""
+        """Wait for the only partition of a topic. Its owner may `claim` other partitions."""
         self._led = topic
         self.subscribe([topic])
 
     def claim(self, places: Iterable[Place]) -> None:
-        """Have partitions beside those that the group gives, while `leads`."""
+        """Take partitions in addition to the assigned ones while `leads`."""
         new = set(places) - self.assigned
         if new and self.leads:
             partitions = _partitions(place for place in new if place.topic != self._led)
@@ -204,7 +207,7 @@ class Source:
             self.waiting |= new
 
     def hold(self, places: Set[Place]) -> None:
-        """Read others than these for a while."""
+        """Pause these partitions."""
         if places != self._held:
             again = (self._held - places) & self.assigned - self.waiting
             self._held = frozenset(places)
@@ -212,7 +215,7 @@ class Source:
             self._consumer.pause(_partitions(self._held & self.assigned))
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        """Read these topics, as far as other members of the group leave partitions."""
+        """Read these topics, shared with the other members of the group."""
         self.was_assigned = False
         self._consumer.subscribe(
             list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
@@ -243,13 +246,14 @@ class Source:
         self._lost(found)
 
     def _leaving(self, partitions: list[TopicPartition]) -> list[Place]:
-        """The partitions that go with those that the group takes: all, where it takes the one that leads."""
+        """Partitions to give up on a revoke: all of them if the leading partition was revoked, otherwise the revoked
+        ones.
+        """
         if self._led:
             return sorted(self.assigned)
         return [Place(each.topic, each.partition) for each in partitions]
 
     def _yield(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Leave what was claimed."""
         if self._led:
             given = {Place(each.topic, each.partition) for each in partitions}
             consumer.incremental_unassign(_partitions(self.assigned | given))
@@ -260,7 +264,7 @@ class Source:
         self.waiting.difference_update(places)
 
     def begin(self, offsets: Mapping[Place, int]) -> None:
-        """Read these partitions from there on."""
+        """Read these partitions from these offsets."""
         partitions = [TopicPartition(place.topic, place.partition, offset) for place, offset in offsets.items()]
         if partitions:
             self._consumer.incremental_unassign(partitions)
@@ -269,22 +273,22 @@ class Source:
         self.waiting.difference_update(offsets)
 
     def rest(self, places: Iterable[Place]) -> None:
-        """Let partitions be until `begin`; records that were read of them and not taken are forgotten."""
+        """Pause partitions until `begin` and drop their buffered records."""
         kept = self.assigned.intersection(places)
         if kept:
             self._consumer.pause(_partitions(kept))
         self.waiting |= kept
 
     def pause(self) -> None:
-        """Give no records for a while."""
+        """Return no records until `resume`."""
         self._consumer.pause(_partitions(self.assigned))
 
     def resume(self) -> None:
-        """Give records again, of the partitions that do not wait for `begin`."""
+        """Return records again, except of partitions that wait for `begin`."""
         self._consumer.resume(_partitions(self.assigned - self.waiting - self._held))
 
     def poll(self, count: int, seconds: float) -> Polled:
-        """At most so many records. Those of partitions that have been given meanwhile are left out."""
+        """Poll for at most `count` records. Partitions that were revoked meanwhile are left out."""
         messages = self._consumer.consume(count, seconds)
         polled = Polled(messages)
         errors = [message for message in messages if message.error() is not None]
@@ -312,7 +316,7 @@ class Source:
             LOG.warning("Kafka at %s: %s", self._spec.bootstrap, error.str())
 
     def show(self, offsets: Mapping[Place, int]) -> None:
-        """Tell the group how far this bridge has come, for tools that show lag; a failure is only logged."""
+        """Commit offsets for tools that show lag. A failure is only logged."""
         try:
             self._consumer.commit(
                 offsets=[TopicPartition(place.topic, place.partition, next) for place, next in offsets.items()],
@@ -322,18 +326,17 @@ class Source:
             LOG.info("the group's offsets were not committed: %s", reason(error))
 
     def cluster(self) -> str:
-        """The cluster's id."""
         return self._asked(lambda: str(self._admin.list_topics(timeout=CALL_SECONDS).cluster_id), "name its cluster")
 
     def partitions(self) -> set[Place]:
-        """All partitions of all topics that there are now."""
+        """All partitions of all topics."""
         topics: dict[str, Any] = self._asked(
             lambda: self._admin.list_topics(timeout=CALL_SECONDS).topics, "list topics"
         )
         return {Place(name, partition) for name, topic in topics.items() for partition in topic.partitions}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The topics' own ids; a topic that is not there is left out. From any thread."""
+        """Topic ids by name, without missing topics. From any thread."""
         names = list(topics)
         if not names:
             return {}
@@ -350,7 +353,7 @@ class Source:
         return found
 
     def ends(self, places: Iterable[Place]) -> dict[Place, Ends]:
-        """The offsets that partitions have now. From any thread."""
+        """The current offsets of partitions. From any thread."""
         wanted = list(places)
         low = self._offsets(wanted, _EARLIEST, IsolationLevel.READ_UNCOMMITTED)
         stable = self._offsets(wanted, _LATEST, IsolationLevel.READ_COMMITTED)
@@ -358,7 +361,7 @@ class Source:
         return {place: Ends(low[place], stable[place], high[place]) for place in wanted}
 
     def offsets_at(self, places: Iterable[Place], milliseconds: int) -> dict[Place, int]:
-        """The first offset of a record of that time or later; -1 where there is none yet."""
+        """The first offset at or after a time; -1 if there is none yet."""
         return self._offsets(list(places), OffsetSpec.for_timestamp(milliseconds), IsolationLevel.READ_UNCOMMITTED)
 
     def _offsets(self, places: Sequence[Place], spec: OffsetSpec, level: IsolationLevel) -> dict[Place, int]:
@@ -383,14 +386,13 @@ class Source:
             raise self._failure(error, what) from error
 
     def _answer(self, answer: Future[Any], what: str) -> Any:
-        """An answer that is awaited; a broker that died in between gives none."""
         try:
             return answer.result(CALL_SECONDS)
         except TimeoutError as error:
             raise self._failure(KafkaError(_TIMED_OUT), what) from error
 
     def _failure(self, error: KafkaException | KafkaError, what: str) -> LakestoreError:
-        self._admin.poll(0)  # which tells what the connection has complained of
+        self._admin.poll(0)  # polling reports the connection's complaints
         return failure(error, self._spec.bootstrap, what, self._heard)
 
     def close(self) -> None:

@@ -1,8 +1,10 @@
-"""Source transactions of a lane: records wait until the transactions that they are of are whole, and go on as batches.
+"""Source transactions of a consumer: records wait until their transactions are complete, then continue as batches.
 
-Records wait as they came, by partition. A batch takes transactions in the order of their ends, up to the bounds of one
-commit; its `cuts` lie between transactions, and of each partition it moves progress to the first record that waits.
-An END whose events are not there long after their topics were read to their ends waits no longer, which is said.
+- A batch takes transactions in the order of their ENDs, up to the bounds of one commit. Its `cuts` lie between
+  transactions.
+- A batch moves each partition's progress to the first waiting record.
+- A transaction whose events never arrive is given up, with a log line, some time after its topics were read to their
+  ends.
 """
 
 from __future__ import annotations
@@ -25,20 +27,20 @@ from lakestore.kafka.bridge.spec import BatchBounds
 from lakestore.kafka.bridge.transaction_blocks import Transactions, Unit, runs, tell, tell_decoded, topics_of
 
 ROWS_MAX, BYTES_MAX = 1_000_000, 256 << 20
-"""Records that wait at most; a transaction that is larger is committed in parts."""
+"""The most records that wait, and their bytes. A larger transaction is committed in parts."""
 BATCHES_MIN = 16
-"""Batches that may wait whatever their bounds, for several are always under way."""
+"""At least this many batches may wait: several are always under way."""
 AHEAD = 4
-"""The part of its share of these of which a partition has so much waiting that others are read first."""
+"""The fraction of a fair share above which a partition pauses for others."""
 LACKING_SECONDS = 30.0
-"""The wait for events behind the END that counts them, once their topics were read to their ends."""
+"""Seconds to wait for missing events after their topics were read to their ends."""
 NOTHING = pa.schema([])
-"""Fields of rows that are asked for to learn of events' transactions alone."""
+"""No fields: enough to learn the transactions of events."""
 _LOG = logging.getLogger("lakestore.bridge")
 
 
 class Whole:
-    """The records of one lane that wait. For one thread, but for `ahead` and `waiting`."""
+    """The waiting records of one consumer. For one thread, except `ahead` and `waiting`."""
 
     def __init__(
         self,
@@ -47,19 +49,21 @@ class Whole:
         marks_decoder: Decoder | None,
         bounds: BatchBounds,
     ) -> None:
-        """`marks` is the topic of BEGINs and ENDs; None as its decoder: JSON. `decoder` makes that of a topic."""
+        """`marks` is the topic of BEGIN and END records; without `marks_decoder` they are JSON. `decoder` makes the
+        decoder of a topic.
+        """
         self.marks = marks
         self._decoder, self._marks_decoder, self._bounds = decoder, marks_decoder, bounds
         self._rows_max = max(ROWS_MAX, BATCHES_MIN * bounds.rows)
         self._bytes_max = max(BYTES_MAX, BATCHES_MIN * bounds.bytes)
         self.ahead: frozenset[Place] = frozenset()
-        """Partitions of which many records wait."""
+        """Partitions with many waiting records."""
         self.waiting: tuple[str, ...] = ()
-        """Transactions that are not whole."""
+        """Transactions that are not complete."""
         self.reset()
 
     def reset(self) -> None:
-        """Forget all records that wait: they are read again."""
+        """Drop all waiting records. They are read again."""
         self._transactions = Transactions(
             lambda table: topics_of(table, self._topics), rows_max=self._rows_max, bytes_max=self._bytes_max
         )
@@ -78,7 +82,7 @@ class Whole:
         self._topics.update(place.topic for place in places if place.topic != self.marks)
 
     def read(self, records: Records) -> Decoded | None:
-        """A block as far as it tells of transactions; None for BEGINs and ENDs in JSON."""
+        """Decode what tells of transactions; None for BEGIN and END records in JSON."""
         if records.topic == self.marks:
             return None if self._marks_decoder is None else self._marks_decoder.decode(records, None)
         if records.topic not in self._decoders:
@@ -86,7 +90,9 @@ class Whole:
         return self._decoders[records.topic].decode(records, NOTHING)
 
     def batches(self, batch: Batch, read: Sequence[Decoded | None], ends: Mapping[Place, float]) -> list[Batch]:
-        """The batches that can be committed behind this one. `ends` tells when partitions were last at their ends."""
+        """The batches that can be committed after this one. `ends` has the times at which partitions were last at
+        their ends.
+        """
         for records, decoded in zip(batch.blocks, read, strict=True):
             if records.topic == self.marks:
                 self._add_marks(records, decoded)
@@ -122,7 +128,6 @@ class Whole:
             self._pieces.setdefault(Place(*place), deque()).append(piece)
 
     def _given_up(self, ends: Mapping[Place, float]) -> list[Unit]:
-        """Transactions whose events will not come: retention or compaction took them."""
         units: list[Unit] = []
         while True:
             found = [
@@ -142,7 +147,6 @@ class Whole:
         return bool(places) and all(ends.get(place, 0.0) > moment for place in places)
 
     def _made(self, batch: Batch, units: Sequence[Unit]) -> Batch:
-        """One batch of several units, whose records lie one unit behind the other."""
         taken: dict[str, list[Place]] = {}
         for unit in units:
             for key in unit.offsets:
@@ -165,7 +169,6 @@ class Whole:
         return Batch(batch.generation, blocks, moves, batch.polled, sum(each.nbytes for each in blocks), cuts=cuts)
 
     def _block(self, places: Sequence[Place], counts: Sequence[Sequence[int]]) -> Records:
-        """The first records of partitions of one topic, unit by unit; they wait no longer."""
         totals = np.sum(np.array(counts, np.int64), axis=0)
         taken = zip(places, totals.tolist(), strict=True)
         whole = joined([piece for place, count in taken for piece in self._first(place, count)])
@@ -190,7 +193,6 @@ class Whole:
         return found
 
     def _finish(self, batch: Batch, made: list[Batch]) -> None:
-        """Let the last batch move progress past what is no record, up to the first record that waits."""
         moves = {}
         for place, next in self._next.items():
             floor = self._transactions.floor(place)
@@ -209,7 +211,6 @@ class Whole:
 
 
 def _grouped(units: Iterable[Unit], rows: int) -> list[list[Unit]]:
-    """Units that go into one commit: few small ones, or a large one alone."""
     groups: list[list[Unit]] = []
     held = 0
     for unit in units:

@@ -1,7 +1,7 @@
-"""Writing: mapped blocks as the changes of one commit, and as smaller commits where one has no room or is refused.
+"""Mapped blocks as the changes of a commit, split into smaller commits if needed.
 
-Changes of a table are applied in the order of the commit, and rows of a change in the order of the rows. Rows of
-different keys may change places, rows of one key never: so puts and deletes become few changes, called waves.
+A commit applies changes in order, and the rows of a change in order. Rows of different keys may be reordered, rows of
+one key never. So puts and deletes are grouped into few changes, called waves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakestore.kafka.bridge.positions import Place
 from lakestore.kafka.bridge.records import Ints, Records
 
 RUNS_MAX = 4
-"""Runs of equal changes that go as they are; for more, rows of different keys change places."""
+"""Up to this many runs of equal operations are sent as they are; more are grouped into waves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Records `low` to `high` of a block, at the end of their way."""
+    """The records `low` to `high` of a mapped block."""
 
     records: Records
     mapped: Mapped
@@ -46,21 +46,18 @@ class Part:
         return self.high - self.low
 
     def tables(self) -> Iterator[TableRows]:
-        """The rows of the part."""
         for rows in self.mapped.tables:
             low, high = np.searchsorted(rows.record, [self.low, self.high])
             if low < high:
                 yield _slice(rows, int(low), int(high))
 
     def rejects(self) -> Iterator[tuple[str, list[Reject]]]:
-        """Table to its rejects of the part."""
         for table, rejects in self.mapped.rejects.items():
             found = [each for each in rejects if self.low <= each.record < self.high]
             if found:
                 yield table, found
 
     def rejected(self) -> dict[str, list[Reject]]:
-        """All `rejects` by table."""
         return dict(self.rejects())
 
     @property
@@ -69,7 +66,7 @@ class Part:
         return sum(int(rows.batch.nbytes) for rows in self.tables())
 
     def halves(self) -> tuple[Part, Part] | None:
-        """The part in two, cut where nothing belongs together; None if there is no such place."""
+        """Split the part in two between companion records; None if there is no such place."""
         if len(self) < 2:
             return None
         allowed = np.flatnonzero(~self._joined()) + self.low + 1
@@ -79,7 +76,7 @@ class Part:
         return replace(self, high=middle), replace(self, low=middle)
 
     def before(self, record: int) -> Part:
-        """The part up to a record, and less what belongs together with it."""
+        """The part before a record, without the record's companions."""
         cut = record
         for rows in self.mapped.tables:
             if rows.atomic is not None:
@@ -89,7 +86,6 @@ class Part:
         return replace(self, high=max(cut, self.low))
 
     def _joined(self) -> npt.NDArray[np.bool_]:
-        """Whether records `low + i` and the one behind belong together, for each i but the last."""
         edges = np.zeros(len(self) + 1, np.int64)
         numbers, records = [], []
         for rows in self.mapped.tables:
@@ -109,7 +105,7 @@ class Part:
         return joined
 
     def ends(self) -> dict[Place, int]:
-        """The offset behind the last record of each partition."""
+        """The next offset of each partition after the part."""
         partition, offset = self.records.partition[self.low : self.high], self.records.offset[self.low : self.high]
         return {
             Place(self.records.topic, int(each)): int(offset[partition == each].max()) + 1
@@ -131,7 +127,7 @@ def _slice(rows: TableRows, low: int, high: int) -> TableRows:
 
 
 def steps_of(rows: TableRows, key: Sequence[str]) -> list[Step]:
-    """Rows of a table as changes in the order in which they are to be applied; `key` is empty for a log table."""
+    """The changes for rows of a table, in order; `key` is empty for a log table."""
     changes = np.flatnonzero(np.diff(rows.op))
     if len(changes) < RUNS_MAX:
         edges = [0, *(int(each) + 1 for each in changes), len(rows.op)]
@@ -157,7 +153,7 @@ def _step(rows: TableRows, wanted: Ints) -> Step:
 
 
 def codes_of(batch: pa.RecordBatch, key: Sequence[str]) -> Ints:
-    """A number for each row, equal where the key is."""
+    """A number for each row; equal keys have equal numbers."""
     codes = np.zeros(batch.num_rows, np.int64)
     for name in key:
         column = pc.dictionary_encode(batch.column(name), null_encoding="encode")
@@ -167,7 +163,7 @@ def codes_of(batch: pa.RecordBatch, key: Sequence[str]) -> Ints:
 
 
 def waves(codes: Ints, op: npt.NDArray[np.int8]) -> Ints:
-    """The wave of each row: even ones are puts, odd ones deletes, and rows of one key never go back."""
+    """The wave of each row: even waves put, odd waves delete. Later rows of a key never get an earlier wave."""
     order = np.argsort(codes, kind="stable")
     code, change = codes[order], op[order].astype(np.int64)
     begins = np.r_[True, code[1:] != code[:-1]]

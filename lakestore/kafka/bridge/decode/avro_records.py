@@ -32,7 +32,7 @@ _SHORT = "the record ends inside a field"
 
 
 class Unreadable(Exception):
-    """The record's bytes are not its schema's."""
+    """The bytes of a record do not match its schema."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.sentence)
@@ -66,7 +66,7 @@ class _Place:
 
 
 def array(node: Node, payload: bytes) -> pa.Array:
-    """The one value of a record, as an array of the schema's type; or `Unreadable`."""
+    """The value of a record as an array of one. Raises `Unreadable`."""
     place = _Place(payload)
     value = _value(node, place, "")
     if place.at < len(payload):
@@ -207,12 +207,12 @@ _READERS: dict[str, Callable[[Node, _Place, str], Any]] = {
 
 
 SCHEMAS_MERGED_MAX = 500
-"""Schemas of one topic that the fields wanted are made of, the newest ones."""
+"""Schemas of one topic that are merged into the wanted fields; the newest ones."""
 
 
 @dataclass(slots=True)
 class _Topic:
-    """Schemas that one topic's records have named."""
+    """The schemas that records of one topic have named."""
 
     known: dict[str | int, Node | Fault] = field(default_factory=dict)
     reader: Node | None = None
@@ -310,7 +310,6 @@ def _tree(found: Registered) -> Node | Fault:
 
 
 def _read(node: Node, payloads: pa.BinaryArray, record: Ints, rejects: list[Reject]) -> Piece:
-    """The rows of one schema; records that cannot be read join the rejects."""
     cursors = Cursors.of(payloads)
     values = columns(node, cursors)
     fine = np.flatnonzero(~cursors.bad)
@@ -323,7 +322,6 @@ def _read(node: Node, payloads: pa.BinaryArray, record: Ints, rejects: list[Reje
 def _with_long(
     piece: Piece, node: Node, payloads: pa.BinaryArray, record: Ints, long: Sequence[int], rejects: list[Reject]
 ) -> Piece:
-    """The rows, and those of records that are read by themselves."""
     values, rows = [piece.values], []
     for row in long:
         try:

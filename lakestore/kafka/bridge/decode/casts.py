@@ -29,7 +29,7 @@ NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?$"
 
 
 class Misfit(ValueError):
-    """A value that does not fit."""
+    """A value that does not fit its type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Rule:
 
     kind: pa.DataType
     unit: str = ""
-    """The unit of times that come as numbers: s, ms, us or ns; empty: ms."""
+    """The unit of numeric times: s, ms, us or ns; empty: ms."""
     zone: str = ""
 
     @property
@@ -80,7 +80,6 @@ def _whole_micros(array: pa.Array) -> pa.Array:
 
 
 def _moved(array: pa.Array, rule: Rule) -> pa.Array:
-    """Timestamps with or without a zone, as the rule's kind has them."""
     if array.type.tz is not None and rule.kind.tz is not None:
         return array.cast(rule.kind)
     if array.type.tz is None and rule.kind.tz is None:
@@ -94,7 +93,7 @@ def _moved(array: pa.Array, rule: Rule) -> pa.Array:
 
 
 def _zoned(micros: pa.Array, rule: Rule) -> pa.Array:
-    """Microseconds since 1970 in UTC, as the rule's kind has them."""
+    """Microseconds since 1970 in UTC, as the rule's type."""
     moments = micros.cast(_TIMESTAMP)
     if rule.kind.tz is None and rule.zone:
         return _moved(moments.cast(_UTC), rule)
@@ -102,7 +101,6 @@ def _zoned(micros: pa.Array, rule: Rule) -> pa.Array:
 
 
 def _micros(array: pa.Array, unit: str) -> pa.Array:
-    """Counts of a unit as microseconds."""
     t, source = pa.types, array.type
     if t.is_integer(source):
         numbers = array.cast(pa.int64())
@@ -204,11 +202,11 @@ _NEAR_DECIMAL = r"^[+-]?[0-9]{0,38}(\.[0-9]{0,38})?$"
 """Texts that Arrow's cast to decimals is safe with: for far exponents it leaves its table of powers."""
 _FLOAT = rf"{NUMBER}|^(NaN|-?Infinity)$"
 FAILURES = (pa.ArrowException, Invalid, ValueError, ArithmeticError)
-"""Errors of values that do not fit."""
+"""Errors that mean that a value does not fit."""
 
 
 def cast(array: pa.Array, rule: Rule) -> tuple[pa.Array, Mask | None]:
-    """The values in the rule's type, and the rows whose value does not fit; those are null."""
+    """Cast to the rule's type. Returns the values, with null for a misfit, and a mask of the misfits."""
     if array.type == rule.kind and not pa.types.is_nested(rule.kind):
         return array, None
     try:
@@ -219,7 +217,7 @@ def cast(array: pa.Array, rule: Rule) -> tuple[pa.Array, Mask | None]:
 
 
 def why(value: pa.Array, rule: Rule) -> str:
-    """The reason why one value does not fit."""
+    """Say why one value does not fit."""
     try:
         exact(value, rule)
     except FAILURES as error:
@@ -230,9 +228,9 @@ def why(value: pa.Array, rule: Rule) -> str:
 def parted(
     array: pa.Array, convert: Callable[[pa.Array], pa.Array], kind: pa.DataType, *, most: int | None = None
 ) -> tuple[pa.Array, Mask]:
-    """Values converted in halves of halves: a value that fails by itself becomes null, and its row is marked.
+    """Convert values by halving: a value that fails alone becomes null and is marked.
 
-    After `most` failures and one more, all later rows are marked unread: a failure costs up to a millisecond.
+    After more than `most` failures all later rows are marked unread, because a failure costs up to a millisecond.
     """
     bad = np.zeros(len(array), dtype=np.bool_)
     made: list[pa.Array] = []
@@ -258,7 +256,7 @@ def parted(
 
 
 def exact(array: pa.Array, rule: Rule) -> pa.Array:
-    """The values in the rule's type. Raises one of `FAILURES` if any value does not fit."""
+    """Cast to the rule's type. Raises one of `FAILURES` if any value does not fit."""
     kind, source, t = rule.kind, array.type, pa.types
     if array.null_count == len(array):
         return pa.nulls(len(array), kind)
@@ -325,7 +323,7 @@ def _decimals(array: pa.Array, rule: Rule) -> pa.Array:
 
 
 def whole_decimals(array: pa.Array) -> bool:
-    """Whether all decimals have no more digits than their type, which Arrow's casts and readers do not look at."""
+    """Whether no decimal has more digits than its type. Arrow's casts and readers do not check this."""
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
@@ -364,7 +362,6 @@ def _is_fixed(kind: pa.DataType) -> bool:
 
 
 def _nested(array: pa.Array, rule: Rule) -> pa.Array:
-    """Nested values, whose parts are cast by the same rules, and checked by the ones of all rows."""
     return Cast("").column(_inside(array, rule), pa.field("value", rule.kind))
 
 
@@ -392,7 +389,6 @@ def _part(array: pa.Array, part: pa.Field, rule: Rule) -> pa.Array:
 
 
 def _all(array: pa.Array, pattern: str, kind: pa.DataType) -> None:
-    """`Misfit` unless all texts match."""
     if pc.all(pc.match_substring_regex(array, pattern)).as_py() is False:
         raise Misfit(f"it is no {kind}")
 

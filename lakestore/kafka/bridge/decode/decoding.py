@@ -1,4 +1,4 @@
-"""Decoders: a format's way from a block of records to rows."""
+"""The interface of decoders: a block of records in, rows out."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from lakestore.kafka.bridge.records import Records
 
 
 class Decoder(Protocol):
-    """A format of values and keys. One thread uses a decoder at a time; schemas it has seen may be kept."""
+    """A decoder of keys or values. One thread uses a decoder at a time; it may cache schemas."""
 
     def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
-        """The rows of a block. A record that cannot be read is a reject; nothing a record holds may raise.
+        """Decode a block. An unreadable record is a reject; no record makes this raise.
 
-        `wanted` tells formats without a schema (JSON) the fields, nested as in the record, and the Arrow types that
-        columns are made of; None: all fields, by inference.
+        `wanted` names the fields and their Arrow types for formats without a schema (JSON), nested as in the record;
+        None: all fields, with inferred types.
         """
         ...
 
     def schema(self) -> pa.Schema | None:
-        """Fields that the newest known schema tells; None for a format without."""
+        """The fields of the newest known schema; None for a format without schemas."""
         ...

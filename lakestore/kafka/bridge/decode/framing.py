@@ -1,8 +1,11 @@
-"""Framing of keys and values: the schema that a record names, and the bytes behind.
+"""Framing of keys and values: the schema that a record names, and the payload after it.
 
-Confluent's framing is a zero byte and a schema's number, or a one byte and its GUID; for Protobuf the place of the
-message in its file follows. Newer clients send the same in a header and leave the bytes alone. Avro has a framing of
-its own, with a fingerprint. A block is looked at whole.
+- Confluent: a zero byte and a schema number, or a one byte and a GUID. For Protobuf the index of the message in its
+  file follows.
+- Newer clients send the same in a header and leave the bytes alone.
+- Avro's single-object encoding starts with a fingerprint.
+
+A block is processed as a whole.
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ Places = npt.NDArray[np.int32]
 
 
 def spans(values: pa.BinaryArray | pa.StringArray) -> tuple[Places, Bytes]:
-    """The place where each value begins, and behind them that where the last one ends; and the bytes.
+    """The start of each value and the end of the last one, with the buffer.
 
-    Under a null there may be bytes that are nobody's.
+    A null may have unused bytes in the buffer.
     """
     if not len(values):
         return np.zeros(1, np.int32), np.zeros(0, np.uint8)
@@ -38,7 +41,7 @@ def spans(values: pa.BinaryArray | pa.StringArray) -> tuple[Places, Bytes]:
 Bools = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.uint64]
 _PAD = 40
-"""Bytes behind the last record, more than one read looks at, so that a read past the end sees zeros and no fault."""
+"""Zero bytes after the last record, so that a read past the end needs no check. Longer than any single read."""
 VARINT_BYTES_MAX = 10
 
 
@@ -52,11 +55,11 @@ class Fault:
 
 
 class Cursors:
-    """Places in a block of payloads, one for each."""
+    """One read position in the buffer for each record of a block."""
 
     def __init__(self, data: Bytes, at: Ints, end: Ints) -> None:
         self.data = data
-        """All payloads, one behind the other, and zeros."""
+        """All payloads in sequence, then zeros."""
         self._buffer = pa.py_buffer(data)
         self.at = at
         """The next byte of each record."""
@@ -66,28 +69,28 @@ class Cursors:
 
     @staticmethod
     def of(payloads: pa.BinaryArray) -> Cursors:
-        """At the beginning of each payload."""
+        """Cursors at the start of each payload."""
         offsets, data = spans(payloads)
         places = offsets.astype(np.int64) - offsets[0]
         return Cursors(_padded(data[offsets[0] : offsets[-1]]), places[:-1].copy(), places[1:].copy())
 
     def within(self, starts: Ints, ends: Ints) -> Cursors:
-        """Places inside the same bytes, as of messages in others."""
+        """Cursors inside the same buffer, for nested messages."""
         return Cursors(self.data, starts.copy(), ends.copy())
 
     def over(self, data: Bytes) -> Cursors:
-        """The same records and their marks, for places in other bytes."""
+        """The same records and faults with positions in another buffer."""
         other = Cursors(_padded(data), self.at, self.end)
         other.bad, other.faults = self.bad, self.faults
         return other
 
     def fail_from(self, inner: Cursors, rows: Ints) -> None:
-        """Marks the records whose inner places are marked; `rows` are the records of these."""
+        """Copy faults of nested cursors to their records; `rows` are the record numbers."""
         for place, fault in inner.faults.items():
             self.fail(rows[place : place + 1], fault.code, fault.sentence, fault.path)
 
     def fail(self, rows: Ints, code: str, sentence: str, path: str) -> None:
-        """Marks records, unless they are marked: the first fault is the one to tell."""
+        """Record a fault for rows. The first fault of a row wins."""
         fault = Fault(code, sentence, path)
         for row in rows.tolist():
             self.faults.setdefault(row, fault)
@@ -95,12 +98,12 @@ class Cursors:
         self.end[rows] = self.at[rows]
 
     def fail_where(self, rows: Ints, wrong: Bools, code: str, sentence: str, path: str) -> None:
-        """Marks those of the records."""
+        """Record a fault for the rows that are `wrong`."""
         if wrong.any():
             self.fail(rows[wrong], code, sentence, path)
 
     def varints(self, rows: Ints, path: str) -> Longs:
-        """A number of up to 64 bits from each record, seven bits a byte, lowest first."""
+        """Read a varint of up to 64 bits from each record, lowest seven bits first."""
         places = self.at[rows]
         first = self.data[places]
         value: Longs = (first & 0x7F).astype(np.uint64)
@@ -127,7 +130,7 @@ class Cursors:
         return value
 
     def take(self, rows: Ints, lengths: Ints | int, path: str) -> tuple[Ints, Ints]:
-        """The first and the last place (excluded) of so many bytes of each record, and moves past them."""
+        """Skip `lengths` bytes of each record. Returns their start and end (exclusive)."""
         starts = self.at[rows]
         left = self.end[rows] - starts
         wrong = (lengths > left) | (np.less(lengths, 0))
@@ -139,14 +142,14 @@ class Cursors:
         return starts, ends
 
     def matrix(self, starts: Ints, width: int) -> Bytes:
-        """So many bytes from each place, as rows of a matrix; of marked records anything."""
+        """Read `width` bytes at each start as rows of a matrix. Rows with a fault have undefined bytes."""
         if width <= _PAD:
             return np.lib.stride_tricks.sliding_window_view(self.data, width)[starts]
         found: Bytes = self.data[np.minimum(starts[:, None] + np.arange(width), len(self.data) - 1)]
         return found
 
     def binaries(self, starts: Ints, ends: Ints) -> pa.BinaryArray:
-        """The bytes between places; places ascend, as those of records in order do."""
+        """The bytes between ascending positions."""
         if not len(starts):
             return pa.array([], pa.binary())
         between = np.empty(2 * len(starts), np.int32)
@@ -155,7 +158,7 @@ class Cursors:
         return pieces.take(pa.array(np.arange(0, len(between), 2)))
 
     def strings(self, rows: Ints, starts: Ints, ends: Ints, path: str) -> pa.StringArray:
-        """Texts between places, as UTF-8; a record with other bytes is marked."""
+        """The UTF-8 texts between positions. A record with other bytes gets a fault."""
         found = self.binaries(starts, ends)
         try:
             return found.cast(pa.string())
@@ -174,7 +177,7 @@ def _padded(data: Bytes) -> Bytes:
 
 
 def utf8(values: pa.BinaryArray) -> Bools:
-    """Which values are UTF-8, by halving."""
+    """Whether each value is UTF-8, found by halving."""
     fine = np.ones(len(values), np.bool_)
     spans = [(0, len(values))]
     while spans:
@@ -191,12 +194,12 @@ def utf8(values: pa.BinaryArray) -> Bools:
 
 
 def signed(values: Longs) -> Ints:
-    """Zigzag numbers as they were meant."""
+    """Decode zigzag numbers."""
     return (values >> np.uint64(1)).astype(np.int64) ^ -(values & np.uint64(1)).astype(np.int64)
 
 
 def spread(values: pa.Array, there: Bools) -> pa.Array:
-    """The values at their places among nulls."""
+    """Put values at the true positions and null elsewhere."""
     if len(values) == len(there):
         return values
     index = np.cumsum(there) - 1
@@ -223,21 +226,21 @@ class SchemaName:
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """A block's payloads without their framing."""
+    """The payloads of a block without their framing."""
 
     record: Ints
-    """The records that have a payload, ascending."""
+    """The records with a payload, ascending."""
     payloads: pa.BinaryArray
-    """Their bytes behind the framing."""
+    """The payloads after the framing."""
     schema: Ints
-    """Their places in `schemas`, -1 where a record names none."""
+    """The index of each schema in `schemas`; -1: the record names none."""
     schemas: Sequence[SchemaName]
     nulls: Ints
-    """Records whose part is null."""
+    """Records whose key or value is null."""
     rejects: Sequence[Reject] = ()
 
     def groups(self) -> list[tuple[SchemaName | None, Ints]]:
-        """Each named schema, None for no name, with the rows of `record` that are of it."""
+        """Each named schema (None: no name) with its rows of `record`."""
         found = np.unique(self.schema).tolist()
         return [(None if at == _NONE else self.schemas[at], np.flatnonzero(self.schema == at)) for at in found]
 
@@ -249,10 +252,10 @@ class Framed:
 def framed(
     records: Records, wire: Wire, part: Part = "value", *, format: str = "json", registry: bool = False
 ) -> Framed:
-    """The payloads of a block, by the framing that is told or, with `auto`, seen.
+    """Strip the framing of a block, as declared or, with `auto`, as detected.
 
-    By `auto`, a zero or one byte in front of JSON is framing; Avro and Protobuf are framed where a registry is given;
-    a fingerprint in front of Avro is taken for one; raw bytes and texts are left as they are.
+    With `auto`, a leading zero or one byte before JSON is framing; Avro and Protobuf are framed if there is a registry;
+    a leading Avro fingerprint is framing; raw bytes and texts have none.
     """
     given = records.values if part == "value" else records.keys
     there = _there(given)
@@ -280,7 +283,6 @@ def _there(values: pa.BinaryArray) -> Bools:
 
 
 def _bare(payloads: pa.BinaryArray) -> bool:
-    """Whether none begins with a byte of framing, so that none needs a copy."""
     offsets, data = spans(payloads)
     return bool((data[offsets[:-1][np.diff(offsets) > 0]] > 1).all())
 
@@ -297,7 +299,6 @@ class _Framing:
         self._told = _told(records.headers, record, HEADERS[part])
 
     def read(self, *, strict: bool, json: bool, single: bool, messages: bool, nulls: Ints) -> Framed:
-        """The framing of every record."""
         cursors, rows = self._cursors, np.arange(len(self._record))
         told = rows[np.fromiter((row in self._told for row in rows.tolist()), np.bool_)] if self._told else rows[:0]
         self._by_header(messages=messages)
@@ -373,7 +374,6 @@ class _Framing:
         return self._places[name]
 
     def _name(self, rows: Ints, ids: Sequence[int | str], which: Ints, *, messages: bool) -> None:
-        """Gives records their schema; `which` is the place in `ids` of each."""
         if not messages:
             self._schema[rows] = np.array([self._place(SchemaName(each)) for each in ids])[which]
             return
@@ -418,7 +418,6 @@ def _told(headers: Sequence[Headers | None] | None, record: Ints, name: str) -> 
 
 
 def _in_header(header: bytes, *, messages: bool) -> SchemaName | Fault:
-    """The schema that a header names; it may have the message's place behind."""
     guid = header[:1] == b"\x01"
     size = _GUID_BYTES if guid else _ID_BYTES
     if header[:1] not in (b"\x00", b"\x01") or len(header) < size:

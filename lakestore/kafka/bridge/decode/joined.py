@@ -1,4 +1,4 @@
-"""Rows of several schemas as one block's: in the order of their records, each record in one place."""
+"""Merge rows of several schemas into one block, in record order."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from lakestore.kafka.bridge.outcome import Decoded, Reject, Stage
 from lakestore.kafka.bridge.records import Ints
 
 VALUE = "value"
-"""The field of values that are no records."""
+"""The field name for values that are not records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one schema, with the record of each."""
+    """Rows of one schema, with the record number of each."""
 
     values: pa.Array
     record: Ints
 
 
 def kept(values: pa.Array, rows: Bools) -> pa.Array:
-    """The values of some rows."""
+    """Select rows of an array."""
     return values if rows.all() else values.filter(pa.array(rows))
 
 
 def as_struct(values: pa.Array) -> pa.StructArray:
-    """Values that are no records as records of one field."""
+    """Wrap values that are not records as records of one field."""
     if pa.types.is_struct(values.type):
         return values
     return pa.StructArray.from_arrays([values], fields=[pa.field(VALUE, values.type)])
 
 
 def faults(found: Mapping[int, Fault], record: Ints) -> list[Reject]:
-    """Faults of a piece's rows as rejects of their records."""
+    """Turn faults of a piece's rows into rejects of their records."""
     return [
         Reject(int(record[row]), Stage.DECODE, fault.code, fault.sentence, fault.path)
         for row, fault in sorted(found.items())
@@ -47,7 +47,7 @@ def faults(found: Mapping[int, Fault], record: Ints) -> list[Reject]:
 def joined(
     pieces: Sequence[Piece], rejects: Sequence[Reject], passed: Mapping[str, Ints], empty: pa.DataType
 ) -> Decoded:
-    """The block; `empty` is the type of no rows."""
+    """Merge the pieces into one block; `empty` is the type of a block without rows."""
     told = {reason: records for reason, records in passed.items() if len(records)}
     ordered = tuple(sorted(rejects, key=lambda reject: reject.record))
     whole = [piece for piece in pieces if len(piece.record)]

@@ -1,8 +1,8 @@
-"""A schema registry that speaks Confluent's protocol: schemas by number, GUID or subject, with all that they refer to.
+"""A client of a Confluent schema registry: schemas by number, GUID or subject, with their references.
 
-A number's schema never changes, so it is asked for once. A registry that does not answer, or answers nonsense, is
-`Unavailable`: the caller waits, and judges no record by it. `NotFound` is only said where the registry itself said so,
-and is asked again soon, because a new schema may reach one of several registries late.
+- A number's schema never changes, so it is fetched once.
+- A registry that does not answer, or answers nonsense, raises `Unavailable`. The caller waits and rejects no record.
+- `NotFound` is raised only if the registry said so, and is retried soon: a new schema may reach a replica late.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakestore.kafka.bridge.spec import RegistrySpec, SchemaSpec
 
 
 class Schemas:
-    """Finds schemas of one format for keys or values. An absent registry raises `Unavailable`, and is no fault."""
+    """Finds schemas of one format for keys or values. Raises `Unavailable` if the registry does not answer."""
 
     def __init__(self, kind: str, part: Part, declared: SchemaSpec, registry: Registry | None) -> None:
         self.kind = kind
@@ -35,7 +35,7 @@ class Schemas:
         self.registry = registry
 
     def named(self, name: SchemaName, topic: str) -> Registered | Fault:
-        """The schema that records name; the topic is for the sentence."""
+        """The schema that records name. The topic is for messages."""
         if self.registry is None:
             text = f"the record names schema {name.id}, and there is no registry: set source.registry"
             return Fault("unknown-schema", text, "")
@@ -49,7 +49,7 @@ class Schemas:
         return found
 
     def declared(self, topic: str) -> Registered | Fault:
-        """The schema that bridge.yaml declares, or else the newest of the topic's subject."""
+        """The schema that bridge.yaml declares, otherwise the newest of the topic's subject."""
         if self.spec.text:
             return Registered(self.kind, self.spec.text)
         subject = subject_of(topic, self.part, self.spec)
@@ -67,7 +67,7 @@ class Schemas:
         return found
 
     def former(self, topic: str, count: int) -> list[Registered]:
-        """Versions of the topic's subject, the newest first; none for a schema that bridge.yaml has itself."""
+        """Versions of the topic's subject, newest first; empty if bridge.yaml has the schema itself."""
         if self.registry is None or self.spec.text:
             return []
         found = self.registry.former(subject_of(topic, self.part, self.spec), count)
@@ -80,11 +80,11 @@ class Schemas:
 
 SCHEMAS_KEPT = 10_000
 UNKNOWN_SECONDS = 10.0
-"""Time for which a number stays unknown before the registry is asked again."""
+"""Seconds until an unknown number is asked for again."""
 NEWEST_SECONDS = 30.0
-"""Time for which a subject's newest version is taken for the newest."""
+"""Seconds for which the newest version of a subject is cached."""
 TIMEOUT_SECONDS = 10.0
-"""The longest wait for one answer."""
+"""The longest wait for one answer, in seconds."""
 REFERENCE_DEPTH_MAX = 32
 _UNKNOWN = {40401, 40402, 40403, 404}
 """Errors by which a registry says that it has no such subject, version or schema."""
@@ -101,7 +101,7 @@ class Registered:
     """AVRO, PROTOBUF or JSON."""
     text: str
     references: Mapping[str, str] = field(default_factory=dict)
-    """Name to text of all that the schema refers to, at any depth; what is referred to stands before its user."""
+    """Name to text of every direct and indirect reference, dependencies first."""
     id: int | None = None
     subject: str = ""
     version: int | None = None
@@ -125,11 +125,10 @@ class Registry:
         self._newest: dict[str, tuple[float, Registered | None]] = {}
 
     def close(self) -> None:
-        """Ends the client's connections."""
         self._client.close()
 
     def by_id(self, name: int | str) -> Registered:
-        """The schema with this number or GUID; `NotFound` if the registry has none."""
+        """The schema with this number or GUID. Raises `NotFound`."""
         with self._lock:
             if name in self._known:
                 self._known.move_to_end(name)
@@ -147,7 +146,7 @@ class Registry:
         return found
 
     def newest(self, subject: str) -> Registered | None:
-        """The newest version of a subject, as of a short while ago; None if there is no such subject."""
+        """The newest version of a subject, possibly cached; None if the subject does not exist."""
         with self._lock:
             until, found = self._newest.get(subject, (0.0, None))
             if self._clock() < until:
@@ -161,14 +160,14 @@ class Registry:
         return found
 
     def version(self, subject: str, version: int | None) -> Registered:
-        """A version of a subject, the newest for None; `NotFound` if there is none."""
+        """A version of a subject; None: the newest. Raises `NotFound`."""
         what = f"version {version or 'latest'} of {subject}"
         wanted: Any = version or "latest"
         answer = self._asked(lambda: self._client.get_version(subject, wanted), what)
         return self._whole(answer.schema, answer.schema_id, subject, answer.version)
 
     def former(self, subject: str, count: int) -> list[Registered]:
-        """Up to so many newest versions of a subject, the newest first; none if there is no such subject."""
+        """At most `count` newest versions of a subject, newest first; empty if the subject does not exist."""
         try:
             versions = self._asked(partial(self._client.get_versions, subject), f"versions of {subject}")
         except NotFound:
@@ -181,7 +180,6 @@ class Registry:
     def _whole(
         self, schema: Schema | None, number: int | None, subject: str = "", version: int | None = None
     ) -> Registered:
-        """A schema with all that it refers to."""
         if schema is None or not isinstance(schema.schema_str, str):
             raise self._without_schema()
         references: dict[str, str] = {}
@@ -210,7 +208,7 @@ class Registry:
         return Unavailable(f"the registry at {self._url} answered without a schema: asked again soon")
 
     def _forget(self) -> None:
-        """Makes the client ask again, which would keep a wrong answer as it keeps a right one."""
+        """Drop the client's cache, which keeps wrong answers too."""
         self._client.clear_caches()  # type: ignore[no-untyped-call]
 
     def _asked(self, call: Callable[[], _Answer], what: str) -> _Answer:
@@ -235,7 +233,7 @@ class Registry:
 
 
 def subject_of(topic: str, part: str, schema: SchemaSpec) -> str:
-    """The subject whose versions a topic's records have: the declared one, or that of the topic's name."""
+    """The subject of a topic's records: the declared one, otherwise the one of the topic's name."""
     return schema.subject or f"{topic}-{part}"
 
 
@@ -253,7 +251,6 @@ def _number(name: int | str) -> int | None:
 
 
 def _keep(kept: OrderedDict[int | str, Any], name: int | str, value: Any) -> None:
-    """Keeps a value; the one that was asked for longest ago goes when there are too many."""
     kept[name] = value
     kept.move_to_end(name)
     while len(kept) > SCHEMAS_KEPT:

@@ -1,8 +1,9 @@
-"""Drift: the newest schema of records beside the columns of their table, as steps that change the table.
+"""Drift: the differences between the newest schema of records and the columns of their table, as evolution steps.
 
-New fields, wider types and fields that may be null now are followed. All else is a proposal for somebody to decide: a
-renamed field, whose values go on into the column's old name; a type that does not hold the old one; a required column
-whose field is gone. A table whose columns bridge.yaml names does not drift.
+- New fields, wider types and newly optional fields are followed.
+- A renamed field, an incompatible type or a missing required field is a proposal. A renamed field keeps filling the old
+  column.
+- A table whose columns bridge.yaml names does not drift.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _OURS = {*POSITION, *COORDINATES}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference, and the steps that would settle it."""
+    """One difference and the steps that resolve it."""
 
     words: str
-    """One sentence."""
+    """The difference as one sentence."""
     steps: tuple[Step, ...]
     follows: bool = False
-    """Whether it takes nothing away: a new column, a wider type, a null that may be."""
+    """Whether the steps lose nothing: a new column, a wider type, an optional column."""
     waits: str = ""
     """The field whose values may not fit until somebody decides."""
 
@@ -46,16 +47,16 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """All differences of a table and a schema."""
+    """All differences between a table and a schema."""
 
     follow: tuple[Change, ...] = ()
     propose: tuple[Change, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Field to the column that is still called as the field was."""
+    """Field to the column that still has the field's former name."""
 
 
 def differences(table: Table, schema: pa.Schema, spec: TableSpec) -> Differences:
-    """The differences of a schema, followed or proposed by the table's policy."""
+    """Compare a schema with a table, by the table's policy."""
     if spec.columns or spec.drift == "ignore":
         return Differences()
     renamed = _renamed(table, schema)
@@ -66,13 +67,13 @@ def differences(table: Table, schema: pa.Schema, spec: TableSpec) -> Differences
 
 
 def additions(table: Table, schema: pa.Schema, spec: TableSpec) -> list[Step]:
-    """The new columns that a schema brings, by the table's policy; a renamed field is none."""
+    """The new columns of a schema, by the table's policy, without renamed fields."""
     found = differences(table, schema, spec).follow
     return [step for change in found for step in change.steps if isinstance(step, AddColumn)]
 
 
 def new_fields(table: Table, extra: Mapping[str, pa.DataType]) -> pa.Schema:
-    """Fields that records without a schema have beside the columns, as a schema of the columns and them."""
+    """The columns plus the fields that records without a schema have in addition."""
     fields = [pa.field(name, kind) for name, kind in extra.items() if "." not in name and not pa.types.is_null(kind)]
     there = [column.arrow for column in table.columns if column.name not in _OURS]
     return pa.schema([*there, *(each for each in fields if each.name not in {name.name for name in there})])

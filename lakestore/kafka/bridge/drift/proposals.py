@@ -1,8 +1,7 @@
-"""Proposals: changes of a table that somebody is to decide about, in an ordinary table beside it.
+"""Proposals: changes of a table that wait for a person's decision, stored in a table next to it.
 
-A proposal is about the table as it was. Once one is approved, the open ones that change the same columns are
-superseded, and so is one whose steps the table no longer takes. If records still need a change, it is proposed again
-for the table as it is then.
+A proposal refers to the table at its time. An approval supersedes open proposals that change the same columns, and
+proposals whose steps no longer apply. If records still need a change, it is proposed again.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def table_of(table: str) -> str:
 
 
 def propose(lake: Lake, table: str, bridge: str, topic: str, change: Change, now: datetime) -> str:
-    """The state of a proposal, which is there from now on; one that is there stays as it is."""
+    """Store a proposal unless it exists, and return its state."""
     found = _made(lake, table)
     id = change.id(table)
     row = _row(lake, found.name, id)
@@ -52,7 +51,7 @@ def propose(lake: Lake, table: str, bridge: str, topic: str, change: Change, now
 
 
 def listed(lake: Lake, table: str = "") -> list[dict[str, Any]]:
-    """Proposals of a table, or of all, the oldest first; each with its `table`."""
+    """The proposals of a table, or of all tables, oldest first; each with its `table`."""
     names = [each.name for each in lake.tables() if each.name.endswith(SUFFIX)]
     rows: list[dict[str, Any]] = []
     for name in names:
@@ -65,9 +64,9 @@ def listed(lake: Lake, table: str = "") -> list[dict[str, Any]]:
 
 
 def decide(lake: Lake, id: str, *, approve: bool, now: datetime | None = None) -> dict[str, Any]:
-    """Approve a proposal, which changes its table, or reject it; the proposal as it is then.
+    """Approve a proposal and alter its table, or reject it. Returns the proposal afterwards.
 
-    One that is approved already is changed no more; one that was rejected can be approved later.
+    An approved proposal does not change any more. A rejected one can be approved later.
     """
     row = next((row for row in listed(lake) if row["id"] == id), None)
     if row is None:
@@ -109,7 +108,6 @@ def _stale(id: str, table: str) -> Conflict:
 
 
 def _supersede(lake: Lake, table: str, approved: dict[str, Any], now: datetime) -> None:
-    """Close the open proposals that change a column which the approved one has changed."""
     columns = _columns(approved)
     stale = []
     for row in listed(lake, table):
@@ -121,7 +119,6 @@ def _supersede(lake: Lake, table: str, approved: dict[str, Any], now: datetime) 
 
 
 def _columns(row: dict[str, Any]) -> set[str]:
-    """The columns that the steps of a proposal name."""
     steps = evolution.from_json(row["steps"])
     return {name for step in steps for name in (getattr(step, "name", ""), getattr(step, "to", "")) if name}
 

@@ -1,7 +1,7 @@
-"""A watch over one topic's tables: they follow the schema of the records, or wait for somebody's decision.
+"""A watch over one topic's tables: the tables follow the records' schema, or a proposal waits for a decision.
 
-Tables are looked at anew every few seconds, so that one that somebody altered, or whose proposal was approved, is seen
-without a restart. A proposal is stored before the first record that waits for it is a dead letter.
+- Tables are reloaded every few seconds, so alterations and approvals need no restart.
+- A proposal is stored before the first record that waits for it becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from lakestore.kafka.bridge.spec import TableSpec, TopicSpec
 from lakestore.model.table import Table
 
 REFRESH_SECONDS = 5.0
-"""Between looks at a table, which an approval may have altered."""
+"""Seconds between reloads of a table."""
 TRIES = 3
-"""Looks at a table that other processes alter meanwhile, before its records are taken as it is."""
+"""Attempts to alter a table that other processes alter too. After them the table is used as it is."""
 _WAITING = (Stage.CONVERT, Stage.CONSTRAINT, Stage.SCHEMA)
 _LOG = logging.getLogger("lakestore.bridge")
 
 
 class Drift(Protocol):
-    """The part of a pipeline that keeps tables and records together."""
+    """The part of a pipeline that keeps tables in step with records."""
 
     def seen(self, topic: str, schema: pa.Schema | None, decoded: Decoded) -> Decoded:
-        """A block's rows, with the names that their table has; the table may be another behind this."""
+        """Return the rows with the column names of their table. The table may have changed afterwards."""
 
     def told(self, table: str, topic: str, rejects: Sequence[Reject]) -> Sequence[Reject]:
-        """Rejects, those that wait for a decision with its name."""
+        """Add the proposal's name to rejects that wait for a decision."""
 
 
 @dataclass(slots=True)
 class _Watched:
-    """A table as it was seen last."""
+    """A table as loaded last."""
 
     definition: Table
     schema: pa.Schema | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
     waits: Mapping[str, Change] = field(default_factory=dict)
-    """Field to the change that its values may need; one is proposed when a value does not fit."""
+    """Field to a possible change. It is proposed when a value does not fit."""
 
 
 class Watch:
@@ -66,18 +66,17 @@ class Watch:
         tables: MutableMapping[str, Table],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`tables` by whole name, which the pipeline maps by: the watch puts new definitions there."""
+        """`tables` by full name are shared with the mapping: the watch puts new definitions there."""
         self._lake, self._bridge, self._topic = lake, bridge, topic
         self._tables, self._clock = tables, clock
         self._watched: dict[str, _Watched] = {}
         self._refused: set[tuple[str, str]] = set()
-        """Changes that the server refused, by table and id: each is said once."""
+        """Refused changes by table and id. Each is logged once."""
         self._stored: set[str] = set()
-        """Proposals that are stored, by id."""
+        """Ids of the stored proposals."""
         self._looked: dict[str, float] = {}
 
     def seen(self, topic: str, schema: pa.Schema | None, decoded: Decoded) -> Decoded:
-        """A block's rows, with the names that their table has; the table may be another behind this."""
         renamed: dict[str, str] = {}
         for spec in self._topic.tables:
             rows = _by_table(spec, topic, decoded)
@@ -87,14 +86,13 @@ class Watch:
                 self._refresh(name)
                 whole = schema is not None and len(rows) == 1
                 told = schema
-                if schema is None or not whole:  # records of several tables have no schema in common
+                if schema is None or not whole:  # records of several tables share no schema
                     told = new_fields(self._tables[name], _fields(decoded, some))
                 self._settle(name, spec, topic, told, whole=whole)
                 renamed |= self._watched[name].renamed
         return decoded if not renamed else replace(decoded, values=_called(decoded.values, renamed))
 
     def told(self, table: str, topic: str, rejects: Sequence[Reject]) -> Sequence[Reject]:
-        """Rejects, those that wait for a decision with its name."""
         watched = self._watched.get(table)
         if watched is None or not watched.waits:
             return rejects
@@ -105,7 +103,6 @@ class Watch:
         return judged
 
     def _refresh(self, name: str) -> None:
-        """Looks at a table anew, now and then."""
         now = self._clock()
         if now - self._looked.get(name, now - REFRESH_SECONDS) < REFRESH_SECONDS:
             return
@@ -118,7 +115,6 @@ class Watch:
             self._tables[name] = newest
 
     def _settle(self, name: str, spec: TableSpec, topic: str, schema: pa.Schema, *, whole: bool) -> None:
-        """Has the table follow the schema, as far as its policy lets it."""
         watched = self._watched.get(name)
         definition = self._tables[name]
         if watched is not None and watched.definition is definition and _same(watched.schema, schema):
@@ -129,7 +125,7 @@ class Watch:
             fresh = [change for change in found.follow if (name, change.id(name)) not in self._refused]
             if not fresh or self._followed(name, topic, fresh):
                 break
-        if not whole:  # samples of records do not tell that a field is gone
+        if not whole:  # samples do not show that a field is gone
             found = Differences(found.follow, tuple(change for change in found.propose if change.follows), {})
         for change in found.propose:
             if not change.waits:
@@ -157,7 +153,6 @@ class Watch:
             _LOG.info("table %s follows topic %s: %s", name, topic, change.words)
 
     def _proposed(self, name: str, topic: str, change: Change) -> str:
-        """The proposal of a change, which is stored from now on."""
         id = change.id(name)
         if id not in self._stored:
             state = proposals.propose(self._lake, name, self._bridge, topic, change, datetime.now(UTC))
@@ -169,7 +164,6 @@ class Watch:
 
 
 def _by_table(spec: TableSpec, topic: str, decoded: Decoded) -> dict[str, Ints | None]:
-    """The tables that rows of a block go to by the origin of their events, and the rows of each; None: all rows."""
     if not names_origin(spec.table) or decoded.origin is None:
         return {table_name(spec.table, topic): None}
     found: dict[str, Ints | None] = {}
@@ -180,7 +174,6 @@ def _by_table(spec: TableSpec, topic: str, decoded: Decoded) -> dict[str, Ints |
 
 
 def _fields(decoded: Decoded, rows: Ints | None) -> dict[str, pa.DataType]:
-    """The fields that rows have a value of."""
     found = dict(decoded.extra)
     for at, part in enumerate(decoded.values.type):
         column = pc.struct_field(decoded.values, [at])
@@ -195,7 +188,6 @@ def _same(one: pa.Schema | None, other: pa.Schema) -> bool:
 
 
 def _called(values: pa.StructArray, renamed: Mapping[str, str]) -> pa.StructArray:
-    """Rows with the names that the columns have."""
     fields = [each.with_name(renamed.get(each.name, each.name)) for each in values.type]
     mask = values.is_null() if values.null_count else None
     return pa.StructArray.from_arrays(values.flatten(), fields=fields, mask=mask)
