@@ -1,7 +1,7 @@
-"""Changes as Debezium events: JSON with `before`, `after`, `source` and `op`, as its connectors write them.
+"""Changes as Debezium events: JSON with `before`, `after`, `source` and `op`.
 
-An update with its before-image is one event. Rows of a snapshot are reads (`r`). A row is named by table, bucket and
-offset, as `source` says, so an event that a consumer has seen can be told.
+An update with its before-image is one event. Snapshot rows are reads (`r`). `source` names a row by table, bucket and
+offset, so that a consumer can recognise an event that it has seen.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _TRANSACTION = (("id", "string"), ("total_order", "int64"), ("data_collection_or
 
 
 def envelope(table: Table) -> str:
-    """The text in front of an event: its schema, up to where the payload begins."""
+    """The JSON text before the payload of an event: its schema."""
     row = _record([_field(column.arrow.name, column.arrow) for column in table.columns], f"{table.name}.Value")
     source = _record([_named(name, {"type": kind, "optional": False}) for name, kind in _SOURCE], "lakestore.Source")
     transaction = _record(
@@ -66,7 +66,7 @@ def envelope(table: Table) -> str:
 
 
 def key(table: Table) -> str:
-    """The text in front of a key."""
+    """The JSON text before a key."""
     return _front(_record([_field(field.name, field) for field in table.key_schema], f"{table.name}.Key"))
 
 
@@ -111,7 +111,7 @@ _BEFORE = "-U"
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Some events of one table, in their order."""
+    """Events of one table, in order."""
 
     keys: pa.Array | None
     """JSON of the primary key, as bytes; None for a log table."""
@@ -125,13 +125,13 @@ class Events:
 
 
 class Pairs:
-    """Keeps the two rows of an update together where a message ends between them."""
+    """Keeps the two rows of an update together if a message ends between them."""
 
     def __init__(self) -> None:
         self._held: dict[str, pa.Table] = {}
 
     def whole(self, name: str, rows: pa.Table) -> pa.Table:
-        """The rows, after what was kept of this table before, without a last before-image whose update is to come."""
+        """Prepend the kept row, and hold back a last before-image whose update has not arrived."""
         held = self._held.pop(name, None)
         if held is not None:
             rows = pa.concat_tables([held, rows])
@@ -142,7 +142,7 @@ class Pairs:
 
 
 class Debezium:
-    """The events of one version of a table."""
+    """Encodes events of one version of a table."""
 
     def __init__(self, table: Table, *, name: str = CONNECTOR, with_schema: bool = False) -> None:
         self._table = table
@@ -153,7 +153,7 @@ class Debezium:
         self._schemas = (key(table), envelope(table)) if with_schema else None
 
     def events(self, rows: pa.Table, *, snapshot: bool, now_ms: int) -> Iterator[Events]:
-        """The events of rows as a change stream with before-images gives them, whole updates only."""
+        """The events of rows from a change stream with before-images. Updates must be complete."""
         for start, end in _pieces(rows):
             batches = rows.slice(start, end - start).combine_chunks().to_batches()
             yield from (self._of(batch, snapshot=snapshot, now_ms=now_ms) for batch in batches if batch.num_rows)
@@ -199,7 +199,6 @@ class Debezium:
 
 
 def _pieces(rows: pa.Table) -> Iterator[tuple[int, int]]:
-    """Ranges of rows that do not part an update from its before-image."""
     change, start = rows.column("__change"), 0
     while start < rows.num_rows:
         end = min(start + PIECE_ROWS, rows.num_rows)
@@ -210,7 +209,6 @@ def _pieces(rows: pa.Table) -> Iterator[tuple[int, int]]:
 
 
 def _images(change: npt.NDArray[np.object_], shown: npt.NDArray[np.int64]) -> tuple[pa.Array, pa.Array]:
-    """Per event the number of the row before it and after it; null for none."""
     op = change[shown]
     update, delete = op == "+U", op == "-D"
     paired = update & (shown > 0) & (change[np.maximum(shown, 1) - 1] == _BEFORE)
@@ -221,7 +219,6 @@ def _images(change: npt.NDArray[np.object_], shown: npt.NDArray[np.int64]) -> tu
 
 
 def _ops(change: npt.NDArray[np.object_], *, snapshot: bool) -> pa.Array:
-    """`c`, `u`, `d`, or `r` for the rows of a snapshot."""
     if snapshot:
         return pa.array(np.full(len(change), "r"), pa.string())
     index = np.select([change == "+I", change == "+U"], [0, 1], 2)

@@ -1,4 +1,4 @@
-"""Change batches as the JSON events that other systems take, each in the version of the table that it is in."""
+"""Change batches as JSON events for other systems, each in the table version of its batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Version(Protocol):
 
 
 class _Plain:
-    """Rows as they are, with the table's name and what a change stream tells of each."""
+    """Plain rows with the table's name and the change columns."""
 
     def __init__(self, table: Table) -> None:
         self._front = f'{{"__table":{json.dumps(table.name)},'
@@ -55,7 +55,7 @@ class _Plain:
 
 
 class Encoder:
-    """Makes events of the batches of one stream, in their order."""
+    """Encodes the batches of one stream, in order."""
 
     def __init__(self, lake: Lake, kind: str, *, name: str = "lakestore", now: Callable[[], float] = time.time) -> None:
         if kind not in FORMATS:
@@ -66,11 +66,11 @@ class Encoder:
 
     @property
     def before_images(self) -> bool:
-        """Whether the stream is to be asked for them."""
+        """Whether the stream needs before-images."""
         return self._kind != "json"
 
     def events(self, batch: ChangeBatch) -> Iterator[Events]:
-        """The events of a batch; the first half of an update that is cut in two comes with the other half."""
+        """The events of a batch. Half an update waits for its other half."""
         rows = self._pairs.whole(batch.name, batch.to_arrow()) if self.before_images else batch.to_arrow()
         if rows.num_rows:
             now_ms = int(self._now() * 1000)
@@ -90,12 +90,12 @@ class Encoder:
 
 
 def definition_of(lake: Lake, batch: ChangeBatch) -> Table:
-    """The table's definition in the version that a batch is in."""
+    """The table's definition in the version of a batch."""
     current = lake.table(batch.name).definition
     if current.schema_id == batch.schema_id:
         return current
     token = position_of(batch.token)
-    for lsn in (token.lsn, token.lsn + 1):  # a batch that does not end its run has the token of where that began
+    for lsn in (token.lsn, token.lsn + 1):  # a batch that does not end its commit has the token before that commit
         at = str(LogPosition(token.timeline, lsn))
         plan = lake.transport.plan(pb.PlanRequest(tables=[batch.name], at=at, no_dead=True))
         found = Table.from_json(plan.tables[0].definition)

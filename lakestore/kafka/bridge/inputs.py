@@ -1,4 +1,4 @@
-"""Rows of a block as columns by path: fields of values and keys, headers, and where each record lay."""
+"""Rows of a block as columns by path: fields of values and keys, headers, and source positions."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ KINDS: dict[tuple[str, bool], pa.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Rows, and the records that they came in."""
+    """Rows with the records that they came from."""
 
     records: Records
     record: Ints
     """The record of each row, ascending."""
     values: pa.StructArray | None
-    """None: tombstones, which have none."""
+    """None: tombstones, which have no values."""
     keys: pa.StructArray | None
-    """Decoded keys; None: they are bytes."""
+    """Decoded keys; None: keys are bytes."""
     op: npt.NDArray[np.int8]
     kept: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
     origin: pa.StructArray | None = None
@@ -53,7 +53,7 @@ class Inputs:
 
     @staticmethod
     def of(records: Records, decoded: Decoded) -> Inputs:
-        """The rows that a decoder made."""
+        """The rows of a decoded block."""
         count = len(decoded.record)
         op = np.zeros(count, dtype=np.int8) if decoded.op is None else decoded.op
         kept = {name: mask.to_numpy(zero_copy_only=False).astype(np.bool_) for name, mask in decoded.kept.items()}
@@ -63,14 +63,14 @@ class Inputs:
 
     @staticmethod
     def tombstones(records: Records, record: Ints, keys: pa.StructArray | None) -> Inputs:
-        """Deletes by key."""
+        """Rows that delete by key."""
         return Inputs(records, record, None, keys, np.full(len(record), Op.DELETE, dtype=np.int8))
 
     def __len__(self) -> int:
         return len(self.record)
 
     def take(self, rows: Ints) -> Inputs:
-        """Some of the rows."""
+        """Select rows."""
         if len(rows) == len(self):
             return self
         at = pa.array(rows)
@@ -88,8 +88,9 @@ class Inputs:
         )
 
     def as_events(self, deletes: npt.NDArray[np.bool_]) -> Inputs:
-        """Deletes as rows to put, with the operation `d`. What a source sends of a deleted row beyond its key may be
-        made up (PostgreSQL without REPLICA IDENTITY FULL: 1970-01-01, 0), so it is null where the record has a key.
+        """Turn deletes into rows with the operation `d`. The source may invent a deleted row's values outside the
+        key (PostgreSQL without REPLICA IDENTITY FULL: 1970-01-01, 0), so they become null if the record has a
+        key.
         """
         values, envelope = self.values, self.envelope
         if values is not None and self.keys is not None:
@@ -103,7 +104,7 @@ class Inputs:
         return replace(self, values=values, envelope=envelope, op=np.full(len(self), Op.PUT, dtype=np.int8))
 
     def read(self, path: Path) -> pa.Array:
-        """The values at a path; nulls where there is none."""
+        """The values at a path; null if there are none."""
         if path.root == "headers":
             return self._header(path.parts[0]) if path.parts else self._headers()
         if path.root == "value" and path.parts:
@@ -115,7 +116,7 @@ class Inputs:
         return self._whole(path.root)
 
     def header_map(self) -> pa.Array:
-        """All headers by name, the last one of each."""
+        """All headers by name, the last one of each name."""
         held = self.records.headers
         if held is None:
             return pa.nulls(len(self), _HEADER_MAP)
@@ -123,7 +124,7 @@ class Inputs:
         return pa.array([None if row is None else list(dict(row).items()) for row in found], _HEADER_MAP)
 
     def source(self) -> pa.Array:
-        """Topic, its id and partition of each row, as `POSITION` has them."""
+        """Topic, topic id and partition of each row, as in `POSITION`."""
         partitions, at = np.unique(self.records.partition[self.record], return_inverse=True)
         names = [f"{self.records.topic}/{self.records.topic_id}/{partition}" for partition in partitions.tolist()]
         return pa.array(names, pa.string()).take(pa.array(at))
@@ -148,7 +149,6 @@ class Inputs:
         return array if every else array.take(pa.array(self.record))
 
     def _header(self, name: str) -> pa.Array:
-        """The last header of a name, as Kafka's own clients read it."""
         held = self.records.headers
         if held is None:
             return pa.nulls(len(self), pa.binary())
@@ -164,7 +164,6 @@ class Inputs:
 
 
 def _hidden(values: pa.StructArray, hidden: pa.BooleanArray, but: Collection[str]) -> pa.StructArray:
-    """Rows without values in some of them, but in the fields named."""
     columns = [
         column if part.name in but else pc.if_else(hidden, pa.scalar(None, part.type), column)
         for part, column in zip(values.type, values.flatten(), strict=True)
@@ -181,7 +180,6 @@ def _last(headers: Any, name: str) -> bytes | None:
 
 
 def _at(held: pa.Array | None, parts: tuple[str, ...], count: int) -> pa.Array:
-    """The fields of that name inside; maps are looked up by key."""
     for part in parts:
         if held is None:
             break

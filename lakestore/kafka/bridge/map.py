@@ -1,6 +1,6 @@
-"""Rows of records as rows of tables: routes, columns, conditions; each record ends in exactly one way.
+"""Rows of records as rows of tables: routes, columns, conditions.
 
-A record of which one row is refused is refused whole, in every table.
+Each record ends in exactly one way. If one row of a record is refused, the whole record is refused, in every table.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from lakestore.rows.ranges import OVERHEAD_BYTES
 _Origin = Mapping[str, str | None]
 _FIELDS = {"database": ("db",), "schema": ("schema",), "table": ("table", "collection")}
 _SEEN_MAX = 2
-"""Origins that are remembered: a second one tells that the topic has several."""
+"""Remembered origins; two are enough to see that the topic has several."""
 
 
 class LetterTables:
@@ -54,7 +54,6 @@ class LetterTables:
         self._seen: dict[tuple[str | None, ...], _Origin] = {}
 
     def note(self, origin: pa.StructArray | None) -> None:
-        """Remember the origins of rows."""
         if origin is None or not names_origin(self._template) or len(self._seen) >= _SEEN_MAX:
             return
         for found, _ in origins(origin):
@@ -62,7 +61,7 @@ class LetterTables:
                 self._seen[tuple(found.get(name) for name in ORIGIN)] = found
 
     def parted(self, records: Records, rejects: Sequence[Reject]) -> dict[str, list[Reject]]:
-        """Rejects by the table whose dead letters they are."""
+        """Rejects by the table that gets the dead letter."""
         if not names_origin(self._template):
             return {first_table(self._topic, records.topic): list(rejects)} if rejects else {}
         found: dict[str, list[Reject]] = {}
@@ -72,7 +71,6 @@ class LetterTables:
         return found
 
     def _usual(self, topic: str) -> _Origin:
-        """The origin of a record that tells none."""
         if len(self._seen) == 1:
             return next(iter(self._seen.values()))
         parts = topic.split(".")
@@ -80,7 +78,6 @@ class LetterTables:
 
 
 def _stated(value: bytes | None) -> _Origin | None:
-    """The origin that a change event in JSON tells; None for any other record."""
     try:
         event = json.loads(value or b"")
     except (ValueError, RecursionError):
@@ -99,7 +96,7 @@ def _stated(value: bytes | None) -> _Origin | None:
 def truncated(
     mapped: Mapped, decoded: Decoded, topic: TopicSpec, records: Records, tables: Mapping[str, Table]
 ) -> Mapped:
-    """The ends of a block, with the tables that it empties, also ones without a row in it. A log keeps its rows."""
+    """Add the tables that a block truncates, including tables without a row in it. A log table keeps its rows."""
     last: dict[str, int] = {}
     for table, record in _tables(decoded, topic, records.topic):
         last[table] = max(record, last.get(table, -1))
@@ -121,7 +118,6 @@ def _tables(decoded: Decoded, topic: TopicSpec, name: str) -> Iterator[tuple[str
 
 
 def _emptied(rows: TableRows, records: Records, record: int) -> TableRows:
-    """The rows, those before the record in its partition as deletes."""
     gone = records.offset[rows.record] < records.offset[record]
     gone &= records.partition[rows.record] == records.partition[record]
     if not gone.any():
@@ -131,7 +127,7 @@ def _emptied(rows: TableRows, records: Records, record: int) -> TableRows:
 
 
 class ReadFields:
-    """The fields of values that a table's columns are made of."""
+    """The fields of values that a table's columns read."""
 
     def __init__(self, columns: Iterable[MappedColumn]) -> None:
         self._tree: Tree | None = {}
@@ -159,12 +155,11 @@ class ReadFields:
         tree[path.parts[-1]] = None if known is None or below is None else known | below
 
     def unread(self, values: pa.StructArray) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
-        """Yield the fields of rows that nothing reads, as `a.b`, with the rows that have a value there."""
+        """Yield unread fields, as `a.b`, with the rows that have a value there."""
         if self._tree is not None:
             yield from unread_fields(values, self._tree)
 
     def reads(self, field: str) -> bool:
-        """Whether a field, as `a.b`, is read."""
         tree = self._tree
         for part in field.split("."):
             if tree is None:
@@ -180,7 +175,7 @@ FILTERED, NOT_ROUTED = "filtered", "not-routed"
 
 @dataclass(slots=True)
 class Ends:
-    """The ends of a block's records so far."""
+    """The results of a block's records so far."""
 
     tables: list[TableRows] = field(default_factory=list)
     rejects: dict[str, list[Reject]] = field(default_factory=dict)
@@ -188,21 +183,21 @@ class Ends:
     unread: dict[tuple[str, str], list[Ints]] = field(default_factory=dict)
 
     def reject(self, table: str, rejects: Sequence[Reject]) -> None:
-        """Records for a table's dead letters."""
+        """Add rejects for a table's dead letters."""
         if rejects:
             self.rejects.setdefault(table, []).extend(rejects)
 
     def leave(self, reason: str, records: Ints) -> None:
-        """Records that are left out."""
+        """Skip records for a reason."""
         if len(records):
             self.passed.setdefault(reason, []).append(records)
 
 
 class TableMapping:
-    """The way of rows into one table."""
+    """The mapping of rows into one table."""
 
     def __init__(self, spec: TableSpec, table: Table, limits: Limits, *, changes: bool = False) -> None:
-        """`Invalid` for a column, a path, an expression or a condition that can never be.
+        """Raises `Invalid` for an impossible column, path, expression or condition.
 
         With `changes` the rows come from change events.
         """
@@ -214,7 +209,7 @@ class TableMapping:
         self._reads = ReadFields(self.columns)
 
     def rows(self, inputs: Inputs, ends: Ends) -> None:
-        """Add the rows' ends."""
+        """Add the results of rows."""
         faults = Faults.of(inputs)
         deletes = inputs.op == Op.DELETE
         if self._log and deletes.any():
@@ -239,7 +234,6 @@ class TableMapping:
             self._count_unread(inputs, ends)
 
     def _count_unread(self, inputs: Inputs, ends: Ends) -> None:
-        """Note the values of puts that no column has."""
         put = inputs.op == Op.PUT
         if inputs.values is not None:
             for name, flags in self._reads.unread(inputs.values):
@@ -271,7 +265,6 @@ class TableMapping:
         return np.asarray(self._where.mask(batch) | (inputs.op == Op.DELETE))
 
     def _check_sizes(self, batch: pa.RecordBatch, faults: Faults) -> None:
-        """Refuse rows that no message holds."""
         large = np.zeros(batch.num_rows, dtype=np.bool_)
         todo = [(0, batch.num_rows)]
         while todo:
@@ -289,10 +282,10 @@ class TableMapping:
 
 
 class TopicMapping:
-    """The way of a topic's rows into its tables."""
+    """The mapping of a topic's rows into its tables."""
 
     def __init__(self, topic: TopicSpec, tables: Mapping[str, Table], limits: Limits = DEFAULT) -> None:
-        """`tables` by whole name; it may gain tables later, and a changed definition is seen at the next block."""
+        """`tables` by full name may gain tables later; a changed definition takes effect at the next block."""
         self.topic = topic
         self._tables, self._limits = tables, limits
         self._made: dict[tuple[str, int], tuple[Table, TableMapping]] = {}
@@ -300,7 +293,7 @@ class TopicMapping:
         self._declared = {id(spec): declared(spec) for spec in topic.tables}
 
     def table(self, name: str, spec: TableSpec) -> TableMapping | None:
-        """The way into a table; None for one that there is not."""
+        """The mapping into a table; None if the table does not exist."""
         table = self._tables.get(name)
         if table is None:
             return None
@@ -324,15 +317,15 @@ class TopicMapping:
                         column.source.check(known)
 
     def wanted(self, name: str, root: str) -> pa.Schema | None:
-        """The fields of values or keys that columns, expressions and the route of a topic of this name read.
+        """The fields of values or keys that the columns, expressions and route of a topic read.
 
-        None, for all fields, where a table is not known whose columns the file does not name.
+        None means all fields: a table is unknown and bridge.yaml does not name its columns.
         """
         sources: list[tuple[Path | Expression | None, pa.DataType]] = []
         for spec in self.topic.tables:
             made = [table for table, of in self._made if of == id(spec)]
             if names_origin(spec.table) and len(made) == 1 and self.table(made[0], spec) is not None:
-                continue  # all records so far are for one table
+                continue  # so far all records are for one table
             if self.table(table_name(spec.table, name), spec) is None:
                 if not spec.columns:
                     return None
@@ -354,7 +347,7 @@ class TopicMapping:
         return KINDS.get((path.root, bool(path.parts)))
 
     def rows(self, inputs: Inputs, ends: Ends) -> None:
-        """Add the rows' ends."""
+        """Add the results of rows."""
         for name, spec, rows in self._routed(inputs, ends):
             mapping = self.table(name, spec)
             if mapping is None:
@@ -365,7 +358,7 @@ class TopicMapping:
                 mapping.rows(inputs.take(rows), ends)
 
     def tombstones(self, inputs: Inputs, ends: Ends) -> None:
-        """Add the ends of null values: deletes by key, or what the table's policy says."""
+        """Add the results of null values: deletes by key, or the table's policy."""
         for name, spec, rows in self._routed(inputs, ends):
             some, mapping = inputs.take(rows), self.table(name, spec)
             if spec.tombstone == "ignore":
@@ -387,7 +380,7 @@ class TopicMapping:
 
 
 def reads_key_fields(topic: TopicSpec) -> bool:
-    """Whether a column, an expression or the route reads a field inside keys, so that keys have to be decoded."""
+    """Whether a column, an expression or the route reads a field inside keys. Keys must be decoded then."""
     paths = [Path.of(topic.target.by)] if isinstance(topic.target, RouteSpec) else []
     for source, _ in (each for spec in topic.tables for each in declared(spec)):
         if source is not None:
@@ -396,7 +389,7 @@ def reads_key_fields(topic: TopicSpec) -> bool:
 
 
 def types_of(sources: Sequence[tuple[Path | Expression | None, pa.DataType]]) -> dict[Path, pa.DataType]:
-    """The type of each part that a column reads, or an expression casts at once; of two types, text."""
+    """The type of each part that a column reads or an expression casts at once; text if there are two types."""
     found: dict[Path, pa.DataType] = {}
     for source, kind in sources:
         if isinstance(source, Path) and (other := found.setdefault(source, kind)) != kind:
@@ -413,7 +406,7 @@ def _counts(kind: pa.DataType) -> bool:
 
 
 def nested(kinds: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
-    """Fields by path as fields inside one another; `Invalid` for one that is read whole as no struct, and in part."""
+    """Nest fields by path. Raises `Invalid` for a field that is read both in part and, not as a struct, whole."""
     tops: dict[str, dict[tuple[str, ...], pa.DataType]] = {}
     for parts, kind in kinds.items():
         tops.setdefault(parts[0], {})[parts[1:]] = kind
@@ -434,7 +427,7 @@ def _kind(name: str, below: Mapping[tuple[str, ...], pa.DataType]) -> pa.DataTyp
 
 
 def refuse_companions(inputs: Inputs, ends: Ends) -> None:
-    """Refuse the records that belong together with refused ones: half a change of a key would lose a row."""
+    """Refuse the companions of refused records: half a key change would lose a row."""
     if inputs.atomic is None:
         return
     refused = [reject.record for rejects in ends.rejects.values() for reject in rejects]
@@ -449,7 +442,7 @@ def refuse_companions(inputs: Inputs, ends: Ends) -> None:
 
 
 def settled(records: Records, ends: Ends, extra: Mapping[str, pa.DataType]) -> Mapped:
-    """Each record at one end: refused where one of its rows is, left out where none of them stays."""
+    """Settle each record: refused if any of its rows is refused, skipped if none of its rows remains."""
     seen = np.zeros(len(records), dtype=np.bool_)
     rejects: dict[str, Sequence[Reject]] = {}
     for table, refused in ends.rejects.items():
@@ -501,7 +494,6 @@ def _taken(rows: TableRows, at: Ints) -> TableRows:
 
 
 def _merged(tables: Sequence[TableRows]) -> list[TableRows]:
-    """One entry a table, its rows in the order of their records."""
     by_table: dict[str, list[TableRows]] = {}
     for rows in tables:
         by_table.setdefault(rows.table, []).append(rows)

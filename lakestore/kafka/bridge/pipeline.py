@@ -1,4 +1,4 @@
-"""The way of one topic's records: decoder, then mapping. A block in, its ends out; nothing a record holds raises."""
+"""The pipeline of one topic: decoder, then mapping. It takes a block and returns its results; no record raises."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOG = logging.getLogger("lakestore.bridge")
 
 
 class Pipeline:
-    """The records of a topic to rows of tables. One thread uses it at a time."""
+    """Turns the records of a topic into rows of tables. One thread uses it at a time."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class Pipeline:
         limits: Limits = DEFAULT,
         drift: Drift | None = None,
     ) -> None:
-        """`tables` by whole name; it may gain tables, and a new definition is seen at the next block.
+        """`tables` by full name may gain tables; a new definition takes effect at the next block.
 
-        `keys` decodes keys where the decoder of values does not, and those of tombstones; None: keys are bytes.
+        `keys` decodes keys of tombstones, and all keys that the value decoder leaves alone; None: keys are bytes.
         """
         self.topic = topic
         self._drift = drift
@@ -51,7 +51,6 @@ class Pipeline:
         self._tables = tables
 
     def process(self, records: Records) -> Mapped:
-        """The ends of a block's records."""
         ends = Ends()
         decoded = self._decoded(records)
         self._letters.note(decoded.origin)
@@ -80,7 +79,6 @@ class Pipeline:
         return truncated(mapped, decoded, self.topic, records, self._tables)
 
     def _tell_unread(self, records: Records, mapped: Mapped) -> None:
-        """Log the first record of each field that no column has."""
         for (table, field), unread in mapped.unread.items():
             if (table, field) not in self._told and len(self._told) < TOLD_MAX:
                 self._told.add((table, field))
@@ -89,7 +87,6 @@ class Pipeline:
                 _LOG.warning(text, table, field, place)
 
     def _decoded(self, records: Records) -> Decoded:
-        """The rows of values, of tables that have followed what is new in them."""
         wanted = self.mapping.wanted(records.topic, "value")
         decoded = self.decoder.decode(records, wanted)
         if self._drift is None:
@@ -97,12 +94,11 @@ class Pipeline:
         schema = self.decoder.schema()
         renamed = self._drift.seen(records.topic, schema, decoded)
         anew = self.mapping.wanted(records.topic, "value")
-        if anew != wanted and wanted is not None:  # the decoder reads what is asked for, and there is more to ask for
+        if anew != wanted and wanted is not None:  # the decoder only reads requested fields, and more are requested now
             return self._drift.seen(records.topic, schema, self.decoder.decode(records, anew))
         return renamed
 
     def _with_keys(self, inputs: Inputs, name: str, ends: Ends) -> Inputs:
-        """The rows with their decoded keys; records whose key cannot be read are refused."""
         records = inputs.records
         numbers = np.unique(inputs.record)
         some = records if len(numbers) == len(records) else records.take(numbers)
@@ -111,7 +107,7 @@ class Pipeline:
         place = np.full(len(records), -1, dtype=np.int64)
         place[numbers[found.record]] = np.arange(len(found.record))
         for keyless in found.passed.values():
-            place[numbers[keyless]] = len(found.record)  # without a key: nulls
+            place[numbers[keyless]] = len(found.record)  # records without a key have nulls
         at = place[inputs.record]
         good = np.flatnonzero(at >= 0)
         keys = pa.concat_arrays([found.values, pa.nulls(1, found.values.type)])
@@ -122,7 +118,6 @@ class Pipeline:
         return self.keys.decode(records, self.mapping.wanted(records.topic, "key"))
 
     def _tombstones(self, records: Records, numbers: Ints, name: str, ends: Ends) -> None:
-        """Null values by the policy of the table that they are for."""
         inputs = Inputs.tombstones(records, numbers, None)
         if self.keys is not None:
             inputs = self._with_keys(inputs, name, ends)

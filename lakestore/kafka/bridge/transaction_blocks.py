@@ -30,9 +30,9 @@ from lakestore.kafka.bridge.outcome import Decoded
 from lakestore.kafka.bridge.records import Ints, Records
 
 FRAME_BYTES = 5
-"""A zero and a schema's number in front of JSON of Confluent's converters."""
+"""A zero byte and a schema number, before the JSON of Confluent's converters."""
 COUNTED = ("truncate", "message")
-"""Reasons of passed records that are events of a transaction, which their end counts."""
+"""Reasons of skipped records that count as events of a transaction."""
 
 _WITH_LSN = r"^([0-9]+):[0-9]+$"
 """Ids of PostgreSQL's connector: the transaction's number, and an LSN that BEGIN, each event and END have another of.
@@ -40,7 +40,7 @@ No other connector's ids look so: GTIDs begin with a UUID, SQL Server's have thr
 
 
 def runs(records: Records, decoded: Decoded) -> dict[Place, list[Run]]:
-    """The runs of each partition. Events without a row are of a transaction that is not known."""
+    """The runs of each partition. Events without a row have no known transaction."""
     count = len(records)
     names, orders = np.full(count, "", object), np.full(count, -1, np.int64)
     if decoded.envelope is not None and len(decoded.record):
@@ -76,7 +76,7 @@ def _runs(
 
 
 def tell(transactions: Transactions, records: Records) -> list[int]:
-    """Tells of BEGINs and ENDs in JSON, with or without their schema; gives the rows that are neither."""
+    """Register BEGIN and END records in JSON, with or without their schema. Returns the rows that are neither."""
     others = []
     for row, text in enumerate(records.values.to_pylist()):
         place, offset = (records.topic, int(records.partition[row])), int(records.offset[row])
@@ -88,7 +88,7 @@ def tell(transactions: Transactions, records: Records) -> list[int]:
 
 
 def tell_decoded(transactions: Transactions, records: Records, decoded: Decoded) -> None:
-    """Tells of BEGINs and ENDs that a decoder of records has read."""
+    """Register BEGIN and END records that a decoder has read."""
     values: list[Mapping[str, Any]] = [{} for _ in range(len(records))]
     for row, value in zip(decoded.record.tolist(), decoded.values.to_pylist(), strict=True):
         values[row] = value or {}
@@ -99,7 +99,7 @@ def tell_decoded(transactions: Transactions, records: Records, decoded: Decoded)
 
 
 def told(transactions: Transactions, place: Place, offset: int, value: Mapping[str, Any]) -> bool:
-    """Tells of one BEGIN or END; false for a value that is neither."""
+    """Register one BEGIN or END; False for any other value."""
     name = value.get("id")
     if not isinstance(name, str):
         return False
@@ -134,26 +134,26 @@ Place = tuple[str, int]
 LACKING_MAX = 100
 _NO_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
 FINISHED_MAX = 10_000
-"""Finished transactions whose late copies are known for such."""
+"""Finished transactions that are remembered to recognise late copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Records that follow each other in a partition, of one transaction or of none."""
+    """Consecutive records of a partition with one transaction, or without one."""
 
     offsets: Ints
     transaction: str = ""
     """Its id; empty: none."""
     orders: Ints | None = None
-    """Each event's `data_collection_order`, by which copies are known."""
+    """The `data_collection_order` of each event, which identifies copies."""
     nbytes: int = 0
     unread: bool = False
-    """Whether the records could not be read, so that their transaction is not known."""
+    """Whether the records could not be read, so that their transaction is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An END: events of each table, by its name as the source has it."""
+    """An END: the number of events of each table, by the source's table name."""
 
     transaction: str
     counts: Mapping[str, int]
@@ -164,15 +164,15 @@ class Unit:
     """Records to commit together."""
 
     offsets: Mapping[Place, Ints]
-    """Offsets of each partition, ascending; nothing that was told lies between them."""
+    """The ascending offsets of each partition, without gaps in the registered records."""
     transactions: tuple[str, ...] = ()
     parts: str = ""
-    """The reason why transactions among these are given in parts, as a sentence; empty: all are whole."""
+    """Why transactions of the unit come in parts, as a sentence; empty: all are complete."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """A transaction on its way."""
+    """A transaction that is not finished."""
 
     seen: dict[Place, set[int]] = field(default_factory=dict)
     """The orders of a topic's events, under partition -1; offsets of a partition's where events have no order."""
@@ -180,13 +180,13 @@ class _Open:
     """None: END has not come."""
     begun: bool = False
     loose: bool = False
-    """Whether it is given in parts."""
+    """Whether the transaction is delivered in parts."""
     last: dict[Place, int] = field(default_factory=dict)
     """Place to the number of its last run there, of all runs that ever were."""
 
 
 class Transactions:
-    """The assembler. `bridged` gives the topics that have a table's events; none: not waited for."""
+    """The assembler. `bridged` returns the topics with a table's events; no topics: the table is not waited for."""
 
     def __init__(
         self, bridged: Callable[[str], Sequence[str]], *, rows_max: int = 1_000_000, bytes_max: int = 256 << 20
@@ -198,13 +198,13 @@ class Transactions:
         self._finished: dict[str, None] = {}
         self._ends: deque[str] = deque()
         self._gone: dict[Place, int] = {}
-        """Runs that are no longer held, of each place."""
+        """Released runs of each place."""
         self._rows = self._bytes = self._unread = 0
         self._weights: dict[Place, tuple[int, int]] = {}
-        """Records and bytes that are held of each place."""
+        """Waiting records and bytes of each place."""
 
     def events(self, place: Place, runs: Iterable[Run]) -> None:
-        """Records of a partition, in their order."""
+        """Register records of a partition, in order."""
         for run in runs:
             state = self._queue(place, run)
             if state is None or state.loose:
@@ -215,13 +215,13 @@ class Transactions:
                 state.seen.setdefault((place[0], -1), set()).update(run.orders.tolist())
 
     def begun(self, place: Place, offset: int, transaction: str) -> None:
-        """A BEGIN was read."""
+        """Register a BEGIN."""
         state = self._queue(place, Run(np.array([offset]), transaction))
         if state is not None:
             state.begun = True
 
     def ended(self, place: Place, offset: int, end: Ended) -> None:
-        """An END was read."""
+        """Register an END."""
         state = self._queue(place, Run(np.array([offset]), end.transaction))
         if state is None:
             return
@@ -230,32 +230,33 @@ class Transactions:
         state.counts = end.counts
 
     def floor(self, place: Place) -> int | None:
-        """The lowest offset that is held of a partition; progress must not move past it. None: nothing is held."""
+        """The lowest waiting offset of a partition, which progress must not pass; None: nothing waits."""
         queue = self._queues.get(place)
         return int(queue[0].offsets[0]) if queue else None
 
     @property
     def held(self) -> int:
-        """Records that are held."""
+        """The number of waiting records."""
         return self._rows
 
     @property
     def open(self) -> tuple[str, ...]:
-        """The transactions that are not whole."""
+        """The incomplete transactions."""
         return tuple(name for name, state in self._open.items() if not state.loose)
 
     @property
     def ends(self) -> Sequence[str]:
-        """The transactions that are not whole and whose END has come."""
+        """The incomplete transactions whose END has arrived."""
         return self._ends
 
     def crowded(self, rows: int, nbytes: int) -> list[Place]:
-        """The partitions of which more is held than that."""
+        """The partitions with more waiting records or bytes than given."""
         return [place for place, held in self._weights.items() if held[0] > rows or held[1] > nbytes]
 
     def lacking(self) -> dict[str, tuple[set[str], str]]:
-        """The first transactions whose END has come and some of whose events have not: the topics of these, and a part
-        of a sentence."""
+        """The first transactions with an END and missing events: the topics of the missing events, and a part of a
+        sentence.
+        """
         found = {}
         for name in islice(self._ends, LACKING_MAX):
             state = self._open[name]
@@ -265,7 +266,7 @@ class Transactions:
         return found
 
     def loosen(self, name: str, why: str) -> Unit:
-        """Give a transaction as it is, now and what comes of it later."""
+        """Deliver a transaction in parts from now on."""
         return self._loosened(name, why)
 
     def ready(self) -> list[Unit]:
@@ -278,7 +279,6 @@ class Transactions:
             units.append(unit)
 
     def _queue(self, place: Place, run: Run) -> _Open | None:
-        """Holds records; the transaction that they are of, if it is not finished."""
         queue = self._queues.setdefault(place, deque())
         queue.append(run)
         self._weigh(place, len(run.offsets), run.nbytes)
@@ -296,7 +296,6 @@ class Transactions:
         self._weights[place] = before[0] + rows, before[1] + nbytes
 
     def _free(self) -> Unit | None:
-        """Records at the front that belong to no open transaction."""
         ends = {}
         for place, queue in self._queues.items():
             count = 0
@@ -313,7 +312,6 @@ class Transactions:
         return state is None or state.loose
 
     def _awaited(self) -> bool:
-        """Whether a transaction is open that an unread record could be of."""
         return any(not state.loose for state in self._open.values())
 
     def _first_whole(self) -> Unit | None:
@@ -338,7 +336,6 @@ class Transactions:
         return group, {place: self._with_followers(place, count) for place, count in ends.items()}
 
     def _with_followers(self, place: Place, count: int) -> int:
-        """The runs behind that belong to nothing go with what lies before them."""
         queue = self._queues[place]
         while count < len(queue) and not queue[count].transaction and not queue[count].unread:
             count += 1
@@ -392,7 +389,6 @@ class Transactions:
         return None
 
     def _oversized(self) -> Unit | None:
-        """The transaction that lies first, once more is held than may be."""
         if self._rows <= self._rows_max and self._bytes <= self._bytes_max:
             return None
         for queue in self._queues.values():
@@ -407,7 +403,6 @@ class Transactions:
         return None
 
     def _short(self, state: _Open) -> str:
-        """The tables whose events have not come, for a sentence."""
         lacking = [
             f"{missing} of {table}"
             for table, count in (state.counts or {}).items()
@@ -416,7 +411,6 @@ class Transactions:
         return f"; it waits for {', '.join(lacking)}" if lacking else ""
 
     def _loosened(self, name: str, why: str) -> Unit:
-        """The records that lie first, now that a transaction is given in parts."""
         self._open[name].loose = True
         self._open[name].seen.clear()
         if name in self._ends:
@@ -425,7 +419,6 @@ class Transactions:
         return Unit(unit.offsets if unit else {}, (name,), why)
 
     def _taken(self, ends: Mapping[Place, int], group: set[str]) -> Unit:
-        """The first runs of each partition, which are no longer held."""
         offsets = {}
         for place, count in ends.items():
             queue = self._queues[place]
@@ -449,9 +442,9 @@ class Transactions:
 
 
 def topics_of(table: str, topics: Iterable[str]) -> list[str]:
-    """The topics that have a table's events by Debezium's naming: prefix and the table's name, or less of its front.
+    """The topics of a table's events by Debezium's naming: prefix and table name, or a shorter suffix of the name.
 
-    Characters that a topic's name cannot have are underscores in it.
+    Characters that a topic name cannot have are underscores.
     """
     parts = _NO_TOPIC.sub("_", table).split(".")
     names = [".".join(parts[at:]) for at in range(max(len(parts) - 1, 1))]
