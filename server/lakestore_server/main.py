@@ -52,9 +52,9 @@ from lakestore_server.read.leases import Leases
 from lakestore_server.service import Service
 from lakestore_server.settings import Settings
 from lakestore_server.snapshots.messages import Room
-from lakestore_server.snapshots.presented import PresentedTables
-from lakestore_server.snapshots.upkeep import Presenter
-from lakestore_server.snapshots.worker_client import PresenterProcess
+from lakestore_server.snapshots.presented import SnapshotTables
+from lakestore_server.snapshots.upkeep import SnapshotBuilder
+from lakestore_server.snapshots.worker_client import SnapshotBuilderProcess
 
 PAUSE_SECONDS = 0.03
 """A full collection that takes more of a processor is long."""
@@ -208,7 +208,7 @@ class Server:
         clock: Clock | None = None,
         on_fatal: Callable[[BaseException], None] | None = None,
         journal_of: JournalOf = FileJournal,
-        presenter: Presenter | None = None,
+        presenter: SnapshotBuilder | None = None,
         index_of: IndexOf = in_process,
     ) -> None:
         self.settings = settings
@@ -235,8 +235,8 @@ class Server:
         check_seconds, wake_checkpoint = settings.retention_check_seconds, self.upkeep.checkpointer.wake
         self.retention = Retention(self.engine, leases, *names, check_seconds, wake_checkpoint)
         self.expiry = Expiry(self.engine, settings.expiry_check_seconds)
-        presenter = presenter or PresenterProcess(Room.of(settings.data / data_folder.OFFSETS, settings.limits))
-        self.presented = PresentedTables(self.engine, leases, self.catalog, clock, presenter)
+        presenter = presenter or SnapshotBuilderProcess(Room.of(settings.data / data_folder.OFFSETS, settings.limits))
+        self.presented = SnapshotTables(self.engine, leases, self.catalog, clock, presenter)
         calls = Calls(clock, settings.slow_seconds)
         self.dropped = DroppedTables(self.engine, leases, self.catalog, check_seconds, wake_checkpoint)
         self.service = Service(

@@ -44,7 +44,7 @@ from lakestore_server.read.inserted import Inserts
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.lookup import Lookups
 from lakestore_server.read.plan import Plans
-from lakestore_server.snapshots.presented import PresentedTables
+from lakestore_server.snapshots.presented import SnapshotTables
 
 
 class Verbs(TypedDict):
@@ -186,7 +186,7 @@ class Service:
         expiry: Expiry,
         dropped: DroppedTables,
         calls: Calls,
-        presented: PresentedTables,
+        presented: SnapshotTables,
     ) -> None:
         self.reports = Reports(clock, engine.limits)
         """The words of processes beside the server."""

@@ -24,7 +24,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc
 from lakestore_server.access.admission import RpcCall
 from lakestore_server.edge import grpc as server_grpc
-from lakestore_server.host.permits import Permits
+from lakestore_server.host.quota import Quota
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from tests.support.rights import token_of, write_auth
@@ -249,7 +249,7 @@ def test_a_call_goes_by_itself_while_the_server_has_no_stream_to_give(
     server: Server, lake: ls.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port: Any = server._grpc
-    none_left = Permits(1, 0.0, "no stream is left")
+    none_left = Quota(1, 0.0, "no stream is left")
     monkeypatch.setattr(none_left, "_held", 1)
     monkeypatch.setattr(port, "_talkers", none_left)
     assert len(lake.table("s.t").lookup([{"id": 1}])) == 1

@@ -8,21 +8,21 @@ from pathlib import Path
 
 from lakestore.errors import Unavailable
 from lakestore_server.catalog.locations import plain
-from lakestore_server.snapshots.messages import Present, Presented
+from lakestore_server.snapshots.messages import BuildRequest, BuiltFiles
 from lakestore_server.snapshots.worker_client import Fetch
 
 FILE_BYTES = 1_000
 
 
 class StandIn:
-    """A `Presenter`. `gate` lets presentings end; `asked` has every request so far."""
+    """A `SnapshotBuilder`. `gate` lets presentings end; `asked` has every request so far."""
 
     def __init__(self, file_bytes: int = FILE_BYTES) -> None:
         self.gate = threading.Event()
         self.gate.set()
         self.begun = threading.Semaphore(0)
         """Released by each presenting that begins."""
-        self.asked: list[Present] = []
+        self.asked: list[BuildRequest] = []
         self.forgotten: list[int] = []
         self.runs: list[str] = []
         self.pid: int | None = None
@@ -40,7 +40,7 @@ class StandIn:
         """The process is gone with all that it remembered; its files are there."""
         self.pid, self._files = None, {}
 
-    def present(self, request: Present, fetch: Fetch) -> Presented:
+    def present(self, request: BuildRequest, fetch: Fetch) -> BuiltFiles:
         """One file for the cut."""
         self.start()
         self.asked.append(request)
@@ -53,7 +53,7 @@ class StandIn:
         self._files[request.cut_id] = file
         rows = len(self.asked)
         first = request.base.next_row_id
-        return Presented(
+        return BuiltFiles(
             f"file://{file}", rows, 1, 0, 0, self._file_bytes, self._file_bytes, first, first + rows, False
         )
 

@@ -24,9 +24,9 @@ from lakestore.union import plan
 from lakestore.union.plan import TableScan
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.catalog.our_tables import first_metadata, schema_of
+from lakestore_server.snapshots.builder import SnapshotBuilder
 from lakestore_server.snapshots.hot_files import write_files
-from lakestore_server.snapshots.messages import Base, Present, Presented
-from lakestore_server.snapshots.presenter import Presenter
+from lakestore_server.snapshots.messages import Base, BuildRequest, BuiltFiles
 from lakestore_server.snapshots.shape import Shape
 from tests.support.manifests import read_manifest
 from tests.support.served import Served
@@ -41,8 +41,8 @@ class Presenting:
 
     served: Served
     folder: Path
-    presenter: Presenter = field(default_factory=lambda: Presenter("run-0"))
-    tierer: Presenter = field(default_factory=lambda: Presenter("tiered"))
+    presenter: SnapshotBuilder = field(default_factory=lambda: SnapshotBuilder("run-0"))
+    tierer: SnapshotBuilder = field(default_factory=lambda: SnapshotBuilder("tiered"))
     bases: dict[int, Base] = field(default_factory=lambda: {0: Base()})
     """By the snapshot id of a tier record."""
     fetched: list[pb.FetchRequest] = field(default_factory=list)
@@ -59,14 +59,14 @@ class Presenting:
         for message in self.served.verbs("Fetch").fetch(request):
             yield from ipc.decode_trusted(message.rows, crc=message.crc32c)
 
-    def request(self, name: str, at: str = "", form: int = 2) -> tuple[Present, TableScan, Json]:
+    def request(self, name: str, at: str = "", form: int = 2) -> tuple[BuildRequest, TableScan, Json]:
         """The request of a cut, its plan, and the document that has all but the snapshot."""
         answer = self.plan(name, at)
         scan = plan.decode(answer).tables[0]
         base = self.bases[scan.snapshot_id]
         document = document_of(scan.table, str(self.folder))
         cut = repr((scan.table.uuid, scan.table.schema_id, base, [bucket.head for bucket in scan.buckets], form))
-        present = Present(
+        present = BuildRequest(
             cut_id=zlib.crc32(cut.encode()) << 16 | len(cut),
             folder=file_uri.to_uri(self.folder / "__presented" / scan.table.uuid),
             schema=document["schemas"][0],
@@ -79,7 +79,7 @@ class Presenting:
         )
         return present, scan, document
 
-    def present(self, name: str, at: str = "", form: int = 2) -> tuple[Presented, Json]:
+    def present(self, name: str, at: str = "", form: int = 2) -> tuple[BuiltFiles, Json]:
         """A cut, and its metadata document."""
         request, _, document = self.request(name, at, form)
         answer = self.presenter.present(request, self.fetch)
@@ -105,7 +105,7 @@ class Presenting:
         self.bases[number] = base
         return number
 
-    def _rewritten(self, request: Present, scan: TableScan, rows: pa.Table) -> str:
+    def _rewritten(self, request: BuildRequest, scan: TableScan, rows: pa.Table) -> str:
         """A snapshot of these rows, in files of some rows each; its manifest list."""
         folder = file_uri.to_uri(self.folder / "rewritten" / str(request.cut_id))
         places.write(f"{folder}/begun", b"")
@@ -154,7 +154,7 @@ def document_of(table: Table, warehouse: str) -> Json:
     }
 
 
-def with_snapshot(document: Json, request: Present, answer: Presented) -> Json:
+def with_snapshot(document: Json, request: BuildRequest, answer: BuiltFiles) -> Json:
     """The document of a presented cut."""
     snapshot = {
         "snapshot-id": request.cut_id,
@@ -193,14 +193,14 @@ class Entries:
     deletes: list[tuple[Manifest, Entry]]
 
     @staticmethod
-    def of(answer: Presented) -> Entries:
+    def of(answer: BuiltFiles) -> Entries:
         """Those of a presented cut."""
         manifests = read_list(places.read(answer.manifest_list), answer.manifest_list)
         held = [(each, entry) for each in manifests for entry in read_manifest(places.read(each.path), each)]
         return Entries([one for one in held if one[0].content == DATA], [one for one in held if one[0].content != DATA])
 
 
-def check_structure(answer: Presented, form: int) -> None:
+def check_structure(answer: BuiltFiles, form: int) -> None:
     """The rules that PyIceberg forgives the breach of."""
     entries = Entries.of(answer)
     data = {entry.file.path: (manifest, entry) for manifest, entry in entries.data}

@@ -18,7 +18,7 @@ from lakestore_server.access.finders import HttpRequestFacts, TableFacts
 from lakestore_server.access.policy import Row
 from lakestore_server.host import event_log
 from lakestore_server.host.clock import Clock
-from lakestore_server.host.seldom import Seldom
+from lakestore_server.host.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("lakestore.access")
 _Item = TypeVar("_Item")
@@ -34,7 +34,7 @@ class Admission:
 
     def __init__(self, access: Access, known: TableFacts, clock: Clock, *, metrics_open: bool = False) -> None:
         self.access, self._known = access, known
-        self._denied = Seldom(clock, DENIED_LOG_SECONDS, DENIED_LOG_LINES)
+        self._denied = RateLimitedLog(clock, DENIED_LOG_SECONDS, DENIED_LOG_LINES)
         self._routes = dict(policy.ROUTES)
         if metrics_open:
             self._routes["GET", "/metrics"] = Row("open", policy.ROUTES["GET", "/"].finder, "")

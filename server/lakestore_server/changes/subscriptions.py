@@ -22,7 +22,7 @@ from lakestore_server.changes.shared import positions
 from lakestore_server.changes.shared.group import SharedSubscriptions
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import AHEAD_US_MIN, Clock
-from lakestore_server.host.permits import share_of
+from lakestore_server.host.quota import share_of
 from lakestore_server.read.positions import check_place, parse_token
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State

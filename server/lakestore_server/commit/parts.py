@@ -21,7 +21,7 @@ from lakestore_server.files import part_file
 from lakestore_server.files.part_file import PartHead
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.host.permits import share_of
+from lakestore_server.host.quota import share_of
 
 log = logging.getLogger("lakestore.parts")
 RETRY_SECONDS = 5.0

@@ -21,7 +21,7 @@ from lakestore_server.commit.precedence import Courtesy, Manner, Urgency
 from lakestore_server.commit.published import Bell, Pause, waited
 from lakestore_server.commit.queue import SMALL_STRETCH, is_small
 from lakestore_server.commit.request import REFUSALS, Change, Refusal, Request, change_of
-from lakestore_server.host.permits import Claim, Permits
+from lakestore_server.host.quota import Claim, Quota
 from lakestore_server.host.stages import at_each_stage, stage
 from lakestore_server.state.commit_record import Answer, ChangeResult
 
@@ -38,7 +38,7 @@ class Writes:
     def __init__(self, engine: Engine) -> None:
         self._engine, self._precedence = engine, engine.loop.precedence
         limits = engine.limits
-        self._decoding = Permits(
+        self._decoding = Quota(
             limits.in_flight_bytes,
             limits.queue_wait_ms / 1000,
             "the server decodes as many rows as its memory allows: send more slowly",

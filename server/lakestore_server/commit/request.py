@@ -31,7 +31,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.arrays import flat_batch
 from lakestore_server.commit.moves import NONE, Moves
 from lakestore_server.files.segment import extended
-from lakestore_server.host.permits import Claim
+from lakestore_server.host.quota import Claim
 from lakestore_server.host.stages import stage
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.hints import Hint

@@ -36,7 +36,7 @@ from lakestore_server.catalog.errors import (
     NoSuchWarehouse,
 )
 from lakestore_server.catalog.schemas import Json
-from lakestore_server.snapshots.presented import PresentedTables
+from lakestore_server.snapshots.presented import SnapshotTables
 
 _NAMES: dict[type[LakestoreError], tuple[int, str]] = {
     NoSuchNamespace: (404, "NoSuchNamespaceException"),
@@ -115,7 +115,7 @@ class Sources:
     """The parts of a server that verbs of the catalog use."""
 
     catalog: Catalog
-    presented: PresentedTables | None = None
+    presented: SnapshotTables | None = None
     """None: no warehouse but the lake, as in tests of the catalog alone."""
 
 

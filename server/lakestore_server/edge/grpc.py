@@ -34,7 +34,7 @@ from lakestore_server.edge.rpc_port import Rpc, RpcPort
 from lakestore_server.edge.rpc_streams import AnswerStream, Failed, Intake
 from lakestore_server.edge.tls import TlsKeys
 from lakestore_server.host.clock import Clock
-from lakestore_server.host.permits import Permits, Slabs, share_of
+from lakestore_server.host.quota import BufferPool, Quota, share_of
 from lakestore_server.host.workers import Workers
 from lakestore_server.operate.clients import Clients
 from lakestore_server.service import Service
@@ -111,7 +111,7 @@ ASK_BYTES_MAX = 2 * rpc.TALK_BYTES_MAX
 _PATHS = {method.name: method.path for method in rpc.methods() if method.name in rpc.TALKED}
 
 
-class Talk:
+class CallStream:
     """One stream of small calls. Thread-safe."""
 
     def __init__(self, stream: Rpc, call: RpcCall, dispatch: Dispatch, workers: Workers, failed: Failed) -> None:
@@ -274,16 +274,16 @@ class GrpcServer:
         # Thousands of streams may hear of one commit: calls do not queue behind them.
         self._stream_workers = Workers(min(limits.threads, STREAM_THREADS), "grpc-stream")
         refusal = "streams are open, the limit: try again later"
-        self._permits = Permits(limits.streams, 0.0, f"{limits.streams} {refusal}", share_of(limits.streams, limits))
+        self._permits = Quota(limits.streams, 0.0, f"{limits.streams} {refusal}", share_of(limits.streams, limits))
         # One for each connection that calls: they are no subscribers' streams, and take no room from those.
         refusal = "connections have a stream of small calls, the limit"
-        self._talkers = Permits(limits.streams, 0.0, f"{limits.streams} {refusal}", share_of(limits.streams, limits))
+        self._talkers = Quota(limits.streams, 0.0, f"{limits.streams} {refusal}", share_of(limits.streams, limits))
         # Messages of streams of commits that may come while another one of their stream is taken, beside the budget.
-        self._slabs = Slabs(limits.journal_bytes)
+        self._slabs = BufferPool(limits.journal_bytes)
         self._ahead = threading.Semaphore(max(1, limits.receiving_bytes // limits.message_bytes))
         self._is_stopping = False
         self._streams: set[AnswerStream] = set()
-        self._talks: set[Talk] = set()
+        self._talks: set[CallStream] = set()
         self._callers = FirstMessages(limits.waiting_calls, limits.first_message_ms / 1_000, self._too_late)
         self._strangers = FirstMessages(STRANGERS_MAX, STRANGER_SECONDS, self._too_late)
         self._health = Health(("", rpc.SERVICE))
@@ -427,7 +427,7 @@ class GrpcServer:
         except Exhausted as error:
             self._fail(call, error)
             return
-        talk = Talk(call, admitted, self._dispatch, self._workers, self._fail)
+        talk = CallStream(call, admitted, self._dispatch, self._workers, self._fail)
         self._talks.add(talk)
         room.callback(self._talks.discard, talk)
         call.add_callback(room.close)

@@ -27,7 +27,7 @@ from lakestore_server.access.policy import Row
 from lakestore_server.edge import catalog_request
 from lakestore_server.edge.catalog_request import CALLER, ClientStalled
 from lakestore_server.edge.tls import is_loopback
-from lakestore_server.host.permits import share_of
+from lakestore_server.host.quota import share_of
 from lakestore_server.operate.clients import Clients
 
 ANY_HOST = "*"

@@ -18,7 +18,7 @@ from lakestore_server.edge import iceberg_rest
 from lakestore_server.edge.catalog_request import CatalogRequest, Slow, Sources, Verb, done
 from lakestore_server.edge.iceberg_rest import CONFIG, REPORTS, TABLE, TABLES, VERBS, Verbs, prefixed
 from lakestore_server.snapshots import warehouse
-from lakestore_server.snapshots.presented import Answer, Ask, PresentedTables
+from lakestore_server.snapshots.presented import Answer, LoadRequest, SnapshotTables
 from lakestore_server.snapshots.warehouse import Warehouse
 
 LEASE_HEADER = "x-lakestore-lease-seconds"
@@ -71,7 +71,7 @@ def _warehouse(call: CatalogRequest) -> Warehouse:
     return warehouse.of_prefix(call.path["prefix"])
 
 
-def _presented(call: CatalogRequest) -> PresentedTables:
+def _presented(call: CatalogRequest) -> SnapshotTables:
     presented = call.sources.presented
     assert presented is not None
     return presented
@@ -117,7 +117,7 @@ def _report(call: CatalogRequest, _: Verb) -> Response:
     return done()
 
 
-def _ask(call: CatalogRequest) -> Ask | None:
+def _ask(call: CatalogRequest) -> LoadRequest | None:
     """The load that a request is of; None for a table that is not ours, which `now` shows as it is."""
     shown, name = _warehouse(call), call.name
     ledger, position = call.catalog.ledger, shown.position
@@ -128,7 +128,7 @@ def _ask(call: CatalogRequest) -> Ask | None:
             _check_not_ours(call, shown)
             return None
         name, position = type(name)(name.namespace, parted[0]), warehouse.said_position(parted[1])
-    return Ask(
+    return LoadRequest(
         table=str(name),
         position=position,
         format_version=shown.format_version,

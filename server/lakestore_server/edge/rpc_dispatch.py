@@ -20,8 +20,8 @@ from lakestore.wire import errors, rpc
 from lakestore.wire.commit_message import CommitMessage, taken_apart
 from lakestore_server.access.admission import RpcCall
 from lakestore_server.host.clock import Clock
-from lakestore_server.host.permits import Permits, share_of
-from lakestore_server.host.seldom import Seldom
+from lakestore_server.host.quota import Quota, share_of
+from lakestore_server.host.rate_limited_log import RateLimitedLog
 from lakestore_server.service import Service
 
 log = logging.getLogger("lakestore.grpc")
@@ -36,8 +36,8 @@ class Dispatch:
             method.path: (method, service.watched(method)) for method in rpc.methods() if not method.streams_out
         }
         refusal = f"the server serves {limits.threads} calls at once: try again later"
-        self._running = Permits(limits.threads, 0.0, refusal, share_of(limits.threads, limits))
-        self._defects = Seldom(clock, DEFECT_LOG_SECONDS)
+        self._running = Quota(limits.threads, 0.0, refusal, share_of(limits.threads, limits))
+        self._defects = RateLimitedLog(clock, DEFECT_LOG_SECONDS)
 
     def __contains__(self, path: object) -> bool:
         return path in self._verbs

@@ -21,7 +21,7 @@ from lakestore_server.access.admission import RpcCall
 from lakestore_server.commit.producers import WriteStream
 from lakestore_server.commit.published import Pause
 from lakestore_server.edge.rpc_port import Rpc
-from lakestore_server.host.permits import SLAB_BYTES_MIN, Slabs
+from lakestore_server.host.quota import SLAB_BYTES_MIN, BufferPool
 from lakestore_server.host.workers import Workers
 
 STAY_SECONDS, STAY_BYTES = 0.05, 256 << 10
@@ -167,7 +167,7 @@ class Intake:
         request: Callable[[bytes | pa.Buffer], Any],
         workers: Workers,
         ahead: threading.Semaphore,
-        slabs: Slabs,
+        slabs: BufferPool,
     ) -> None:
         """`ahead` is the port's room for messages that come while others of their stream are being taken."""
         self._rpc, self._stream, self._request, self._workers = rpc, stream, request, workers
@@ -179,7 +179,7 @@ class Intake:
         self._came: deque[bytes | pa.Buffer] = deque()
         """Messages that nobody has begun to take."""
         self._ahead_held = 0
-        """Permits of those, and of the one that is coming."""
+        """Quota of those, and of the one that is coming."""
         self._has_ended = False
         """Whether there will be no more."""
         stream.room.listener = self.ask

@@ -20,7 +20,7 @@ from lakestore_server.commit.engine import DRAINING
 from lakestore_server.host import event_log
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.histogram import Histogram
-from lakestore_server.host.seldom import Seldom
+from lakestore_server.host.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("lakestore.calls")
 RETRY_AFTER_SECONDS = 0.5
@@ -61,7 +61,7 @@ class Calls:
         self._is_draining = False
         self._running: Counter[str] = Counter()
         self._followers: set[_Follower] = set()
-        self._refused = Seldom(clock, REFUSAL_LOG_SECONDS)
+        self._refused = RateLimitedLog(clock, REFUSAL_LOG_SECONDS)
         self._seconds: dict[tuple[str, str], Histogram] = {}
 
     @property

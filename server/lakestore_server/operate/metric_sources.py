@@ -20,7 +20,7 @@ from lakestore_server.operate.lake_figures import LakeFigures
 from lakestore_server.operate.reports import Report
 from lakestore_server.operate.status import ServerStatus, StatusReader, TableStatus
 from lakestore_server.read.leases import Leases
-from lakestore_server.snapshots.presented import PresentedTables
+from lakestore_server.snapshots.presented import SnapshotTables
 from lakestore_server.state.view import View
 
 Sample = tuple[tuple[str, ...], float | Histogram]
@@ -50,7 +50,7 @@ class Sources:
     calls: Calls
     leases: Leases
     catalog: Catalog
-    presented: PresentedTables
+    presented: SnapshotTables
     status: StatusReader
     query_deaths: QueryDeaths = field(default_factory=QueryDeaths)
 

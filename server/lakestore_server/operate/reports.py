@@ -14,7 +14,7 @@ from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.tracing import DETAIL, detail_of, thing_of
 from lakestore_server.host.clock import Clock
-from lakestore_server.host.permits import share_of
+from lakestore_server.host.quota import share_of
 
 KEPT_SECONDS = 60.0
 SPOKEN_SECONDS = 15.0

@@ -33,7 +33,7 @@ from lakestore_server.read.leases import Leases
 from lakestore_server.read.plan import AGAIN_SECONDS
 from lakestore_server.read.reach import Reach
 from lakestore_server.snapshots.figures import PresentStatus
-from lakestore_server.snapshots.presented import PresentedTables
+from lakestore_server.snapshots.presented import SnapshotTables
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
 from lakestore_server.state.view import TableState, View
@@ -353,7 +353,7 @@ class StatusReader:
         clock: Clock,
         catalog: Catalog,
         reports: Reports,
-        presented: PresentedTables,
+        presented: SnapshotTables,
         leases: Leases,
     ) -> None:
         self._reports, self._presented, self._leases = reports, presented, leases

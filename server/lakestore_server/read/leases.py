@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from lakestore.errors import Exhausted, Invalid, PlanExpired, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.host.clock import Clock
-from lakestore_server.host.permits import share_of
+from lakestore_server.host.quota import share_of
 from lakestore_server.state.view import TableState
 
 

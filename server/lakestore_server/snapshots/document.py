@@ -23,19 +23,19 @@ from lakestore_server.catalog import metadata, metadata_updates, our_tables
 from lakestore_server.snapshots.base_files import BaseFiles
 from lakestore_server.snapshots.cut_key import CutKey
 from lakestore_server.snapshots.deletes import Ledger, vector_key
-from lakestore_server.snapshots.messages import Json, Present, Presented
+from lakestore_server.snapshots.messages import BuildRequest, BuiltFiles, Json
 from lakestore_server.snapshots.steps import Ints
 
 
 class Snapshot:
     """One cut's snapshot, written once."""
 
-    def __init__(self, request: Present, specs: Mapping[int, Json], name: Callable[[str], str]) -> None:
+    def __init__(self, request: BuildRequest, specs: Mapping[int, Json], name: Callable[[str], str]) -> None:
         """`name` gives the URI of a new file with that ending."""
         self._request, self._specs, self._name = request, specs, name
         self._sequence = request.base.sequence + 1
 
-    def written(self, base: BaseFiles, ledger: Ledger, took: Mapping[str, float]) -> tuple[Presented, dict[str, int]]:
+    def written(self, base: BaseFiles, ledger: Ledger, took: Mapping[str, float]) -> tuple[BuiltFiles, dict[str, int]]:
         """The answer, and every file that it is made of beside the base's data, with its bytes."""
         request = self._request
         hot = [file for window in ledger.windows for file in window.step.files]
@@ -62,7 +62,7 @@ class Snapshot:
         sizes = {file.path: file.bytes for file in (*hot, *deletes)} | {each.path: each.length for each in manifests}
         sizes[location] = len(listed)
         of_base = {each.path for each in base.manifests}
-        answer = Presented(
+        answer = BuiltFiles(
             manifest_list=location,
             rows=sum(file.rows for file in hot),
             data_files=len(hot),
@@ -238,7 +238,7 @@ def frame(doc: Json, base: Base, version: Table, format_version: int) -> Frame:
     return Frame(made, base, flat, is_added)
 
 
-def document(of: Frame, key: CutKey, files: Presented, said: Mapping[str, str], location: str) -> Json:
+def document(of: Frame, key: CutKey, files: BuiltFiles, said: Mapping[str, str], location: str) -> Json:
     """The document of a cut; `said` are its own properties.
 
     Its location is none of the lake's: there would be the lake's own metadata, which an engine's clean-up of files that
@@ -275,7 +275,7 @@ def document(of: Frame, key: CutKey, files: Presented, said: Mapping[str, str], 
     return made
 
 
-def _summary(files: Presented, base: Base) -> dict[str, str]:
+def _summary(files: BuiltFiles, base: Base) -> dict[str, str]:
     """Counts of what is hot, as any engine's commit says them, and totals where the base has them."""
     added = {
         "operation": "overwrite",

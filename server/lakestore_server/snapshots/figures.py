@@ -7,7 +7,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 from lakestore_server.host.histogram import Histogram
-from lakestore_server.snapshots.messages import Presented
+from lakestore_server.snapshots.messages import BuiltFiles
 
 TIMES_KEPT = 1_000
 """Presentings whose times are remembered for the 95th percentile."""
@@ -68,7 +68,7 @@ class Figures:
         with self._lock:
             self.reports += 1
 
-    def presented(self, seconds: float, files: Presented) -> None:
+    def presented(self, seconds: float, files: BuiltFiles) -> None:
         """Note one presenting."""
         with self._lock:
             self.seconds.add(seconds)

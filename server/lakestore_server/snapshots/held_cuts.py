@@ -23,7 +23,7 @@ from lakestore_server.host.clock import Clock
 from lakestore_server.read.leases import Leases
 from lakestore_server.snapshots.cut_key import CutKey
 from lakestore_server.snapshots.document import Base
-from lakestore_server.snapshots.messages import Presented
+from lakestore_server.snapshots.messages import BuiltFiles
 
 log = logging.getLogger("lakestore.present")
 
@@ -116,7 +116,7 @@ class HeldCut:
     """One presented cut whose files stay."""
 
     key: CutKey
-    files: Presented
+    files: BuiltFiles
     base: Base
     lsn: int
     """The commit that the cut's token names."""

@@ -108,7 +108,7 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
+class BuildRequest:
     """The request for the files of one table at one cut."""
 
     cut_id: int
@@ -135,15 +135,15 @@ class Present:
         return Frame(Kind.PRESENT, _TEXT.pack(len(text)) + text + self.plan)
 
     @staticmethod
-    def decode(payload: bytes) -> Present:
+    def decode(payload: bytes) -> BuildRequest:
         """The request that `encode` wrote."""
         (size,) = _TEXT.unpack_from(payload)
         said = json.loads(payload[_TEXT.size : _TEXT.size + size])
-        return Present(**{**said, "base": Base(**said["base"])}, plan=payload[_TEXT.size + size :])
+        return BuildRequest(**{**said, "base": Base(**said["base"])}, plan=payload[_TEXT.size + size :])
 
 
 @dataclass(frozen=True, slots=True)
-class Presented:
+class BuiltFiles:
     """The files that make the table at the cut, for the metadata document around them."""
 
     manifest_list: str
@@ -178,9 +178,9 @@ class Presented:
         return Frame(Kind.PRESENTED, json.dumps(asdict(self), separators=(",", ":")).encode())
 
     @staticmethod
-    def decode(payload: bytes) -> Presented:
+    def decode(payload: bytes) -> BuiltFiles:
         """The answer that `encode` wrote."""
-        return Presented(**json.loads(payload))
+        return BuiltFiles(**json.loads(payload))
 
 
 def forget(cut_ids: Sequence[int]) -> Frame:

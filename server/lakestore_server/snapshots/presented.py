@@ -40,7 +40,7 @@ from lakestore_server.snapshots.cut_key import CutKey, is_same
 from lakestore_server.snapshots.document import Frame
 from lakestore_server.snapshots.figures import KEPT, NEW, SAME, Figures, PresentStatus
 from lakestore_server.snapshots.held_cuts import HeldCut, HeldCuts
-from lakestore_server.snapshots.upkeep import Presenter, Upkeep
+from lakestore_server.snapshots.upkeep import SnapshotBuilder, Upkeep
 from lakestore_server.snapshots.warehouse import Folders
 from lakestore_server.state.view import TableState, View
 
@@ -174,7 +174,7 @@ PRESSED_SECONDS_MIN = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class LoadRequest:
     """One load."""
 
     table: str
@@ -215,10 +215,12 @@ class _Cut:
     doc: Json
 
 
-class PresentedTables:
+class SnapshotTables:
     """The presented tables of one server. Thread-safe. Nothing runs before `start` or the first load."""
 
-    def __init__(self, engine: Engine, leases: Leases, catalog: Catalog, clock: Clock, presenter: Presenter) -> None:
+    def __init__(
+        self, engine: Engine, leases: Leases, catalog: Catalog, clock: Clock, presenter: SnapshotBuilder
+    ) -> None:
         self.plans = Plans(engine, leases, Completeness(engine, clock))
         """The cuts of this server, its other readers' too: their memory of dead rows is one."""
         self._engine, self._leases, self._catalog = engine, leases, catalog
@@ -237,7 +239,7 @@ class PresentedTables:
 
     # Loads.
 
-    def kept(self, ask: Ask) -> Answer | None:
+    def kept(self, ask: LoadRequest) -> Answer | None:
         """The answer to a load if the cut is in lease: nothing but memory is read for it; else None."""
         cut = self._cut(ask, self._engine.serving())
         held = self._held.renewed(cut.key.snapshot_id, self._seconds(ask))
@@ -250,7 +252,7 @@ class PresentedTables:
         self.figures.loaded(KEPT)
         return self._told(answer, held)
 
-    def load(self, ask: Ask) -> Answer:
+    def load(self, ask: LoadRequest) -> Answer:
         """The answer to a load; the cut is presented if it must be."""
         what = ask.table, ask.position, ask.format_version
         while True:
@@ -273,7 +275,7 @@ class PresentedTables:
         until_us = self._engine.now_us() + int((held.expires - self._clock.monotonic()) * 1e6)
         return times.text_of(until_us - until_us % 1_000_000)
 
-    def _seconds(self, ask: Ask) -> int:
+    def _seconds(self, ask: LoadRequest) -> int:
         """The lease of a load: what was asked for, else the default, less where much lies there already."""
         limits = self._engine.limits
         if ask.seconds:
@@ -286,7 +288,7 @@ class PresentedTables:
         pressed = int(limits.present_lease_seconds * max(free, 0) / half)
         return min(max(pressed, PRESSED_SECONDS_MIN), limits.present_lease_seconds)
 
-    def _made(self, cut: _Cut, held: HeldCut, ask: Ask) -> KeptAnswer:
+    def _made(self, cut: _Cut, held: HeldCut, ask: LoadRequest) -> KeptAnswer:
         """The answer of a cut whose files are there, made once for each metadata file below and each location."""
         number, run = cut.key.snapshot_id, self._folders.run(cut.key.table_uuid, held.run)
         folder = self._catalog.warehouse if ask.is_rooted else run
@@ -321,7 +323,7 @@ class PresentedTables:
 
     # Cuts.
 
-    def _cut(self, ask: Ask, view: View) -> _Cut:
+    def _cut(self, ask: LoadRequest, view: View) -> _Cut:
         """The cut that a load means, as of a view; `NoSuchTable` if the table is not there."""
         lsn = lsn_at(self._engine, ask.position, [ask.table]) if ask.position else view.lsn
         view = view if lsn <= view.lsn else reached(self._engine, lsn)
@@ -353,7 +355,7 @@ class PresentedTables:
         created_ms = state.created_us // 1_000
         return our_tables.first_metadata(state.versions.tables[0], self._catalog.warehouse, created_ms)
 
-    def check(self, ask: Ask) -> None:
+    def check(self, ask: LoadRequest) -> None:
         """`NoSuchTable`, or the error of a position that cannot be read: what a load of it would say at once."""
         self._cut(ask, self._engine.serving())
 
@@ -369,7 +371,7 @@ class PresentedTables:
 
     # Presenting.
 
-    def _presented(self, ask: Ask, flight: Flight[_Cut]) -> _Cut:
+    def _presented(self, ask: LoadRequest, flight: Flight[_Cut]) -> _Cut:
         """A cut with its files written and held."""
         self._engine.refuse_when_draining()
         with self._turn:
@@ -394,7 +396,7 @@ class PresentedTables:
             self.figures.presented(self._clock.monotonic() - began, files)
         return cut
 
-    def _hold(self, held: HeldCut, ask: Ask) -> None:
+    def _hold(self, held: HeldCut, ask: LoadRequest) -> None:
         """Hold a cut that was presented just now. If that fails, its files go: a sweep lets go of held cuts only."""
         try:
             self._held.add(held, self._seconds(ask))
@@ -478,10 +480,10 @@ def _named(view: View, name: str) -> TableState:
         raise NoSuchTable(f"Table does not exist: {name}") from error
 
 
-def _request(cut: _Cut, of: Frame, folder: str, plan: pb.PlanAnswer) -> messages.Present:
+def _request(cut: _Cut, of: Frame, folder: str, plan: pb.PlanAnswer) -> messages.BuildRequest:
     """The request for a cut's files."""
     base = of.base
-    return messages.Present(
+    return messages.BuildRequest(
         cut_id=cut.key.snapshot_id,
         folder=folder,
         schema=of.schema,

@@ -21,7 +21,7 @@ LOOK_SECONDS = 60.0
 """Between two looks at the folders while nothing ends."""
 
 
-class Presenter(Protocol):
+class SnapshotBuilder(Protocol):
     """The process that writes files."""
 
     @property
@@ -35,7 +35,7 @@ class Presenter(Protocol):
     def start(self) -> None:
         """Start it."""
 
-    def present(self, request: messages.Present, fetch: Fetch) -> messages.Presented:
+    def present(self, request: messages.BuildRequest, fetch: Fetch) -> messages.BuiltFiles:
         """The files of a cut."""
 
     def forget(self, cut_ids: Sequence[int]) -> None:
@@ -58,7 +58,7 @@ class Upkeep:
         clock: Clock,
         held: HeldCuts,
         folders: Folders,
-        presenter: Presenter,
+        presenter: SnapshotBuilder,
         turn: threading.Lock,
     ) -> None:
         """`turn` is held by whoever talks with the presenter: no cut is forgotten while it is presented anew."""

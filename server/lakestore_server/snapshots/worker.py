@@ -18,8 +18,8 @@ from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.errors import defect
 from lakestore_server.snapshots import messages
-from lakestore_server.snapshots.messages import Frame, Kind, Present, Room
-from lakestore_server.snapshots.presenter import Presenter
+from lakestore_server.snapshots.builder import SnapshotBuilder
+from lakestore_server.snapshots.messages import BuildRequest, Frame, Kind, Room
 
 WORKING_SECONDS = 1.0
 """Seconds between two signs of life."""
@@ -31,7 +31,7 @@ class Worker:
     def __init__(self, run: str, room: Room) -> None:
         self._from, self._to = os.fdopen(0, "rb", buffering=1 << 20), os.fdopen(os.dup(1), "wb", buffering=0)
         os.dup2(2, 1)  # libraries in C++ print, as AWS's SDK does, and a word of theirs in the pipe ends the request
-        self._presenter, self._told = Presenter(run, self._working, room), 0.0
+        self._presenter, self._told = SnapshotBuilder(run, self._working, room), 0.0
 
     def serve(self) -> None:
         """Answer requests until the pipe closes."""
@@ -47,7 +47,7 @@ class Worker:
             if request.kind == Kind.FORGET:
                 self._presenter.forget(messages.forgotten(request.payload))
                 return Frame(Kind.DONE)
-            return self._presenter.present(Present.decode(request.payload), self._fetch).encode()
+            return self._presenter.present(BuildRequest.decode(request.payload), self._fetch).encode()
         except (EOFError, BrokenPipeError):
             raise
         except LakestoreError as error:

@@ -20,7 +20,7 @@ from lakestore.wire.errors import defect
 from lakestore_server.host import own_process
 from lakestore_server.host.bounded_pipe import BoundedPipe, Silent, ended
 from lakestore_server.snapshots import messages
-from lakestore_server.snapshots.messages import DEFAULT_ROOM, Frame, Kind, Present, Presented, Room
+from lakestore_server.snapshots.messages import DEFAULT_ROOM, BuildRequest, BuiltFiles, Frame, Kind, Room
 
 END_SECONDS = 5.0
 SILENCE_SECONDS = 60.0
@@ -33,7 +33,7 @@ class _Gone(Exception):
     """The process ended, or was ended, while a request was on its way."""
 
 
-class PresenterProcess:
+class SnapshotBuilderProcess:
     """A worker process, started by `start` or the first request; one request at a time. Thread-safe."""
 
     def __init__(self, room: Room = DEFAULT_ROOM, *, silence_seconds: float = SILENCE_SECONDS) -> None:
@@ -64,7 +64,7 @@ class PresenterProcess:
         finally:
             self._lock.release()
 
-    def present(self, request: Present, fetch: Fetch) -> Presented:
+    def present(self, request: BuildRequest, fetch: Fetch) -> BuiltFiles:
         """The files of a table at a cut; `fetch` is called in this thread."""
         frame = request.encode()
         with self._lock:
@@ -100,14 +100,14 @@ class PresenterProcess:
         finally:
             self._lock.release()
 
-    def _again(self, frame: Frame, fetch: Fetch) -> Presented:
+    def _again(self, frame: Frame, fetch: Fetch) -> BuiltFiles:
         try:
             return self._presented(frame, fetch)
         except _Gone as error:
             raise Unavailable(f"the process that presents tables {error}: try again") from error
 
-    def _presented(self, frame: Frame, fetch: Fetch) -> Presented:
-        return Presented.decode(self._exchange(frame, fetch).payload)
+    def _presented(self, frame: Frame, fetch: Fetch) -> BuiltFiles:
+        return BuiltFiles.decode(self._exchange(frame, fetch).payload)
 
     def _exchange(self, frame: Frame, fetch: Fetch) -> Frame:
         """The answer to a request; whatever the process fetches meanwhile is served."""

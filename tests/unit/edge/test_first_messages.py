@@ -18,8 +18,8 @@ from lakestore_server.commit.producers import WriteStream
 from lakestore_server.commit.published import Bell, Bells, Pause
 from lakestore_server.edge.first_messages import FirstMessages
 from lakestore_server.edge.rpc_streams import Intake
-from lakestore_server.host.permits import Slabs
-from lakestore_server.host.seldom import CAUSES_MAX, Seldom
+from lakestore_server.host.quota import BufferPool
+from lakestore_server.host.rate_limited_log import CAUSES_MAX, RateLimitedLog
 from lakestore_server.host.workers import Workers
 from tests.support.seeds import seeded
 from tests.support.waiting import until
@@ -89,7 +89,7 @@ class Steps:
 
 def test_a_cause_in_a_loop_is_told_now_and_then_with_its_number() -> None:
     clock = Steps()
-    seldom = Seldom(clock, 60.0, times=2)
+    seldom = RateLimitedLog(clock, 60.0, times=2)
     assert [seldom.due("a") for _ in range(5)] == [1, 1, 0, 0, 0]
     assert seldom.due("b") == 1
     clock.now = 60.0
@@ -239,7 +239,7 @@ class Gated:
         self.stream = stream_of(self.written, most)
         self.ahead = threading.Semaphore(ahead)
         rpc: Any = self
-        self.intake = Intake(rpc, self.stream, self._request, self.workers, self.ahead, Slabs(1 << 20))
+        self.intake = Intake(rpc, self.stream, self._request, self.workers, self.ahead, BufferPool(1 << 20))
         self.intake.ask()
 
     def receive(self, then: Callable[[bytes | None], None]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from lakestore.errors import Invalid, LakestoreError
 from lakestore_server.commit.published import Bell
 from lakestore_server.edge.rpc_streams import TOGETHER_BYTES, TOGETHER_MAX, Intake
-from lakestore_server.host.permits import Slabs
+from lakestore_server.host.quota import BufferPool
 
 ROOM = 10
 
@@ -28,7 +28,7 @@ class FakeCall:
         self.takes, self.room = True, Bell()
         self.permits = threading.Semaphore(ROOM)
         stream: Any = self
-        self.intake = Intake(stream, stream, self.parsed, stream, self.permits, Slabs(0))
+        self.intake = Intake(stream, stream, self.parsed, stream, self.permits, BufferPool(0))
 
     def receive(self, came: Callable[[bytes | None], None]) -> None:
         self.asked.append(came)

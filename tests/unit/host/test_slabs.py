@@ -11,7 +11,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-from lakestore_server.host.permits import SLAB_BYTES_MIN, Slabs
+from lakestore_server.host.quota import SLAB_BYTES_MIN, BufferPool
 
 MESSAGE = 300_000
 
@@ -21,7 +21,7 @@ def message(number: int, size: int = MESSAGE) -> bytes:
 
 
 def test_a_copy_stays_as_it_is_while_others_come_and_go() -> None:
-    slabs = Slabs(64 << 20)
+    slabs = BufferPool(64 << 20)
     kept = {number: slabs.held(message(number)) for number in range(8)}
     for number in range(8, 40):
         assert slabs.held(message(number)).to_pybytes() == message(number)
@@ -30,7 +30,7 @@ def test_a_copy_stays_as_it_is_while_others_come_and_go() -> None:
 
 
 def test_a_part_of_a_copy_holds_all_of_its_memory() -> None:
-    slabs = Slabs(64 << 20)
+    slabs = BufferPool(64 << 20)
     rows = pa.Array.from_buffers(pa.int64(), 100, [None, slabs.held(message(1)).slice(800, 800)])
     wanted = rows.to_pylist()
     for number in range(10):
@@ -39,7 +39,7 @@ def test_a_part_of_a_copy_holds_all_of_its_memory() -> None:
 
 
 def test_memory_that_nobody_holds_is_used_again() -> None:
-    slabs = Slabs(64 << 20)
+    slabs = BufferPool(64 << 20)
     first = slabs.held(message(1))
     address = first.address
     del first
@@ -51,13 +51,13 @@ def test_memory_that_nobody_holds_is_used_again() -> None:
 
 @pytest.mark.parametrize("size", [1, SLAB_BYTES_MIN - 1, SLAB_BYTES_MIN, SLAB_BYTES_MIN + 1, 1 << 20, (1 << 20) + 1])
 def test_a_message_of_any_size_has_room(size: int) -> None:
-    slabs = Slabs(64 << 20)
+    slabs = BufferPool(64 << 20)
     assert slabs.held(message(size, size)).to_pybytes() == message(size, size)
     assert slabs.held(message(size, size)).address % 64 == 0
 
 
 def test_idle_memory_is_bounded_over_all_sizes() -> None:
-    slabs = Slabs(1 << 20)
+    slabs = BufferPool(1 << 20)
     held = [slabs.held(message(size, size)) for size in (200_000, 400_000, 800_000) for _ in range(4)]
     held.clear()
     gc.collect()
@@ -65,7 +65,7 @@ def test_idle_memory_is_bounded_over_all_sizes() -> None:
 
 
 def test_copies_are_let_go_in_other_threads() -> None:
-    slabs = Slabs(8 << 20)
+    slabs = BufferPool(8 << 20)
     wrong: list[int] = []
 
     def work(seed: int) -> None:
@@ -90,4 +90,4 @@ def test_without_memory_for_a_slab_a_message_is_held_itself(monkeypatch: pytest.
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     monkeypatch.setattr(mmap, "mmap", none)
-    assert Slabs(64 << 20).held(message(1)).to_pybytes() == message(1)
+    assert BufferPool(64 << 20).held(message(1)).to_pybytes() == message(1)

@@ -20,7 +20,7 @@ from lakestore.errors import Exhausted, Invalid, LakestoreError, LimitReached, N
 from lakestore.limits import DEFAULT, WIDEST, Limits
 from lakestore.model import settings
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.host.permits import Permits
+from lakestore_server.host.quota import Quota
 from lakestore_server.main import Server
 from lakestore_server.operate.status import StatusVerbs
 from lakestore_server.settings import Settings
@@ -234,7 +234,7 @@ def test_a_full_queue_is_exhausted_at_once_with_a_hint(
 
 
 def test_memory_for_decoding_is_bounded_and_one_large_request_still_goes_in() -> None:
-    permits = Permits(Limits(in_flight_bytes=1 << 20).in_flight_bytes, 0.0, "no memory")
+    permits = Quota(Limits(in_flight_bytes=1 << 20).in_flight_bytes, 0.0, "no memory")
     with permits.taken(1 << 19), permits.taken(1 << 19):
         with pytest.raises(Exhausted, match="no memory") as refused, permits.taken(1):
             pass
@@ -245,7 +245,7 @@ def test_memory_for_decoding_is_bounded_and_one_large_request_still_goes_in() ->
 
 
 def test_the_urgent_have_permits_of_their_own_and_take_no_others_before_those() -> None:
-    permits = Permits(100, 0.0, "no memory", beyond=25)
+    permits = Quota(100, 0.0, "no memory", beyond=25)
     with permits.taken(90) as claim:
         with permits.taken(20, is_urgent=True), permits.taken(5, is_urgent=True):
             claim(10)

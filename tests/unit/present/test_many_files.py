@@ -13,8 +13,8 @@ from lakestore.iceberg.manifest_entries import Entries
 from lakestore.iceberg.manifest_lists import read_list
 from lakestore.iceberg.manifests import File
 from lakestore.iceberg.offset_cache import DataFile, FileOffsets, read_offsets
+from lakestore_server.snapshots.builder import SnapshotBuilder
 from lakestore_server.snapshots.messages import Base
-from lakestore_server.snapshots.presenter import Presenter
 from tests.support.many_files import LAKE, SCHEMA, ManyFiles
 from tests.support.presenting import Presenting
 from tests.support.served import Served
@@ -74,7 +74,7 @@ def test_a_cut_opens_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         listed = many.snapshot(7)
         number = served.tier("a.big")
         presenting.bases[number] = Base(listed, number, 2, 1)
-        presenting.presenter = Presenter("run-0")
+        presenting.presenter = SnapshotBuilder("run-0")
         opened = Opened(monkeypatch)
 
         presenting.present("a.big", form=form)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lakestore.limits import Limits
-from lakestore_server.snapshots.presenter import Presenter
+from lakestore_server.snapshots.builder import SnapshotBuilder
 from tests.support.presenting import Presenting, check_structure, read
 from tests.support.seeds import seeded
 from tests.support.served import Served
@@ -188,7 +188,7 @@ class Model:
             self.forget()
         else:
             self.restarts += 1
-            self.presenting.presenter = Presenter(f"run-{self.restarts}")
+            self.presenting.presenter = SnapshotBuilder(f"run-{self.restarts}")
             self.shown = []
 
 

@@ -21,13 +21,13 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.catalog.errors import NoSuchTable
 from lakestore_server.catalog.locations import plain
 from lakestore_server.snapshots.messages import Base
-from lakestore_server.snapshots.presented import Answer, Ask, PresentedTables
+from lakestore_server.snapshots.presented import Answer, LoadRequest, SnapshotTables
 from tests.support.present_stand_in import StandIn
 from tests.support.served import SCHEMA, Served
 
 TIERED_ROWS = 70
 """Rows of the lake snapshot, by its summary."""
-ORDERS = Ask("shop.orders")
+ORDERS = LoadRequest("shop.orders")
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def _served(folder: Path, stand_in: StandIn, limits: Limits = DEFAULT) -> Served
     return made
 
 
-def _presented(served: Served) -> PresentedTables:
+def _presented(served: Served) -> SnapshotTables:
     return served.server.presented
 
 
@@ -87,10 +87,10 @@ def test_one_cut_has_one_answer_and_is_presented_once(served: Served, stand_in: 
     served.append("shop.other", 9)
     again = _presented(served).load(ORDERS)
     assert (again.etag, _doc(again)["snapshots"]) == (first.etag, _doc(first)["snapshots"])
-    assert _presented(served).load(Ask("shop.orders", etags=f'"x", W/{first.etag}')).body is None
+    assert _presented(served).load(LoadRequest("shop.orders", etags=f'"x", W/{first.etag}')).body is None
     assert len(stand_in.asked) == 1
     served.append("shop.orders", 3)
-    newer = _presented(served).load(Ask("shop.orders", etags=first.etag))
+    newer = _presented(served).load(LoadRequest("shop.orders", etags=first.etag))
     assert newer.etag != first.etag
     assert _lsn(newer) == served.engine.view.lsn
     assert len(stand_in.asked) == 2
@@ -102,9 +102,9 @@ def test_a_token_a_time_and_the_head_of_one_cut_are_one_snapshot(served: Served,
     served.append("shop.orders", 4)
     served.clock.advance(10)
     for position in (token, head["properties"]["lakestore.token"]):
-        assert _doc(_presented(served).load(Ask("shop.orders", position)))["snapshots"] == head["snapshots"]
+        assert _doc(_presented(served).load(LoadRequest("shop.orders", position)))["snapshots"] == head["snapshots"]
     assert len(stand_in.asked) == 1
-    v3 = _doc(_presented(served).load(Ask("shop.orders", token, 3)))
+    v3 = _doc(_presented(served).load(LoadRequest("shop.orders", token, 3)))
     assert (v3["format-version"], v3["next-row-id"]) == (3, 2)
     assert v3["current-snapshot-id"] != head["current-snapshot-id"]
 
@@ -173,13 +173,13 @@ def test_an_error_of_the_presenter_is_each_waiting_loads(served: Served, stand_i
 
 def test_files_go_with_the_last_lease(served: Served, stand_in: StandIn) -> None:
     presented = _presented(served)
-    cut = _doc(presented.load(Ask("shop.orders", seconds=50)))["current-snapshot-id"]
+    cut = _doc(presented.load(LoadRequest("shop.orders", seconds=50)))["current-snapshot-id"]
     served.clock.advance(40)
-    assert presented.kept(Ask("shop.orders", seconds=20))
+    assert presented.kept(LoadRequest("shop.orders", seconds=20))
     _sweep(served, 19)
     assert (_files(served), stand_in.forgotten) == (2, [])
     assert presented.status().cuts == 1
-    assert presented.kept(Ask("shop.orders", seconds=1))
+    assert presented.kept(LoadRequest("shop.orders", seconds=1))
     _sweep(served, 1.5)
     assert (_files(served), stand_in.forgotten) == (0, [cut])
     assert presented.kept(ORDERS) is None
@@ -189,9 +189,9 @@ def test_files_go_with_the_last_lease(served: Served, stand_in: StandIn) -> None
 
 def test_an_answer_made_anew_for_a_cut_is_not_called_the_same(served: Served) -> None:
     presented = _presented(served)
-    first = presented.load(Ask("shop.orders", seconds=10))
+    first = presented.load(LoadRequest("shop.orders", seconds=10))
     _sweep(served, 11)
-    again = presented.load(Ask("shop.orders", etags=first.etag))
+    again = presented.load(LoadRequest("shop.orders", etags=first.etag))
     assert again.body is not None
     assert _doc(again)["current-snapshot-id"] == _doc(first)["current-snapshot-id"]
 
@@ -214,7 +214,7 @@ def test_a_cut_upon_a_snapshot_follows_it_and_holds_it_but_nothing_of_the_log(
     before = presented.load(ORDERS)
     snapshot = _tiered(served)
     uuid = served.state("shop.orders").table.uuid
-    after = _doc(presented.load(Ask("shop.orders", seconds=200)))
+    after = _doc(presented.load(LoadRequest("shop.orders", seconds=200)))
     (shown,) = after["snapshots"]
     assert (shown["timestamp-ms"], shown["sequence-number"], after["last-sequence-number"]) == (5_001, 9, 9)
     assert stand_in.asked[-1].base == Base("file:///m.avro", snapshot, 2, 8, 0)
@@ -224,7 +224,7 @@ def test_a_cut_upon_a_snapshot_follows_it_and_holds_it_but_nothing_of_the_log(
     assert (leases.pinned(uuid), leases.starts(uuid), leases.count) == (frozenset({snapshot}), [], 1)
     for value in range(3):
         served.append("shop.orders", value)
-        presented.load(Ask("shop.orders", seconds=150))
+        presented.load(LoadRequest("shop.orders", seconds=150))
     assert leases.count == 1
     served.clock.advance(149)
     assert leases.pinned(uuid) == frozenset({snapshot})
@@ -249,12 +249,12 @@ def test_the_lease_is_what_was_asked_for_within_the_limit(tmp_path: Path, stand_
     with _served(tmp_path, stand_in, Limits(present_lease_seconds=100, lease_seconds=1_000)) as served:
         presented = _presented(served)
         for asked, seconds in ((0, 100), (1_000, 1_000)):
-            doc = _doc(presented.load(Ask("shop.orders", seconds=asked)))
+            doc = _doc(presented.load(LoadRequest("shop.orders", seconds=asked)))
             until = served.clock.us // 1_000_000 + seconds
             assert doc["properties"]["lakestore.lease-until"] == text_of(until * 1_000_000)
         for asked in (-1, 1_001):
             with pytest.raises(Invalid, match="1 to 1000 seconds"):
-                presented.load(Ask("shop.orders", seconds=asked))
+                presented.load(LoadRequest("shop.orders", seconds=asked))
 
 
 def test_an_answer_that_is_not_kept_is_made_anew_without_files(tmp_path: Path, stand_in: StandIn) -> None:
@@ -282,7 +282,7 @@ def test_presented_files_are_bounded_and_leases_get_shorter_before(tmp_path: Pat
         with pytest.raises(Exhausted, match="present_bytes"):
             presented.load(ORDERS)
         token = _doc(kept)["properties"]["lakestore.token"]
-        assert _doc(presented.load(Ask("shop.orders", token)))["snapshots"] == _doc(kept)["snapshots"]
+        assert _doc(presented.load(LoadRequest("shop.orders", token)))["snapshots"] == _doc(kept)["snapshots"]
         _sweep(served, 3_601)
         assert _lsn(presented.load(ORDERS)) == served.engine.view.lsn
 
@@ -293,16 +293,16 @@ def test_nothing_is_presented_anew_on_a_full_disk(served: Served, monkeypatch: p
     served.clock.advance(2)
     assert _presented(served).load(ORDERS).etag == kept.etag
     with pytest.raises(Exhausted, match="are free"):
-        _presented(served).load(Ask("shop.orders", format_version=3))
+        _presented(served).load(LoadRequest("shop.orders", format_version=3))
 
 
 def test_a_killed_presenter_is_followed_by_another_and_its_run_goes(served: Served, stand_in: StandIn) -> None:
     presented = _presented(served)
-    first = presented.load(Ask("shop.orders", seconds=100))
+    first = presented.load(LoadRequest("shop.orders", seconds=100))
     stand_in.kill()
     assert presented.load(ORDERS).etag == first.etag
     served.append("shop.orders", 3)
-    presented.load(Ask("shop.orders", seconds=2_000))
+    presented.load(LoadRequest("shop.orders", seconds=2_000))
     assert _runs(served) == set(stand_in.runs)
     _sweep(served, 3_700)
     assert _runs(served) == {stand_in.runs[1]}
@@ -324,13 +324,13 @@ def test_what_an_earlier_life_presented_stays_for_the_grace_time(served: Served,
 def test_files_of_a_dropped_table_go_when_its_leases_are_over(served: Served) -> None:
     presented = _presented(served)
     uuid = served.lake.table("shop.orders").definition.uuid
-    token = _doc(presented.load(Ask("shop.orders", seconds=200)))["properties"]["lakestore.token"]
+    token = _doc(presented.load(LoadRequest("shop.orders", seconds=200)))["properties"]["lakestore.token"]
     folder = served.engine.folder / "warehouse" / PRESENTED / served.engine.timeline / uuid
     (folder / "indexes").mkdir()
     served.lake.drop_table("shop.orders")
     for position in ("", token):
         with pytest.raises(NoSuchTable):
-            presented.load(Ask("shop.orders", position))
+            presented.load(LoadRequest("shop.orders", position))
     _sweep(served, 150)
     assert list(folder.rglob("*.avro"))
     _sweep(served, 60)
@@ -340,22 +340,22 @@ def test_files_of_a_dropped_table_go_when_its_leases_are_over(served: Served) ->
 def test_positions_that_cannot_be_read_are_refused(served: Served) -> None:
     presented = _presented(served)
     with pytest.raises(NoSuchTable):
-        presented.load(Ask("shop.none"))
+        presented.load(LoadRequest("shop.none"))
     with pytest.raises(Invalid, match="ahead of the server's clock"):
-        presented.load(Ask("shop.orders", "2999-01-01T00:00Z"))
+        presented.load(LoadRequest("shop.orders", "2999-01-01T00:00Z"))
     with pytest.raises(Invalid, match="did not exist"):
-        presented.load(Ask("shop.orders", "2001-01-01T00:00Z"))
+        presented.load(LoadRequest("shop.orders", "2001-01-01T00:00Z"))
     with pytest.raises(Invalid):
-        presented.load(Ask("shop.orders", "x"))
+        presented.load(LoadRequest("shop.orders", "x"))
 
 
 def test_twenty_thousand_positions_of_one_cut_are_one_cut(served: Served, stand_in: StandIn) -> None:
     presented, base = _presented(served), served.clock.us
-    presented.load(Ask("shop.orders", seconds=86_400))
+    presented.load(LoadRequest("shop.orders", seconds=86_400))
     served.clock.advance(30_000)
     served.append("shop.other", 1)
     for number in range(20_000):
-        presented.load(Ask("shop.orders", text_of(base + number * 1_000_000)))
+        presented.load(LoadRequest("shop.orders", text_of(base + number * 1_000_000)))
     assert len(stand_in.asked) == 1
     assert presented.status().cuts == 1
 
@@ -372,7 +372,7 @@ def test_no_cut_is_presented_anew_while_the_server_goes_down(served: Served) -> 
     served.engine.drain()
     assert _presented(served).load(ORDERS).etag == kept.etag
     with pytest.raises(Unavailable):
-        _presented(served).load(Ask("shop.orders", format_version=3))
+        _presented(served).load(LoadRequest("shop.orders", format_version=3))
 
 
 def test_a_table_whose_lake_went_another_way_is_presented_from_its_log(served: Served, stand_in: StandIn) -> None:
@@ -388,7 +388,7 @@ def test_a_table_whose_lake_went_another_way_is_presented_from_its_log(served: S
 def test_a_later_version_of_the_schema_is_the_documents(served: Served, stand_in: StandIn) -> None:
     token = served.append("shop.orders", 7)
     served.lake.table("shop.orders").alter(rename={"v": "w"}, add={"x": pa.string()})
-    now, then = _doc(_presented(served).load(ORDERS)), _doc(_presented(served).load(Ask("shop.orders", token)))
+    now, then = _doc(_presented(served).load(ORDERS)), _doc(_presented(served).load(LoadRequest("shop.orders", token)))
     for doc, names in ((now, ["w", "x"]), (then, ["v"])):
         (schema,) = [each for each in doc["schemas"] if each["schema-id"] == doc["current-schema-id"]]
         assert [field["name"] for field in schema["fields"] if not field["name"].startswith("__")] == names

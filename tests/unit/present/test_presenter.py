@@ -20,9 +20,9 @@ from lakestore.iceberg.manifests import Entry, File, described, write_manifest
 from lakestore.iceberg.offset_cache import remove_groups
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.snapshots import steps
+from lakestore_server.snapshots.builder import SnapshotBuilder
 from lakestore_server.snapshots.figures import Figures
 from lakestore_server.snapshots.messages import Room
-from lakestore_server.snapshots.presenter import Presenter
 from tests.support.manifests import read_manifest
 from tests.support.presenting import Entries, Presenting, check_structure, read, with_snapshot
 from tests.support.served import Served
@@ -265,7 +265,7 @@ def test_indexes_of_base_files_are_kept_read_again_and_swept(
 ) -> None:
     monkeypatch.setattr(offset_cache, "KEPT_ROWS_MIN", 1)
     room, folder = Room(str(presenting.folder / "offsets")), presenting.folder / "offsets"
-    presenting.presenter = Presenter("run-0", room=room)
+    presenting.presenter = SnapshotBuilder("run-0", room=room)
     table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=1)
     table.upsert(rows(range(10), "a"))
     presenting.tier("a.t", rewrite=True)
@@ -278,12 +278,12 @@ def test_indexes_of_base_files_are_kept_read_again_and_swept(
     def read_again(file: object) -> None:
         raise AssertionError("a base file was read again")
 
-    presenting.presenter = Presenter("run-1", room=room)
+    presenting.presenter = SnapshotBuilder("run-1", room=room)
     with monkeypatch.context() as patched:
         patched.setattr(offset_cache, "read_offsets", read_again)
         assert held(presenting.rows("a.t")) == wanted
     kept.write_bytes(kept.read_bytes()[:-3] + b"xyz")
-    presenting.presenter = Presenter("run-2", room=room)
+    presenting.presenter = SnapshotBuilder("run-2", room=room)
     assert held(presenting.rows("a.t")) == wanted
     presenting.presenter.tidy()
     assert list(folder.rglob("*.offsets")) == [kept]
@@ -304,7 +304,7 @@ def test_answers_and_status_say_which_indexes_were_read_and_went_for_lack_of_roo
 ) -> None:
     monkeypatch.setattr(offset_cache, "KEPT_ROWS_MIN", 1)
     room = Room(str(presenting.folder / "offsets"), offsets_disk=1, offsets_memory=1)
-    presenting.presenter = Presenter("run-0", room=room)
+    presenting.presenter = SnapshotBuilder("run-0", room=room)
     table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=2)
     table.upsert(rows(range(30), "a"))
     presenting.tier("a.t", rewrite=True)

@@ -15,7 +15,7 @@ from lakestore.errors import PlanExpired, Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.snapshots.messages import Room
-from lakestore_server.snapshots.worker_client import PresenterProcess
+from lakestore_server.snapshots.worker_client import SnapshotBuilderProcess
 from tests.support.presenting import Presenting, read, with_snapshot
 from tests.support.served import Served
 
@@ -32,13 +32,13 @@ def presenting(tmp_path: Path) -> Iterator[Presenting]:
 
 
 @pytest.fixture
-def process() -> Iterator[PresenterProcess]:
-    process = PresenterProcess(silence_seconds=20)
+def process() -> Iterator[SnapshotBuilderProcess]:
+    process = SnapshotBuilderProcess(silence_seconds=20)
     yield process
     process.close()
 
 
-def count(presenting: Presenting, process: PresenterProcess) -> int:
+def count(presenting: Presenting, process: SnapshotBuilderProcess) -> int:
     """Rows of the head that the process presents."""
     request, _, document = presenting.request("a.t")
     answer = process.present(request, presenting.served.verbs("Fetch").fetch)
@@ -46,7 +46,7 @@ def count(presenting: Presenting, process: PresenterProcess) -> int:
 
 
 def test_a_process_that_is_killed_starts_again_and_leaves_its_run(
-    presenting: Presenting, process: PresenterProcess
+    presenting: Presenting, process: SnapshotBuilderProcess
 ) -> None:
     process.start()
     assert count(presenting, process) == 100
@@ -69,7 +69,7 @@ def test_indexes_are_kept_in_the_data_folder_as_far_as_limits_allow(presenting: 
         assert Room.decode(room.encode()) == room
         assert room.manifests_memory == limits.lake_manifests_bytes
         assert room.offsets_memory == limits.lake_offsets_bytes
-        process = PresenterProcess(room)
+        process = SnapshotBuilderProcess(room)
         try:
             assert count(presenting, process) == 5_000
         finally:
@@ -79,7 +79,9 @@ def test_indexes_are_kept_in_the_data_folder_as_far_as_limits_allow(presenting: 
     assert not list((tmp_path / "offsets").iterdir())
 
 
-def test_a_process_killed_in_the_middle_is_asked_once_more(presenting: Presenting, process: PresenterProcess) -> None:
+def test_a_process_killed_in_the_middle_is_asked_once_more(
+    presenting: Presenting, process: SnapshotBuilderProcess
+) -> None:
     killed: list[int] = []
 
     def fetch(request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
@@ -105,7 +107,9 @@ def test_a_process_killed_in_the_middle_is_asked_once_more(presenting: Presentin
     )  # live ones alone, of a first step
 
 
-def test_nobody_waits_for_a_start_while_a_table_is_presented(presenting: Presenting, process: PresenterProcess) -> None:
+def test_nobody_waits_for_a_start_while_a_table_is_presented(
+    presenting: Presenting, process: SnapshotBuilderProcess
+) -> None:
     waited: list[bool] = []
 
     def fetch(request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
@@ -121,7 +125,7 @@ def test_nobody_waits_for_a_start_while_a_table_is_presented(presenting: Present
     assert len(process.runs) == 1
 
 
-def test_an_error_of_the_fetch_is_the_answer(presenting: Presenting, process: PresenterProcess) -> None:
+def test_an_error_of_the_fetch_is_the_answer(presenting: Presenting, process: SnapshotBuilderProcess) -> None:
     def fetch(request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
         yield from list(presenting.served.verbs("Fetch").fetch(request))
         raise PlanExpired("the lease is over")
@@ -137,7 +141,7 @@ def test_an_error_of_the_fetch_is_the_answer(presenting: Presenting, process: Pr
 
 
 def test_the_process_ends_with_its_pipe_and_a_silent_one_is_ended(
-    presenting: Presenting, process: PresenterProcess
+    presenting: Presenting, process: SnapshotBuilderProcess
 ) -> None:
     process.start()
     child = process._process
@@ -146,7 +150,7 @@ def test_the_process_ends_with_its_pipe_and_a_silent_one_is_ended(
     assert child.wait(60) == 0
     with pytest.raises(Unavailable, match="closing"):
         count(presenting, process)
-    stopped = PresenterProcess(silence_seconds=0.2)
+    stopped = SnapshotBuilderProcess(silence_seconds=0.2)
     stopped.start()
     assert stopped.pid
     os.kill(stopped.pid, signal.SIGSTOP)

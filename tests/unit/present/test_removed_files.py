@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lakestore.model.names import PRESENTED
-from lakestore_server.snapshots.presented import Ask
+from lakestore_server.snapshots.presented import LoadRequest
 from lakestore_server.snapshots.upkeep import LOOK_SECONDS
 from tests.support.present_stand_in import StandIn
 from tests.support.presenting import Presenting
@@ -35,13 +35,13 @@ def test_a_kept_answer_goes_with_its_files(tmp_path: Path) -> None:
         served.lake.create_table("a.t", SCHEMA)
         served.append("a.t", 1)
         presented = served.server.presented
-        presented.load(Ask("a.t"))
+        presented.load(LoadRequest("a.t"))
         presented.sweep()
-        presented.load(Ask("a.t"))
+        presented.load(LoadRequest("a.t"))
         assert len(stand_in.asked) == 1
         shutil.rmtree(tmp_path / "data" / "warehouse" / PRESENTED)
         served.clock.advance(LOOK_SECONDS)
         presented.sweep()
         assert len(stand_in.forgotten) == 1
-        presented.load(Ask("a.t"))
+        presented.load(LoadRequest("a.t"))
         assert len(stand_in.asked) == 2

@@ -15,7 +15,7 @@ from lakestore.limits import Limits
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.request import change_of
-from lakestore_server.host.permits import Permits
+from lakestore_server.host.quota import Quota
 from lakestore_server.state.table_versions import Versions
 
 SCHEMA = pa.schema([("id", pa.string()), ("v", pa.string())])
@@ -76,7 +76,7 @@ def test_bytes_that_will_unfold_are_claimed_before_they_do(tmp_path: Path, bomb:
     with ls.open(tmp_path / "data") as lake:
         table = lake.create_table("a.b", SCHEMA, primary_key=["id"]).definition
     change = message({"id": pa.array([str(i) for i in range(COUNT)]), "v": bomb()})
-    permits = Permits(500_000, 0.0, "no memory")
+    permits = Quota(500_000, 0.0, "no memory")
     with permits.taken(1):
         with permits.taken(len(change.rows)) as claim, pytest.raises(Exhausted, match="no memory"):
             change_of(Versions.first(table, 0), change, "p", claim=claim)

@@ -43,7 +43,7 @@ from lakestore_server.edge.console.answers import body_of, caller_of, json, prob
 from lakestore_server.edge.console.rpcs import Reads, Rpcs
 from lakestore_server.host import own_process, sandbox
 from lakestore_server.host.bounded_pipe import BoundedPipe, ended, exactly
-from lakestore_server.host.permits import Permits, share_of
+from lakestore_server.host.quota import Quota, share_of
 from lakestore_server.operate.metric_sources import QueryDeaths
 
 _OPEN_MAX = 16
@@ -156,7 +156,7 @@ class Queries:
     def __init__(self, rpcs: Rpcs, limits: Limits, deaths: QueryDeaths) -> None:
         self._rpcs, self._limits, self._deaths = rpcs, limits, deaths
         refusal = f"{limits.query_processes} queries of the console run, the limit: try again when one has ended"
-        self._permits = Permits(limits.query_processes, 0.0, refusal, share_of(limits.query_processes, limits))
+        self._permits = Quota(limits.query_processes, 0.0, refusal, share_of(limits.query_processes, limits))
         self._threads = anyio.CapacityLimiter(max(limits.query_processes, 1))
         self._running: set[Query] = set()
         self._is_closing = False

@@ -29,7 +29,7 @@ from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.commit.published import Bell, Pause
 from lakestore_server.edge.console.answers import HEADERS, caller_of, problem
 from lakestore_server.edge.console.rpcs import Rpcs
-from lakestore_server.host.permits import Permits, share_of
+from lakestore_server.host.quota import Quota, share_of
 from lakestore_server.operate.clients import Clients
 
 ROWS_MAX, CHARS_MAX = 100, 200
@@ -78,7 +78,7 @@ class Tails:
     def __init__(self, rpcs: Rpcs, limits: Limits, clients: Clients) -> None:
         self._rpcs, self._clients = rpcs, clients
         refusal = f"{limits.tails} changelogs are followed by pages, the limit: close one"
-        self._permits = Permits(limits.tails, 0.0, refusal, max(share_of(limits.tails, limits), 1))
+        self._permits = Quota(limits.tails, 0.0, refusal, max(share_of(limits.tails, limits), 1))
         self._open: set[Tail] = set()
         self._is_closing = False
 

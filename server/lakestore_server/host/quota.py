@@ -22,7 +22,7 @@ SLAB_BYTES_MIN = 128 << 10
 """The smallest slab, and the shortest message that is worth one."""
 
 
-class Slabs:
+class BufferPool:
     """A pool of slabs, each of a power of two of bytes. Thread-safe: slabs come back in any thread, at any moment."""
 
     def __init__(self, idle_bytes: int) -> None:
@@ -64,7 +64,7 @@ class _Loan:
 
     __slots__ = ("_slab", "_slabs")
 
-    def __init__(self, slabs: Slabs, slab: mmap.mmap) -> None:
+    def __init__(self, slabs: BufferPool, slab: mmap.mmap) -> None:
         self._slabs, self._slab = slabs, slab
 
     def __del__(self) -> None:
@@ -81,7 +81,7 @@ def share_of(limit: int, limits: Limits) -> int:
     return max(1, limit * limits.principal_percent // 100)
 
 
-class Permits:
+class Quota:
     """A pool of permits; thread-safe."""
 
     def __init__(

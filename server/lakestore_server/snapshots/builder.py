@@ -32,7 +32,7 @@ from lakestore_server.snapshots.deletes import Deaths, Found, Ledger, hide
 from lakestore_server.snapshots.document import Snapshot
 from lakestore_server.snapshots.held_cuts import KeptFiles, remove
 from lakestore_server.snapshots.hot_files import Fetch, HotFile, StepWriter, put_aside, write_pieces
-from lakestore_server.snapshots.messages import DEFAULT_ROOM, Present, Presented, Room
+from lakestore_server.snapshots.messages import DEFAULT_ROOM, BuildRequest, BuiltFiles, Room
 from lakestore_server.snapshots.shape import Shape
 from lakestore_server.snapshots.steps import (
     Gap,
@@ -77,7 +77,7 @@ class Known:
 class Outcome:
     """A presenting that is complete."""
 
-    answer: Presented
+    answer: BuiltFiles
     files: Mapping[str, int]
     """Every file that the cut is made of, the base's manifests among them, with its bytes."""
     windows: tuple[Window, ...]
@@ -87,10 +87,10 @@ class Outcome:
     """The ledger that this one was made of."""
 
 
-class Presenting:
+class SnapshotBuild:
     """One presenting, used once."""
 
-    def __init__(self, tools: Tools, known: Known, request: Present, scan: TableScan, fetch: Fetch) -> None:
+    def __init__(self, tools: Tools, known: Known, request: BuildRequest, scan: TableScan, fetch: Fetch) -> None:
         self._tools, self._known, self._request, self._scan, self._fetch = tools, known, request, scan, fetch
         self._start: Heads = tuple(bucket.tier_point for bucket in scan.buckets)
         self._end: Heads = tuple(bucket.head for bucket in scan.buckets)
@@ -320,7 +320,7 @@ class _Table:
     def __init__(self, folder: str, numbers: Iterator[int]) -> None:
         self.files = KeptFiles(folder, numbers)
         self._numbers = numbers
-        self.answers: dict[int, Presented] = {}
+        self.answers: dict[int, BuiltFiles] = {}
         """By cut."""
         self._steps: list[Step] = []
         self._ledgers: list[Ledger] = []
@@ -398,7 +398,7 @@ class _Table:
         return self.files.sweep(needed)
 
 
-class Presenter:
+class SnapshotBuilder:
     """Tables at cuts. For one thread."""
 
     def __init__(self, run: str, working: Callable[[], None] = lambda: None, room: Room = DEFAULT_ROOM) -> None:
@@ -414,14 +414,14 @@ class Presenter:
         self._tools = Tools(Bases(Manifests(room.manifests_memory), kept), kept, pool)
         self._merger = Merger(self._tools.indexes, self._numbers)
 
-    def present(self, request: Present, fetch: Fetch) -> Presented:
+    def present(self, request: BuildRequest, fetch: Fetch) -> BuiltFiles:
         """The files of a table at a cut; the same ones if the cut was presented before."""
         answer = self._presented(request, fetch)
         before, self._told = self._told, self._kept.figures
         read, evicted = self._told.read - before.read, self._told.evicted - before.evicted
         return replace(answer, offsets_read=read, offsets_evicted=evicted) if read or evicted else answer
 
-    def _presented(self, request: Present, fetch: Fetch) -> Presented:
+    def _presented(self, request: BuildRequest, fetch: Fetch) -> BuiltFiles:
         self._merge_done()
         scan = plan.decode(pb.PlanAnswer.FromString(request.plan)).tables[0]
         with _named(scan.table.name, request.folder):
@@ -436,7 +436,7 @@ class Presenter:
         try:
             with _named(scan.table.name, request.folder):
                 table.files.begin()
-                outcome = Presenting(self._tools, table.known(), request, scan, fetch).done()
+                outcome = SnapshotBuild(self._tools, table.known(), request, scan, fetch).done()
         except BaseException:
             self._tools.indexes.drop(table.files.discard_new())
             raise

@@ -20,7 +20,7 @@ class _Cause:
     untold: int = 0
 
 
-class Seldom:
+class RateLimitedLog:
     """Counts by cause. Thread-safe."""
 
     def __init__(self, clock: Clock, seconds: float, times: int = 1) -> None:
