@@ -4,6 +4,9 @@ from __future__ import annotations
 
 WRITTEN = {
     "docs/cli.md": "tests/test_docs.py holds its blocks against the commands' own help",
+    "docs/internals/kafka-in.md": "its block is a picture",
+    "docs/internals/presented-cuts.md": "its block is a picture",
+    "docs/internals/tiering.md": "its block is a picture",
     "docs/architecture.md": "its blocks are pictures; tests/test_tidy.py holds the rooms in them against the imports",
 }
 """Page to the reason why none of its blocks is run."""
