@@ -10,6 +10,7 @@ knows which rows are left.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -40,6 +41,10 @@ Needed = Callable[[int], Sequence[str]]
 
 def _as_stored(batch: pa.RecordBatch, _: int) -> pa.RecordBatch:
     return batch
+
+
+def _end(chunk: Chunk) -> int:
+    return chunk.end
 
 
 def _level(chunk: Chunk) -> int:
@@ -121,17 +126,15 @@ class BucketLog:
     def _starts(self) -> Ints:
         return np.concatenate([_EMPTY, *(chunk.starts for chunk in self.chunks)])
 
-    @cached_property
-    def _first_lsns(self) -> Ints:
-        return np.array([chunk.index.lsn[0] for chunk in self.chunks], dtype=np.int64)
+    def _first_beyond(self, offset: int) -> int:
+        """The number of the first chunk that ends beyond an offset.
 
-    @cached_property
-    def _first_times(self) -> Ints:
-        return np.array([chunk.index.time_us[0] for chunk in self.chunks], dtype=np.int64)
+        Every commit makes a new log: an array of all ends would be built for each message of a reader at the head.
+        """
+        return bisect_right(self.chunks, offset, key=_end)
 
-    @cached_property
-    def _chunk_ends(self) -> Ints:
-        return np.array([chunk.end for chunk in self.chunks], dtype=np.int64)
+    def _chunks_beyond(self, offset: int) -> Iterator[Chunk]:
+        return (self.chunks[number] for number in range(self._first_beyond(offset), len(self.chunks)))
 
     def at_lsn(self, lsn: int) -> Position:
         """The bucket as of the last commit at or before `lsn`."""
@@ -139,15 +142,15 @@ class BucketLog:
             raise PositionExpired(
                 f"changes are kept from LSN {self.base.lsn} on, and the position is LSN {lsn}: read a snapshot"
             )
-        return self._last(lsn, self._first_lsns, lambda index: index.lsn)
+        return self._last(lsn, lambda index: index.lsn)
 
     def at_time(self, time_us: int) -> Position:
         """The bucket as of the last commit at or before a time, or the log start if there is none."""
-        return self._last(time_us, self._first_times, lambda index: index.time_us)
+        return self._last(time_us, lambda index: index.time_us)
 
-    def _last(self, value: int, firsts: Ints, values: Callable[[CommitIndex], Ints]) -> Position:
-        """The position after the last commit that has at most this value; `firsts` are those of the chunks' first."""
-        at = int(np.searchsorted(firsts, value, side="right")) - 1
+    def _last(self, value: int, values: Callable[[CommitIndex], Ints]) -> Position:
+        """The position after the last commit that has at most this value."""
+        at = bisect_right(self.chunks, value, key=lambda chunk: values(chunk.index)[0]) - 1
         if at < 0:
             return self.base
         index = self.chunks[at].index
@@ -157,7 +160,7 @@ class BucketLog:
     def lsn_beyond(self, end: int) -> int | None:
         """The first commit behind the log start that ends beyond `end`; None when `end` is the head."""
         end = max(end, self.base.end)
-        at = int(np.searchsorted(self._chunk_ends, end, side="right"))
+        at = self._first_beyond(end)
         if at == len(self.chunks):
             return None
         index = self.chunks[at].index
@@ -167,7 +170,7 @@ class BucketLog:
         """(lsn, position) of the commit that ends at `end`; None when none does."""
         if end <= self.base.end:
             return (self.base.lsn, self.base) if end == self.base.end else None
-        at = int(np.searchsorted(self._chunk_ends, end))
+        at = bisect_left(self.chunks, end, key=_end)
         if at == len(self.chunks):
             return None
         index = self.chunks[at].index
@@ -179,7 +182,7 @@ class BucketLog:
     def reach(self, start: int, rows_max: int, bytes_max: int) -> int:
         """The offset up to which about so many rows, and stored bytes, lie behind `start`; at least one row."""
         at, rows, room = start, rows_max, float(bytes_max)
-        for chunk in self.chunks[int(np.searchsorted(self._chunk_ends, start, side="right")) :]:
+        for chunk in self._chunks_beyond(start):
             row_bytes = max(chunk.size / (chunk.end - chunk.start), 1.0)
             taken = min(chunk.end - at, rows, int(room / row_bytes))
             at, rows, room = at + taken, rows - taken, room - taken * row_bytes
@@ -198,7 +201,8 @@ class BucketLog:
 
     def commits(self, start: int, end: int) -> CommitIndex:
         """The commits whose rows lie in [start, end), both commit ends."""
-        parts = [chunk.index for chunk in self.chunks if chunk.end > start and chunk.start < end]
+        chunks = itertools.takewhile(lambda chunk: chunk.start < end, self._chunks_beyond(start))
+        parts = [chunk.index for chunk in chunks]
         return CommitIndex.joined(parts).between(start, end)
 
     def times_at(self, offsets: Ints) -> Ints:
@@ -206,7 +210,7 @@ class BucketLog:
         if not len(offsets):
             return _EMPTY
         last = int(offsets.max())
-        index = self.chunks[int(np.searchsorted(self._chunk_ends, last, side="right"))].index
+        index = self.chunks[self._first_beyond(last)].index
         commit_end = int(index.end[np.searchsorted(index.end, last, side="right")])
         commits = self.commits(int(offsets.min()), commit_end)
         return np.asarray(commits.time_us[np.searchsorted(commits.end, offsets, side="right")])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 
 from lakestore import errors
-from lakestore_server.edge.catalog_request import status_of
+from lakestore_server.edge.catalog_request import CatalogRequest, Endpoints, Sources, done, status_of
 
 DEFECTS = {"LakestoreError", "Internal", "Corrupt", "NewerFormat"}
 CLASSES = [
@@ -32,3 +35,24 @@ def test_an_error_that_is_no_defect_has_a_status_of_its_own(kind: type[errors.La
     status, _ = status_of(error)
     assert (status == 500) == (kind.__name__ in DEFECTS)
     assert status == EXPECTED.get(kind, status)
+
+
+def test_a_request_past_the_gate_has_no_rights() -> None:
+    """Without a caller in the scope no verb runs, whatever the route is."""
+    ran: list[CatalogRequest] = []
+
+    def verb(request: CatalogRequest) -> Response:
+        ran.append(request)
+        return done()
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": [], "path_params": {}}
+    endpoints = Endpoints(Sources(None), 1 << 20)  # type: ignore[arg-type]
+
+    async def answered() -> Response:
+        return await endpoints.of(verb)(Request(scope, receive))
+
+    answer = asyncio.run(answered())
+    assert (answer.status_code, ran) == (401, [])

@@ -161,3 +161,29 @@ class _Sized:
 def _sums(batches: list[_Sized], noted: list[int]) -> tuple[int, int]:
     noted.append(sum(batch.nbytes for batch in batches))
     return sum(batch.num_rows for batch in batches), noted[-1]
+
+
+class CountedChunk(MemoryChunk):
+    """A chunk that counts how often its end is asked for."""
+
+    asked = 0
+
+    @property
+    def end(self) -> int:
+        type(self).asked += 1
+        return super().end
+
+
+def test_a_message_looks_at_few_of_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = []
+    for i in range(2000):
+        batch = pa.record_batch([np.arange(i, i + 1)], schema=SCHEMA)
+        chunks.append(CountedChunk(i, batch, CommitIndex.one(10 * (i + 1), 1_000 * i, i + 1, 0, i + 1)))
+    log = BucketLog(SCHEMA, tuple(chunks), at_head=chunks[-1].index.position(-1))
+    monkeypatch.setattr(CountedChunk, "asked", 0)
+    commits = log.commits(1000, 1010)
+    assert commits.lsn.tolist() == [10 * (i + 1) for i in range(1000, 1010)]
+    reach = log.reach(1000, 10, 1 << 30)
+    assert (reach, log.lsn_reaching(1000, reach), log.lsn_beyond(1000)) == (1010, 10_100, 10_010)
+    assert log.at_lsn(10_000).end == 1000
+    assert CountedChunk.asked < 300
