@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lakestore.kafka.bridge.decode.debezium import connect_values
 from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
 from tests.support.bridge_blocks import check_decoded
 from tests.support.debezium_events import block, event, with_schema
@@ -253,3 +254,12 @@ def test_an_unavailable_value_is_known_in_each_of_its_forms(field: dict[str, Any
     assert not decoded.rejects
     assert decoded.kept["x"].to_pylist() == [True, False]
     assert decoded.values.field("x").to_pylist() == [None, None]
+
+
+def test_base64_is_read_strictly() -> None:
+    """A text of the wrong length, alphabet or padding is wrong as a whole."""
+    texts = {"": b"", "AA==": b"\0", "AB==": b"\0", "AAA=": b"\0\0", "AAAA": b"\0\0\0", "+/9=": b"\xfb\xff"}
+    wrong = ["A", "====", "A===", "AA=", "AA=A", "AAAA=", "AAAA====", "AA==AA==", "AAA\n", "AA-_", "AAA\u00e9"]
+    made, faults = connect_values.decoded(pa.array([*texts, *wrong, None], pa.string()))
+    assert made.to_pylist() == [*texts.values(), *[None] * (len(wrong) + 1)]
+    assert faults.to_pylist() == [*[False] * len(texts), *[True] * len(wrong), False]
