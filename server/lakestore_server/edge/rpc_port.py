@@ -37,6 +37,8 @@ USED = (
     "auth_context",
 )
 """The names of the core that the port uses."""
+TESTED = "1.85"
+"""The minor of grpcio that the port is tested with; `pyproject.toml` allows no other one."""
 
 
 def loaded(module: str = "grpc._cython.cygrpc") -> Any:
@@ -48,8 +50,8 @@ def loaded(module: str = "grpc._cython.cygrpc") -> Any:
     lacking = [name for name in USED if not hasattr(core, name)]
     if lacking:
         raise Unavailable(
-            f"grpcio {grpc.__version__} lacks {lacking[0]}, which this server uses: install the grpcio that"
-            " requirements.lock names"
+            f"grpcio {grpc.__version__} lacks {lacking[0]}, which this server uses: install grpcio {TESTED}, with"
+            " which Lakestore is tested"
         )
     return core
 
