@@ -181,6 +181,10 @@ class TopicPipeline:
             mapped = self._pipeline.process(records)
         return mapped
 
+    def learn(self, records: Records, /) -> None:
+        """Note what the next block's records follow."""
+        self._pipeline.learn(records)
+
 
 @dataclass(frozen=True, slots=True)
 class Told:

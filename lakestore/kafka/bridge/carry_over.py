@@ -59,6 +59,9 @@ class Batch:
     """The mapped blocks, once the second stage is through."""
     cuts: Sequence[Cut] = ()
     """The places to cut the batch; empty: anywhere except between companion records."""
+    before: Sequence[Records] = ()
+    """Records that lie right before the first one of a partition. They are committed already: decoders learn from them.
+    """
 
     @property
     def topics(self) -> set[str]:
@@ -70,6 +73,8 @@ class Opened:
     """Partitions that this bridge owns exclusively."""
 
     offsets: dict[Place, int] = field(default_factory=dict)
+    begins: dict[Place, int] = field(default_factory=dict)
+    """The offsets to fetch from. For change events this is the record before, as it says what a null value means."""
     until: dict[Place, int] = field(default_factory=dict)
     """The ends at the time of opening, before records that an open transaction holds back."""
     topic_ids: dict[str, str] = field(default_factory=dict)

@@ -43,6 +43,9 @@ class Pipeline(Protocol):
 
     def process(self, records: Records, /) -> Mapped: ...
 
+    def learn(self, records: Records, /) -> None:
+        """Note what the next block's records follow; these were processed by an earlier process."""
+
 
 class Stages:
     """The second stage, which decodes and maps, and the third stage, which commits."""
@@ -101,11 +104,18 @@ class Stages:
     def _mapping(self) -> None:
         pipelines: dict[str, Pipeline] = {}
         while (work := self._to_map.get()) is not None:
+            if isinstance(work, Batch) and work.generation > self._dead:
+                self._learn(work.before, pipelines)
             for each in self._assembled(work):
                 if isinstance(each, (Batch, Opening)) and each.generation > self._dead:
                     self._map(each, pipelines)
                 self._to_commit.put(each)
         self._to_commit.put(None)
+
+    def _learn(self, before: Sequence[Records], pipelines: dict[str, Pipeline]) -> None:
+        for each in before:
+            if each.topic in pipelines:  # made by the opening of its partition
+                self._patiently(partial(pipelines[each.topic].learn, each))
 
     def _map(self, work: Batch | Opening, pipelines: dict[str, Pipeline]) -> None:
         marks = "" if self._whole is None else self._whole.marks
@@ -449,7 +459,7 @@ class Lane:
         for topic, error in opened.refused.items():
             self._halt(topic, error)
         begun = {place: next for place, next in opened.offsets.items() if place in self.source.waiting}
-        self.source.begin(begun)
+        self.source.begin({place: opened.begins.get(place, next) for place, next in begun.items()})
         self._gathering.next.update(begun)
         for place, end in opened.until.items():
             self._until.setdefault(place, end)

@@ -44,6 +44,8 @@ class Gathering:
         """Partition to the offset from which records wait for a second half, and the time when the wait began."""
         self._waiting = 0
         """The number of waiting records."""
+        self._before: list[Records] = []
+        """Records right before the first ones of partitions."""
 
     def appetite(self) -> tuple[int, float]:
         """The most records to take and the seconds to wait for them."""
@@ -76,6 +78,8 @@ class Gathering:
             offsets = records.offset[at]
             before = np.maximum.accumulate(np.r_[expected - 1, offsets[:-1]])
             kept[at] = offsets > before
+            if int(offsets[0]) == expected - 1:
+                self._before.append(records.take(at[:1]))
             if int(offsets.max()) >= expected:
                 self.next[place] = self._moves[place] = int(offsets.max()) + 1
         return records if kept.all() else records.take(np.flatnonzero(kept))
@@ -125,7 +129,8 @@ class Gathering:
             is_sent = any(place.partition in block.partition for block in sent if block.topic == place.topic)
             moves = {**moves, place: offset} if is_sent else {each: to for each, to in moves.items() if each != place}
         sent = [block for block in sent if len(block)]
-        return Batch(generation, sent, moves, now, sum(block.nbytes for block in sent))
+        before, self._before = (self._before, []) if moves else ([], self._before)
+        return Batch(generation, sent, moves, now, sum(block.nbytes for block in sent), before=before)
 
     def _held(self, records: Records, now: float) -> npt.NDArray[np.bool_]:
         """Whether each record waits: it is at or after an unfinished key change."""
@@ -153,6 +158,7 @@ class Gathering:
         """Drop the batch and all positions."""
         self._empty()
         self._halves.clear()
+        self._before.clear()
         self.next.clear()
 
     def leave(self, places: Sequence[Place]) -> None:
@@ -161,6 +167,7 @@ class Gathering:
             self.next.pop(place, None)
             self._moves.pop(place, None)
             self._halves.pop(place, None)
+        self._before = [each for each in self._before if Place(each.topic, int(each.partition[0])) not in places]
         for topic in {place.topic for place in places} & set(self._pieces):
             gone = [place.partition for place in places if place.topic == topic]
             self._pieces[topic] = [left for each in self._pieces[topic] if len(left := _without(each, gone))]

@@ -78,6 +78,10 @@ class Pipeline:
             return mapped
         return truncated(mapped, decoded, self.topic, records, self._tables)
 
+    def learn(self, records: Records) -> None:
+        """Note what the next block's records follow: a null value behind a delete of its key is no delete."""
+        self.decoder.decode(records, self.mapping.wanted(records.topic, "value"))
+
     def _tell_unread(self, records: Records, mapped: Mapped) -> None:
         for (table, field), unread in mapped.unread.items():
             if (table, field) not in self._told and len(self._told) < TOLD_MAX:

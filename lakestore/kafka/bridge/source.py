@@ -31,7 +31,7 @@ from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
 from lakestore.kafka.bridge.carry_over import Opened
 from lakestore.kafka.bridge.positions import Accepted, Ends, Place, Position, go_on
 from lakestore.kafka.bridge.records import Records
-from lakestore.kafka.bridge.spec import SourceSpec, TopicSpec
+from lakestore.kafka.bridge.spec import CHANGES, SourceSpec, TopicSpec
 from lakestore.kafka.client import (
     DENIED,
     LOG,
@@ -74,6 +74,7 @@ class Starts:
             now = Position(cluster, self.topic_ids[place.topic], 0)
             try:
                 opened.offsets[place] = self._offset(place, held[place], now, ends[place], accepted)
+                opened.begins[place] = self._begin(place, opened.offsets[place], ends[place])
                 opened.until[place] = ends[place].stable
             except LakestoreError as error:
                 opened.refused.setdefault(place.topic, error)
@@ -82,6 +83,10 @@ class Starts:
             if place.topic in opened.refused:
                 del opened.offsets[place], opened.until[place]
         return opened
+
+    def _begin(self, place: Place, offset: int, ends: Ends) -> int:
+        is_changes = self._topic_spec(place.topic).format in CHANGES
+        return offset - 1 if is_changes and offset > ends.low else offset
 
     def _offset(self, place: Place, held: Position | None, now: Position, ends: Ends, accepted: Accepted) -> int:
         if held is not None:

@@ -150,3 +150,28 @@ def test_halves_in_two_partitions_are_one_change() -> None:
     half = _change(places[0], 0)
     gathering.add([*half[:2], _Message(places[1], 0, header=OLD_KEY)], {})
     assert gathering.taken(1).moves == {places[0]: 2, places[1]: 1}
+
+
+def test_the_record_before_a_start_goes_with_the_first_batch_and_is_no_part_of_it() -> None:
+    gathering, place = Gathering(BatchBounds(), _nothing_more), Place("a", 0)
+    gathering.topic_ids, gathering.next = {"a": "1"}, {place: 5}
+    gathering.add([_Message(place, 4)], {})
+    assert not gathering.has_moves
+    gathering.add([_Message(place, 5, None)], {})
+    batch = gathering.taken(1)
+    assert (_offsets(batch), batch.moves) == ({place: [5]}, {place: 6})
+    assert [block.offset.tolist() for block in batch.before] == [[4]]
+    gathering.add([_Message(place, 6)], {})
+    assert not gathering.taken(1).before
+
+
+def test_what_lies_before_waits_for_a_batch_that_moves() -> None:
+    gathering, place = Gathering(BatchBounds(), _nothing_more), Place("a", 0)
+    gathering.topic_ids, gathering.next = {"a": "1"}, {place: 5}
+    gathering.add([_Message(place, 4), *_change(place, 5)[:2]], {})
+    assert gathering.taken(1).moves == {}
+    gathering.add(_change(place, 5)[2:], {})
+    assert [block.offset.tolist() for block in gathering.taken(1).before] == [[4]]
+    gathering.add([_Message(place, 4)], {})
+    gathering.leave([place])
+    assert not gathering.taken(1).before

@@ -114,6 +114,20 @@ def test_tables_are_named_by_the_origin_of_events() -> None:
     assert [part.batch.column("note").to_pylist() for part in made.tables] == [["n"], ["n"]]
 
 
+def test_a_null_value_behind_a_delete_of_an_earlier_process_says_nothing() -> None:
+    """Nothing else tells the table of a null value, so it was a dead letter when a bridge was killed before it."""
+    text = TOPIC.replace("table: shop.orders", 'table: "lake.{schema}_{table}"')
+    (topic,) = spec_file.parse(text, "bridge.yaml", Path(), lambda name: None).topics
+    tables = {"lake.public_orders": wanted_table(topic.tables[0], name="lake.public_orders")}
+    killed, again = (Pipeline(topic, tables, decoder(topic, SourceSpec("", "", ""))) for _ in range(2))
+    delete, null = block([({"id": 1}, event("d", ROW))]), block([({"id": 1}, None)], first=1)
+    check_ends(delete, killed.process(delete))
+    again.learn(delete)
+    made = again.process(null)
+    check_ends(null, made)
+    assert (made.passed["tombstone"].tolist(), made.rejects, list(made.tables)) == ([0], {}, [])
+
+
 @pytest.mark.parametrize(
     ("said", "instead", "word"),
     [
