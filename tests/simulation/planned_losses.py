@@ -17,7 +17,6 @@ from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.index import key_index
 from lakestore_server.index.entry import Ints
 from lakestore_server.index.keys import IndexKeys
-from lakestore_server.index.overlay import Overlay
 from tests.simulation import marks
 from tests.simulation.system import SimSystem
 from tests.simulation.world import World
@@ -120,16 +119,16 @@ def enough_memory(system: SimSystem) -> None:
 def scarce(world: World) -> Iterator[None]:
     """Have allocations fail as the world says."""
 
-    class Layer(Overlay):
-        """The keys of one commit that is under way."""
+    class ScarceLayer(key_index.Layer):
+        """The keys of one commit that is not durable yet."""
 
         def put(self, keys: IndexKeys, values: Ints) -> None:
-            """As an `Overlay`, unless memory is scarce."""
+            """Put the keys, unless memory is scarce."""
             if world.failing_allocations:
                 world.failing_allocations -= 1
                 world.mark(marks.NO_MEMORY)
                 raise MemoryError
             super().put(keys, values)
 
-    with patch.object(key_index, "Overlay", Layer):
+    with patch.object(key_index, "Layer", ScarceLayer):
         yield

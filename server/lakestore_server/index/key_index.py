@@ -64,6 +64,10 @@ def listed(keys: IndexKeys, values: Ints) -> tuple[Sequence[bytes], list[int]]:
     return keys.listed(), values.tolist()
 
 
+class Layer(Overlay):
+    """The keys of one commit that is not durable yet."""
+
+
 class ExpectedEntries:
     """The entries of one commit, arranged for look-ups of the tables that are asked for."""
 
@@ -77,7 +81,7 @@ class ExpectedEntries:
         """The entries of one table; None if there are none. On the commit loop."""
         mine = [(keys, values) for keys, values in self.entries if len(keys) and keys.prefix == prefix]
         if mine and prefix not in self._layers:
-            layer = Overlay()
+            layer = Layer()
             for keys, values in mine:
                 layer.put(keys, values)
             self._layers[prefix] = layer  # only when it is full: an error above is one caller's, and the loop goes on
