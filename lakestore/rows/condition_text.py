@@ -183,9 +183,7 @@ def _casts(kind: pa.DataType, target: pa.DataType) -> bool:
         if t.is_decimal(target):
             digits = len(str(2 ** (kind.bit_width - t.is_signed_integer(kind)) - 1))
             return bool(target.precision - target.scale >= digits)
-        return (
-            _comparisons_is_wider(kind, target) if t.is_integer(target) else t.is_float64(target) or t.is_string(target)
-        )
+        return _is_wider_integer(kind, target) if t.is_integer(target) else t.is_float64(target) or t.is_string(target)
     if t.is_floating(kind):
         return bool(t.is_float64(target))
     if t.is_decimal(kind):
@@ -196,7 +194,7 @@ def _casts(kind: pa.DataType, target: pa.DataType) -> bool:
     return bool(t.is_fixed_size_binary(kind) and t.is_binary(target))
 
 
-def _comparisons_is_wider(kind: pa.DataType, target: pa.DataType) -> bool:
+def _is_wider_integer(kind: pa.DataType, target: pa.DataType) -> bool:
     signed, wide = pa.types.is_signed_integer(kind), pa.types.is_signed_integer(target)
     if signed == wide:
         return bool(target.bit_width >= kind.bit_width)
@@ -351,7 +349,7 @@ _STEPS_PER_TOKEN, _STEPS_MORE = 16, 10_000
 _LEVELS_MAX = 256
 """Levels of the tree, of which a chain of AND or OR is one: more than the reader of conditions goes down."""
 _TREES_KEPT = 4
-_CONDITION_TREE_ARGUMENTS = frozenset({"this", "expression", "expressions"})
+_PLAIN_ARGUMENTS = frozenset({"this", "expression", "expressions"})
 """The arguments that every kind of node may have. The readers of conditions read all of them."""
 _MORE_ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
     exp.Between: frozenset({"low", "high"}),
@@ -434,7 +432,7 @@ def tree(text: str) -> exp.Expr:
 
 def _check_arguments(node: exp.Expr) -> None:
     """Refuse an argument that no reader knows, such as SYMMETRIC of BETWEEN: unread, it would change the answer."""
-    known = _CONDITION_TREE_ARGUMENTS | _MORE_ARGUMENTS.get(type(node), frozenset())
+    known = _PLAIN_ARGUMENTS | _MORE_ARGUMENTS.get(type(node), frozenset())
     strange = sorted(name for name, value in node.args.items() if value and name not in known)
     if isinstance(node.args.get("unit"), exp.IntervalSpan):
         strange.append("unit")

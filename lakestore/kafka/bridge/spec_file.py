@@ -59,7 +59,7 @@ _PATH = re.compile(
     r"|(source|transaction)\..+|op|ts_ms|ts_us|ts_ns|position",
     re.DOTALL,
 )
-_SPEC_TABLES_TIME_UNITS, _DECIMAL_UNITS = ("s", "ms", "us", "ns"), ("base64", "text")
+_TIME_UNITS_OF_TYPE, _DECIMAL_UNITS = ("s", "ms", "us", "ns"), ("base64", "text")
 
 
 def target(place: Place, keys: Mapping[str, Place], form: str) -> TableSpec | RouteSpec:
@@ -192,7 +192,7 @@ def _column(place: Place) -> ColumnSpec:
         keys["expression"].text() if "expression" in keys else "",
         keys["required"].flag() if "required" in keys else False,
         default,
-        keys["unit"].one_of(_DECIMAL_UNITS if kind.startswith("decimal") else _SPEC_TABLES_TIME_UNITS)
+        keys["unit"].one_of(_DECIMAL_UNITS if kind.startswith("decimal") else _TIME_UNITS_OF_TYPE)
         if "unit" in keys
         else "",
         _zone(keys["zone"]) if "zone" in keys else "",
@@ -242,7 +242,7 @@ OURS = (
 )  # fmt: skip
 """Settings of librdkafka that the bridge makes itself, for they decide about exactly once."""
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
-_SPEC_SOURCES_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:,/\[\]]+)(:[0-9]{1,5})?")
 _SASL: dict[str, str] = {
     "username": "sasl.username",
@@ -276,7 +276,7 @@ class Secrets:
         def put(match: re.Match[str]) -> str:
             if match[1] is None:
                 return "${"
-            if not _SPEC_SOURCES_NAME.fullmatch(match[1]):
+            if not _VARIABLE_NAME.fullmatch(match[1]):
                 raise place.refused("names a variable as ${NAME}, of letters, digits and _; write $${ for the signs ${")
             value = self.variable(match[1])
             if not value:
@@ -322,19 +322,19 @@ def sources(keys: Mapping[str, Place], name: str, secrets: Secrets) -> dict[str,
     if "source" in keys:
         if "sources" in keys:
             raise keys["sources"].refused("stands beside source: say one of them")
-        return {"": _spec_sources_source("", keys["source"], name, secrets)}
+        return {"": _source_spec("", keys["source"], name, secrets)}
     place = keys["sources"]
     found = {}
     for key, (entry, _) in place.entries().items():
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", key):
             raise entry.refused("is the name of a source: 1 to 100 letters, digits, '.', '_' and '-'")
-        found[key] = _spec_sources_source(key, entry, name, secrets)
+        found[key] = _source_spec(key, entry, name, secrets)
     if not found:
         raise place.refused("names no source")
     return found
 
 
-def _spec_sources_source(name: str, place: Place, bridge: str, secrets: Secrets) -> SourceSpec:
+def _source_spec(name: str, place: Place, bridge: str, secrets: Secrets) -> SourceSpec:
     keys = place.hidden().keys(SOURCE_KEYS, ("bootstrap",))
     bootstrap = _bootstrap(keys["bootstrap"], secrets)
     group = secrets.text(keys["group"]) if "group" in keys else bridge

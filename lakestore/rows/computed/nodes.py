@@ -22,7 +22,7 @@ def converted(value: Value, target: pa.DataType, text: str) -> Value:
     if given == target:
         return value
     if t.is_string(target):
-        return _casts_text(value, text)
+        return _as_text(value, text)
     if t.is_date(target) and t.is_timestamp(given):
         return made(target, [value], lambda data: data.cast(pa.timestamp("us")).cast(target, safe=False))
     if t.is_time(target) and t.is_timestamp(given):
@@ -61,7 +61,7 @@ def _holds(given: pa.DataType, target: pa.DataType) -> bool:
     return bool(t.is_decimal(target) and target.precision - target.scale >= whole + rounded)
 
 
-def _casts_text(value: Value, text: str) -> Value:
+def _as_text(value: Value, text: str) -> Value:
     kind, t = value.type, pa.types
     if t.is_timestamp(kind):
         return made(pa.string(), [value], _moment)

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-IntegersNumbers = npt.NDArray[Any]
+AnyNumbers = npt.NDArray[Any]
 """Integers of 64 bits, or Python's where 64 bits do not hold them."""
 _MASK = (1 << 64) - 1
 
 
-def integers(column: pa.Array) -> IntegersNumbers:
+def integers(column: pa.Array) -> AnyNumbers:
     """A column without nulls."""
     kind = column.type
     if pa.types.is_decimal(kind):
@@ -33,7 +33,7 @@ def integers(column: pa.Array) -> IntegersNumbers:
     return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.int64)
 
 
-def column_of(values: IntegersNumbers, kind: pa.DataType) -> pa.Array:
+def column_of(values: AnyNumbers, kind: pa.DataType) -> pa.Array:
     """The column from which `integers` made its values."""
     if pa.types.is_decimal(kind):
         return _decimals(values, kind)
@@ -54,7 +54,7 @@ def bounds(kind: pa.DataType) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-def _unscaled(column: pa.Array) -> IntegersNumbers:
+def _unscaled(column: pa.Array) -> AnyNumbers:
     words = np.frombuffer(column.buffers()[1], dtype="<i8").reshape(-1, 2)[column.offset : column.offset + len(column)]
     low, high = words[:, 0], words[:, 1]
     if (high == low >> 63).all():
@@ -62,7 +62,7 @@ def _unscaled(column: pa.Array) -> IntegersNumbers:
     return np.asarray(high.astype(object) * (1 << 64) + low.view(np.uint64).astype(object))
 
 
-def _decimals(values: IntegersNumbers, kind: pa.DataType) -> pa.Array:
+def _decimals(values: AnyNumbers, kind: pa.DataType) -> pa.Array:
     words = np.empty((len(values), 2), dtype=np.uint64)
     if values.dtype == object:
         words[:, 0] = (values & _MASK).astype(np.uint64)

@@ -85,18 +85,18 @@ def status_of(error: LakestoreError) -> tuple[int, str]:
 def answer(error: LakestoreError) -> tuple[int, bytes]:
     """HTTP status and body of an error."""
     status, name = status_of(error)
-    return status, _http_errors_body(status, name, error.message)
+    return status, _error_body(status, name, error.message)
 
 
 def no_such_call(status: int, call: str) -> tuple[int, bytes]:
     """HTTP status and body for a path or method that the port does not have."""
     name = "UnsupportedOperationException" if status == 405 else "NoSuchCallException"
-    return status, _http_errors_body(
+    return status, _error_body(
         status, name, f"{call[:200]}: there is no such call here; GET /iceberg/v1/config lists the catalog's"
     )
 
 
-def _http_errors_body(status: int, name: str, message: str) -> bytes:
+def _error_body(status: int, name: str, message: str) -> bytes:
     return orjson.dumps({"error": {"message": message, "type": name, "code": status}})
 
 

@@ -164,7 +164,7 @@ def tier_of(data: list[Any]) -> TierRecord:
     return TierRecord(data[0], tuple(data[1]), tuple(int(value) for value in data[2]), *data[3:])
 
 
-def catalog_records_encode(change: CatalogChange) -> dict[str, Any]:
+def encode_catalog_change(change: CatalogChange) -> dict[str, Any]:
     """The journal's form of a change."""
     return {"key": change.idempotency_key, "steps": [_encode_step(step) for step in change.steps]}
 
@@ -181,7 +181,7 @@ def _encode_step(step: CatalogStep) -> list[Any]:
     return ["drop-namespace", step.namespace]
 
 
-def catalog_records_decode(data: dict[str, Any]) -> CatalogChange:
+def decode_catalog_change(data: dict[str, Any]) -> CatalogChange:
     """The change that `encode` wrote."""
     return CatalogChange(tuple(_decode_step(step) for step in data["steps"]), data["key"])
 

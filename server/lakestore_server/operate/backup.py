@@ -144,7 +144,7 @@ def release(data: Path) -> None:
         shutil.rmtree(stage)
 
 
-def backup_lake_write(disk: Disk, stage: Path, folder: Path) -> Iterator[Entry]:
+def write_lake_files(disk: Disk, stage: Path, folder: Path) -> Iterator[Entry]:
     """Bring what is held into a backup's folder, durably; the entries of the manifest."""
     place = folder / WAREHOUSE
     try:
@@ -313,7 +313,7 @@ def write(disk: Disk, folder: Path, cut: BackupCut, origin: Origin, held: Path |
     entries.append(Entry(name, len(encoded), crc32c(encoded)))
     view = cut.view
     locations = {f"{namespace}.{name}": pointer.location for (namespace, name), pointer in pointers(view).items()}
-    entries += backup_lake_write(disk, held, folder) if held else ()
+    entries += write_lake_files(disk, held, folder) if held else ()
     about = origin.warehouse, origin.lake
     manifest = Manifest(RELEASE, view.time_us, origin.timeline, view.lsn, name, tuple(entries), locations, *about)
     disk.sync_folder(folder)

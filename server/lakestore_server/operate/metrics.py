@@ -32,7 +32,7 @@ from lakestore_server.operate.metric_sources import (
 )
 from lakestore_server.operate.status import kept_bytes
 
-TABLE_METRICS_FAMILIES = (
+TABLE_FAMILIES = (
     Family("lakestore_table_rows", "gauge", "Live rows.", of_tables(lambda table: table.rows), ("table",)),
     Family(
         "lakestore_table_stored_rows",
@@ -127,7 +127,7 @@ def _loads(moment: Moment) -> Iterator[Sample]:
         yield (kind,), count
 
 
-PRESENTED_METRICS_FAMILIES = (
+SNAPSHOT_FAMILIES = (
     Family(
         "lakestore_presented_cuts",
         "gauge",
@@ -376,7 +376,7 @@ FAMILIES = (
         lambda m: m.status.registers,
     ),
     Family("lakestore_tables", "gauge", "Tables.", lambda m: len(m.view.tables)),
-    *TABLE_METRICS_FAMILIES,
+    *TABLE_FAMILIES,
     Family(
         "lakestore_clock_confirmed",
         "gauge",
@@ -455,7 +455,7 @@ FAMILIES = (
         reported(lambda report: report.rejected),
         ("process",),
     ),
-    *PRESENTED_METRICS_FAMILIES,
+    *SNAPSHOT_FAMILIES,
     Family("lakestore_rpc_running", "gauge", "Calls that run now, open streams among them.", running, ("method",)),
 )
 """Every metric, in the order of the page."""

@@ -60,7 +60,7 @@ def member_run(view: View, shape: Shape, at: Mapping[Bucket, int], limit: int, l
     if first is None or first > limit:
         return None
     upto = _upto(view, shape, at, first, limit, limits)
-    ends = {(uuid, bucket): _batches_end(_log(view, uuid, bucket), start, upto) for (uuid, bucket), start in at.items()}
+    ends = {(uuid, bucket): _stream_end(_log(view, uuid, bucket), start, upto) for (uuid, bucket), start in at.items()}
     pieces: list[MemberBatch] = []
     for uuid in shape.tables:
         state = view.by_uuid(uuid)
@@ -96,7 +96,7 @@ def _upto(view: View, shape: Shape, at: Mapping[Bucket, int], first: int, limit:
     return upto
 
 
-def _batches_end(log: BucketLog, start: int, upto: int) -> int:
+def _stream_end(log: BucketLog, start: int, upto: int) -> int:
     return start if upto < log.base.lsn else max(log.at_lsn(upto).end, start)
 
 

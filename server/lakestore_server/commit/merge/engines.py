@@ -24,7 +24,7 @@ from lakestore.model.merge_engines import REST, Function
 from lakestore.model.table import Table
 from lakestore.rows.bitmaps import opened
 from lakestore_server.arrays.grouping import Groups, Ints, Stack, equal_rows
-from lakestore_server.arrays.hash_table import IntegersNumbers, bounds, column_of, integers
+from lakestore_server.arrays.hash_table import AnyNumbers, bounds, column_of, integers
 from lakestore_server.commit import request
 from lakestore_server.commit.draft import ABSENT, RequestRefused, TableDraft
 from lakestore_server.commit.merge.current_rows import Columns, CurrentRows, RowSource, runs
@@ -122,7 +122,7 @@ def _folded(valid: Valid, ufunc: np.ufunc, reach: Callable[[npt.NDArray[np.float
         with np.errstate(over="ignore"):
             if not reach(np.abs(values.astype(np.float64))) < _EXACT:
                 values = values.astype(object)
-    made: IntegersNumbers = ufunc.reduceat(values, valid.starts)
+    made: AnyNumbers = ufunc.reduceat(values, valid.starts)
     if ufunc is np.multiply and pa.types.is_decimal(kind) and kind.scale:
         made = _rescaled(made, valid.ends - valid.starts, kind.scale)
     low, high = bounds(kind)
@@ -133,7 +133,7 @@ def _folded(valid: Valid, ufunc: np.ufunc, reach: Callable[[npt.NDArray[np.float
     return column_of(made, kind)
 
 
-def _rescaled(products: IntegersNumbers, times: Ints, scale: int) -> IntegersNumbers:
+def _rescaled(products: AnyNumbers, times: Ints, scale: int) -> AnyNumbers:
     """Products of unscaled decimals with the scale of one of them, rounded half up."""
     often, which = np.unique(times, return_inverse=True)
     divisors = np.array([10 ** (scale * int(n)) for n in often], dtype=object)[which]
