@@ -22,7 +22,7 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.model.decimals import misfit
 from lakestore.model.typed import shown
 from lakestore.model.types import EXTENSIONS, is_listlike, parts, type_name
-from lakestore.rows import live_sum
+from lakestore.rows import row_hash
 
 Place = Callable[[int], int]
 """From an index of an array to its row in the batch."""
@@ -184,7 +184,7 @@ class Cast:
     def _check_distinct(self, keys: pa.Array, offsets: npt.NDArray[np.int64], path: str, place: Place) -> None:
         """A key twice in one map means one thing to one engine and another to the next."""
         owner = np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
-        both = live_sum.hashes([live_sum.column(keys), owner.view(np.uint64)])
+        both = row_hash.hashes([row_hash.column(keys), owner.view(np.uint64)])
         order = np.argsort(both, kind="stable")
         twice = np.flatnonzero(both[order][1:] == both[order][:-1])
         if len(twice):

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lakestore.errors import NotFound, PositionExpired
 from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
-from lakestore.rows import live_sum
+from lakestore.rows import row_hash
 from lakestore.rows.live_sum import mixed
 from lakestore.union import arrow, plan
 from lakestore.union.cut import Cut, Transport
@@ -145,7 +145,7 @@ def _summed(batches: Iterable[pa.RecordBatch], scan: TableScan, names: list[str]
     for batch in _gathered(batches):
         buckets = batch.column(LAKE_BUCKET).to_numpy()
         offsets = mixed(batch.column(LAKE_OFFSET).to_numpy())
-        hashes = live_sum.hashes([offsets, *(live_sum.column(batch.column(name)) for name in names)])
+        hashes = row_hash.hashes([offsets, *(row_hash.column(batch.column(name)) for name in names)])
         for bucket in np.unique(buckets).tolist():
             _add(sums[bucket], offsets[buckets == bucket], hashes[buckets == bucket])
     return sums

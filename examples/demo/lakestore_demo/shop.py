@@ -13,7 +13,7 @@ import yaml
 
 from lakestore.errors import NotFound
 from lakestore.model.types import arrow_type
-from lakestore.rows import live_sum
+from lakestore.rows import row_hash
 
 Numbers = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
@@ -68,7 +68,7 @@ def money(amounts: Numbers) -> pa.Array:
 def hashes_of(table: pa.Table) -> Hashes:
     """One hash per order over all its columns."""
     batch = table.combine_chunks().to_batches()[0]
-    return live_sum.hashes([live_sum.column(batch.column(name)) for name in orders(*_NOTHING).column_names])
+    return row_hash.hashes([row_hash.column(batch.column(name)) for name in orders(*_NOTHING).column_names])
 
 
 _NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64))

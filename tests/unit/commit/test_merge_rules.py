@@ -15,7 +15,7 @@ import lakestore as ls
 from lakestore.client.writer import change
 from lakestore.errors import Invalid
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.arrays.grouping import equal
+from lakestore_server.arrays.equal_rows import equal
 from lakestore_server.commit import request as prepare
 from tests.support.merge_cases import grouped
 from tests.support.served import Served

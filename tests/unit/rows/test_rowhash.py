@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakestore.rows import live_sum
+from lakestore.rows import row_hash
 
 COLUMNS: list[tuple[pa.DataType, list[Any]]] = [
     (pa.bool_(), [True, False, None]),
@@ -38,30 +38,30 @@ COLUMNS: list[tuple[pa.DataType, list[Any]]] = [
 
 @pytest.mark.parametrize(("kind", "values"), COLUMNS, ids=[str(kind) for kind, _ in COLUMNS])
 def test_values_differ_and_slices_agree(kind: pa.DataType, values: list[Any]) -> None:
-    whole = live_sum.column(pa.array(values, kind)).tolist()
+    whole = row_hash.column(pa.array(values, kind)).tolist()
     assert len(set(whole)) == len(values)
     padded = pa.array([values[0], *values, values[0]], kind).slice(1, len(values))
-    assert live_sum.column(padded).tolist() == whole
-    assert [int(live_sum.column(pa.array([value], kind))[0]) for value in values] == whole
+    assert row_hash.column(padded).tolist() == whole
+    assert [int(row_hash.column(pa.array([value], kind))[0]) for value in values] == whole
 
 
 def test_columns_do_not_trade_places() -> None:
-    a, b = (live_sum.column(pa.array(values)) for values in ([1, 2], [2, 1]))
-    assert live_sum.hashes([a, b]).tolist() != live_sum.hashes([b, a]).tolist()
+    a, b = (row_hash.column(pa.array(values)) for values in ([1, 2], [2, 1]))
+    assert row_hash.hashes([a, b]).tolist() != row_hash.hashes([b, a]).tolist()
 
 
 def test_no_rows() -> None:
     for kind, _ in COLUMNS:
-        assert not len(live_sum.column(pa.array([], kind)))
+        assert not len(row_hash.column(pa.array([], kind)))
 
 
 def test_the_order_of_a_maps_entries_and_what_lies_under_nulls_do_not_count() -> None:
     kind = pa.map_(pa.string(), pa.int8())
-    one, other = (live_sum.column(pa.array([m], kind)) for m in ([("a", 1), ("b", 2)], [("b", 2), ("a", 1)]))
+    one, other = (row_hash.column(pa.array([m], kind)) for m in ([("a", 1), ("b", 2)], [("b", 2), ("a", 1)]))
     assert one.tolist() == other.tolist()
     nulls = pa.array([False, True])
     for hidden in (7, 8):
         inside = pa.StructArray.from_arrays([pa.array([1, hidden])], names=["a"], mask=nulls)
-        assert live_sum.column(inside).tolist() == live_sum.column(pa.array([{"a": 1}, None])).tolist()
+        assert row_hash.column(inside).tolist() == row_hash.column(pa.array([{"a": 1}, None])).tolist()
         lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pa.array([1, hidden]), mask=nulls)
-        assert live_sum.column(lists).tolist() == live_sum.column(pa.array([[1], None])).tolist()
+        assert row_hash.column(lists).tolist() == row_hash.column(pa.array([[1], None])).tolist()

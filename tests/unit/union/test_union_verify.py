@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lakestore.errors import PositionExpired
-from lakestore.rows import ipc, live_sum
+from lakestore.rows import ipc, row_hash
 from lakestore.union import verify as union_verify
 from lakestore.union.verify import Sums, Verification, verify
 from lakestore.v1 import lakestore_pb2 as pb
@@ -108,13 +108,13 @@ def test_a_fault_in_the_index_is_found(log: Audited) -> None:
 
 def test_batches_of_small_files_are_added_up_together(log: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[int] = []
-    hashes = live_sum.hashes
+    hashes = row_hash.hashes
 
     def counted(parts: list[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:
         hashed.append(len(parts[0]))
         return hashes(parts)
 
-    monkeypatch.setattr(live_sum, "hashes", counted)
+    monkeypatch.setattr(row_hash, "hashes", counted)
     log.spoil = lambda batch: batch
     found = verify(log, "shop.orders")
     assert found.same
