@@ -110,7 +110,7 @@ class Truncated:
     rows: int
     """Rows that were live."""
     subscriptions: tuple[str, ...]
-    """Subscriptions of the table, whose readers are told and begin anew after a reset."""
+    """Subscriptions of the table. Their readers get an error, and start again after a reset."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -295,7 +295,7 @@ class Seen:
             self._again[table, bucket] = handed  # this connection brought them all
 
     def fresh(self, table: str, buckets: Ints, offsets: Ints) -> npt.NDArray[np.bool_]:
-        """Which rows were not handed out yet."""
+        """True for each row that this stream has not handed out."""
         mask = np.ones(len(offsets), dtype=np.bool_)
         for bucket in np.unique(buckets).tolist():
             key = (table, bucket)

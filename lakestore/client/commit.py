@@ -20,7 +20,7 @@ from lakestore.wire.commit_message import COUNTS
 
 
 def fitting(connection: Connection, definition: Table, data: Any) -> tuple[Table, pa.RecordBatch]:
-    """The rows as a batch, and the version whose names they use: an unknown name has the table looked at anew."""
+    """The rows as a batch, and the table version that has their columns. An unknown column reloads the table."""
     data = user.readable_again(data)
     batch = user.from_user(data, definition.schema)
     if {column.name for column in definition.columns}.issuperset(batch.schema.names):

@@ -68,7 +68,7 @@ class _Stream:
         self.asks: SimpleQueue[pb.Ask | None] = SimpleQueue()
         self.waiting: dict[int, _Waiting] = {}
         self.is_over = False
-        """Whether it takes no more calls."""
+        """True once the stream takes no more calls."""
 
     def open(self, stub: Any) -> None:
         """Begin to talk; `ValueError` on a closed channel."""

@@ -133,7 +133,6 @@ _SAME: Mapping[str, pa.DataType] = {
     "string": pa.string(),
     "binary": pa.binary(),
 }
-Numbers = npt.NDArray[np.int64]
 
 
 def transformed(column: pa.Array, transform: str, kind: str) -> pa.Array:

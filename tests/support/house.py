@@ -111,11 +111,7 @@ def room_of(module: str) -> str:
     if module in FACE:
         return "lakestore.face"
     parts = module.split(".")
-    return (
-        parts[0]
-        if parts[0] in ("lakestore_spark", "lakestore_tiering", "pyspark_lakestore", "lakestore_demo")
-        else ".".join(parts[:2])
-    )
+    return ".".join(parts[:2]) if parts[0] in ("lakestore", SERVER) else parts[0]
 
 
 def imports(known: Mapping[str, Path]) -> Iterator[Import]:

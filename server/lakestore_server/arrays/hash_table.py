@@ -83,7 +83,6 @@ _LARGE = 1 << 20
 """Entries up to which a table grows fourfold, for to move entries costs as much as to put them."""
 _PART = 1 << 16
 """Places whose entries move into a larger table at once."""
-_WORD = (1 << 64) - 1
 _SECRET = secrets.randbits(64) | 1
 """Nobody can choose keys that all fall on one place."""
 _FACTOR = 0x9E3779B97F4A7C15
@@ -244,5 +243,5 @@ def scattered(numbers: Numbers) -> Numbers:
 
 def scattered_one(number: int) -> int:
     """`scattered` of one number."""
-    mixed = number * _SECRET & _WORD
-    return (mixed ^ mixed >> 32) * _FACTOR & _WORD
+    mixed = number * _SECRET & _MASK
+    return (mixed ^ mixed >> 32) * _FACTOR & _MASK
