@@ -116,7 +116,7 @@ def test_a_call_that_waits_holds_up_no_other_one(server: Server, lake: ls.Lake) 
 def test_so_many_calls_of_a_stream_are_under_way(
     server: Server, lake: ls.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_grpc, "CALLS_MAX", 3)
+    monkeypatch.setattr(server_grpc, "CALLS_MAX", 3)
     table = lake.table("s.t")
     table.lookup([{"id": 1}])
     with ThreadPoolExecutor(8) as pool:
@@ -179,7 +179,7 @@ def test_a_call_ends_in_time_and_its_late_reply_is_nobodys(server: Server, lake:
 def test_a_quiet_stream_ends_and_leaves_no_thread(
     server: Server, lake: ls.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_grpc, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(client_grpc, "IDLE_SECONDS", 0.05)
     table = lake.table("s.t")
     for _ in range(2):
         assert len(table.lookup([{"id": 1}])) == 1
