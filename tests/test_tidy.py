@@ -155,7 +155,7 @@ BROAD_EXCEPT_ALLOWED = {
     "lakestore/union/side_by_side.py",  # the same
     "lakestore/kafka/bridge/consumer.py",  # the same
     "server/lakestore_server/commit/flight.py",
-    "server/lakestore_server/commit/loop.py",
+    "server/lakestore_server/commit/engine.py",
     "server/lakestore_server/commit/build.py",  # the same loop: one request that fails, and its group goes on
     "server/lakestore_server/commit/producers.py",  # requests of a stream before one that fails go on
     "server/lakestore_server/edge/catalog_request.py",
@@ -180,7 +180,7 @@ BROAD_EXCEPT_ALLOWED = {
 
 THREADS = {
     "server/lakestore_server/commit/flight.py",
-    "server/lakestore_server/commit/loop.py",
+    "server/lakestore_server/commit/engine.py",
     "server/lakestore_server/commit/producers.py",
     "server/lakestore_server/edge/http.py",
     "server/lakestore_server/edge/rpc_port.py",

@@ -4,19 +4,66 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
 
 from lakestore import evolution
 from lakestore.client.group_commit import Combiner
-from lakestore.client.history import History
-from lakestore.client.one_row import OneRow
-from lakestore.client.producer import ProducerPool
+from lakestore.client.producer import History, ProducerPool
 from lakestore.client.transport import Transport
 from lakestore.errors import NotFound
 from lakestore.evolution import Step
 from lakestore.model.names import meant
 from lakestore.model.table import Table
 from lakestore.model.token import Token, position_of
+from lakestore.rows import ipc
+from lakestore.rows.one_key import KeyCode
 from lakestore.v1 import lakestore_pb2 as pb
+
+COLUMNS_KEPT = 256
+"""Lists of columns of one version whose schemas are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneRow:
+    """One version of a table, as single rows need it."""
+
+    definition: Table
+    _code: KeyCode | None
+    _schemas: dict[tuple[str, ...], pa.Schema] = field(default_factory=dict)
+
+    @staticmethod
+    def of(definition: Table) -> OneRow:
+        """The form of a version."""
+        return OneRow(definition, KeyCode.of(definition))
+
+    def key(self, keys: Any) -> bytes | None:
+        """The bytes of one whole key that is given as a dict; None for anything else."""
+        if type(keys) is list and len(keys) == 1:
+            keys = keys[0]
+        code = self._code
+        if code is None or type(keys) is not dict or len(keys) != len(code.names):
+            return None
+        try:
+            # An empty key is no key on the wire.
+            return code.key([keys[name] for name in code.names]) or None
+        except KeyError:
+            return None
+
+    def found(self, answer: pb.RowBatch, columns: Sequence[str] | None) -> pa.Table | None:
+        """The row of an answer in this version, or no row; None where the answer is in another one."""
+        if answer.schema_id != self.definition.schema_id:
+            return None
+        named = tuple(columns or ())
+        schema = self._schemas.get(named)
+        if schema is None:
+            schema = self.definition.read_schema(named)
+            if len(self._schemas) < COLUMNS_KEPT:
+                self._schemas[named] = schema
+        batches = ipc.decode_trusted(answer.rows, crc=answer.crc32c)
+        return pa.Table.from_arrays(batches[0].columns, schema=schema) if len(batches) == 1 else None
 
 
 class Connection:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from lakestore.client.process import PROCESS
 from lakestore.client.producer import ProducerPool
 from lakestore.client.retry import has_deadline, is_passing
+from lakestore.client.transport import PROCESS
 from lakestore.client.writer import NO_MARKS, Marks, change_to
 from lakestore.errors import Internal, LakestoreError, Unavailable
 from lakestore.model.table import Table

@@ -17,10 +17,9 @@ from typing import Any
 
 from lakestore.client.calls import CALL_SECONDS, transport_of
 from lakestore.client.credentials import NOTHING, Credentials, Pem
-from lakestore.client.process import PROCESS
 from lakestore.client.retry import is_passing
 from lakestore.client.scope import SCOPE, Scope
-from lakestore.client.transport import Transport
+from lakestore.client.transport import PROCESS, Transport
 from lakestore.errors import Exhausted, Invalid, LakestoreError, NotAuthenticated, Stopped, Unavailable, UnknownCall
 from lakestore.limits import WIDEST
 from lakestore.release import RELEASE

@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 from lakestore.client.calls import transport_of
 from lakestore.client.credentials import NOTHING
-from lakestore.client.process import PROCESS
 from lakestore.client.scope import SCOPE
-from lakestore.client.transport import Transport
+from lakestore.client.transport import PROCESS, Transport
 from lakestore.errors import Invalid, LakestoreError, Stopped
 from lakestore.limits import WIDEST
 from lakestore.release import RELEASE

@@ -12,8 +12,8 @@ from typing import Self
 
 from lakestore.client.commit import Commit
 from lakestore.client.connection import Connection
-from lakestore.client.process import PROCESS
 from lakestore.client.producer import Producer, is_over
+from lakestore.client.transport import PROCESS
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.v1 import lakestore_pb2 as pb
 

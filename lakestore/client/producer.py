@@ -13,13 +13,49 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from lakestore.client.history import History, Point
-from lakestore.client.process import PROCESS
-from lakestore.client.transport import Transport, message_bytes
+from lakestore.client.transport import PROCESS, Transport, message_bytes
 from lakestore.errors import LakestoreError, OtherTimeline, ProducerForgotten
 from lakestore.model import times
+from lakestore.model.token import Token
 from lakestore.rows.ranges import check_commit
 from lakestore.v1 import lakestore_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point in a history that has been reached."""
+
+    timeline: str = ""
+    """Empty for a server that does not say."""
+    lsn: int = 0
+
+
+class History:
+    """The newest point that a connection knows of. Thread-safe: a point is a value, and any recent one will do."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._seen = Point()
+
+    @property
+    def point(self) -> Point:
+        """The newest point known here, without asking."""
+        if not self._seen.timeline:
+            server = self._transport.server
+            self._seen = Point(server.timeline, server.lsn)
+        return self._seen
+
+    def seen(self, position: Token) -> None:
+        """Note a commit of ours."""
+        known = self.point
+        if position.timeline != known.timeline or position.lsn > known.lsn:
+            self._seen = Point(position.timeline, position.lsn)
+
+    def renew(self) -> Point:
+        """Ask the server for the newest point."""
+        head = self._transport.head(pb.HeadRequest())
+        self._seen = Point(head.timeline, head.lsn)
+        return self._seen
 
 
 @dataclass(frozen=True, slots=True)

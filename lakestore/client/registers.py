@@ -15,8 +15,7 @@ from typing import NamedTuple, Self
 
 from lakestore.client.commit import Commit
 from lakestore.client.connection import Connection
-from lakestore.client.process import PROCESS
-from lakestore.client.transport import Transport, message_bytes
+from lakestore.client.transport import PROCESS, Transport, message_bytes
 from lakestore.errors import Conflict, Fenced, Invalid, LakestoreError, OtherTimeline
 from lakestore.model.token import position_of
 from lakestore.rows.ranges import check_commit

@@ -17,11 +17,9 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.client.history import History
-from lakestore.client.process import PROCESS
-from lakestore.client.producer import Producer, is_over
+from lakestore.client.producer import History, Producer, is_over
 from lakestore.client.retry import Backoff, seconds_left
-from lakestore.client.transport import Transport, message_bytes
+from lakestore.client.transport import PROCESS, Transport, message_bytes
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
 from lakestore.model.columns import AS_OF, KEEP_PREFIX, SYSTEM_TYPES
 from lakestore.model.table import Table

@@ -24,7 +24,7 @@ from lakestore_server.changes.reset import reset
 from lakestore_server.changes.stream import Feed, Listener
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.named_producers import NamedProducers
+from lakestore_server.commit.producer_verbs import NamedProducers
 from lakestore_server.commit.producers import Writes, WriteStream
 from lakestore_server.commit.published import Pause
 from lakestore_server.commit.registers import RegisterVerbs
@@ -40,7 +40,7 @@ from lakestore_server.operate.status import StatusReader, StatusVerbs
 from lakestore_server.operate.verify import AuditVerbs
 from lakestore_server.read.completeness import Completeness
 from lakestore_server.read.delete_where import ConditionalDeletes
-from lakestore_server.read.inserted import Inserts
+from lakestore_server.read.inserted import InsertedRows
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.lookup import Lookups
 from lakestore_server.read.plan import Plans
@@ -110,7 +110,6 @@ class _Parts:
     producers: NamedProducers
     registers: RegisterVerbs
     writes: Writes
-    inserts: Inserts
     lookups: Lookups
     feed: Feed
     subscriptions: Subscriptions
@@ -146,7 +145,7 @@ def _verbs(parts: _Parts) -> Verbs:
         "DropRegisters": parts.registers.drop_registers,
         "UploadPart": parts.writes.upload_part,
         "DropParts": parts.writes.drop_parts,
-        "Commit": parts.inserts.commit,
+        "Commit": parts.writes.commit,
         "Write": parts.writes.write,
         "Lookup": parts.lookups.lookup,
         "Changes": parts.feed.changes,
@@ -194,7 +193,8 @@ class Service:
             engine, upkeep, about, retention, expiry, clock, catalog, self.reports, presented, leases
         )
         """The way to the status as a value."""
-        writes, lookups = Writes(engine), Lookups(engine, Completeness(engine, clock))
+        lookups = Lookups(engine, Completeness(engine, clock))
+        writes = Writes(engine, InsertedRows(lookups, engine.limits).add)
         parts = _Parts(
             engine,
             StatusVerbs(engine, leases, self.status),
@@ -206,7 +206,6 @@ class Service:
             producers,
             RegisterVerbs(engine),
             writes,
-            Inserts(writes, lookups, engine.limits),
             lookups,
             Feed(engine, subscriptions, leases, clock),
             subscriptions,

@@ -18,7 +18,7 @@ from lakestore.rows.live_sum import live_sum
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.precedence import Courtesy, Precedence
 from lakestore_server.commit.producers import Writes
-from lakestore_server.commit.work import Task
+from lakestore_server.commit.request import Task
 from lakestore_server.state.chunk import CHANGE, DELETE, PREV
 from tests.model.engines import EPOCH, SPECS, IdRow, Mirror, batch_of, by_id, folded, marked_batch_of
 from tests.model.harness import Harness

@@ -14,7 +14,7 @@ from lakestore.limits import Limits
 from lakestore_server.duties.index_rebuild import IndexMerger
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.worker import Worker
-from lakestore_server.index import lift, lmdb_keys
+from lakestore_server.index import lmdb_keys, merged_keys
 from lakestore_server.index.entry import ABSENT, table_prefix
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import encoded
@@ -43,8 +43,8 @@ POINTS = (
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few entries in each slice, run and removal; merges when the test asks for them."""
     monkeypatch.setattr(IndexMerger, "wake", lambda self: None)
-    monkeypatch.setattr(lift, "SLICE_KEYS", 7)
-    monkeypatch.setattr(lift, "PART_BYTES", 400)
+    monkeypatch.setattr(merged_keys, "SLICE_KEYS", 7)
+    monkeypatch.setattr(merged_keys, "PART_BYTES", 400)
     monkeypatch.setattr(lmdb_keys, "_REMOVE_KEYS", 9)
 
 

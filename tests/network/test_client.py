@@ -21,7 +21,7 @@ import pytest
 
 import lakestore as ls
 from jepsen.system.proxy import LOST, Proxy
-from lakestore.client.process import PROCESS
+from lakestore.client.transport import PROCESS
 from lakestore.client.writer import change as wire_change
 from lakestore.errors import Invalid, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb

@@ -19,7 +19,7 @@ from lakestore.model.merge_engines import aggregate, versioned
 from lakestore.rows.bitmaps import bitmap
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.precedence import Courtesy, Precedence
-from lakestore_server.commit.work import Task
+from lakestore_server.commit.request import Task
 from tests.model.merging import Key, Merged, Row
 from tests.support.served import Served
 

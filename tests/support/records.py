@@ -20,7 +20,7 @@ from lakestore_server.state.catalog_change import (
     SetPointer,
     TierRecord,
 )
-from lakestore_server.state.commit_index import Position
+from lakestore_server.state.chunk import Position
 from lakestore_server.state.commit_record import (
     Answer,
     ChangeResult,
@@ -50,7 +50,7 @@ from lakestore_server.state.subscription import (
     SubscriptionDrop,
     SubscriptionMove,
 )
-from lakestore_server.state.table_versions import Versions
+from lakestore_server.state.view import Versions
 
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string())])
 TABLE = replace(

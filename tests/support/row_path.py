@@ -1,8 +1,11 @@
-"""The way of one keyed row from `upsert` to its acknowledgement, in process: modules visited and crossings.
+"""The modules and crossings of four short calls in process.
 
-`python -m tests.support.row_path` prints both counts, then the modules in the order in which they were entered. A
-crossing is a call from a function of one module of the product into one of another; the last of three equal upserts
-is counted, so that nothing is loaded or learned on the way.
+The four calls are an upsert of one keyed row, a look-up of one key, a look-up of two keys, and one batch read from a
+change stream. A crossing is a call from a function of one module of the product into a function of another module.
+The third of three equal calls is counted: by then every module is loaded and every cache is warm.
+
+`python -m tests.support.row_path` prints the counts of each call. With `upsert`, `lookup`, `two` or `changes` it
+prints the modules of that call in the order of their first visit, and the crossings.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import sys
 import tempfile
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -23,22 +28,32 @@ import lakestore as ls
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = tuple(str(ROOT / name) for name in ("lakestore", "server", "tiering", "spark_reader"))
 SCHEMA = pa.schema([("id", pa.int64()), ("customer", pa.string()), ("amount", pa.float64())])
+ROW = [{"id": 1, "customer": "ann", "amount": 1.0}]
+BARS = {"upsert": (56, 229), "lookup": (25, 45), "two": (32, 97), "changes": (28, 120)}
+"""The most modules and crossings of each call. The goals for an upsert are 45 and 150, for two keys 32 and 80."""
 
 
 @dataclass(slots=True)
 class Walk:
-    """Modules in the order of their first visit, and crossings between them."""
+    """Modules in the order of their first visit, crossings between them, and the number of Python calls."""
 
     modules: dict[str, None] = field(default_factory=dict)
     crossings: Counter[tuple[str, str]] = field(default_factory=Counter)
+    calls: int = 0
 
-    def called(self, frame: FrameType, event: str, _: Any) -> None:
-        """The profile function of every thread."""
+    @property
+    def size(self) -> tuple[int, int]:
+        """(modules, crossings)."""
+        return len(self.modules), self.crossings.total()
+
+    def called(self, frame: FrameType, event: str) -> None:
+        """Count one event of the profile function."""
         if event != "call":
             return
         target = _module(frame)
         if target is None:
             return
+        self.calls += 1
         self.modules[target] = None
         source = _module(frame.f_back) if frame.f_back else None
         if source and source != target:
@@ -52,37 +67,64 @@ def _module(frame: FrameType) -> str | None:
     return str(Path(file).relative_to(ROOT))
 
 
-def walked() -> Walk:
-    """The way of one upsert of one row, after two like it."""
-    walk = Walk()
-    row = [{"id": 1, "customer": "ann", "amount": 1.0}]
-    with tempfile.TemporaryDirectory() as folder:
-        switch: list[Walk] = []
+@contextmanager
+def profiled() -> Iterator[Callable[[Callable[[], object]], Walk]]:
+    """A function that runs a call and returns its walk, over all threads that begin within the block."""
+    current: list[Walk] = []
 
-        def profile(frame: FrameType, event: str, argument: Any) -> None:
-            if switch:
-                switch[0].called(frame, event, argument)
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if current:
+            current[0].called(frame, event)
 
-        threading.setprofile(profile)
-        sys.setprofile(profile)
-        try:
-            with ls.open(folder) as lake:
-                orders = lake.create_table("shop.orders", schema=SCHEMA, primary_key=["id"])
-                orders.upsert(row)
-                orders.upsert(row)
-                switch.append(walk)
-                orders.upsert(row)
-                switch.clear()
-        finally:
-            sys.setprofile(None)
-            threading.setprofile(None)
-    return walk
+    def walk_of(call: Callable[[], object]) -> Walk:
+        call()
+        call()
+        walk = Walk()
+        current.append(walk)
+        call()
+        current.clear()
+        return walk
+
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        yield walk_of
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def walks() -> dict[str, Walk]:
+    """The walk of each call, by its name."""
+    with tempfile.TemporaryDirectory() as folder, profiled() as walk_of, ls.open(folder) as lake:
+        orders = lake.create_table("shop.orders", schema=SCHEMA, primary_key=["id"])
+        upsert = walk_of(lambda: orders.upsert(ROW))
+        orders.upsert([{"id": 2, "customer": "bob", "amount": 2.0}])
+        lookup = walk_of(lambda: orders.lookup([{"id": 1}]))
+        two = walk_of(lambda: orders.lookup([{"id": 1}, {"id": 2}]))
+        changes = walk_of(lambda: next(iter(orders.changes("earliest"))))
+    return {"upsert": upsert, "lookup": lookup, "two": two, "changes": changes}
+
+
+def too_long(walks_by_name: dict[str, Walk]) -> list[str]:
+    """A sentence for each call that visits more modules, or crosses more often, than its bar allows."""
+    sentences = []
+    for name, walk in walks_by_name.items():
+        sizes = zip(("modules", "crossings"), walk.size, BARS[name], strict=True)
+        sentences += [f"{name}: {size} {what} are more than {most}" for what, size, most in sizes if size > most]
+    return sentences
+
+
+def main(names: list[str]) -> None:
+    """Print the counts of all calls, and the walks of those that are named."""
+    for name, walk in walks().items():
+        modules, crossings = walk.size
+        print(f"{name}: {modules} modules, {crossings} crossings, {walk.calls} calls")
+        if name in names:
+            print(*(f"  {module}" for module in walk.modules), sep="\n")
+            for (source, target), count in walk.crossings.most_common():
+                print(f"{count:4} {source} -> {target}")
 
 
 if __name__ == "__main__":
-    walk = walked()
-    print(f"{len(walk.modules)} modules, {sum(walk.crossings.values())} crossings")
-    for name in walk.modules:
-        print(f"  {name}")
-    for (source, target), count in walk.crossings.most_common(12):
-        print(f"{count:4} {source} -> {target}")
+    main(sys.argv[1:])

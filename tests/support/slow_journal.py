@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.disk import Disk
-from lakestore_server.state.journal import Buffer, Deposed, Entry, JournalFile, Place, Unknown
+from lakestore_server.state.commit_record import Buffer, Deposed, Entry, JournalFile, Place, Unknown
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from lakestore_server.read.leases import Leases
 from lakestore_server.read.plan import usable_tier
 from lakestore_server.state import catalog_change
 from lakestore_server.state.catalog_change import CatalogChange, Pointer, TierRecord
-from lakestore_server.state.commit_index import Position
+from lakestore_server.state.chunk import Position
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import State
 from lakestore_server.state.view import TableState

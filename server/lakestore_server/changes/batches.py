@@ -33,8 +33,7 @@ from lakestore_server.read.rows import (
 )
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import PREV
-from lakestore_server.state.table_versions import Versions
-from lakestore_server.state.view import TableState, View
+from lakestore_server.state.view import TableState, Versions, View
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from lakestore_server.read.parsed_conditions import PARSED
 from lakestore_server.read.rows import ReadOptions, Rows, imaged, read
 from lakestore_server.state.bucket_log import BucketLog, Needed
 from lakestore_server.state.chunk import DELETE, INSERT, PREV, UPDATE
-from lakestore_server.state.table_versions import Versions
+from lakestore_server.state.view import Versions
 
 Mask = npt.NDArray[np.bool_]
 

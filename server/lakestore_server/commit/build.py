@@ -22,19 +22,23 @@ from lakestore_server.commit.flight import Underway
 from lakestore_server.commit.merge.current_rows import runs
 from lakestore_server.commit.merge.engines import MergedChanges
 from lakestore_server.commit.merge.kept import refusal
-from lakestore_server.commit.request import Change, Request
-from lakestore_server.commit.work import IndexEntries
+from lakestore_server.commit.request import Change, IndexEntries, Request
 from lakestore_server.files.journal import encode
 from lakestore_server.host.stages import stage
 from lakestore_server.index.collisions import Entries, FoundKeys
 from lakestore_server.index.entry import live
 from lakestore_server.index.key_index import Index
 from lakestore_server.state.chunk import DELETE
-from lakestore_server.state.commit_record import Answer, ChangeResult, CommitRecord, ProducerCommit, RegistersMove
-from lakestore_server.state.journal import Buffer
+from lakestore_server.state.commit_record import (
+    Answer,
+    Buffer,
+    ChangeResult,
+    CommitRecord,
+    ProducerCommit,
+    RegistersMove,
+)
 from lakestore_server.state.state import State
-from lakestore_server.state.table_versions import stored_schema
-from lakestore_server.state.view import View
+from lakestore_server.state.view import View, stored_schema
 
 
 @dataclass(slots=True)

@@ -17,8 +17,7 @@ from lakestore_server.index.collisions import FoundKeys, KeyQuery, resolved
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import IndexKeys, joined
 from lakestore_server.state.chunk import DELETE, INSERT, UPDATE, Ints
-from lakestore_server.state.commit_record import ChangeResult, CommitRecord, KeySlot, RowsPart
-from lakestore_server.state.journal import RowsMessage
+from lakestore_server.state.commit_record import ChangeResult, CommitRecord, KeySlot, RowsMessage, RowsPart
 from lakestore_server.state.view import TableState
 
 ABSENT = -1

@@ -2,31 +2,384 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lakestore.errors import Exhausted, OtherTimeline, Unavailable
+from lakestore.errors import Exhausted, LakestoreError, OtherTimeline, Stopped, Unavailable
 from lakestore.limits import DEFAULT, Limits
+from lakestore.model.table import Table
 from lakestore_server.commit import recovery
-from lakestore_server.commit.loop import CommitLoop
+from lakestore_server.commit.build import GaveWay, Unmade, defect, made
+from lakestore_server.commit.draft import RequestRefused
+from lakestore_server.commit.flight import Flight, Underway
 from lakestore_server.commit.parts import PartStore
-from lakestore_server.commit.recovery import Beside, JournalOf
-from lakestore_server.commit.request import Request
-from lakestore_server.commit.work import Done, Operation, T
+from lakestore_server.commit.precedence import JournalSize, Pace, Precedence
+from lakestore_server.commit.published import Published, Totals
+from lakestore_server.commit.queue import CommitQueue
+from lakestore_server.commit.recovery import Beside, JournalOf, Opened
+from lakestore_server.commit.request import Done, Operation, Request, T, Task, Work, renewed
+from lakestore_server.commit.sequences import Sequences, repeated
+from lakestore_server.files.journal import encode
 from lakestore_server.files.journal_file import FileJournal
-from lakestore_server.host.clock import Clock
+from lakestore_server.host import priority
+from lakestore_server.host.clock import Clock, Reading, Timekeeper
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
+from lakestore_server.host.stages import at_each_stage
+from lakestore_server.host.supervisor import Supervisor
+from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.hints import Hint
 from lakestore_server.index.keys import IndexKeys
 from lakestore_server.index.worker_client import IndexOf, in_process
-from lakestore_server.state.commit_record import CommitRecord
+from lakestore_server.state.commit_record import Buffer, CommitRecord, NotWritten
 from lakestore_server.state.producers import ProducerState
 from lakestore_server.state.registers import Register
-from lakestore_server.state.state import State
+from lakestore_server.state.state import FrozenState, State
 from lakestore_server.state.view import View
+
+log = logging.getLogger("lakestore.engine")
+EXPECTED_KEYS_MAX = 4_096
+"""Keys under way of one table that look-ups of the next commit go through: arranging them costs what putting them does.
+"""
+QUICK_BYTES_MAX = 256 << 10
+"""A commit up to here is settled sooner than another thread is awake."""
+REFUSED_FROM_MAX = 8
+"""Requests of a group that are made again whole without a refused one. More are made in halves, or a group of which
+all are refused would be made as often as it has requests.
+"""
+FLIGHT_GROUPS = 2
+"""Commits of about so many full groups are under way at most: one is written while the next one is made."""
+
+
+class CommitLoop:
+    """State, journal, index and the thread that owns them. Public methods are called by any thread."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        parts: PartStore,
+        disk: Disk,
+        clock: Clock,
+        limits: Limits,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.journal, self.index, self.limits = opened.journal, opened.index, limits
+        self._disk, self._clock, self._on_fatal = disk, clock, on_fatal
+        self.time = Timekeeper(clock, opened.state.view.clock_us, limits.clock_confirm_seconds)
+        self.totals, self.supervisor = Totals(), Supervisor()
+        self.parts = parts
+        self.published = Published(opened.state, opened.index, JournalSize(opened.journal_bytes))
+        self._next = opened.state.copy()
+        """The state with all commits under way, upon which the next one is made."""
+        self.pace, self.precedence = Pace(self.published.size, limits, clock.monotonic), Precedence()
+        self.queue = CommitQueue(limits, self.pace, self.refuse_when_down, self.precedence)
+        lsn, bytes_max = opened.state.view.lsn, FLIGHT_GROUPS * limits.group_bytes
+        hooks = self._show, self.queue.wake, self.queue.poke
+        self._flight = Flight(self.journal, lsn, bytes_max, clock, self.totals, *hooks)
+        self._current: Sequence[Work] = ()
+        self._checkpoint_due: Callable[[], None] = lambda: None
+        self.failure: BaseException | None = None
+        """The error that ended the loop."""
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="commit-loop", daemon=True)
+        self._thread.start()
+
+    @property
+    def state(self) -> State:
+        """The state as of the newest durable commit."""
+        return self.published.state
+
+    @property
+    def view(self) -> View:
+        """The newest published state: all of it is durable."""
+        return self.published.view
+
+    def wait_beyond(self, lsn: int, seconds: float) -> View:
+        """The view once it is beyond `lsn`, or the current one when the time is over."""
+        self.published.wait_for(lambda: self.view.lsn > lsn or not self.is_running, seconds)
+        self.refuse_when_down()
+        return self.view
+
+    def refuse_when_down(self) -> None:
+        """`Stopped` once the loop has failed or is closing."""
+        if self.failure is not None:
+            raise Stopped("the server has failed and is going down", applied="unknown")
+        if self._closing:
+            raise Stopped("the server is shutting down")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the loop has neither failed nor begun to close."""
+        return self.failure is None and not self._closing
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Run a function on the loop when no commit is under way; its result."""
+        task = Task(work)
+        self.queue.put(task)
+        return task.answer.result()
+
+    def on_checkpoint_due(self, listener: Callable[[], None]) -> None:
+        """Tell `listener` after every turn and every commit that leave a checkpoint due; and now, if one is due."""
+        self._checkpoint_due = listener
+        self._maybe_checkpoint()
+
+    def freeze(self) -> FrozenState:
+        """Begin a checkpoint: the state as of now, all later commits in a new journal file and a new overlay."""
+
+        def freeze() -> FrozenState:
+            self.journal.roll(self.state.view.lsn + 1)
+            frozen = self.state.freeze()
+            self.index.freeze(frozen.view.lsn)
+            self.pace.begin()
+            self._exchange(frozen.view)
+            return frozen
+
+        self.journal.prepare()
+        self.index.prepare()
+        return self.run(freeze)
+
+    def exchange(self, change: Callable[[State], View]) -> None:
+        """Show the same commits in another form, which `change` makes of the durable state."""
+        self.run(lambda: self._exchange(change(self.state)))
+
+    def install(self, install: Callable[[State], View]) -> None:
+        """End a checkpoint that is durable: `install` puts its segments in the place of rows in memory."""
+
+        def exchange() -> None:
+            view = install(self.state)
+            self.index.merged()
+            self.pace.end()
+            self._exchange(view)
+
+        self.run(exchange)
+        self.queue.wake()
+
+    def close(self) -> None:
+        """Commit what is queued, then stop. Every acknowledged commit is durable with or without a checkpoint."""
+        if self._closing:
+            return
+        self._closing = True
+        self.queue.close()
+        self._thread.join()
+        self._flight.stop()
+        self.published.wake_all()
+        self.journal.close()
+        self.index.close()
+
+    # The rest runs on the loop's thread, `_show` also on the flight's.
+
+    def _run(self) -> None:
+        priority.take_short_turns()
+        try:
+            while self._turn():
+                pass
+        except BaseException as error:  # the boundary of the thread: nothing may be acknowledged after it
+            self._fail(error)
+
+    def _turn(self) -> bool:
+        work = self._current = self.queue.take(self._flight.room)
+        self._wait(self._flight.check)
+        if not work and self.queue.is_over:
+            self._wait(self._flight.drain)
+            return False
+        first = work[0] if work else None
+        if isinstance(first, Task):
+            self._do(first)
+        elif isinstance(first, Operation):
+            self._operate(first)
+        else:
+            self._commit(
+                [request for request in work if isinstance(request, Request)], set(), gives_way=self.queue.may_give_way
+            )
+        self._maybe_checkpoint()
+        return True
+
+    def _wait(self, wait: Callable[[], None]) -> None:
+        """Wait for commits under way; those that were given back are undone."""
+        try:
+            wait()
+        except NotWritten as refusal:
+            self._undo(refusal)
+
+    def _do(self, task: Task[T]) -> None:
+        self._wait(self._flight.drain)
+        try:
+            result = task.run()
+        except LakestoreError as error:
+            task.answer.set_exception(error)
+        else:
+            task.answer.set_result(result)
+
+    def _exchange(self, view: View) -> None:
+        """Show the same commits in another form. Nothing is under way."""
+        self._next.view = view
+        self.published.exchange(view)
+
+    def _record(self, now: Reading) -> CommitRecord:
+        """The next commit, empty, as of a time."""
+        view = self._next.view
+        stamp_us = now.stamp_us(view.time_us)
+        return CommitRecord(view.lsn + 1, stamp_us, beside_us=now.beside_us(stamp_us), in_doubt=not now.may_delete)
+
+    def _commit(self, requests: list[Request], refused: set[str], *, gives_way: bool = False) -> None:
+        """Commit what can be of these requests; `refused` has the producers of earlier ones that were refused.
+
+        `gives_way`: they may go back into the queue. Halves of a group never do, for that would reorder them.
+        """
+        if any(self._looks_up_many(change.table) for request in requests for change in request.changes):
+            self._wait(self._flight.drain)
+        now = self.time.read()
+        group = self._admitted(requests, refused, now)
+        while group:
+            try:
+                with at_each_stage(partial(self._give_way, group) if gives_way else None):
+                    commit, encoded = made(group, self._next, self.index, self._record(now), self.limits)
+                self._launch(commit, encoded)
+            except GaveWay:
+                return
+            except RequestRefused as refusal:
+                request = refusal.among(group)
+                self._flight.answer(request.answer, refusal.error)
+                refused.add(request.producer)
+                group = [other for other in group if other is not request]
+                if len(group) > REFUSED_FROM_MAX:
+                    self._commit_halves(group, refused)
+                    return
+                group = self._admitted(group, refused, now)
+                continue
+            except Unmade as unmade:
+                if len(group) > 1 and unmade.is_of_one:
+                    self._commit_halves(group, refused)
+                    return
+                for request in group:
+                    self._flight.answer(request.answer, unmade.error)
+            return
+
+    def _commit_halves(self, group: list[Request], refused: set[str]) -> None:
+        half = len(group) // 2
+        self._commit(group[:half], refused)
+        self._commit(group[half:], refused)
+
+    def _give_way(self, group: Sequence[Request]) -> None:
+        if self.queue.give_back(group):
+            raise GaveWay
+
+    def _looks_up_many(self, table: Table) -> bool:
+        """Whether to find the keys under way takes longer than to wait until they are in the index."""
+        return table.keyed and self.index.expected_keys(table_prefix(table.number)) > EXPECTED_KEYS_MAX
+
+    def _admitted(self, requests: list[Request], refused: set[str], now: Reading) -> list[Request]:
+        """The requests to commit; the others have their answer already. A broken sequence breaks all behind it.
+
+        `refused` has the producers of requests that were refused, and gets those that are.
+        """
+        group = []
+        sequences = Sequences(self._next.producers, self._record(now).clock_us, refused)
+        for request in requests:
+            try:
+                known = sequences.answer(request) or repeated(request.moves, self._next.registers.known)
+                ready = request if known else renewed(request, self._next.view, self.limits)
+                if known is None:
+                    self._refuse_unindexed(request)
+            except LakestoreError as error:
+                refused.add(request.producer)
+                self._flight.answer(request.answer, error)
+                continue
+            except Exception as error:  # of this request alone
+                refused.add(request.producer)
+                self._flight.answer(request.answer, defect(error, "requests:", 1))
+                continue
+            if known is not None:
+                self._flight.answer(request.answer, known)
+                continue
+            sequences.admitted(request)
+            group.append(ready)
+        return group
+
+    def _refuse_unindexed(self, request: Request) -> None:
+        for change in request.changes:
+            if change.table.keyed:
+                self.index.check(table_prefix(change.table.number))
+
+    def _operate(self, operation: Operation[T]) -> None:
+        record = self._record(self.time.read())
+        try:
+            result = operation.plan(self._next, record)
+            view, encoded = self._next.view_after(record), encode(record)
+            entries = operation.entries(result)
+        except LakestoreError as error:
+            self._flight.answer(operation.answer, error)
+            return
+        except Exception as error:  # of this operation alone: nothing of it is written or applied
+            self._flight.answer(operation.answer, defect(error, "operations:", 1))
+            return
+        self._launch(Underway(record, view, entries, answers=[(operation.answer, Done(view, result))]), encoded)
+
+    def _launch(self, commit: Underway, encoded: Sequence[Buffer]) -> None:
+        """Apply a commit to the next state and have it on its way to the journal."""
+        self._next.follow(commit.record, commit.view)
+        self.index.expect(commit.entries)
+        try:
+            self._flight.add(commit, encoded)
+            self._flight.go_on(in_place=self._is_settled_in_place(commit))
+        except NotWritten as refusal:
+            self._undo(refusal, commit)
+
+    def _is_settled_in_place(self, commit: Underway) -> bool:
+        """Whether the loop has nothing to do before the commit is durable, or nothing that could go on without it."""
+        is_quick = not len(self.queue) and commit.nbytes <= QUICK_BYTES_MAX
+        return is_quick or sum(len(keys) for keys, _ in commit.entries) > EXPECTED_KEYS_MAX
+
+    def _undo(self, refusal: NotWritten, *given_back: Underway) -> None:
+        """Go on from the durable state: no commit that is under way is in the journal, nor will be."""
+        lost = {id(commit): commit for commit in (*self._flight.undo(), *given_back)}
+        self._next = self.state.copy()
+        self.index.forget_expected()
+        for commit in lost.values():
+            for future, _ in commit.answers:
+                future.set_exception(Exhausted(refusal.message))
+
+    def _show(self, commit: Underway) -> None:
+        """Publish a commit that is durable; its answers are given next."""
+        record, totals = commit.record, self.totals
+        self.published.show(record, commit.view, commit.entries)
+        self.parts.committed(record.parts)
+        self.published.size.since_checkpoint += commit.nbytes
+        totals.frames += 1
+        totals.bytes += commit.nbytes
+        totals.rows += sum(part.batch.num_rows for part in record.rows)
+        if commit.queued:
+            self._disk.reach(CrashPoint.COMMIT_PUBLISHED)
+            totals.group_requests.add(len(commit.queued))
+            now = self._clock.monotonic()
+            for queued in commit.queued:
+                totals.commit_seconds.add(now - queued)
+        self._maybe_checkpoint()  # a single commit may fill the journal, and then no further turn comes
+
+    def _maybe_checkpoint(self) -> None:
+        if (
+            self.published.size.since_checkpoint >= self.limits.journal_checkpoint_bytes
+            or self.index.overlay_keys >= self.limits.overlay_checkpoint_keys
+        ):
+            self._checkpoint_due()
+
+    def _fail(self, error: BaseException) -> None:
+        log.critical("the commit loop failed: %s", error)
+        self.failure = error
+        unknown = [future for commit in self._flight.stop() for future, _ in commit.answers]
+        unknown += [work.answer for work in (*self._current, *self.queue.abandon())]
+        lost = Unavailable("the server failed before it could answer: try again", applied="unknown")
+        for future in unknown:
+            if not future.done():
+                future.set_exception(lost)
+        self.published.wake_all()
+        self._on_fatal(error)
+
 
 DRAINING = "the server is going down: try again in a moment"
 OPERATION_WAIT_SECONDS = 30.0
@@ -56,7 +409,7 @@ class Engine:
         self.recovery_seconds = clock.monotonic() - began
         self.parts = PartStore(disk, folder, limits, opened.parts, clock.now_us())
         self.loop = CommitLoop(opened, self.parts, disk, clock, limits, on_fatal)
-        self.time = self.loop.time
+        self.time, self._published = self.loop.time, self.loop.published
         self.index, self.bells, self.totals = self.loop.index, self.loop.published.bells, self.loop.totals
         self.supervisor = self.loop.supervisor
         self.timeline = opened.state.timeline
@@ -73,12 +426,12 @@ class Engine:
     @property
     def view(self) -> View:
         """The newest published state."""
-        return self.loop.view
+        return self._published.view
 
     def serving(self) -> View:
         """The newest state, or `Unavailable` when no more will come."""
         self.loop.refuse_when_down()
-        return self.loop.view
+        return self._published.view
 
     def wait_beyond(self, lsn: int, seconds: float) -> View:
         """The view once it is beyond `lsn`, or the current one when the time is over."""

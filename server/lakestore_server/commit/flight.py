@@ -17,12 +17,11 @@ from typing import Any
 
 from lakestore_server.commit.published import Totals
 from lakestore_server.commit.queue import Room
-from lakestore_server.commit.work import IndexEntries
+from lakestore_server.commit.request import IndexEntries
 from lakestore_server.files.journal import HEADER_BYTES, nbytes_of
 from lakestore_server.host import priority
 from lakestore_server.host.clock import Clock
-from lakestore_server.state.commit_record import CommitRecord
-from lakestore_server.state.journal import Buffer, Journal, NotWritten
+from lakestore_server.state.commit_record import Buffer, CommitRecord, Journal, NotWritten
 from lakestore_server.state.view import View
 
 COMMITS_MAX = 16

@@ -15,15 +15,15 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, tracing
 from lakestore.wire.commit_message import COUNTS, CommitMessage, Sent, beside
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.moves import Moves, moves_of
-from lakestore_server.commit.named_producers import check_name
 from lakestore_server.commit.precedence import Courtesy, Manner, Urgency
 from lakestore_server.commit.published import Bell, Pause, waited
 from lakestore_server.commit.queue import SMALL_STRETCH, is_small
 from lakestore_server.commit.request import REFUSALS, Change, Refusal, Request, change_of
 from lakestore_server.host.quota import Claim, Quota
+from lakestore_server.commit.sequences import check_name, moves_of
 from lakestore_server.host.stages import at_each_stage, stage
 from lakestore_server.state.commit_record import Answer, ChangeResult
+from lakestore_server.state.registers import Moves
 
 IDLE_SECONDS = 1.0
 MOVE_BYTES = 128
@@ -35,8 +35,9 @@ DECODING_COPIES = 3
 class Writes:
     """Commits. Thread-safe."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine, self._precedence = engine, engine.loop.precedence
+    def __init__(self, engine: Engine, add_rows: Callable[[pb.CommitRequest, pb.CommitAnswer], None]) -> None:
+        """`add_rows` puts the wanted rows of inserts into the answer of a commit."""
+        self._engine, self._precedence, self._add_rows = engine, engine.loop.precedence, add_rows
         limits = engine.limits
         self._decoding = Quota(
             limits.in_flight_bytes,
@@ -46,11 +47,15 @@ class Writes:
         )
 
     def commit(self, request: pb.CommitRequest) -> pb.CommitAnswer:
-        """One commit, durable when answered."""
+        """One commit, durable when answered; the retry of a commit has the rows of its first answer."""
         if any(change.part for change in request.changes) or not is_small(_nbytes(beside(request))):
-            return self._committed(request, Courtesy(self._precedence))
-        with self._precedence.under_way():
-            return self._committed(request, Urgency(self._precedence))
+            answer = self._committed(request, Courtesy(self._precedence))
+        else:
+            with self._precedence.under_way():
+                answer = self._committed(request, Urgency(self._precedence))
+        if any(change.want_rows for change in request.changes):
+            self._add_rows(request, answer)
+        return answer
 
     def _committed(self, request: pb.CommitRequest, manner: Manner) -> pb.CommitAnswer:
         with tracing.span("decode"):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from lakestore_server.commit.precedence import JournalSize
-from lakestore_server.commit.work import IndexEntries
+from lakestore_server.commit.request import IndexEntries
 from lakestore_server.host.histogram import COUNTS, Histogram
 from lakestore_server.index.key_index import Index
 from lakestore_server.state.commit_record import CommitRecord
@@ -128,15 +128,11 @@ class Published:
     bells: Bells = field(default_factory=Bells)
     """Rung for the uuids of tables and the names of subscriptions that a commit touches."""
     _changed: threading.Condition = field(default_factory=threading.Condition)
-    _view: View = field(init=False)
+    view: View = field(init=False)
+    """The newest durable state."""
 
     def __post_init__(self) -> None:
-        self._view = self.state.view
-
-    @property
-    def view(self) -> View:
-        """The newest durable state."""
-        return self._view
+        self.view = self.state.view
 
     def show(self, record: CommitRecord, view: View, entries: IndexEntries) -> None:
         """Show a durable commit: its rows are in the tails before the index names them, and both are seen at once."""
@@ -144,7 +140,7 @@ class Published:
         self.index.make_room(entries)
         with self.index.lock:
             self.index.put_expected()
-            self._view = view
+            self.view = view
         with self._changed:
             self._changed.notify_all()
         self.bells.ring(
@@ -160,7 +156,7 @@ class Published:
     def exchange(self, view: View) -> None:
         """Show the same commits in another form: rows in segments, not in memory."""
         with self.index.lock:
-            self._view = view
+            self.view = view
 
     def wait_for(self, is_over: Callable[[], bool], seconds: float) -> None:
         """Wait for a condition that `show` or `wake_all` may bring about."""

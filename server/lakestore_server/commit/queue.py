@@ -18,8 +18,7 @@ from functools import partial
 from lakestore.errors import Exhausted
 from lakestore.limits import Limits
 from lakestore_server.commit.precedence import Pace, Precedence
-from lakestore_server.commit.request import Change, Request
-from lakestore_server.commit.work import Work
+from lakestore_server.commit.request import Change, Request, Work
 
 SMALL_BYTES_MAX = 64 << 10
 """A request up to here goes before larger ones of others."""
@@ -70,7 +69,7 @@ class CommitQueue:
         """Turns since the large lane had one while something waited in it."""
         self._beside = 0
         """Turns for which a small request is expected beside large ones."""
-        self._may_give_way = False
+        self.may_give_way = False
         """Whether the requests that were taken last may be given back."""
         self._given_back = 0
         """The first so many of the large lane were: they are not given back again."""
@@ -192,7 +191,7 @@ class CommitQueue:
             else:
                 work = list(self._group(takes_large=takes_large))
             large = waiting - len(self._large)
-            self._may_give_way = 0 < large == len(work) and not self._passed and not self._given_back
+            self.may_give_way = 0 < large == len(work) and not self._passed and not self._given_back
             self._given_back = max(self._given_back - large, 0)
             self._passed = self._passed + 1 if self._large and not large else 0
             self._nbytes -= sum(each.nbytes for each in work)
@@ -205,11 +204,11 @@ class CommitQueue:
         Those that others have passed just before go on: requests are made in vain only where small ones are few. What
         waits may be more than the bounds by these requests, until they are taken again.
         """
-        if not (self._may_give_way and self._small):
+        if not (self.may_give_way and self._small):
             return False
         with self._lock:
             following, others = self._parted(requests)
-            self._may_give_way = not others  # an operation stays where it is for this turn
+            self.may_give_way = not others  # an operation stays where it is for this turn
             if not others or not isinstance(others[0], Request):
                 return False
             back, self._small = [*requests, *following], others

@@ -35,8 +35,7 @@ from lakestore_server.index.run import Run
 from lakestore_server.index.run_file import NamedRuns
 from lakestore_server.index.worker_client import IndexOf, in_process
 from lakestore_server.state.chunk import CHANGE, DELETE
-from lakestore_server.state.commit_record import RowsPart
-from lakestore_server.state.journal import Entry, Journal, LocalJournal
+from lakestore_server.state.commit_record import Entry, Journal, LocalJournal, RowsPart
 from lakestore_server.state.state import State
 from lakestore_server.state.view import View
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from lakestore.errors import Invalid, LimitReached
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.moves import check_names
+from lakestore_server.commit.sequences import check_names
 from lakestore_server.state.commit_record import CommitRecord, RegistersDrop, RegistersOpen
 from lakestore_server.state.registers import Register
 from lakestore_server.state.state import State

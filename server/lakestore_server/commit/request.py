@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,6 @@ from lakestore.model.table import Table
 from lakestore.rows import bitmaps, ipc, keys
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.arrays import flat_batch
-from lakestore_server.commit.moves import NONE, Moves
 from lakestore_server.files.segment import extended
 from lakestore_server.host.quota import Claim
 from lakestore_server.host.stages import stage
@@ -37,11 +37,11 @@ from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.hints import Hint
 from lakestore_server.index.keys import NO_KEYS, IndexKeys, bytes_each, encoded
 from lakestore_server.state.chunk import Ints
-from lakestore_server.state.commit_record import Answer
-from lakestore_server.state.journal import RowsMessage
+from lakestore_server.state.commit_record import Answer, CommitRecord, RowsMessage
 from lakestore_server.state.producers import is_drawn
-from lakestore_server.state.table_versions import Versions
-from lakestore_server.state.view import View
+from lakestore_server.state.registers import NO_MOVES, Moves
+from lakestore_server.state.state import State
+from lakestore_server.state.view import Versions, View
 
 _RESERVE = 64
 """One part in so many of a message is left for what later versions of the table add to its rows."""
@@ -301,7 +301,7 @@ class Request:
     """The LSN up to which the client had seen the history when it drew the producer's name; None if it did not say."""
     owner: str = ""
     """The principal that sent it."""
-    moves: Moves = NONE
+    moves: Moves = NO_MOVES
     """Registers that move with it, or it is refused."""
     parts: tuple[str, ...] = ()
     """Ids of the parts that have rows of it."""
@@ -327,7 +327,7 @@ class Request:
         message: pb.CommitRequest,
         changes: tuple[Change, ...],
         refusal: Refusal | None,
-        moves: Moves = NONE,
+        moves: Moves = NO_MOVES,
     ) -> Request:
         """A request as it came off the wire, with its changes and moves decoded."""
         return Request(
@@ -551,3 +551,47 @@ def _stored(table: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
             for field in table.storage_schema
         ]
     return pa.RecordBatch.from_arrays(columns, schema=table.storage_schema)
+
+
+T = TypeVar("T")
+IndexEntries = Sequence[tuple[IndexKeys, npt.NDArray[np.int64]]]
+"""Keys of one table and their new values, several times."""
+
+
+def _none(_: object) -> IndexEntries:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T]):
+    """An operation that happened."""
+
+    view: View
+    """The newest state, with the operation in it."""
+    result: T
+    """The value that `plan` returned."""
+
+
+@dataclass(slots=True)
+class Operation(Generic[T]):
+    """A change that is no producer's: `plan` fills a record from the state and returns a result, or raises."""
+
+    plan: Callable[[State, CommitRecord], T]
+    entries: Callable[[T], IndexEntries] = _none
+    """The index entries of a result, put once the record is durable."""
+    answer: Future[Done[T]] = field(default_factory=Future)
+    nbytes: int = 1024
+    queued: float = 0.0
+    """When, in monotonic seconds; set by the engine."""
+
+
+@dataclass(slots=True)
+class Task(Generic[T]):
+    """Work that must run on the commit loop and writes no record."""
+
+    run: Callable[[], T]
+    answer: Future[T] = field(default_factory=Future)
+    nbytes: int = 0
+
+
+Work = Request | Operation[Any] | Task[Any]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lakestore.errors import Unavailable
 from lakestore.limits import DEFAULT, Limits
-from lakestore_server.commit.loop import CommitLoop
+from lakestore_server.commit.engine import CommitLoop
 from lakestore_server.commit.precedence import Patience
 from lakestore_server.commit.recovery import served_tables
 from lakestore_server.files import checkpoint

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakestore.errors import Corrupt
 from lakestore.rows.keys import number_width
 from lakestore.rows.ranges import OffsetSet
-from lakestore_server.commit.loop import CommitLoop
+from lakestore_server.commit.engine import CommitLoop
 from lakestore_server.host.worker import Worker
 from lakestore_server.index.collisions import Entries, KeyQuery, hashed, resolved
 from lakestore_server.index.entry import table_prefix

@@ -18,7 +18,7 @@ from lakestore.errors import Conflict, LakestoreError
 from lakestore_server.changes.shared.positions import needed
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.named_producers import NamedProducers
+from lakestore_server.commit.producer_verbs import NamedProducers
 from lakestore_server.host.clock import Reading
 from lakestore_server.host.worker import Worker
 from lakestore_server.read.leases import Leases

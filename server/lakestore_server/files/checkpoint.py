@@ -38,9 +38,8 @@ from lakestore_server.state.catalog_change import (
     SetPointer,
     TierRecord,
 )
-from lakestore_server.state.chunk import Chunk
+from lakestore_server.state.chunk import Chunk, Position
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
-from lakestore_server.state.commit_index import Position
 from lakestore_server.state.commit_record import (
     Answer,
     ChangeResult,
@@ -57,8 +56,7 @@ from lakestore_server.state.producers import FrozenProducers, ProducerState, is_
 from lakestore_server.state.registers import Register
 from lakestore_server.state.state import FrozenState, Origin, State
 from lakestore_server.state.subscription import Mark, Refusal, Subscription
-from lakestore_server.state.table_versions import Versions
-from lakestore_server.state.view import Dropped, TableState, View, log_of
+from lakestore_server.state.view import Dropped, TableState, Versions, View, log_of
 
 _FIELDS = len(fields(ChangeResult))
 

@@ -31,9 +31,11 @@ from lakestore_server.files import checkpoint
 from lakestore_server.host import versions
 from lakestore_server.host.uncached_file import BLOCK
 from lakestore_server.state.commit_record import (
+    Buffer,
     CommitRecord,
     KeySlot,
     LogStart,
+    Plain,
     Rename,
     RowsPart,
     Shelving,
@@ -41,8 +43,8 @@ from lakestore_server.state.commit_record import (
     TiererClaim,
     Truncation,
     Undrop,
+    plain,
 )
-from lakestore_server.state.journal import Buffer, Plain, plain
 from lakestore_server.state.subscription import Mark, MovedMark, SubscriptionDrop, SubscriptionMove
 
 MAGIC = 0x4C534A31

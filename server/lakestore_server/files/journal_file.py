@@ -32,7 +32,7 @@ from lakestore_server.files.segment import BLOCK, extended, joined
 from lakestore_server.host import priority
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import AppendFile, Disk
-from lakestore_server.state.journal import (
+from lakestore_server.state.commit_record import (
     Buffer,
     Entry,
     JournalFile,

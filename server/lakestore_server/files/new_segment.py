@@ -37,8 +37,7 @@ from lakestore_server.files.segment import (
 from lakestore_server.host import even_writes
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.state.chunk import Chunk, Ints
-from lakestore_server.state.commit_index import CommitIndex
+from lakestore_server.state.chunk import Chunk, CommitIndex, Ints
 
 SHORT = 64 << 10
 """Pieces that are shorter on average are copied by Arrow: to handle each takes longer, and the interpreter's lock."""

@@ -36,8 +36,7 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.host.mapped_crc import Crcs, behind_a_block, crc32c_of_mapped, folded
 from lakestore_server.host.mapping import will_need
 from lakestore_server.host.stages import stage
-from lakestore_server.state.chunk import Ints, StoredBatch
-from lakestore_server.state.commit_index import CommitIndex
+from lakestore_server.state.chunk import CommitIndex, Ints, StoredBatch
 
 BLOCK = 64 << 10
 """Bytes that one checksum covers."""

@@ -20,11 +20,10 @@ from lakestore.limits import DEFAULT
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import ABSENT, ALL_TABLES, PREFIX_BYTES, Ints, ServedTables
-from lakestore_server.index.health import Health
 from lakestore_server.index.hints import Hint, Hints
 from lakestore_server.index.keys import NO_KEYS, IndexKeys
 from lakestore_server.index.levels import Levels, runs_due
-from lakestore_server.index.merged_keys import MergedKeys
+from lakestore_server.index.merged_keys import Health, MergedKeys
 from lakestore_server.index.overlay import Entries, NumberTables, Overlay, Range, combined, merged
 from lakestore_server.index.pipe import Size, Walked
 from lakestore_server.index.run import Run

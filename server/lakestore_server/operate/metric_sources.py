@@ -10,8 +10,7 @@ from typing import Literal
 
 from lakestore_server.catalog.catalog import Catalog
 from lakestore_server.changes.subscriptions import behind
-from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.loop import CommitLoop
+from lakestore_server.commit.engine import CommitLoop, Engine
 from lakestore_server.duties.expiry import Figures
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.host.histogram import Histogram

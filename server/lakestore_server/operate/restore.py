@@ -45,8 +45,7 @@ from lakestore_server.state.catalog_change import (
     SetPointer,
     TierRecord,
 )
-from lakestore_server.state.chunk import Chunk, Ints, StoredBatch
-from lakestore_server.state.commit_index import CommitIndex, Position
+from lakestore_server.state.chunk import Chunk, CommitIndex, Ints, Position, StoredBatch
 from lakestore_server.state.commit_record import CommitRecord
 from lakestore_server.state.state import Origin, State
 from lakestore_server.state.view import TableState, View

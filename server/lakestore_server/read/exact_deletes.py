@@ -18,7 +18,7 @@ from lakestore.model.columns import Column
 from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.work import Done, Operation
+from lakestore_server.commit.request import Done, Operation
 from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import IndexKeys, encoded
@@ -26,8 +26,7 @@ from lakestore_server.read import plan
 from lakestore_server.state.chunk import CHANGE, DELETE, PREV
 from lakestore_server.state.commit_record import CommitRecord, RowsPart
 from lakestore_server.state.state import State
-from lakestore_server.state.table_versions import stored_schema
-from lakestore_server.state.view import TableState
+from lakestore_server.state.view import TableState, stored_schema
 
 Ints = npt.NDArray[np.int64]
 BATCH_ROWS = 8192

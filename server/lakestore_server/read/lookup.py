@@ -32,11 +32,9 @@ from lakestore_server.read import rows as reads
 from lakestore_server.read.completeness import Completeness
 from lakestore_server.read.lookup_prefix import GROUP_KEYS_MAX, PAGE_KEYS, PREFIX_KEYS_MIN, PREFIXES_MAX, Leading
 from lakestore_server.read.positions import lsn_at, parse_token, reached
-from lakestore_server.state.bucket_log import in_order
+from lakestore_server.state.bucket_log import Fetched, Pick, fetched, in_order
 from lakestore_server.state.chunk import CHANGE
-from lakestore_server.state.fetch import Fetched, Pick, fetched
-from lakestore_server.state.table_versions import stored_schema
-from lakestore_server.state.view import TableState, View
+from lakestore_server.state.view import TableState, View, stored_schema
 
 
 @dataclass(frozen=True, slots=True)

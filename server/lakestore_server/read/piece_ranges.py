@@ -23,7 +23,7 @@ from lakestore.rows.condition import Skip
 from lakestore.rows.ranges import Range, may_meet
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import StoredBatch
-from lakestore_server.state.table_versions import Versions
+from lakestore_server.state.view import Versions
 
 RANGES_KEPT = 65_536
 ROWS_MIN = 512

@@ -21,7 +21,7 @@ from lakestore_server.arrays import flat_batch
 from lakestore_server.commit import request
 from lakestore_server.state.bucket_log import BucketLog, Needed
 from lakestore_server.state.chunk import CHANGE, DELETE, PREV, StoredBatch
-from lakestore_server.state.table_versions import Versions
+from lakestore_server.state.view import Versions
 
 Ints = npt.NDArray[np.int64]
 CHANGE_NAMES = pa.array(["+I", "+U", "-D", "-U"])

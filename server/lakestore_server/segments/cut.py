@@ -35,7 +35,7 @@ from lakestore_server.segments.merging import Merger
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import Chunk, MemoryChunk
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
-from lakestore_server.state.journal import JournalFile, LocalJournal, PartPlace
+from lakestore_server.state.commit_record import JournalFile, LocalJournal, PartPlace
 from lakestore_server.state.view import TableState, View
 
 SAMPLES, SAMPLE_BYTES = 8, 2 << 10

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from lakestore.errors import Corrupt
 from lakestore.limits import Limits
-from lakestore_server.commit.loop import CommitLoop
+from lakestore_server.commit.engine import CommitLoop
 from lakestore_server.commit.precedence import Patience
 from lakestore_server.files import new_segment
 from lakestore_server.files.data_folder import SEGMENTS, SUFFIX
@@ -38,8 +38,7 @@ from lakestore_server.host.worker import Worker
 from lakestore_server.index.keys import IndexKeys
 from lakestore_server.segments.segment_run import Rewrite
 from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.chunk import Chunk, Ints
-from lakestore_server.state.commit_index import CommitIndex
+from lakestore_server.state.chunk import Chunk, CommitIndex, Ints
 from lakestore_server.state.view import TableState, View
 
 

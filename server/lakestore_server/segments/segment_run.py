@@ -14,8 +14,7 @@ from lakestore_server.files.new_segment import SparseRows
 from lakestore_server.index.collisions import hashed
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import IndexKeys, encoded, joined
-from lakestore_server.state.chunk import CHANGE, DELETE, PREV, Chunk, Ints
-from lakestore_server.state.commit_index import CommitIndex
+from lakestore_server.state.chunk import CHANGE, DELETE, PREV, Chunk, CommitIndex, Ints
 from lakestore_server.state.view import TableState
 
 _EMPTY: Ints = np.empty(0, dtype=np.int64)

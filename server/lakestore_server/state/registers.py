@@ -28,6 +28,32 @@ class Register(NamedTuple):
     """Checksum of the request that did, which tells its retry from another request."""
 
 
+class Move(NamedTuple):
+    """A register from one value to the next."""
+
+    register: str
+    epoch: int
+    before: str
+    after: str
+    moved: int
+    """LSN of the commit that set `before`; 0 if none has."""
+
+    @property
+    def stays(self) -> bool:
+        """Whether the value is the same afterwards: then the register is asked for its epoch, and not moved."""
+        return self.before == self.after
+
+
+class Moves(NamedTuple):
+    """The moves of a request, its mark, and their bytes."""
+
+    each: tuple[Move, ...] = ()
+    mark: int = 0
+    nbytes: int = 0
+
+
+NO_MOVES = Moves()
+
 FEED_VALUES_MAX = 64
 """Values of one feed that are kept in memory, for cuts of before its newest one."""
 Values = tuple[tuple[int, str], ...]

@@ -16,13 +16,12 @@ from lakestore.errors import Exhausted
 from lakestore.limits import DEFAULT
 from lakestore.model.table import define
 from lakestore_server.commit import queue as commit_queue
-from lakestore_server.commit.moves import Move, Moves
 from lakestore_server.commit.precedence import JournalSize, Pace, Precedence
 from lakestore_server.commit.queue import BESIDE_PART, SMALL_BYTES_MAX, TURNS_PASSED_MAX, CommitQueue
-from lakestore_server.commit.request import Change, Request
-from lakestore_server.commit.work import Operation
+from lakestore_server.commit.request import Change, Operation, Request
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import NO_KEYS, encoded
+from lakestore_server.state.registers import Move, Moves
 
 TABLE = define("a.b", pa.schema([("v", pa.binary())]))
 KEYED = define("a.k", pa.schema([("id", pa.int64())]), primary_key=["id"])

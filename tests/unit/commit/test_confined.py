@@ -14,7 +14,7 @@ import pytest
 
 from lakestore.errors import Internal
 from lakestore_server.arrays.hash_table import HashTable
-from lakestore_server.commit import build, loop
+from lakestore_server.commit import build, engine
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import encoded
 from tests.support.served import SCHEMA, Served
@@ -50,14 +50,14 @@ def _fails_in_build(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _fails_in_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Any = getattr(loop, "renewed")  # noqa: B009 (imported there for itself)
+    real: Any = getattr(engine, "renewed")  # noqa: B009 (imported there for itself)
 
     def renewed(request: Any, view: Any, *rest: Any) -> Any:
         if POISON in request.changes[0].batch.column("v").to_pylist():
             raise KeyError("v")
         return real(request, view, *rest)
 
-    monkeypatch.setattr(loop, "renewed", renewed)
+    monkeypatch.setattr(engine, "renewed", renewed)
 
 
 @pytest.mark.parametrize("fails", [_fails_in_encode, _fails_in_build, _fails_in_check])
@@ -85,7 +85,7 @@ def test_a_request_that_cannot_be_made_fails_alone(
 
 
 def test_an_operation_that_cannot_be_made_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Any = getattr(loop, "encode")  # noqa: B009 (imported there for itself)
+    real: Any = getattr(engine, "encode")  # noqa: B009 (imported there for itself)
 
     def encode(record: Any) -> Any:
         if any(table.name == "t.bad" for table in record.create):
@@ -93,7 +93,7 @@ def test_an_operation_that_cannot_be_made_changes_nothing(tmp_path: Path, monkey
         return real(record)
 
     with Served(tmp_path) as served:
-        monkeypatch.setattr(loop, "encode", encode)
+        monkeypatch.setattr(engine, "encode", encode)
         before = served.engine.view.lsn
         with pytest.raises(Internal):
             served.lake.create_table("t.bad", SCHEMA)

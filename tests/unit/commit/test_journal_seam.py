@@ -24,7 +24,7 @@ from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.disk import Disk
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
-from lakestore_server.state.journal import Deposed, Unknown
+from lakestore_server.state.commit_record import Deposed, Unknown
 from tests.support.one_try import one_try
 from tests.support.seeds import seeded
 from tests.support.simdisk import SimDisk

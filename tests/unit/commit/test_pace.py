@@ -19,7 +19,7 @@ from lakestore.errors import Exhausted
 from lakestore.limits import DEFAULT
 from lakestore_server.commit.precedence import JournalSize, Pace, Precedence
 from lakestore_server.commit.queue import SMALL_BYTES_MAX, CommitQueue
-from lakestore_server.commit.work import Task
+from lakestore_server.commit.request import Task
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.main import Server

@@ -21,7 +21,7 @@ from lakestore.wire.commit_message import Sent
 from lakestore_server.commit.producers import WriteStream
 from lakestore_server.commit.published import Pause
 from lakestore_server.commit.queue import SMALL_BYTES_MAX, CommitQueue
-from lakestore_server.commit.work import Work
+from lakestore_server.commit.request import Work
 from lakestore_server.index.hints import Hint
 from lakestore_server.index.keys import IndexKeys
 from lakestore_server.state.commit_record import Answer

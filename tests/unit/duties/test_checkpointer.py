@@ -13,8 +13,7 @@ from lakestore.errors import Exhausted
 from lakestore.limits import Limits
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.segments.cut import SegmentCut, segment_runs
-from lakestore_server.state.chunk import MemoryChunk
-from lakestore_server.state.commit_index import CommitIndex
+from lakestore_server.state.chunk import CommitIndex, MemoryChunk
 from tests.support.served import Served
 from tests.support.waiting import until
 

@@ -17,7 +17,7 @@ from lakestore_server.host.disk import RealDisk
 from lakestore_server.operate import restore
 from lakestore_server.operate.inspect.file import look
 from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.commit_index import CommitIndex
+from lakestore_server.state.chunk import CommitIndex
 from tests.support import golden
 from tests.support.flips import flipped
 from tests.support.log_start import compact, move_log_start

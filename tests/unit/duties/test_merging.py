@@ -20,7 +20,7 @@ from lakestore_server.segments import merging
 from lakestore_server.segments.compaction import Base, runs_due
 from lakestore_server.segments.merging import Merger
 from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.commit_index import CommitIndex
+from lakestore_server.state.chunk import CommitIndex
 from tests.support.log_start import move_log_start
 from tests.support.served import Served
 

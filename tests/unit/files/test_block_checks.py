@@ -13,8 +13,7 @@ from lakestore_server.files import new_segment, segment
 from lakestore_server.files.segment import BLOCK, FINE_BLOCK, BlockChecks, Segment, block_crcs
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.chunk import CHANGE, PREV, MemoryChunk
-from lakestore_server.state.commit_index import CommitIndex
+from lakestore_server.state.chunk import CHANGE, PREV, CommitIndex, MemoryChunk
 
 ROWS = 50_000
 SCHEMA = pa.schema([(CHANGE, pa.int8()), (PREV, pa.int64()), ("id", pa.int64()), ("text", pa.string())])

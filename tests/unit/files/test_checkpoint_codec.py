@@ -24,7 +24,7 @@ from lakestore_server.state.commit_record import (
 )
 from lakestore_server.state.state import Origin, State
 from lakestore_server.state.subscription import Mark, Subscription
-from lakestore_server.state.table_versions import stored_schema
+from lakestore_server.state.view import stored_schema
 from tests.support.records import CHECKPOINTS, DEFINITION_TEXT, TABLE
 
 OLD, NEW = (

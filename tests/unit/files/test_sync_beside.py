@@ -13,8 +13,7 @@ import pytest
 from lakestore_server.files import journal, journal_file
 from lakestore_server.files.journal_file import FileJournal, names
 from lakestore_server.host.disk import AppendFile
-from lakestore_server.state.commit_record import CommitRecord, RowsPart
-from lakestore_server.state.journal import NotWritten, Unknown
+from lakestore_server.state.commit_record import CommitRecord, NotWritten, RowsPart, Unknown
 from tests.support.served import Served
 from tests.support.simdisk import SimDisk
 from tests.support.waiting import until

@@ -28,8 +28,7 @@ from lakestore_server.files.backup_manifest import LakePlace, Manifest
 from lakestore_server.operate import backup
 from lakestore_server.operate.restore import Ways, restore, without_base
 from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.chunk import MemoryChunk
-from lakestore_server.state.commit_index import CommitIndex
+from lakestore_server.state.chunk import CommitIndex, MemoryChunk
 from tests.support.log_tierer import LogTierer
 from tests.support.served import DAY, Served
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.client.one_row import OneRow
+from lakestore.client.connection import OneRow
 from lakestore.errors import Invalid
 from lakestore.rows import ipc, user
 from lakestore.rows.one_key import KeyCode

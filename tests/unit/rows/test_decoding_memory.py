@@ -16,7 +16,7 @@ from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.request import change_of
 from lakestore_server.host.quota import Quota
-from lakestore_server.state.table_versions import Versions
+from lakestore_server.state.view import Versions
 
 SCHEMA = pa.schema([("id", pa.string()), ("v", pa.string())])
 COUNT, TEXT = 1_000, "x" * 1_000

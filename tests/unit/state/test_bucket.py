@@ -15,8 +15,7 @@ from lakestore_server.files import new_segment
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.chunk import Chunk, MemoryChunk
-from lakestore_server.state.commit_index import CommitIndex
+from lakestore_server.state.chunk import Chunk, CommitIndex, MemoryChunk
 from tests.support.flips import flipped
 
 SCHEMA = pa.schema([("value", pa.int64())])

@@ -25,7 +25,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.published import Bell, Pause
 from lakestore_server.read.rows import DeadCache, bounded, sent_bytes
 from lakestore_server.state.bucket_log import BucketLog
-from lakestore_server.state.commit_index import CommitIndex
+from lakestore_server.state.chunk import CommitIndex
 from lakestore_server.state.subscription import NO_CUT, Mark
 from lakestore_server.state.view import TableState, View
 

@@ -37,7 +37,7 @@ from lakestore_server.index.collisions import Entries, FoundKeys
 from lakestore_server.index.entry import FLAG, is_live
 from lakestore_server.index.key_index import Index
 from lakestore_server.state.chunk import DELETE, INSERT, UPDATE
-from lakestore_server.state.table_versions import stored_schema
+from lakestore_server.state.view import stored_schema
 
 _EXACT = float(1 << 62)
 """The largest sum that 64 bits hold, with room for the error of a float."""

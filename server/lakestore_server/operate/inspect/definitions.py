@@ -11,7 +11,7 @@ from lakestore.model.table import Table
 from lakestore_server.files import checkpoint
 from lakestore_server.files.journal import RawFrame
 from lakestore_server.host.disk import RealDisk
-from lakestore_server.state.table_versions import stored_schema
+from lakestore_server.state.view import stored_schema
 
 
 class Definitions:

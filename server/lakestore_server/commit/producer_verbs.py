@@ -7,11 +7,10 @@ they grow for ever, also where a name was dropped in between.
 from __future__ import annotations
 
 from lakestore.errors import Invalid, NotFound
-from lakestore.limits import Limits
 from lakestore.model.typed import shown_name
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.sequences import check_named
+from lakestore_server.commit.sequences import check_name, check_named
 from lakestore_server.state.commit_record import CommitRecord, ProducerCommit, ProducerDrop
 from lakestore_server.state.producers import ProducerState
 from lakestore_server.state.state import State
@@ -70,12 +69,6 @@ class NamedProducers:
             record.producers += [ProducerDrop(name) for name in state.producers.idle(oldest_us)]
 
         self._engine.operate(plan)
-
-
-def check_name(producer: str, limits: Limits) -> None:
-    """Refuse a name that is too long to be kept with every commit."""
-    if len(producer) > limits.name_chars:
-        raise Invalid(f"the producer's name has {len(producer)} characters, more than {limits.name_chars}")
 
 
 def _entry(name: str, state: ProducerState) -> pb.ProducerEntry:
