@@ -19,8 +19,8 @@ from lakestore_server.commit.precedence import Courtesy, Manner, Urgency
 from lakestore_server.commit.published import Bell, Pause, waited
 from lakestore_server.commit.queue import SMALL_STRETCH, is_small
 from lakestore_server.commit.request import REFUSALS, Change, Refusal, Request, change_of
-from lakestore_server.host.quota import Claim, Quota
 from lakestore_server.commit.sequences import check_name, moves_of
+from lakestore_server.host.quota import Claim, Quota
 from lakestore_server.host.stages import at_each_stage, stage
 from lakestore_server.state.commit_record import Answer, ChangeResult
 from lakestore_server.state.registers import Moves
