@@ -15,17 +15,20 @@ SIMULATION_SECONDS = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MI
 SUITE_MINUTES = $(shell awk 'BEGIN { print $(if $(HOURS),$(HOURS) * 60,$(MINUTES)) * 0.8 }')
 unexport PYTHONDONTWRITEBYTECODE  # else every server, tool and worker compiles the whole product when it starts
 
-.PHONY: help setup develop lock check programs proto demo test long crash jepsen lint format bench growth docs site wheel clean
+.PHONY: help setup develop lock check machine programs proto demo test long crash jepsen lint format bench growth docs site wheel clean
 
 help:  ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-setup: check $(VENV)/.ready $(PB2)  ## make .venv with what runs, .venv/bin/lakestore included
+setup: machine $(VENV)/.ready $(PB2)  ## make .venv with what runs, .venv/bin/lakestore included
 
 develop: setup $(VENV)/.developed  ## add what tests, linters and the documentation need
 
 demo: setup  ## run the whole story once and check it (under three minutes)
 	$(VENV)/bin/lakestore demo $(ARGS)
+
+check: develop  ## the unit tests of what changed since main, in under two minutes
+	$(PY) -m pytest -n 2 --dist loadfile $$($(PY) -m tests.support.changed) $(ARGS)
 
 test: programs  ## run the tests, two files at a time; ARGS="-k name" picks some, ARGS="-n 0 --pdb" debugs
 	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
@@ -77,7 +80,7 @@ wheel: setup  ## build dist/lakestore-….whl, which servers and images install
 clean:  ## remove .venv, generated code and caches
 	rm -rf $(VENV) build dist *.egg-info lakestore/v1/lakestore_pb2* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-check:  ## see whether Python is there; Java comes from a wheel if the machine has none
+machine:  ## see whether Python is there; Java comes from a wheel if the machine has none
 	@test -n "$(PYTHON)" || { echo "Lakestore needs Python 3.11 or newer: install python3 (3.11+)" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || test -x $(PY) || \
 		{ echo "Lakestore needs Python's venv module: install python3-venv" >&2; exit 1; }

@@ -120,10 +120,11 @@ def imports(known: Mapping[str, Path]) -> Iterator[Import]:
         for node in syntax.nodes(path.read_text()):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 inside = node.col_offset > 0
-                yield from (Import(module, target, node.lineno, inside) for target in set(_targets(node, known)))
+                yield from (Import(module, target, node.lineno, inside) for target in set(targets(node, known)))
 
 
-def _targets(node: ast.Import | ast.ImportFrom, known: Mapping[str, Path]) -> Iterator[str]:
+def targets(node: ast.Import | ast.ImportFrom, known: Mapping[str, Path]) -> Iterator[str]:
+    """The known modules that a statement imports."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if alias.name in known)
     elif node.module:
