@@ -1,7 +1,7 @@
-"""Encoded change batches that several streams of the same tables share: made once, by the first that needs them.
+"""Encoded change batches that streams of the same tables share. The first stream that needs a batch makes it.
 
-A run begins at the LSN that a stream has reached, and every stream that comes to this LSN takes the same run. So
-streams of the same tables fall into step, and a thousand of them cost hardly more than one.
+A run begins at the LSN that a stream has reached. Every stream at this LSN takes the same run, so streams of the same
+tables fall into step and a thousand of them cost little more than one.
 """
 
 from __future__ import annotations
@@ -15,44 +15,39 @@ from dataclasses import dataclass, field
 from lakestore.v1 import lakestore_pb2 as pb
 
 OF_CONSUMER_BYTES = 64
-"""More than `of_consumer` adds to a message."""
+"""Upper bound of the bytes that `of_consumer` adds to a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """One message of a stream as it goes over the wire; immutable, as streams share it."""
+    """One message of a stream as it goes over the wire. Immutable, because streams share it."""
 
     data: bytes
 
     @staticmethod
     def of(message: pb.ChangeBatch) -> EncodedBatch:
-        """A message, serialized."""
         return EncodedBatch(message.SerializeToString())
 
     @property
     def message(self) -> pb.ChangeBatch:
-        """The message, for a client in this process."""
         return pb.ChangeBatch.FromString(self.data)
 
     def of_consumer(self, epoch: int) -> EncodedBatch:
-        """The same message with the epoch of a subscription.
-
-        In protobuf two encoded messages one behind the other are one message with the fields of both, so the rows
-        need not be encoded again for each consumer.
-        """
+        """The same message with the epoch of a subscription. Two protobuf messages in sequence decode as one message
+        with the fields of both, so the rows are encoded once for all consumers."""
         return EncodedBatch(self.data + pb.ChangeBatch(subscription_epoch=epoch).SerializeToString())
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRun:
-    """The messages of a stream from one LSN to another."""
+    """The messages of a stream between two LSNs."""
 
     upto: int
     messages: tuple[EncodedBatch, ...]
 
     @property
     def nbytes(self) -> int:
-        """Memory of the run in bytes, with about a kilobyte for its objects."""
+        """Memory of the run in bytes, with one kilobyte for its objects."""
         return sum(len(prepared.data) for prepared in self.messages) + 1_000
 
 
@@ -61,11 +56,11 @@ class _Entry:
     made: threading.Event = field(default_factory=threading.Event)
     run: StreamRun | None = None
     counted: int = 0
-    """Bytes of the run in the cache's sum; 0 while it is made."""
+    """Bytes of the run in the cache's sum; 0 until the run is made."""
 
 
 class BatchCache:
-    """Runs of streams that have company, the oldest let go first. Thread-safe."""
+    """Runs that several streams share; the oldest run is removed first. Thread-safe."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -76,7 +71,7 @@ class BatchCache:
 
     @contextmanager
     def followed(self, key: Hashable) -> Iterator[None]:
-        """Note that a stream of this kind is open while the block runs; the last one takes its runs along."""
+        """Registers a stream under `key` while the block runs. The last stream of a key removes the key's runs."""
         with self._lock:
             self._streams[key] += 1
         try:
@@ -91,7 +86,7 @@ class BatchCache:
                             self._bytes -= self._entries.pop((kind, lsn)).counted
 
     def of(self, key: Hashable, lsn: int, limit: int, make: Callable[[], StreamRun]) -> StreamRun:
-        """The run that begins at `lsn` and ends at or before `limit`: a shared run, or the caller's own."""
+        """The run that begins at `lsn` and ends at or before `limit`: a shared run, or one that the caller makes."""
         with self._lock:
             shared = self._streams[key] > 1
             entry = self._entries.get((key, lsn)) if shared else None
@@ -103,7 +98,7 @@ class BatchCache:
         if entry is None:
             return make()
         entry.made.wait()
-        # The maker may have failed, or have had a newer view than this stream's: then it makes its own.
+        # The maker failed or had a newer view than this stream: this stream makes its own run.
         return entry.run if entry.run is not None and entry.run.upto <= limit else make()
 
     def _filled(self, key: Hashable, lsn: int, entry: _Entry, make: Callable[[], StreamRun]) -> StreamRun:
@@ -116,7 +111,6 @@ class BatchCache:
         return run
 
     def _account(self, key: Hashable, lsn: int, entry: _Entry) -> None:
-        """Count a made run, and remove the oldest beyond the bound; remove an entry whose run could not be made."""
         if entry.run is None:
             self._entries.pop((key, lsn), None)
             return

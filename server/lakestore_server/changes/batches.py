@@ -1,6 +1,6 @@
-"""The batches of a change stream: the commits of a range as messages, the same for every stream of one shape.
+"""The batches of a change stream: the commits of a range as messages, equal for all streams of one shape.
 
-A batch holds rows of one version of its table, and says which; a before-image is shown in the version of its change.
+A batch holds rows of one schema version and names it. A before-image is shown in the version of its change.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from lakestore_server.state.view import TableState, Versions, View
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The properties that streams must have in common to be sent the same messages."""
+    """The properties of a stream that decide its messages."""
 
     tables: tuple[str, ...]
     """Uuids of the tables, in the order of the request."""
     before_images: bool
     columns: tuple[tuple[int, ...], ...]
-    """Per table the ids of the columns to show; empty for all columns of a version."""
+    """Per table the ids of the columns to show; empty shows all columns of a version."""
     where: tuple[Condition, ...] = ()
-    """The condition on the rows of each table; empty for none."""
+    """The condition on the rows of each table; empty for no condition."""
 
     def condition(self, versions: Versions, table: Table) -> RowCondition | None:
-        """The condition on rows of a version of a table; None where all rows are sent."""
+        """The condition on rows of a version of a table; None if all rows are sent."""
         return RowCondition.of(self.where[self.tables.index(table.uuid)], versions, table) if self.where else None
 
 
 def run(view: View, shape: Shape, at: LogPosition, limit: int, limits: Limits) -> StreamRun:
-    """The next messages behind a position: about a batch of rows from each bucket, no commit beyond `limit`."""
+    """The next messages after a position: about a batch of rows from each bucket, no commit after `limit`."""
     upto = _upto(view, shape, at.lsn, limit, limits)
     return StreamRun(upto, tuple(_between(view, shape, replace(at, tables=shape.tables), upto, limits)))
 
@@ -62,10 +62,8 @@ def run(view: View, shape: Shape, at: LogPosition, limit: int, limits: Limits) -
 def message(
     table: Table, batch: pa.RecordBatch, token: Token, bytes_max: int, *, snapshot: bool, goes_on: bool = False
 ) -> EncodedBatch:
-    """Rows as a message; if its commits go on in the next message, the token lies before them.
-
-    `Invalid` that names the row if a message of so many bytes does not hold a single one.
-    """
+    """Rows as a message. If the message ends inside a commit (`goes_on`), its token is the position before that commit.
+    Raises `Invalid`, which names the row, if a single row exceeds `bytes_max`."""
     made = bare(table, token)
     made.rows, made.snapshot, made.goes_on = encode(batch.schema, [batch]), snapshot, goes_on
     encoded = EncodedBatch.of(made)
@@ -75,12 +73,12 @@ def message(
 
 
 def bare(table: Table, token: Token) -> pb.ChangeBatch:
-    """A message about a version of a table, without rows."""
+    """A message with the definition of a table and no rows."""
     return pb.ChangeBatch(table=table.name, token=str(token), schema_id=table.schema_id, table_uuid=table.uuid)
 
 
 def progress(table: Table, token: Token) -> EncodedBatch:
-    """A message without rows: up to its token the stream has nothing else to send."""
+    """A message without rows: the stream has nothing to send up to the token."""
     made = bare(table, token)
     made.progress = True
     return EncodedBatch.of(made)
@@ -91,18 +89,16 @@ class LiveBatch:
     """Live rows of one bucket as inserts."""
 
     batch: pa.RecordBatch
-    """The rows; empty where the condition lets none through."""
+    """The rows; empty if the condition matched none."""
     end: int
-    """The offset behind them, from which the snapshot goes on."""
+    """The offset after the rows, where the snapshot continues."""
 
 
 def live_piece(
     state: TableState, shape: Shape, place: Place, lsn: int, dead: OffsetSet, limits: Limits
 ) -> list[LiveBatch]:
-    """A few batches of a bucket's rows that live at a cut, from a place on; none when there are no more.
-
-    `dead` is the set of offsets that the log supersedes below the cut.
-    """
+    """The next batches of a bucket's live rows at a cut, from `place` on; empty at the end. `dead` holds the offsets
+    that the log supersedes below the cut."""
     log = state.logs[place.bucket]
     for found in live_at(log, place.offset, log.at_lsn(lsn).end, dead, _piece_options(log, limits)):
         return list(_inserts(state, shape, place.bucket, found, lsn, limits))
@@ -120,24 +116,20 @@ def _inserts(
     shown = project(state.versions.projection(rows.schema_id, table), inserts, shown_columns(table, shape), bucket)
     for batch in bounded(shown, sent_bytes(limits)):
         at += batch.num_rows
-        # The last batch ends behind all rows that were looked at, also those that the condition left out.
+        # The last batch ends after all rows that were read, also rows that the condition left out.
         last = found.offsets[-1] if at == len(rows.offsets) else rows.offsets[at - 1]
         yield LiveBatch(batch, int(last) + 1)
 
 
 def shown_columns(table: Table, shape: Shape) -> list[str]:
-    """The system columns, then the user's; chosen ones go by id, and are left out of versions without them."""
+    """The system columns, then the user's columns. Chosen columns are found by id; a version without a column omits
+    it."""
     names = {column.id: column.name for column in table.columns}
     chosen = shape.columns[shape.tables.index(table.uuid)] if shape.columns else tuple(names)
     return [*SYSTEM_TYPES, *[names[number] for number in chosen if number in names]]
 
 
 def _upto(view: View, shape: Shape, lsn: int, limit: int, limits: Limits) -> int:
-    """The LSN up to which one run reaches.
-
-    A run has whole commits of one schema version, about a batch of rows from each bucket, and all together about half
-    a full message.
-    """
     upto = limit
     nbytes = sent_bytes(limits) // 2 // sum(len(view.by_uuid(uuid).logs) for uuid in shape.tables)
     for uuid in shape.tables:
@@ -151,11 +143,9 @@ def _upto(view: View, shape: Shape, lsn: int, limit: int, limits: Limits) -> int
 
 
 def reach_of(log: BucketLog, shape: Shape, start: int, rows_max: int, bytes_max: int) -> int:
-    """The offset up to which about so many rows and bytes lie behind `start`.
-
-    The bytes include the rows before the changes where the stream reads them: one small update of a large row would
-    otherwise let a run grow far beyond a message.
-    """
+    """The offset up to which about `rows_max` rows and `bytes_max` bytes lie after `start`. The bytes include
+    before-images if the stream reads them: one small update of a large row would otherwise let a run grow far beyond a
+    message."""
     reach = log.reach(start, rows_max, bytes_max)
     if start >= log.head or not log.keyed or not (shape.before_images or shape.where):
         return reach
@@ -166,10 +156,8 @@ def reach_of(log: BucketLog, shape: Shape, start: int, rows_max: int, bytes_max:
 
 
 def _between(view: View, shape: Shape, at: LogPosition, upto: int, limits: Limits) -> list[EncodedBatch]:
-    """The commits in (at, upto] table by table, in batches that fit into a message.
-
-    Only the last one carries the new token: a consumer that breaks off in between reads all of these commits again.
-    """
+    """The commits in (at, upto], table by table, in batches that fit into a message. Only the last batch carries the
+    new token: a consumer that stops before it reads all of these commits again."""
     batches: list[tuple[Table, pa.RecordBatch]] = []
     for uuid in shape.tables:
         state = view.by_uuid(uuid)
@@ -188,10 +176,8 @@ def _between(view: View, shape: Shape, at: LogPosition, upto: int, limits: Limit
 def table_batch(
     state: TableState, table: Table, shape: Shape, ranges: Sequence[tuple[int, int]]
 ) -> pa.RecordBatch | None:
-    """The changes of a range of each bucket in LSN order; None if there are none.
-
-    The ranges begin and end with commits of one schema version.
-    """
+    """The changes of a range of each bucket in LSN order; None if there are none. The ranges begin and end at commits
+    of one schema version."""
     parts: list[pa.RecordBatch] = []
     lsns: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
     for bucket, (log, (start, end)) in enumerate(zip(state.logs, ranges, strict=True)):
@@ -211,13 +197,11 @@ def table_batch(
 
 
 def _piece_options(log: BucketLog, limits: Limits) -> ReadOptions:
-    """Options of a read whose pieces take about a message of memory each."""
     row_bytes = sum(chunk.size for chunk in log.chunks) // max(sum(chunk.rows for chunk in log.chunks), 1) + 1
     return ReadOptions(max(min(limits.fetch_batch_rows, sent_bytes(limits) // row_bytes), 1))
 
 
 def _seen(log: BucketLog, start: int, end: int, versions: Versions, table: Table, shape: Shape) -> Iterator[Rows]:
-    """The changes of a range, with the condition and the before-images of a shape."""
     condition, needed = shape.condition(versions, table), versions.stored_names(table, shown_columns(table, shape))
     if condition is not None:
         yield from filtered(log, start, end, condition, needed, images=shape.before_images)

@@ -1,8 +1,9 @@
-"""Changes of a filtered table: rows that come to match are inserted, rows that cease to match are deleted.
+"""Changes of a filtered table: a row that starts to match is an insert, a row that stops matching is a delete.
 
-A condition is bound to columns by their ids when a stream is opened, so that it goes on when columns are renamed or
-widened. Both the row before and the row after each change are held against it, in the schema version of the change.
-A dropped column ends the stream. The condition belongs to the request, not to the subscription.
+- A condition is bound to column ids when a stream opens, so it survives a rename or a wider type.
+- The rows before and after a change are tested in the schema version of the change.
+- A dropped column ends the stream.
+- The condition belongs to the request, not to the subscription.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ class Condition:
 
     text: str
     columns: tuple[tuple[int, str], ...] = ()
-    """Id and name, in the condition's text, of each column that it reads."""
+    """Id and name (in the condition's text) of each column that the condition reads."""
     schema_id: int = 0
-    """The schema version in which it was bound; in older versions a younger column shows its initial value."""
+    """The schema version in which it was bound; older versions show the initial value of a newer column."""
 
 
 def bound(text: str, versions: Versions) -> Condition:
-    """The condition on a table, or `Invalid`. A name means the column that has it, or had it last."""
+    """The condition on a table, or `Invalid`. A name means the column that has it now or had it last."""
     current = versions.current
     now = {column.id: column for column in current.columns}
     named = [replace(now.get(c.id, c), name=c.name) for table in versions.tables for c in table.columns]
@@ -66,12 +67,12 @@ class RowCondition:
 
     filter: RowFilter
     shown: Table
-    """The version's columns that the condition reads, under their names in its text."""
+    """The version's columns that the condition reads, under the names in its text."""
     versions: Versions
 
     @staticmethod
     def of(condition: Condition, versions: Versions, version: Table) -> RowCondition:
-        """The condition on rows that are shown in this version; `Invalid` if that has lost a column."""
+        """The condition on rows in this version; `Invalid` if the version lacks one of its columns."""
         columns = tuple(_column(number, name, condition, versions, version) for number, name in condition.columns)
         shown = replace(version, columns=columns)
         return RowCondition(PARSED.of(condition.text, version.name, columns), shown, versions)
@@ -86,22 +87,19 @@ class RowCondition:
         arrays = Projection(self.versions.numbered(schema_id), self.shown).columns(batch, self.shown.columns)
         fields = [column.arrow.with_nullable(True) for column in self.shown.columns]
         if not fields:
-            # A condition such as `1 = 1` reads nothing, and a batch without columns would have no rows.
+            # A condition like `1 = 1` reads no column, and a batch without columns has no rows.
             return pa.RecordBatch.from_arrays([pa.nulls(batch.num_rows)], names=[""])
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
     def mask(self, batch: pa.RecordBatch, schema_id: int) -> Mask:
-        """The stored rows that meet the condition."""
         return self.filter.mask(self.columns(batch, schema_id))
 
 
 def filtered(
     log: BucketLog, start: int, end: int, condition: RowCondition, shown: Needed, *, images: bool
 ) -> Iterator[Rows]:
-    """The changes of the filtered table in [start, end).
-
-    With `images` the row before each update comes in front of it; a delete always carries the row that it removed.
-    """
+    """The changes of the filtered table in [start, end). With `images` each update is preceded by the row before it. A
+    delete always carries the removed row."""
     if log.keyed:
         for rows in read(log, start, end):
             seen = _changes(log, rows, condition, images=images)
@@ -134,7 +132,6 @@ def _changes(log: BucketLog, rows: Rows, condition: RowCondition, *, images: boo
 
 
 def _column(number: int, name: str, condition: Condition, versions: Versions, version: Table) -> Column:
-    """A column of the condition in one version, under the condition's name for it."""
     found = next((column for column in version.columns if column.id == number), None)
     if found is None and version.schema_id < condition.schema_id:
         later = versions.numbered(condition.schema_id)

@@ -1,6 +1,6 @@
-"""Ranges of a table's changes: whole commits behind a position, for readers that share them out among themselves.
+"""Ranges of a table's changes: whole commits after a position, for readers that divide them among themselves.
 
-Only offsets are counted, so the answer costs no row; a range is read as a change stream from its start to its end.
+Ranges are computed from offsets, so no row is read. A range is read as a change stream from its start to its end.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lakestore_server.read.positions import parse_token, reached
 from lakestore_server.state.view import TableState, View
 
 RANGES_MAX = 256
-"""Ranges of one answer; beyond so many they get longer."""
+"""Ranges in one answer; a longer request gets longer ranges."""
 
 
 def change_ranges(engine: Engine, request: pb.ChangeRangesRequest) -> pb.ChangeRangesAnswer:
-    """The changes between two positions as ranges; `PositionExpired` if the log no longer reaches back to the first."""
+    """The changes between two positions as ranges; `PositionExpired` if the log starts after the first position."""
     view, limit = _ends(engine, request)
     state = view.meant(request.table, request.table_uuid)
     if request.where:
@@ -33,7 +33,7 @@ def change_ranges(engine: Engine, request: pb.ChangeRangesRequest) -> pb.ChangeR
         definitions = [state.table.to_json()]
         return pb.ChangeRangesAnswer(start=str(start), behind=0, definitions=definitions)
     if start.lsn > limit:
-        raise Invalid("the position lies behind the end of the ranges: ask for ranges from an earlier one")
+        raise Invalid("the position is after the end of the ranges: ask for ranges from an earlier position")
     commits = _Commits(state, start.lsn, limit)
     ranges = list(commits.ranges(request.changes_max, request.range_changes))
     last = ranges[-1] if ranges else start.lsn
@@ -49,23 +49,20 @@ def change_ranges(engine: Engine, request: pb.ChangeRangesRequest) -> pb.ChangeR
 
 
 def _ends(engine: Engine, request: pb.ChangeRangesRequest) -> tuple[View, int]:
-    """The view that the ranges are found in, and the LSN at which they end."""
     if request.until:
         lsn = parse_token(request.until, engine).lsn
         return reached(engine, lsn), lsn
-    # A stream from a time on must not miss a commit of that very time which is still on its way.
+    # A stream from a time on must include a commit of exactly this time, which may still be pending.
     view = engine.view if micros_of(request.start) is None else engine.settled()
     return view, view.lsn
 
 
 def _definitions(state: TableState, lsn: int) -> list[str]:
-    """The versions that changes behind an LSN were stored in, and all later ones."""
     first = state.versions.at(lsn + 1).schema_id
     return [table.to_json() for table in state.versions.tables if table.schema_id >= first]
 
 
 def _total(state: TableState, lsn: int) -> int:
-    """The changes of all buckets up to an LSN."""
     return sum(log.at_lsn(lsn).end for log in state.logs)
 
 
@@ -79,11 +76,9 @@ class _Commits:
 
     @property
     def base(self) -> int:
-        """The changes of all buckets before the first commit."""
         return _total(self.state, self.start)
 
     def ranges(self, changes_max: int, range_changes: int) -> Iterator[int]:
-        """The LSN of the last commit of each range."""
         base, end = self.base, _total(self.state, self.limit)
         if changes_max and base < end:
             end = _total(self.state, self._reaching(self.start, base + changes_max))
@@ -95,7 +90,6 @@ class _Commits:
             yield lsn
 
     def _reaching(self, lsn: int, total: int) -> int:
-        """The last commit up to which there are at most `total` changes, or the first one behind `lsn`."""
         first = self._first_behind(lsn)
         if _total(self.state, first) >= total:
             return first
@@ -109,6 +103,5 @@ class _Commits:
         return low
 
     def _first_behind(self, lsn: int) -> int:
-        """The first commit of the table behind an LSN; there is one."""
         beyond = (log.lsn_beyond(log.at_lsn(lsn).end) for log in self.state.logs)
         return min(found for found in beyond if found is not None)

@@ -1,4 +1,4 @@
-"""The reset of a subscription: its position is set, forth or back, in one commit, and who reads it is fenced."""
+"""The reset of a subscription: one commit moves its position forward or back and fences its readers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from lakestore_server.state.subscription import Subscription
 def reset(
     engine: Engine, subscriptions: Subscriptions, request: pb.ResetSubscriptionRequest
 ) -> pb.ResetSubscriptionAnswer:
-    """Set a subscription to `earliest`, `latest`, `snapshot`, a time or a token, as a new one would begin there."""
+    """Set a subscription to `earliest`, `latest`, `snapshot`, a time or a token, with the rules of a new
+    subscription."""
 
     def plan(state: State, record: CommitRecord) -> Subscription:
         view = state.view
@@ -46,7 +47,7 @@ def reset(
         return made
 
     if request.to:
-        engine.settled()  # a time is to count every commit that has it
+        engine.settled()  # a position by time counts every commit of that time
     done = engine.operate(plan)
     subscriptions.shared.forget(request.subscription)
     held = done.result

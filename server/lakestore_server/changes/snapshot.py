@@ -1,7 +1,7 @@
-"""The snapshot in front of a change stream: the rows that live at its cut, as inserts, table by table.
+"""The snapshot before a change stream: the rows that were live at its cut, as inserts, table by table.
 
-Each message has the token of the place behind it, so a stream that breaks inside a snapshot goes on there.
-A table whose old rows are only in the lake is left to the client (`read_the_lake`), which reads it at the cut.
+Each message has the token of the place after it, so a stream that breaks inside a snapshot continues there. If the old
+rows of a table are only in the lake, the client reads them at the cut (`read_the_lake`).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from lakestore_server.read.rows import DeadCache
 from lakestore_server.state.view import TableState, View
 
 GRACE_SECONDS = LEASE_SECONDS_DEFAULT
-"""Seconds for which the consumer of a subscription may stay away."""
+"""Seconds for which leases of a subscription outlive its connection."""
 UNNAMED_GRACE_SECONDS = 600
-"""The same for a stream that reads no subscription: a client connects again within seconds."""
+"""Seconds for which leases of a stream without a subscription outlive it: a client reconnects within seconds."""
 _NEVER = 1 << 62
 Starts = dict[str, tuple[int, ...]]
-"""Table uuid to the first offset of each bucket that is needed."""
+"""Table uuid to the first offset of each bucket that must stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """The offsets and lake snapshots to be leased."""
+    """The offsets and lake snapshots that must be leased."""
 
     snapshots: dict[str, int]
     """Table uuid to lake snapshot, for tables whose old rows are only in the lake."""
@@ -43,8 +43,8 @@ class _Needs:
 
 
 class SnapshotLease:
-    """The leases of a stream's connection. A context manager: leases still held at its end last for a while longer,
-    unless the stream ended by an error with which it cannot go on."""
+    """The leases of a stream's connection, as a context manager. Leases that remain at its end last for the grace time,
+    unless the stream ended by an error that it cannot survive."""
 
     def __init__(self, leases: Leases, owner: str = "", *, is_named: bool = True) -> None:
         """`is_named`: the stream reads a subscription."""
@@ -54,7 +54,7 @@ class SnapshotLease:
         self._changes: list[str] = []
 
     def take(self, position: SnapshotPosition, needs: _Needs) -> None:
-        """Lease the needs of a stream that goes on at a position; `Unavailable` if some of them go at this moment."""
+        """Lease the needs of a stream at a position; `Unavailable` if some of them are removed at this moment."""
         left = position.tables[position.tables.index(position.place.table) :]
         name = f"rows {position.lsn} {' '.join(left)}"
         self._leases.hold(name, needs.snapshots, needs.rows, owner=self._owner)
@@ -64,17 +64,16 @@ class SnapshotLease:
         self._changes = [name]
 
     def rows_are_read(self, head: int) -> None:
-        """Release the rows of the snapshot; the stream has caught up once it has come to this LSN."""
+        """Release the snapshot's rows. The stream has caught up once it reaches this LSN."""
         self._head = head
         self._let_go(self._rows, 0)
 
     def is_at(self, lsn: int) -> None:
-        """Note that the stream has come to an LSN."""
         if lsn >= self._head:
             self.is_over()
 
     def is_over(self) -> None:
-        """Release everything: the stream has caught up, or is done."""
+        """Release everything: the stream has caught up or has ended."""
         self._let_go(self._rows, 0)
         self._let_go(self._changes, 0)
 
@@ -94,10 +93,8 @@ class SnapshotLease:
 
 
 def take(lease: SnapshotLease, engine: Engine, leases: Leases, position: SnapshotPosition, *, reads_lake: bool) -> None:
-    """Lease the needs of a stream that reads its snapshot on from this position; `PositionExpired` if they are gone.
-
-    When the log start moves at this moment, the next view shows where to, and the needs are found anew.
-    """
+    """Lease the needs of a stream that continues its snapshot at this position; `PositionExpired` if they are gone. If
+    the log start moves at this moment, the needs are computed again from the next view."""
     view = engine.view
     while True:
         needs = _needs(view, leases, position, reads_lake=reads_lake)
@@ -118,7 +115,7 @@ def _needs(view: View, leases: Leases, position: SnapshotPosition, *, reads_lake
         state = view.by_uuid(uuid)
         needs.changes[uuid] = tuple(log.at_lsn(lsn).end for log in state.logs)
         if uuid not in left or state.table.keyed:
-            # Live rows of a primary-key table stay in the log as long as the log start does not pass the cut.
+            # Live rows of a keyed table stay in the log while the log start does not pass the cut.
             continue
         if state.has_all_rows:
             needs.rows[uuid] = state.starts()
@@ -128,7 +125,7 @@ def _needs(view: View, leases: Leases, position: SnapshotPosition, *, reads_lake
 
 
 PROGRESS_ROWS = 1_000_000
-"""Offsets of a snapshot without a row for the consumer after which it is told how far the stream has come."""
+"""Offsets without a row for the consumer after which a token without rows is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +133,19 @@ class _Step:
     """A step through a bucket's snapshot."""
 
     batch: EncodedBatch | None
-    """The message; None where the condition let no row through."""
+    """The message; None if the condition matched no row."""
     reached: Place
-    """The place behind the step."""
+    """The place after the step."""
 
 
 class SnapshotReader:
-    """Snapshots of streams with one consumer. Thread-safe: what is known between two messages is in the position."""
+    """Snapshots of streams with one consumer. Thread-safe: the position is the whole state between two messages."""
 
     def __init__(self, engine: Engine, dead: DeadCache) -> None:
         self._engine, self._dead = engine, dead
 
     def messages(self, options: StreamOptions, position: SnapshotPosition) -> Iterator[EncodedBatch]:
-        """The live rows at the cut from a place on, as inserts."""
+        """The live rows at the cut, from a place on, as inserts."""
         tables = options.shape.tables
         for uuid in tables[tables.index(position.place.table) :]:
             view = self._engine.view
@@ -162,11 +159,9 @@ class SnapshotReader:
                 yield options.sent(batch)
 
     def _table(self, options: StreamOptions, position: SnapshotPosition) -> Iterator[EncodedBatch]:
-        """The live rows of one table, out of its log.
-
-        Every piece takes the view of its moment: a slow consumer would otherwise keep chunks in memory that
-        compaction has replaced long since. What lived at the cut is the same in each of these views.
-        """
+        """The live rows of one table, from its log. Every piece uses the newest view: a slow consumer with a fixed view
+        would keep chunks in memory that compaction has replaced. The rows that were live at the cut are equal in all of
+        these views."""
         passed = 0
         while True:
             steps = self._steps(options, position)
@@ -186,7 +181,6 @@ class SnapshotReader:
                 position = replace(position, place=Place(place.table, place.bucket + 1, 0))
 
     def _steps(self, options: StreamOptions, position: SnapshotPosition) -> list[_Step]:
-        """The next steps through a bucket; none at its end."""
         place, lsn = position.place, position.lsn
         state = self._engine.view.by_uuid(place.table)
         log, table = state.logs[place.bucket], state.versions.at(lsn)
@@ -202,11 +196,10 @@ class SnapshotReader:
 
 
 def _read_the_lake(options: StreamOptions, state: TableState, position: SnapshotPosition) -> EncodedBatch:
-    """The message that tells a client to read a table's snapshot itself, as its old rows are only in the lake."""
     table = state.versions.at(position.lsn)
     if not options.reads_lake:
         raise PositionExpired(
-            f"the old rows of table {table.name} are only in the lake, which this client does not read in a stream: "
+            f"the old rows of table {table.name} are only in the lake, which this client cannot read in a stream: "
             "scan the table at a token, then start there"
         )
     made = bare(table, position)

@@ -1,4 +1,4 @@
-"""The start of a change stream: a request, checked against the tables as they are, and the position it begins at."""
+"""The start of a change stream: a request, checked against the tables, and the position at which it begins."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from lakestore_server.state.view import TableState, View
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """One stream as its consumer asked for it."""
+    """The options of one stream."""
 
     shape: Shape
     start: str
     """A token, a time, or `earliest`, `latest`, `snapshot`."""
     until: int | None
-    """LSN behind which the stream ends; None for a stream without an end."""
+    """LSN after which the stream ends; None for a stream without an end."""
     reads_lake: bool
-    """Whether the consumer reads itself what is only in the lake."""
+    """Whether the consumer itself reads rows that are only in the lake."""
     progress: bool
-    """Whether the consumer understands messages that only tell how far the stream has come."""
+    """Whether the consumer understands messages without rows that only carry a token."""
     subscription: str = ""
-    """Name of the subscription that the stream reads; empty for none."""
+    """Name of the stream's subscription; empty for none."""
     epoch: int = 0
-    """Epoch of that subscription under which this consumer opened it."""
+    """Epoch of the subscription under which this consumer opened it."""
     owner: str = ""
-    """The principal that asked for it; empty where there are none."""
+    """The principal that opened the stream; empty on a server without principals."""
 
     @staticmethod
     def of(request: pb.ChangesRequest, engine: Engine, view: View) -> StreamOptions:
-        """The options of a request; `NotFound` or `Invalid` if the tables of the view do not fit it."""
+        """The options of a request; `NotFound` or `Invalid` if they do not fit the tables of the view."""
         return StreamOptions(
             _shape(view, request),
             request.start or "earliest",
@@ -54,44 +54,39 @@ class StreamOptions:
         )
 
     def position(self, engine: Engine, view: View) -> StreamPosition:
-        """The position at which the stream begins in a view."""
         return start_position(engine, view, self.start, self.shape.tables)
 
     def checked(self, view: View) -> View:
-        """The view, if the stream may go on in it; `Fenced` once another consumer has opened the subscription."""
+        """The view, if the stream may continue in it; `Fenced` once another consumer has opened the subscription."""
         if self.subscription:
             check_current(view, self.subscription, self.epoch)
         return view
 
     def sent(self, batch: EncodedBatch) -> EncodedBatch:
-        """A message as this stream's consumer gets it."""
+        """A message in the form for this stream's consumer."""
         return batch.of_consumer(self.epoch) if self.subscription else batch
 
 
 def first_view(request: pb.ChangesRequest, engine: Engine) -> View:
-    """The view that a request is answered from.
-
-    A stream from a time on must not miss a commit of that very time which is still on its way, so it waits for those.
-    """
+    """The view from which a request is answered. A stream from a time on must include a commit of exactly this time, so
+    it waits for pending commits."""
     return engine.view if times.micros_of(request.start) is None else engine.settled()
 
 
 def start_position(engine: Engine, view: View, start: str, tables: tuple[str, ...]) -> StreamPosition:
-    """The position that a start names for a stream of these tables.
-
-    `PositionExpired` if the log no longer reaches back to it, `NotFound` if it belongs to other tables.
-    """
+    """The position that a start names for a stream of these tables. `PositionExpired` if the log starts after it,
+    `NotFound` if it belongs to other tables."""
     states = [view.by_uuid(uuid) for uuid in tables]
     token = _token(engine, view, start, states)
     if isinstance(token, SharedPosition):
-        raise Invalid("the position is one of a shared subscription, for its batches to be acknowledged only")
+        raise Invalid("the position is one of a shared subscription, which can only acknowledge its batches")
     if token.lsn > view.lsn:
         raise Invalid("the position lies ahead of the server's history")
     if token.tables and token.tables != tables:
-        raise NotFound("the position belongs to other tables: one was dropped, or the list has changed")
+        raise NotFound("the position belongs to other tables: a table was dropped, or the list has changed")
     place = place_of(token)
     if place and place.table not in tables:
-        raise Invalid("the position names a table that is not its own")
+        raise Invalid("the position names a table outside its own list")
     if place:
         check_place(view, place)
     for state in states:
@@ -105,14 +100,12 @@ def snapshot_start(engine: Engine, view: View, tables: tuple[str, ...]) -> Snaps
 
 
 def check_reach(view: View, state: TableState, lsn: int, subscription: str = "") -> None:
-    """`PositionExpired` if the table's log no longer holds all changes behind an LSN."""
+    """`PositionExpired` if the table's log has lost changes after an LSN."""
     if lsn < state.log_start_lsn:
         way = "start at 'snapshot', or at 'earliest'"
         if subscription:
-            way = f"begin anew with `lakestore subscriptions reset {subscription} --to snapshot`, or --to earliest"
-        error = PositionExpired(
-            f"the position is LSN {lsn} of table {state.table.name}, of which {gone_since(state)}: {way}"
-        )
+            way = f"restart it with `lakestore subscriptions reset {subscription} --to snapshot`, or --to earliest"
+        error = PositionExpired(f"the position is LSN {lsn} of table {state.table.name}, {gone_since(state)}: {way}")
         error.earliest = view.token(state.log_start_lsn)
         raise error
 
@@ -131,14 +124,12 @@ def _shape(view: View, request: pb.ChangesRequest) -> Shape:
 
 
 def _chosen(view: View, tables: Sequence[str], columns: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The ids of the columns to show, per table; nothing where none are named."""
     named = [name for name in columns if name not in SYSTEM_TYPES]
     chosen = (tuple(view.tables[uuid].versions.column_id(name) for name in named) for uuid in tables)
     return tuple(chosen) if columns else ()
 
 
 def _end(engine: Engine, view: View, request: pb.ChangesRequest) -> int | None:
-    """The LSN at which a stream ends; None for a stream that goes on."""
     if not request.until:
         return None
     return view.lsn if request.until == "now" else lsn_at(engine, request.until, request.tables, is_end=True)

@@ -1,8 +1,8 @@
-"""The change stream: whole commits in LSN order, after a snapshot if one was asked for.
+"""The change stream: whole commits in LSN order, after a snapshot if the request asks for one.
 
-A stream sleeps until one of its tables changes. Streams of the same tables share the messages that they send.
-With `progress` a token without rows is sent a second after the stream passed over commits that it shows nothing of,
-after a million offsets of a snapshot without a match, and at the end.
+A stream sleeps until one of its tables changes. Streams of the same tables share messages. With `progress` a token
+without rows is sent a second after the stream skipped commits, after a million offsets of a snapshot without a match,
+and at the end.
 """
 
 from __future__ import annotations
@@ -31,37 +31,35 @@ from lakestore_server.read.rows import DeadCache
 from lakestore_server.state.view import View
 
 POLL_SECONDS = 1.0
-"""Seconds after which a stream looks for its listener where the transport cannot call back."""
+"""Seconds between checks of the listener if the transport has no callback."""
 PROGRESS_SECONDS = 1.0
-"""Seconds after which a stream whose condition lets nothing through tells how far it has come."""
+"""Seconds after which a stream that skips commits sends a token."""
 
 
 class Listener(Protocol):
     """The reader at the other end of a stream; a gRPC context is one."""
 
-    def is_active(self) -> bool:
-        """Whether somebody still listens."""
+    def is_active(self) -> bool: ...
 
     def add_callback(self, callback: Callable[[], None], /) -> bool:
-        """Call back when nobody listens any more; False if that cannot be promised."""
+        """Call back when the listener is gone; False if the transport cannot."""
 
 
 class ProgressClock:
-    """The position that a stream's consumer knows of, and the time at which it must be told a newer one.
-
-    Without progress a consumer of a stream that shows nothing would resume far back, where the log may be gone.
-    """
+    """The position that a stream's consumer knows, and the time at which it needs a newer one. Without progress, the
+    consumer of a stream that shows nothing would resume at a position that the log may have lost."""
 
     def __init__(self, position: StreamPosition, clock: Clock) -> None:
         self.lsn, self._clock = position.lsn, clock
         self.nothing = True
-        """Whether the consumer was sent no position at all."""
+        """True if the consumer has no position yet."""
         self.behind = isinstance(position, SnapshotPosition)
-        """Whether the consumer lacks something: the end of its snapshot, or changes that were passed over."""
+        """True if the consumer lacks the end of its snapshot or a token after skipped changes."""
         self._at = clock.monotonic()
 
     def upto(self, lsn: int, *, sent: bool) -> bool:
-        """Note that the stream has come to `lsn`; True when the consumer, which was not `sent` that, must be told."""
+        """Note that the stream has reached `lsn`; True when the consumer needs a token. `sent`: the consumer got this
+        LSN."""
         now = self._clock.monotonic()
         if sent:
             self.lsn, self.behind, self.nothing, self._at = lsn, False, False, now
@@ -70,11 +68,11 @@ class ProgressClock:
         return now - self._at >= PROGRESS_SECONDS
 
     def is_owed(self, lsn: int) -> bool:
-        """Whether the consumer of a stream that ends at `lsn` has not been told of its end."""
+        """True if the consumer of a stream that ends at `lsn` does not know of the end yet."""
         return self.behind or self.nothing or lsn > self.lsn
 
     def timeout(self, poll: float | None) -> float | None:
-        """Seconds to wait for changes; None to wait until there are some."""
+        """Seconds to wait for changes; None to wait without an end."""
         return PROGRESS_SECONDS if self.behind else poll
 
 
@@ -88,11 +86,12 @@ class Feed:
         self._snapshots = SnapshotReader(engine, self._dead)
 
     def changes(self, request: pb.ChangesRequest, listener: Listener) -> Iterator[EncodedBatch]:
-        """The stream of a request; ends at `until`, or when nobody listens any more. It sleeps in its thread."""
+        """The stream of a request; it ends at `until` or when the listener is gone. It blocks its thread between
+        messages."""
         return waited(self.messages(request, listener))
 
     def messages(self, request: pb.ChangesRequest, listener: Listener) -> Generator[EncodedBatch | Pause]:
-        """The same stream, which pauses where there is nothing to send."""
+        """The same stream, which yields a `Pause` when there is nothing to send."""
         self._engine.check_timeline(request.timeline, "what this stream has handed out")
         view = first_view(request, self._engine)
         options = StreamOptions.of(request, self._engine, view)
@@ -102,7 +101,6 @@ class Feed:
             yield from self._of_one(options, view, listener)
 
     def _of_one(self, options: StreamOptions, view: View, listener: Listener) -> Iterator[EncodedBatch | Pause]:
-        """The stream of a consumer that reads alone: a snapshot if it begins with one, then the changes."""
         with ExitStack() as stack:
             options, position = self._begun(options, view, stack)
             stack.enter_context(self._cache.followed(options.shape))
@@ -114,10 +112,8 @@ class Feed:
             yield from self._follow(options, position, listener, lease)
 
     def _begun(self, options: StreamOptions, view: View, stack: ExitStack) -> tuple[StreamOptions, StreamPosition]:
-        """The options with the subscription's epoch, and the position to begin at.
-
-        The stack holds the subscription, so that nobody forgets it while it is read.
-        """
+        """The options with the subscription's epoch, and the first position. The stack holds the subscription while it
+        is read, so that it cannot be dropped for idleness."""
         engine = self._engine
         if not options.subscription:
             return options, options.position(engine, view)
@@ -127,12 +123,9 @@ class Feed:
         return replace(options, epoch=opened.epoch), opened.token(engine.timeline)
 
     def _leased(self, lease: SnapshotLease, options: StreamOptions, position: SnapshotPosition) -> SnapshotPosition:
-        """The position of a snapshot whose rows are leased.
-
-        Between reading the head and leasing its rows the log start may pass that head. A new snapshot just begins at
-        the next one; a position that the consumer already has must not move, so there `PositionExpired` goes on, as it
-        does where the log start is no reason: the next head would be no better.
-        """
+        """The position of a snapshot whose rows are leased. The log start may pass the head between reading the head
+        and leasing its rows. A new snapshot then begins at the next head. A position that the consumer already has must
+        not move, so `PositionExpired` is raised; it is also raised if the log start is not the reason."""
         while True:
             try:
                 take(lease, self._engine, self._leases, position, reads_lake=options.reads_lake)
@@ -148,7 +141,6 @@ class Feed:
     def _of_member(
         self, request: pb.ChangesRequest, options: StreamOptions, listener: Listener
     ) -> Iterator[EncodedBatch | Pause]:
-        """The stream of one of several consumers that share a subscription."""
         engine, subscriptions, name = self._engine, self._subscriptions, options.subscription
         if not name or not request.session:
             raise Invalid("a consumer that shares a subscription names the subscription and its session")
@@ -177,10 +169,9 @@ class Feed:
     def _member_messages(
         stream: MemberStream, listener: Listener, bell: Bell, lease: SnapshotLease
     ) -> Iterator[EncodedBatch | Pause]:
-        """The messages of a member until its end, or until nobody listens any more."""
         poll = None if listener.add_callback(bell.set) else POLL_SECONDS
         while True:
-            bell.clear()  # before the look at the listener: one that goes in between rings again
+            bell.clear()  # cleared before the listener is checked: a listener that goes in between rings again
             if not listener.is_active():
                 return
             yield from stream.messages()
@@ -195,15 +186,14 @@ class Feed:
     def _follow(
         self, options: StreamOptions, position: StreamPosition, listener: Listener, lease: SnapshotLease
     ) -> Iterator[EncodedBatch | Pause]:
-        """The changes behind a position; where a condition lets none through, or a snapshot ends, how far it came."""
         lsn, tables = position.lsn, options.shape.tables
         told = ProgressClock(position, self._clock)
-        # An end that lies ahead may be reached by other tables' commits.
+        # Commits of other tables may reach the end of the stream.
         keys = [*tables, *filter(None, [options.subscription, EVERY if options.until is not None else ""])]
         with self._engine.bells.heard(keys) as bell:
             poll = None if listener.add_callback(bell.set) else POLL_SECONDS
             while options.until is None or lsn < options.until:
-                # Cleared before the view is taken: a commit in between rings again, and is not slept through.
+                # Cleared before the view is taken: a commit in between rings again.
                 bell.clear()
                 view = options.checked(self._engine.serving())
                 if not listener.is_active():
@@ -231,19 +221,16 @@ class Feed:
             yield self._progress(options, lsn)
 
     def _progress(self, options: StreamOptions, lsn: int) -> EncodedBatch:
-        """A message that only tells that the stream has come to an LSN."""
         tables = options.shape.tables
         version = self._engine.view.by_uuid(tables[0]).versions.at(lsn)
         return options.sent(progress(version, LogPosition(self._engine.timeline, lsn, tables)))
 
     def _run(self, view: View, options: StreamOptions, lsn: int, limit: int) -> StreamRun:
-        """The next messages: of streams of the same shape only one makes them."""
         made = partial(run, view, options.shape, LogPosition(self._engine.timeline, lsn), limit, self._engine.limits)
         return self._cache.of(options.shape, lsn, limit, made)
 
 
 def _changed(view: View, tables: tuple[str, ...], lsn: int, limit: int, subscription: str) -> bool:
-    """Whether a commit in (lsn, limit] touches one of the tables."""
     if limit <= lsn:
         return False
     for uuid in tables:

@@ -1,8 +1,9 @@
-"""Verbs of named subscriptions: open, acknowledge, list, drop. Positions are in the journal, consumers in memory.
+"""Verbs of named subscriptions: open, acknowledge, list, drop. Positions are journaled, consumers are in memory.
 
-A subscription that is opened by one consumer alone gets a new epoch, and an older consumer's reads and
-acknowledgements are `Fenced` from then on. Several consumers share a subscription if each of them asks for that
-(`shared/`). While somebody reads a subscription one way nobody opens it the other way; afterwards it changes over.
+- A consumer that opens a subscription alone gets a new epoch; reads and acknowledgements of older consumers are
+  `Fenced`.
+- Consumers share a subscription if each of them asks for it (`shared/`).
+- A subscription changes between alone and shared only while nobody reads it.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from lakestore_server.state.subscription import Subscription, SubscriptionDrop, 
 from lakestore_server.state.view import View
 
 NOTED_PER_IDLE = 8
-"""Notes in the journal of a consumer that only waits, in the time after which it would be forgotten."""
+"""Journal entries of a waiting consumer in the time after which its subscription would be dropped as idle."""
 ACK_AGAIN_US = 60_000_000
-"""Age of the last journaled acknowledgement, in microseconds, from which one that moves nothing is journaled too."""
+"""Microseconds after the last journaled acknowledgement from which an acknowledgement that moves nothing is journaled
+too."""
 
 
 class Subscriptions:
-    """Names and positions. Thread-safe."""
+    """Named subscriptions and their positions. Thread-safe."""
 
     def __init__(self, engine: Engine, clock: Clock, idle_seconds: float, rebalance_seconds: float) -> None:
         self._engine = engine
@@ -55,7 +57,7 @@ class Subscriptions:
         shared: bool = False,
         owner: str = "",
     ) -> Subscription:
-        """The subscription for its next consumer: as it stood, or a new one at `start`."""
+        """The subscription for its next consumer: the existing one, or a new one at `start`."""
 
         def plan(state: State, record: CommitRecord) -> Subscription:
             view = state.view
@@ -79,7 +81,6 @@ class Subscriptions:
         return opened
 
     def _check_room(self, view: View, name: str, owner: str) -> None:
-        """Refuse one more subscription than there may be, in all or of the owner's own."""
         limits = self._engine.limits
         if len(name) > limits.name_chars:
             raise Invalid(f"the subscription's name has {len(name)} characters; at most {limits.name_chars} are taken")
@@ -98,7 +99,8 @@ class Subscriptions:
 
     @contextmanager
     def consumed(self, name: str, *, shared: bool = False) -> Iterator[None]:
-        """Note that a subscription is read while the block runs: nobody forgets it, or reads it the other way."""
+        """Mark a subscription as read while the block runs. It is not dropped as idle and nobody opens it the other
+        way."""
         mine, others = (self._members, self._consumers) if shared else (self._consumers, self._members)
         with self._lock:
             if others[name]:
@@ -113,7 +115,7 @@ class Subscriptions:
                     del mine[name]
 
     def ack(self, request: pb.AckRequest) -> pb.AckAnswer:
-        """Move a position, durably; a position that was passed already changes nothing."""
+        """Move a position, durably. A position at or before the present one changes nothing."""
         token = parse_token(request.token, self._engine)
         if request.member:
             self.shared.ack(request, token)
@@ -132,7 +134,6 @@ class Subscriptions:
         return pb.AckAnswer()
 
     def list_subscriptions(self, _: pb.ListSubscriptionsRequest) -> pb.ListSubscriptionsAnswer:
-        """All subscriptions by name."""
         view = self._engine.view
         infos = [self._info(view, view.subscriptions[name]) for name in sorted(view.subscriptions)]
         return pb.ListSubscriptionsAnswer(subscriptions=infos)
@@ -153,8 +154,6 @@ class Subscriptions:
         )
 
     def drop_subscription(self, request: pb.DropSubscriptionRequest) -> pb.DropSubscriptionAnswer:
-        """Forget a subscription; its consumer's stream ends."""
-
         def plan(state: State, record: CommitRecord) -> None:
             if request.subscription not in state.view.subscriptions:
                 raise NotFound(f"there is no subscription {shown_name(request.subscription)}")
@@ -165,7 +164,7 @@ class Subscriptions:
         return pb.DropSubscriptionAnswer()
 
     def forget_idle(self, now_us: int) -> None:
-        """Drop the subscriptions that nobody has opened, read or acknowledged for too long."""
+        """Drop the subscriptions that were not opened, read or acknowledged for too long."""
         if not self._idle(self._engine.view, now_us):
             return
 
@@ -181,10 +180,8 @@ class Subscriptions:
         return [s.name for s in view.subscriptions.values() if s.acked_us < oldest_us and s.name not in consumed]
 
     def note_consumers(self, now_us: int) -> None:
-        """Journal that consumers who only wait are still there, so that a restart does not find them long gone.
-
-        A subscription that was acknowledged under a clock ahead of the time begins to be idle now.
-        """
+        """Journal that waiting consumers are present, so that a restart does not take their subscriptions for idle. A
+        subscription that was acknowledged under a clock ahead of the time becomes idle from now on."""
         due = self._to_note(self._engine.view, now_us)
         if not due:
             return
@@ -207,16 +204,16 @@ class Subscriptions:
 
 
 def check_current(view: View, name: str, epoch: int) -> None:
-    """`Fenced` if somebody else has opened the subscription since, `NotFound` if it was dropped."""
+    """`Fenced` if another consumer has opened the subscription since, `NotFound` if it was dropped."""
     held = view.subscriptions.get(name)
     if held is None:
         raise NotFound(f"subscription {name!r} was dropped: open it again")
     if held.epoch != epoch or held.is_shared:
-        raise Fenced(f"subscription {name!r} was opened again by another consumer, or reset: this one must stop")
+        raise Fenced(f"subscription {name!r} was opened again by another consumer, or reset: this consumer must stop")
 
 
 def behind(view: View, held: Subscription) -> int:
-    """The number of changes of its tables that a subscription has before it."""
+    """The number of unread changes of a subscription."""
     return sum(changes for _, changes in positions.behind(held, view))
 
 
@@ -228,7 +225,7 @@ def _held(view: View, request: pb.AckRequest) -> Subscription:
 def _acked(held: Subscription, token: Token, view: View) -> Subscription:
     place = place_of(token)
     if token.tables != held.tables or (place and place.table not in held.tables):
-        raise Invalid(f"the position is not one of subscription {held.name!r}: acknowledge a batch that it gave")
+        raise Invalid(f"the position does not belong to subscription {held.name!r}: acknowledge one of its batches")
     if token.lsn > view.lsn:
         raise Invalid("the position lies ahead of the server's history")
     for uuid in held.tables:
@@ -239,7 +236,6 @@ def _acked(held: Subscription, token: Token, view: View) -> Subscription:
 
 
 def _opened(known: Subscription, view: View, epoch: int, *, shared: bool) -> Subscription:
-    """A known subscription for its next consumer. Members come and go without a new epoch."""
     if shared and known.is_shared:
         return known
     changed = positions.shared(known, view) if shared else positions.alone(known, view) if known.is_shared else known

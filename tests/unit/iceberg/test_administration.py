@@ -260,9 +260,9 @@ def test_a_subscription_is_reset(served: Served) -> None:
     served.clock.advance(DAY)
     token = table.upsert([{"k": 9, "v": "y"}])
     served.lake.reset_subscription("s", "earliest")
-    with pytest.raises(Fenced, match="or reset: this one must stop"):
+    with pytest.raises(Fenced, match="or reset: this consumer must stop"):
         stream.next(timeout=5)
-    with pytest.raises(Fenced, match="or reset: this one must stop"):
+    with pytest.raises(Fenced, match="or reset: this consumer must stop"):
         first.ack()
     for to, found in (
         ("earliest", [0, 1, 2, 3, 4, 9]),

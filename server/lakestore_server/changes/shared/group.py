@@ -1,11 +1,11 @@
-"""Shared subscriptions: members join, read the buckets that are theirs, and acknowledge them. Thread-safe.
+"""Shared subscriptions: members join, read their buckets and acknowledge them. Thread-safe.
 
-Marks are in the journal, members in memory (`members.py`). After a restart nobody reads any bucket until members come
-back; an acknowledgement counts unless somebody else reads the bucket, or has acknowledged more of it since. An
-acknowledgement that counted already, and whose answer was lost, counts again, whoever reads the bucket now.
-A bucket's *run* is a number that changes when its reader does; an acknowledgement names the run it read in. A refusal
-is journaled with the first run that counts again, before it is told: a restart does not bring it back. A lost
-answer that cannot be told from a refusal is `Fenced` with `applied="unknown"`: a consumer must not undo its work.
+- Marks are journaled, members are in memory. After a restart no bucket has a reader until members return.
+- An acknowledgement counts unless another member reads the bucket or has acknowledged more. A repeated acknowledgement
+  counts again.
+- A bucket's *run* is a number that changes with its reader; an acknowledgement names its run.
+- A refusal is journaled with the first run that counts again before the member is told, so it survives a restart.
+- A lost answer that may have been a refusal is `Fenced` with `applied="unknown"`: a consumer must not undo its work.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from lakestore_server.state.subscription import NO_CUT, Mark, MovedMark, Refusal
 from lakestore_server.state.view import View
 
 BUCKETS_SAID = 8
-"""Buckets that the sentence of an error names; its field has them all."""
+"""Buckets that an error sentence names; the error's field has all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One reading of a bucket by a member."""
+    """One grant of a bucket to a member."""
 
     number: int
     run: int
-    """The first grant since somebody else read the bucket; 0 if nobody did."""
+    """The first grant since another member read the bucket; 0 if none did."""
     mark: Mark
-    """The mark behind which a new grant begins."""
+    """The mark after which a new grant begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Acknowledgement:
-    """The parts of an acknowledgement, held against the marks of a moment."""
+    """The parts of an acknowledgement, compared with the present marks."""
 
     moved: list[MovedMark]
     late: list[Part]
-    """Parts behind which somebody else has moved the mark."""
+    """Parts after which another member has moved the mark."""
 
 
 class SharedSubscriptions:
@@ -62,7 +62,7 @@ class SharedSubscriptions:
 
     @contextmanager
     def joined(self, held: Subscription, member: str, session: int) -> Iterator[Membership]:
-        """The membership of a consumer while it has a connection."""
+        """The membership of a consumer while it is connected."""
         most = self._engine.limits.name_chars
         if len(member) > most:
             raise Invalid(f"the member's name has {len(member)} characters; at most {most} are taken")
@@ -78,7 +78,7 @@ class SharedSubscriptions:
             self.ring(held.name)
 
     def forget(self, name: str) -> None:
-        """Remove the group of a subscription that is no longer shared; its members are told by their next call."""
+        """Remove the group of a subscription that is no longer shared. Its members learn it in their next call."""
         with self._lock:
             group = self._groups.pop(name, None)
             if group is not None:
@@ -86,7 +86,7 @@ class SharedSubscriptions:
         self.ring(name)
 
     def ack(self, request: pb.AckRequest, token: Token) -> None:
-        """Move the marks of a batch's buckets, durably; `Fenced` names the buckets where it does not count."""
+        """Move the marks of a batch's buckets, durably; `Fenced` names the buckets that do not count."""
         held = current(self._engine.view, request.subscription)
         positions.check_kept(held, self._engine.view)
         parts = _checked(token, held, self._engine.view)
@@ -95,10 +95,10 @@ class SharedSubscriptions:
             raise self._fenced(held, refused)
 
     def move(self, held: Subscription, member: str, session: int, parts: Sequence[Part]) -> list[Part]:
-        """Journal what a session has acknowledged; the parts that do not count come back."""
+        """Journal a session's acknowledgement; returns the parts that do not count."""
         of = {(held.tables[part.table], part.bucket): part for part in parts}
-        # From here to `ack_ends` nobody begins to read these buckets: a reader that began now would start below the
-        # mark that the journal is about to move, and be sent rows that are acknowledged by then.
+        # Nobody begins to read these buckets until `ack_ends`. A new reader would start below the mark that the journal
+        # is about to move and would be sent acknowledged rows.
         with self._lock:
             group = self._group(held)
             own = group.ack_begins(member, session, {bucket: part.run for bucket, part in of.items()})
@@ -119,7 +119,6 @@ class SharedSubscriptions:
         return refused
 
     def _journal(self, name: str, session: int, parts: Sequence[Part]) -> list[Part]:
-        """Move marks in the journal; the parts behind which somebody else has acknowledged more come back."""
         view = self._engine.view
         found = _acknowledgement(current(view, name), session, parts)
         if not found.moved and view.clock_us - view.subscriptions[name].acked_us < self._ack_again_us:
@@ -135,8 +134,8 @@ class SharedSubscriptions:
         return self._engine.operate(plan).result
 
     def _journal_refusals(self, held: Subscription, group: Group, session: int, parts: Sequence[Part]) -> None:
-        """Note in the journal what a session is about to be refused: it undoes that, and must be sent it again before
-        it may acknowledge what lies behind, also after a restart."""
+        """Journal the batches whose acknowledgement will be refused. The session must be sent them again before a later
+        acknowledgement of it counts, also after a restart."""
         with self._lock:
             runs = [group.refuses((held.tables[part.table], part.bucket), session) for part in parts]
         named = zip(parts, runs, strict=True)
@@ -149,7 +148,7 @@ class SharedSubscriptions:
         self._engine.operate(plan)
 
     def members(self, held: Subscription, view: View) -> list[pb.MemberInfo]:
-        """The members in the order of their names, and the buckets that each one reads."""
+        """The members by name, with the buckets that each of them reads."""
         left = dict(positions.behind(held, view))
         with self._lock:
             group = self._groups.get(held.name)
@@ -172,11 +171,10 @@ class SharedSubscriptions:
         ]
 
     def ring(self, name: str) -> None:
-        """Wake the members, as their buckets may have changed."""
+        """Wake the members, because their buckets may have changed."""
         self._engine.bells.ring([bell_key(name)])
 
     def take(self, membership: Membership) -> dict[Bucket, Grant]:
-        """The buckets that a member reads now."""
         with self._lock:
             changed = membership.group.look(self._clock.monotonic())
             held = current(self._engine.view, membership.name)
@@ -190,28 +188,26 @@ class SharedSubscriptions:
         return {bucket: Grant(number, runs[bucket], now[bucket]) for bucket, number in grants.items()}
 
     def sends(self, membership: Membership, message: Mapping[Bucket, Sending]) -> bool:
-        """Note a message that is about to be sent; False if one of its buckets has been taken away meanwhile."""
+        """Note a message that is about to be sent; False if one of its buckets was taken away."""
         with self._lock:
             return membership.group.sends(membership.member, membership.number, message)
 
     def waits(self, membership: Membership) -> bool:
-        """Whether there are buckets that the member is to read and somebody else still does."""
+        """True if another member still reads a bucket that is assigned to this member."""
         with self._lock:
             return bool(membership.group.missing(membership.member))
 
     def acknowledged(self, membership: Membership) -> list[Bucket]:
-        """The member's buckets of which everything that was sent is acknowledged."""
         with self._lock:
             return membership.group.acknowledged(membership.member)
 
     def due(self, membership: Membership) -> float | None:
-        """Seconds until the buckets of members change by time alone; None if they will not."""
+        """Seconds until time alone changes the members' buckets; None if it will not."""
         with self._lock:
             due = membership.group.due()
         return None if due is None else max(due - self._clock.monotonic(), 0.0)
 
     def now(self) -> float:
-        """Seconds of a clock that never goes back."""
         return self._clock.monotonic()
 
     def _group(self, held: Subscription) -> Group:
@@ -231,7 +227,7 @@ class SharedSubscriptions:
         more = f" and {len(buckets) - BUCKETS_SAID} more" if len(buckets) > BUCKETS_SAID else ""
         error = Fenced(
             f"another consumer of subscription {held.name!r} reads {', '.join(said)}{more} now, and gets these changes "
-            "again: what this one has acknowledged of other buckets counts, so go on"
+            "again: acknowledgements of other buckets count, so continue"
         )
         error.buckets = tuple(buckets)
         return error
@@ -244,29 +240,28 @@ class Membership:
     shared: SharedSubscriptions
     group: Group
     name: str
-    """Name of the subscription."""
     member: str
     session: int
     number: int
-    """Number of the connection: a newer connection of the same member has a higher one."""
+    """Number of the connection; it grows with each connection of a member."""
 
     def settle(self, view: View, parts: Sequence[Part]) -> None:
-        """Acknowledge, in the consumer's name, ranges that held no rows for it."""
+        """Acknowledge ranges without rows for the consumer, in its name."""
         self.shared.move(current(view, self.name), self.member, self.session, parts)
 
 
 def bell_key(name: str) -> str:
-    """The key that is rung when the members of a subscription, or their buckets, change."""
+    """The wake-up key for changes of a subscription's members or their buckets."""
     return f"members of {name}"
 
 
 def current(view: View, name: str) -> Subscription:
-    """The subscription while it is shared; `NotFound` if it was dropped, `Fenced` if one consumer took it alone."""
+    """The subscription while it is shared; `NotFound` if it was dropped, `Fenced` if one consumer opened it alone."""
     held = view.subscriptions.get(name)
     if held is None:
         raise NotFound(f"subscription {name!r} was dropped: open it again")
     if not held.is_shared:
-        raise Fenced(f"subscription {name!r} was opened by one consumer alone: this one must stop")
+        raise Fenced(f"subscription {name!r} was opened by one consumer alone: this consumer must stop")
     return held
 
 
@@ -282,13 +277,14 @@ def _mark(held: Subscription, part: Part) -> Mark:
 
 
 def _is_done(held: Subscription, session: int, part: Part) -> bool:
-    """Whether a part counted before: a client that lost the answer sends it again, maybe while somebody else reads."""
+    """True if the part already counted: a client that lost the answer sends it again, even if another member reads
+    now."""
     return _mark(held, part).has(session, part.begin, part.end, part.cut)
 
 
 def _checked(token: Token, held: Subscription, view: View) -> tuple[Part, ...]:
     if not isinstance(token, SharedPosition) or token.tables != held.tables:
-        raise Invalid(f"the position is not one of subscription {held.name!r}: acknowledge a batch that it gave")
+        raise Invalid(f"the position does not belong to subscription {held.name!r}: acknowledge one of its batches")
     for part in token.parts:
         if not (0 <= part.table < len(held.marks) and 0 <= part.bucket < len(held.marks[part.table])):
             raise Invalid(f"the position names a bucket that subscription {held.name!r} does not have")
@@ -298,7 +294,6 @@ def _checked(token: Token, held: Subscription, view: View) -> tuple[Part, ...]:
 
 
 def _acknowledgement(held: Subscription, session: int, parts: Sequence[Part]) -> _Acknowledgement:
-    """The marks that a session's parts move, and the parts behind which somebody else has moved one."""
     moved: list[MovedMark] = []
     late: list[Part] = []
     for part in parts:

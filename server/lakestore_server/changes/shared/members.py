@@ -1,9 +1,12 @@
-"""The members of one shared subscription, and the buckets that each of them reads. In memory only.
+"""The members of one shared subscription and the buckets that each of them reads. In memory only.
 
-A state machine without a clock or a lock. A bucket has one reader at a time. The wanted assignment follows the
-members at once; a bucket moves to it when its reader has acknowledged everything that it was sent, is gone, or has
-had `rebalance_seconds`. A member whose stream broke has a moment to come back before it counts as gone. While an
-acknowledgement is being journaled nobody begins to read its buckets, so the next reader begins behind it.
+A state machine without clock and lock. The wanted assignment follows the members at once.
+
+- A bucket has one reader at a time.
+- A bucket moves to its wanted reader once the present reader has acknowledged everything it was sent, is gone, or has
+  had `rebalance_seconds`.
+- A member whose stream broke may return within `RETURN_SECONDS` before it counts as gone.
+- While an acknowledgement is journaled, nobody begins to read its buckets; the next reader begins after it.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ Bucket = tuple[str, int]
 
 
 def assign(members: Collection[str], buckets: Sequence[Bucket], before: Mapping[Bucket, str]) -> dict[Bucket, str]:
-    """The member of each bucket: as before, but for the buckets that balance must move. Empty without members."""
+    """The member of each bucket: the former one, except for buckets that balance must move. Empty without members."""
     if not members:
         return {}
     kept: dict[str, list[Bucket]] = {member: [] for member in sorted(members)}
@@ -34,29 +37,27 @@ def assign(members: Collection[str], buckets: Sequence[Bucket], before: Mapping[
 
 
 def _quotas(held: Mapping[str, int], buckets: int) -> dict[str, int]:
-    """The number of buckets for each member.
-
-    Where the buckets do not divide evenly, the members that hold most get one more, as so the fewest buckets move.
-    """
+    """The number of buckets for each member. The members that hold most get the remainder, so the fewest buckets
+    move."""
     each, more = divmod(buckets, len(held))
     most = sorted(held, key=lambda member: (-held[member], member))
     return {member: each + (i < more) for i, member in enumerate(most)}
 
 
 RETURN_SECONDS = 1.0
-"""Seconds for which a member whose stream ended is waited for."""
+"""Seconds in which a member whose stream ended may return."""
 Order = tuple[int, int]
-"""A place in a bucket, as `Mark.order` has it."""
+"""A place in a bucket, like `Mark.order`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """A message that is about to be sent, for one of its buckets."""
+    """One bucket of a message that is about to be sent."""
 
     grant: int
     """The grant under which the bucket was read."""
     upto: Order
-    """The place behind the message."""
+    """The place after the message."""
 
 
 @dataclass(slots=True)
@@ -72,25 +73,25 @@ class Member:
 
 @dataclass(slots=True)
 class Holding:
-    """A bucket that is read."""
+    """A bucket with its reader."""
 
     member: str
     session: int
     grant: int
-    """Number of this reading, which began at an acknowledged position; the next reading has another number."""
+    """Number of this grant, which began at an acknowledged position. The next grant has another number."""
     sent: Order
     acked: Order
     revoked: float | None = None
-    """Monotonic seconds at which the bucket was given to somebody else; None while its reader is to keep it."""
+    """Monotonic seconds at which the bucket was assigned to another member; None while its reader keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The grants of a bucket in a row that went to one session."""
+    """Consecutive grants of a bucket to one session."""
 
     session: int
     first: int
-    """The first of these grants; 0 if nobody else has read the bucket before."""
+    """The first of these grants; 0 if no other session has read the bucket before."""
 
 
 class Group:
@@ -103,24 +104,22 @@ class Group:
         first: int = 0,
         refused: Mapping[tuple[Bucket, int], int] | None = None,
     ) -> None:
-        """A group without members. Its grants are numbered from `first` on, higher than all before a restart.
-
-        `refused` has the buckets and sessions that were refused before it, with the first run that counts again.
-        """
+        """`first` is higher than every grant before a restart. `refused` maps bucket and session to the first run that
+        counts again after a refusal."""
         self._buckets, self._rebalance_seconds = tuple(buckets), rebalance_seconds
         self.members: dict[str, Member] = {}
         self.holdings: dict[Bucket, Holding] = {}
         self.wanted: dict[Bucket, str] = {}
         self.generation = 0
-        """Number of the wanted assignment; raised when a member joins or leaves."""
+        """Number of the wanted assignment; grows when a member joins or leaves."""
         self._acking: Counter[Bucket] = Counter()
         self._refused = dict(refused or {})
         self._numbers = max([first, *self._refused.values()])
         self._runs: dict[Bucket, _Run] = {}
-        """The newest run of each bucket that was read."""
 
     def join(self, name: str, session: int, now: float) -> int:
-        """The number of a member's new connection. Another session of the same name takes the member's place."""
+        """The number of a member's new connection. A session takes the place of another session with this member
+        name."""
         self.look(now)
         known = self.members.get(name)
         if known is not None and known.session != session:
@@ -132,17 +131,14 @@ class Group:
         return connection
 
     def leave(self, name: str, connection: int, now: float) -> None:
-        """Note that a connection has ended."""
         member = self.members.get(name)
         if member is not None and member.connection == connection:
             member.left = now
         self.look(now)
 
     def look(self, now: float) -> bool:
-        """Remove members that are away too long, and free buckets whose reader has had its time to hand them over.
-
-        True if that has changed something.
-        """
+        """Remove members that are away too long, and free buckets whose reader is out of time; True if anything
+        changed."""
         gone = [name for name, member in self.members.items() if _is_over(member.left, RETURN_SECONDS, now)]
         for name in gone:
             del self.members[name]
@@ -154,13 +150,13 @@ class Group:
         return bool(gone or over)
 
     def due(self) -> float | None:
-        """Monotonic seconds at which `look` will have something to do; None if never."""
+        """Monotonic seconds at which `look` has work to do; None if never."""
         times = [m.left + RETURN_SECONDS for m in self.members.values() if m.left is not None]
         times += [h.revoked + self._rebalance_seconds for h in self.holdings.values() if h.revoked is not None]
         return min(times, default=None)
 
     def take(self, name: str, connection: int, acked: Mapping[Bucket, Order]) -> dict[Bucket, int]:
-        """The buckets that a connection reads now, each with its grant; a free bucket that is to be its own begins."""
+        """The buckets that a connection reads, each with its grant. Free buckets that are assigned to it begin now."""
         member = self._connected(name, connection)
         for bucket in self.missing(name):
             if bucket not in self.holdings and not self._acking[bucket]:
@@ -171,16 +167,14 @@ class Group:
         return {b: h.grant for b, h in self.holdings.items() if h.member == name and h.revoked is None}
 
     def missing(self, name: str) -> list[Bucket]:
-        """The buckets that a member is to have and does not read yet."""
+        """The buckets that are assigned to a member and that it does not read yet."""
         held = {bucket for bucket, holding in self.holdings.items() if holding.member == name}
         return [bucket for bucket, to in self.wanted.items() if to == name and bucket not in held]
 
     def sends(self, name: str, connection: int, message: Mapping[Bucket, Sending]) -> bool:
-        """Note a message that is about to be sent; False, and nothing noted, if one of its buckets was taken away.
-
-        Noted before it is sent: a bucket is handed over once everything noted is acknowledged, so rows that are sent
-        without a note could reach two consumers that both take them for theirs.
-        """
+        """Note a message that is about to be sent; False, and nothing noted, if one of its buckets was taken away. The
+        note comes before the message: a bucket is handed over once everything noted is acknowledged. Rows sent without
+        a note could reach two consumers."""
         self._connected(name, connection)
         held = {bucket: holding for bucket in message if (holding := self.holdings.get(bucket)) is not None}
         if len(held) < len(message):
@@ -192,22 +186,19 @@ class Group:
         return True
 
     def run(self, bucket: Bucket) -> int:
-        """The first grant of a bucket's reader since somebody else read it; 0 if nobody did."""
+        """The first grant of a bucket's reader since another session read it; 0 if none did."""
         run = self._runs.get(bucket)
         return 0 if run is None else run.first
 
     def refuses(self, bucket: Bucket, session: int) -> int:
-        """The first run of a session that counts again after it was refused, also after a restart."""
+        """The first run of a refused session that counts again, also after a restart."""
         run = self._runs.get(bucket)
         return run.first if run is not None and run.session == session and run.first else self._number()
 
     def ack_begins(self, name: str, session: int, runs: Mapping[Bucket, int]) -> list[Bucket]:
-        """The buckets that a session may acknowledge: its own, and buckets that nobody reads; none may be read by
-        others until `ack_ends`.
-
-        Rows that the session read before somebody else read the bucket are left out: an acknowledgement of earlier
-        rows may have been refused, and the later one would pass over them.
-        """
+        """The buckets that a session may acknowledge: its own, and buckets without a reader. They get no new reader
+        until `ack_ends`. A bucket that another session has read since is left out: an acknowledgement of earlier rows
+        may have been refused, and a later one would skip them."""
         own = [
             bucket
             for bucket, run in runs.items()
@@ -217,10 +208,8 @@ class Group:
         return own
 
     def ack_ends(self, buckets: Iterable[Bucket], acked: Mapping[Bucket, Order]) -> bool:
-        """Note that an acknowledgement is journaled, or has failed; `acked` has the places of its buckets now.
-
-        True if one of the buckets may have a new reader.
-        """
+        """Note that an acknowledgement is journaled or has failed; `acked` maps its buckets to their places. True if
+        one of the buckets may have a new reader."""
         waited = False
         for bucket in buckets:
             self._acking[bucket] -= 1
@@ -234,15 +223,14 @@ class Group:
         return waited
 
     def acknowledged(self, name: str) -> list[Bucket]:
-        """The buckets of which a member has acknowledged everything that it was sent."""
+        """The buckets in which a member has acknowledged everything it was sent."""
         return [b for b, h in self.holdings.items() if h.member == name and h.revoked is None and h.acked >= h.sent]
 
     def reads(self, name: str) -> list[Bucket]:
-        """The buckets that a member reads, also buckets that it is to hand over."""
+        """The buckets that a member reads, including buckets that it must hand over."""
         return [bucket for bucket, held in self.holdings.items() if held.member == name]
 
     def close(self) -> None:
-        """Remove all members."""
         self.members.clear()
         self.holdings.clear()
         self.wanted = {}
@@ -252,21 +240,18 @@ class Group:
         return holding is None or (holding.member, holding.session) == (name, session)
 
     def _is_newest(self, bucket: Bucket, session: int, run: int) -> bool:
-        """Whether nobody else has read a bucket since a session did in a run.
-
-        The first reader after a restart may go on in a run from before it, so the number alone does not tell.
-        """
+        """True if no other session has read the bucket since this session's run. The number alone does not decide: the
+        first reader after a restart may continue an earlier run."""
         newest = self._runs.get(bucket) or self._first_run(bucket, session)
         return newest.session == session and run >= newest.first
 
     def _first_run(self, bucket: Bucket, session: int) -> _Run:
-        """The run of whoever is first at a bucket after a restart: an earlier one goes on, unless it was refused."""
         return _Run(session, self._refused.get((bucket, session), 0))
 
     def _connected(self, name: str, connection: int) -> Member:
         member = self.members.get(name)
         if member is None or member.connection != connection:
-            raise Fenced(f"member {name!r} was opened again by another consumer: this one must stop")
+            raise Fenced(f"member {name!r} was opened again by another consumer: this consumer must stop")
         return member
 
     def _reassign(self, now: float) -> None:
@@ -274,14 +259,13 @@ class Group:
         self.wanted = assign(self.members, self._buckets, self.wanted)
         for bucket, holding in self.holdings.items():
             if self.wanted.get(bucket) == holding.member:
-                # Given back before it was handed over: its reader just goes on.
+                # The bucket is assigned to its reader again before it was handed over, so the reader continues.
                 holding.revoked = None
             elif holding.revoked is None:
                 holding.revoked = now
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """Free the buckets that another member waits for and whose reader has acknowledged everything."""
         self._release(b for b, h in self.holdings.items() if h.revoked is not None and h.acked >= h.sent)
 
     def _release(self, buckets: Iterable[Bucket]) -> None:

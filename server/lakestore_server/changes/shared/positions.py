@@ -1,7 +1,7 @@
-"""The marks of a shared subscription held against its tables: where they begin, and the changes that lie before them.
+"""The marks of a shared subscription compared with its tables: first marks, and changes that are not yet read.
 
-A subscription that one consumer read alone is shared from where it stands; one that was shared and is read alone
-again begins where the bucket that is furthest behind stands.
+A subscription that becomes shared continues from the position of its one consumer. A subscription that is read alone
+again continues from its bucket that is furthest behind.
 """
 
 from __future__ import annotations
@@ -29,23 +29,21 @@ def shared(held: Subscription, view: View) -> Subscription:
 
 
 def alone(held: Subscription, view: View) -> Subscription:
-    """The subscription for one consumer, at the newest position that is acknowledged in all buckets.
-
-    `Conflict` if the log no longer has the changes behind that position.
-    """
+    """The subscription for one consumer, at the newest position that is acknowledged in all buckets. `Conflict` if the
+    log no longer has the changes after this position."""
     lsn, place = position(held, view)
     for uuid in held.tables:
         state = view.by_uuid(uuid)
         if lsn < state.log_start_lsn:
             raise Conflict(
-                f"the buckets of subscription {held.name!r} stand so far apart that the log of table "
-                f"{state.table.name} no longer has what one consumer would read: go on with shared=True"
+                f"the log of table {state.table.name} no longer has changes that one consumer of subscription "
+                f"{held.name!r} would need, because its buckets are far apart: continue with shared=True"
             )
     return replace(held, lsn=lsn, place=place, marks=(), refusals=())
 
 
 def position(held: Subscription, view: View) -> tuple[int, Place | None]:
-    """The newest place at which one consumer would miss nothing."""
+    """The newest position from which one consumer misses nothing."""
     if not held.is_shared:
         return held.lsn, held.place
     for uuid, marks in zip(held.tables, held.marks, strict=True):
@@ -57,10 +55,8 @@ def position(held: Subscription, view: View) -> tuple[int, Place | None]:
 
 
 def needed(held: Subscription, state: TableState) -> int:
-    """The LSN that a table's log start may not pass; beyond all commits if everything is acknowledged.
-
-    Nothing is needed for a subscription that can only begin anew.
-    """
+    """The limit of a table's log start; above all commits if everything is acknowledged. A subscription that can only
+    restart holds nothing."""
     found = _unread(held, state)
     return _NEWEST if found < state.log_start_lsn else found
 
@@ -73,7 +69,7 @@ def _unread(held: Subscription, state: TableState) -> int:
 
 
 def expired(held: Subscription, view: View) -> TableState | None:
-    """A table of which a subscription has not read everything, and whose log no longer has the rest."""
+    """A table whose log has lost changes that a subscription has not read; None if there is none."""
     for i, uuid in enumerate(held.tables):
         state = view.tables.get(uuid)
         if state is None:
@@ -87,22 +83,22 @@ def expired(held: Subscription, view: View) -> TableState | None:
 
 
 def check_kept(held: Subscription, view: View) -> None:
-    """`PositionExpired` if a subscription cannot be read on from where it stands."""
+    """`PositionExpired` if the log has lost changes that the subscription has not read."""
     state = expired(held, view)
     if state is not None:
         error = PositionExpired(
-            f"subscription {held.name!r} has not read all of table {state.table.name}, of which {gone_since(state)}: "
-            f"begin anew with `lakestore subscriptions reset {held.name} --to snapshot`, or --to earliest"
+            f"subscription {held.name!r} has not read all of table {state.table.name}, {gone_since(state)}: "
+            f"restart it with `lakestore subscriptions reset {held.name} --to snapshot`, or --to earliest"
         )
         error.earliest = view.token(state.log_start_lsn)
         raise error
 
 
 def gone_since(state: TableState) -> str:
-    """The part of a table's changes that is gone, and by what, as words behind 'of which'."""
+    """A relative clause that says which changes of a table are gone."""
     if state.truncated_lsn and state.truncated_lsn == state.log_start_lsn:
-        return f"all rows before LSN {state.truncated_lsn} were taken away by a truncate"
-    return f"the changes are kept from LSN {state.log_start_lsn} (offsets {list(state.starts())}) on"
+        return f"which lost all rows before LSN {state.truncated_lsn} by a truncate"
+    return f"which keeps changes from LSN {state.log_start_lsn} (offsets {list(state.starts())}) on"
 
 
 def _is_gone(mark: Mark, log: BucketLog) -> bool:
@@ -110,7 +106,7 @@ def _is_gone(mark: Mark, log: BucketLog) -> bool:
 
 
 def behind(held: Subscription, view: View) -> Iterator[tuple[Bucket, int]]:
-    """The number of changes that each bucket has before it; those that are gone are not counted."""
+    """The number of unread changes of each bucket, without changes that are gone."""
     for i, uuid in enumerate(held.tables):
         for bucket, log in enumerate(view.tables[uuid].logs if uuid in view.tables else ()):
             if not held.is_shared:
@@ -122,7 +118,6 @@ def behind(held: Subscription, view: View) -> Iterator[tuple[Bucket, int]]:
 
 
 def _begun(held: Subscription, table: int, bucket: int, log: BucketLog) -> Mark:
-    """A bucket's mark at the position of one consumer, who reads a snapshot in the order of tables and buckets."""
     if held.place is not None:
         here = table, bucket
         reads = held.tables.index(held.place.table), held.place.bucket

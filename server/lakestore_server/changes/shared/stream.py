@@ -1,7 +1,7 @@
-"""The stream of one member of a shared subscription: the changes of the buckets that are its own for the moment.
+"""The stream of one member of a shared subscription: the changes of its buckets.
 
-Each bucket is read from its acknowledged mark on, its snapshot first if it still reads one. A message is noted with
-the group before it is sent: rows of a bucket that was taken away meanwhile are not sent.
+Each bucket is read from its acknowledged mark, after the rest of its snapshot. A message is noted with the group before
+it is sent: rows of a bucket that was taken away are not sent.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from lakestore_server.state.view import TableState, View
 
 @dataclass(frozen=True, slots=True)
 class MemberBatch:
-    """Rows of one table that go out as one message."""
+    """Rows of one table in one message."""
 
     table: Table
     batch: pa.RecordBatch
     ends: Mapping[Bucket, int]
-    """For each bucket in the message, the end of the last commit that is whole with it."""
+    """For each bucket of the message, the end of the last commit that the message completes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +46,14 @@ class MemberRun:
 
     pieces: tuple[MemberBatch, ...]
     ends: Mapping[Bucket, int]
-    """The offset that every bucket has reached behind the messages, also buckets without rows to show."""
+    """The offset of every bucket after the messages, also of buckets without rows to show."""
     first: int
-    """LSN of the first commit in the messages; all have the tables' versions of that commit."""
+    """LSN of the first commit in the messages; all messages use the tables' versions at this commit."""
 
 
 def member_run(view: View, shape: Shape, at: Mapping[Bucket, int], limit: int, limits: Limits) -> MemberRun | None:
-    """The messages behind the positions, none beyond the LSN `limit`: about a batch of rows from each bucket.
-
-    None if there are no commits.
-    """
+    """The messages after the positions, none after the LSN `limit`: about a batch of rows from each bucket. None if
+    there are no commits."""
     first = _first_lsn(view, at)
     if first is None or first > limit:
         return None
@@ -78,13 +76,11 @@ def _log(view: View, uuid: str, bucket: int) -> BucketLog:
 
 
 def _first_lsn(view: View, at: Mapping[Bucket, int]) -> int | None:
-    """The first commit behind any of the positions."""
     lsns = [_log(view, *bucket).lsn_beyond(start) for bucket, start in at.items()]
     return min((lsn for lsn in lsns if lsn is not None), default=None)
 
 
 def _upto(view: View, shape: Shape, at: Mapping[Bucket, int], first: int, limit: int, limits: Limits) -> int:
-    """The LSN up to which one run reaches: one schema version of each table, about as much as fits into a message."""
     upto, nbytes = limit, sent_bytes(limits) // 2 // len(at)
     for uuid in {uuid for uuid, _ in at}:
         upto = view.by_uuid(uuid).versions.until(first - 1, upto)
@@ -103,11 +99,6 @@ def _stream_end(log: BucketLog, start: int, upto: int) -> int:
 def _messages(
     view: View, table: Table, batch: pa.RecordBatch, at: Mapping[Bucket, int], ends: Mapping[Bucket, int], nbytes: int
 ) -> Iterator[MemberBatch]:
-    """The batch in pieces that fit into a message, each with the offsets to which it brings its buckets.
-
-    A commit that is cut between two pieces is acknowledged by the second one only: its rows come again if the
-    consumer breaks off in between.
-    """
     buckets, offsets = batch.column("__bucket").to_numpy(), batch.column("__offset").to_numpy()
     stop = 0
     for piece in bounded(batch, nbytes):
@@ -122,13 +113,12 @@ def _messages(
 
 
 def _whole(commits: CommitIndex, start: int, offset: int) -> int:
-    """The end of the last commit that lies below an offset."""
     count = int(np.searchsorted(commits.end, offset, side="right"))
     return int(commits.end[count - 1]) if count else start
 
 
 SETTLE_SECONDS = 1.0
-"""Seconds between two moves of marks over ranges that held no rows for the member."""
+"""Seconds between two moves of marks over ranges without rows for the member."""
 
 
 @dataclass(slots=True)
@@ -137,13 +127,13 @@ class _Reading:
 
     grant: Grant
     at: Mark
-    """The mark behind everything that was sent, and behind ranges that had nothing to send."""
+    """The mark after everything sent and after ranges without rows to send."""
     reached: int | None = None
-    """Offset up to which the bucket's snapshot was read out of the log; None before the first piece."""
+    """Offset up to which the bucket's snapshot was read from the log; None before the first piece."""
     ahead: list[LiveBatch] = field(default_factory=list)
-    """The next batches with rows; the last one of all ends the snapshot."""
+    """The next batches with rows; the very last batch ends the snapshot."""
     is_read: bool = False
-    """Whether there are no more batches behind these."""
+    """True if no batch follows `ahead`."""
 
 
 class MemberStream:
@@ -165,16 +155,16 @@ class MemberStream:
         self._readings: dict[Bucket, _Reading] = {}
         self._known: dict[Bucket, _Reading] = {}
         self.moved = False
-        """Whether the last round got on: by a message, or by a range that had nothing to send."""
+        """True if the last call of `messages` advanced, by a message or by a range without rows to send."""
         self._settled = float("-inf")
 
     @property
     def bells(self) -> list[str]:
-        """The keys whose rings wake the stream: its tables, and the subscription's members."""
+        """The wake-up keys of the stream: its tables and the subscription's members."""
         return [*self._shape.tables, bell_key(self._membership.name)]
 
     def messages(self) -> Iterator[EncodedBatch]:
-        """The next messages; `moved` says afterwards whether there may be more behind them."""
+        """The next messages; `moved` tells afterwards whether more may follow."""
         self.moved = False
         self._sync()
         view = self._engine.serving()
@@ -183,7 +173,7 @@ class MemberStream:
         yield from self._changes(view)
 
     def is_over(self) -> bool:
-        """Whether the member has everything up to its end."""
+        """True if the member has everything up to its end."""
         view = self._engine.view
         if self._until is None or self._until > view.lsn or self._membership.shared.waits(self._membership):
             return False
@@ -193,21 +183,20 @@ class MemberStream:
         )
 
     def has_snapshot(self) -> bool:
-        """Whether some bucket of the subscription, this member's or not, still reads its snapshot."""
+        """True if any bucket of the subscription still reads its snapshot."""
         held = current(self._engine.view, self._membership.name)
         return any(mark.cut != NO_CUT for table in held.marks for mark in table)
 
     def pause(self, bell: Bell, poll: float | None) -> Pause:
-        """The pause until a commit, a member or time alone changes what there is to read."""
+        """The pause until a commit, a member or time changes the input."""
         again = self._settle()
         times = (poll, self._membership.shared.due(self._membership), again)
         return Pause(bell, min((seconds for seconds in times if seconds is not None), default=None))
 
     def _sync(self) -> None:
-        """Follow the grants: drop the buckets that were taken away, begin the new ones."""
         taken = self._membership.shared.take(self._membership)
-        # A bucket that was taken away may come back under the same grant. Then everything sent under it still counts,
-        # and the reading goes on; begun at the mark again it would send those rows twice.
+        # A bucket that was taken away may return under the same grant. Then everything sent under it counts and the
+        # reading continues; a restart at the mark would send rows twice.
         self._known |= self._readings
         self._readings = {}
         for bucket, grant in taken.items():
@@ -216,7 +205,6 @@ class MemberStream:
             self._readings[bucket] = known if known and same else _Reading(grant, grant.mark)
 
     def _snapshots(self, view: View) -> Iterator[EncodedBatch]:
-        """The next message of a snapshot, if one is read."""
         for bucket, reading in self._readings.items():
             if reading.at.cut == NO_CUT:
                 continue
@@ -230,7 +218,7 @@ class MemberStream:
 
     def _snapshot(self, view: View, state: TableState, bucket: Bucket, reading: _Reading) -> Iterator[EncodedBatch]:
         cut, self.moved = reading.at.cut, True
-        # Two batches ahead: only the last one of all carries the mark behind the snapshot, so it must be known as such.
+        # Read two batches ahead: the very last batch carries the mark after the snapshot, so it must be recognised.
         if len(reading.ahead) < 2 and not reading.is_read:
             self._look_ahead(state, bucket, reading)
             if len(reading.ahead) < 2 and not reading.is_read:
@@ -248,7 +236,6 @@ class MemberStream:
             yield message(state.versions.at(cut), first.batch, token, self._message_bytes, snapshot=True)
 
     def _look_ahead(self, state: TableState, bucket: Bucket, reading: _Reading) -> None:
-        """Read the next piece of a snapshot; no view is kept while the consumer takes its time."""
         uuid, number = bucket
         log, cut = state.logs[number], reading.at.cut
         at = reading.at.offset if reading.reached is None else reading.reached
@@ -259,12 +246,11 @@ class MemberStream:
         reading.ahead += [piece for piece in found if piece.batch.num_rows]
 
     def _from_lake(self, view: View, state: TableState, cut: int) -> Iterator[EncodedBatch]:
-        """The message that tells the member to read its buckets' snapshot itself, as old rows are only in the lake."""
         table = state.versions.at(cut)
         if not self._reads_lake:
             raise PositionExpired(
-                f"the old rows of table {table.name} are only in the lake, which this client does not read in a stream:"
-                " let a newer one share the subscription"
+                f"the old rows of table {table.name} are only in the lake, which this client cannot read in a stream: "
+                "share the subscription from a newer client"
             )
         marks = {
             (uuid, number): Mark(_end(view, (uuid, number), cut))
@@ -279,7 +265,6 @@ class MemberStream:
             yield EncodedBatch.of(made)
 
     def _changes(self, view: View) -> Iterator[EncodedBatch]:
-        """The next changes of the buckets that have read their snapshots."""
         at = {bucket: reading.at.offset for bucket, reading in self._readings.items() if reading.at.cut == NO_CUT}
         limit = view.lsn if self._until is None else min(view.lsn, self._until)
         run = member_run(view, self._shape, at, limit, self._engine.limits)
@@ -296,13 +281,11 @@ class MemberStream:
             yield message(piece.table, piece.batch, token, self._message_bytes, snapshot=False)
 
     def _sends(self, marks: Mapping[Bucket, Mark]) -> bool:
-        """Note that a message which brings its buckets to these marks is about to be sent; False if it may not be."""
         self.moved = True
         message = {b: Sending(self._readings[b].grant.number, mark.order()) for b, mark in marks.items()}
         return self._membership.shared.sends(self._membership, message)
 
     def _token(self, marks: Mapping[Bucket, Mark], lsn: int) -> SharedPosition:
-        """The token that acknowledges a message; its LSN says in which version of its table the message is."""
         return SharedPosition(self._engine.timeline, lsn, self._shape.tables, self._parts(marks))
 
     def _parts(self, marks: Mapping[Bucket, Mark]) -> tuple[Part, ...]:
@@ -314,11 +297,9 @@ class MemberStream:
         )
 
     def _settle(self) -> float | None:
-        """Move the marks of acknowledged buckets over ranges that held no rows for the member.
-
-        Without this a bucket with a condition that lets nothing through would hold the log start back for good.
-        The result is the seconds until it is to be done again; None when no mark lags behind.
-        """
+        """Move the marks of acknowledged buckets over ranges without rows for the member. Otherwise a bucket whose
+        condition matches nothing would hold the log start for good. Returns the seconds until the next move is due;
+        None if every mark is current."""
         shared, view = self._membership.shared, self._engine.view
         stand = dict(by_bucket(current(view, self._membership.name)))
         done = [(b, self._readings[b].at) for b in shared.acknowledged(self._membership) if b in self._readings]
