@@ -1,9 +1,8 @@
-"""The checkpoint duty: cut segments, merge the index, write the checkpoint file, drop old files.
+"""The checkpoint duty: cut segments, merge the index, write the checkpoint file, remove old files.
 
-Beside the commit loop, which only freezes before and installs after. A failed checkpoint leaves the last one valid.
-Freezing: the overlay becomes the frozen overlay, tails become frozen chunks, the journal goes on in a new file. Beside
-the loop: segments are cut and synced, the frozen overlay becomes a run of the index, the checkpoint names both.
-Installing: chunks are swapped for segments, and journal files below the LSN go.
+- Freeze, on the commit loop: the overlay and the tails are frozen, the journal continues in a new file.
+- Write, beside the loop: tails become segments, the frozen overlay becomes an index run, a checkpoint file names both.
+- Install, on the loop: segments replace the frozen chunks, and journal files below the LSN are removed.
 """
 
 from __future__ import annotations
@@ -45,32 +44,30 @@ class DurableCheckpoint:
     """A checkpoint that is durable."""
 
     content: Checkpoint
-    """The content of its file."""
     segments: Sequence[Segment]
-    """The segments that it names; they are mapped, and so stay whatever is removed later."""
+    """The segments that it names. They are mapped, so their bytes survive a removal of the files."""
     files: int
-    """The number of segment files that it wrote."""
+    """The number of segment files that this checkpoint wrote."""
 
     @property
     def lsn(self) -> int:
-        """The newest commit in it."""
+        """The newest commit in the checkpoint."""
         return self.content.lsn
 
 
 @dataclass(slots=True)
 class Checkpoints:
-    """Sums since the start."""
+    """Sums since the start of the server."""
 
     failed: int = 0
     lsn: int = -1
     """The LSN of the newest checkpoint; -1 before the first."""
     at: float = 0.0
-    """When that was done, in monotonic seconds; before the first, when the server began."""
     seconds: Histogram = field(default_factory=Histogram)
 
 
 class Checkpointer:
-    """One at a time, in its own thread or called by `run_once`."""
+    """One checkpoint at a time, in its own thread or by `run_once`."""
 
     def __init__(
         self,
@@ -89,9 +86,9 @@ class Checkpointer:
         self._named: Mapping[str, set[str]] | None = None
         """Segment files of the newest checkpoint, by folder; None before the first one."""
         self._indexed: frozenset[bytes] | None = None
-        """Prefixes of the tables that the index may have entries of; None where others may be among them."""
+        """Prefixes of the tables that may have index entries; None if other tables may have some."""
         self._made: list[Path] = []
-        """Files of attempts that failed, and of this one such as were rewritten at once."""
+        """Files of failed attempts, and files that this attempt has already replaced."""
         self._done: Callable[[], None] = lambda: None
         self._duty = Worker(loop.supervisor, "checkpoint", self.run_once, _failed)
         self._duty.start()
@@ -99,19 +96,16 @@ class Checkpointer:
 
     @property
     def compactions(self) -> Compactions:
-        """Sums of local compaction since the start."""
         return self._compactor.figures
 
     def on_done(self, listener: Callable[[], None]) -> None:
-        """Tell `listener` after every checkpoint."""
+        """Call `listener` after every checkpoint."""
         self._done = listener
 
     def wake(self) -> None:
-        """Ask for a checkpoint soon."""
         self._duty.wake()
 
     def close(self) -> None:
-        """Stop after the one that runs."""
         self.merger.close()
         self._duty.close()
 
@@ -122,7 +116,7 @@ class Checkpointer:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[DurableCheckpoint]:
-        """One checkpoint, and no other before the block ends: nothing of it or behind it is removed."""
+        """Make a checkpoint and keep all its files until the block ends: no other checkpoint runs meanwhile."""
         with self._running:
             began = self._clock.monotonic()
             try:
@@ -154,7 +148,7 @@ class Checkpointer:
             self._index.merge(frozen.view.lsn, served)
             runs = self._index.to_name()
             content = Checkpoint.of(frozen, cut, runs)
-            self._loop.parts.clear()  # of commits that the journal may have to tell of no longer
+            self._loop.parts.clear()  # parts of commits that the journal no longer holds
             checkpoint.write(self._disk, self._folder, content)
         except Exception:
             self._undo(frozen.view.lsn, segments.made)
@@ -177,7 +171,6 @@ class Checkpointer:
         return DurableCheckpoint(content, segments_of(frozen.view, cut), len(segments.made))
 
     def _undo(self, lsn: int, made: Sequence[Path]) -> None:
-        """Remove the segments of a failed attempt, unless a checkpoint that names them may be there."""
         self._compactor.failed()
         with contextlib.suppress(OSError):
             if checkpoint.name_of(lsn) not in self._disk.list(self._folder):
@@ -188,12 +181,11 @@ class Checkpointer:
                 self._disk.reach(CrashPoint.CHECKPOINT_UNDONE)
 
     def _trim(self, content: Checkpoint) -> None:
-        """Remove what the durable checkpoint no longer needs; open maps keep their bytes."""
         for name in checkpoint.names(self._disk, self._folder):
             if name < checkpoint.name_of(content.lsn):
                 self._disk.remove(self._folder / name)
                 self._disk.reach(CrashPoint.TRIM_FILE_REMOVED)
-        # An older checkpoint that a power cut brings back must find its journal and its segments.
+        # A power cut may bring an older checkpoint back, which needs its journal and segments.
         self._disk.sync_folder(self._folder)
         journal = self._loop.journal
         journal.trim(journal.place_after(content.lsn))
@@ -203,10 +195,6 @@ class Checkpointer:
         self._disk.reach(CrashPoint.TRIM_DURABLE)
 
     def _free_index(self, served: ServedTables) -> None:
-        """Remove the index's entries of dropped tables, once after each drop and once after a start.
-
-        The index itself tells which tables it has entries of, so nothing has to be kept about a drop.
-        """
         if self._indexed is not None and self._indexed <= served.prefixes:
             self._indexed = served.prefixes
             return
@@ -222,7 +210,6 @@ class Checkpointer:
             self.wake()
 
     def _remove_segments(self, named: Mapping[str, set[str]]) -> None:
-        """Remove the segment files that are not named; all of them are looked at once, later only what has changed."""
         if self._named is None:
             remove_unnamed(self._disk, self._folder, named)
         else:

@@ -1,8 +1,9 @@
-"""The duty of dropped tables: whatever is left of one goes once its time is over, or at once when asked.
+"""The duty of dropped tables: removes what is left of a table after its drop grace, or at once on request.
 
-First the commit that says so, from which on the table cannot be had back; then the lake's files, then the commit that
-forgets it, after which the next checkpoint frees segments and index. A crash in between goes on with what is left.
-Reads that hold a snapshot of the lake or a range of the log are waited for, and a clock in doubt ends nobody's time.
+- First a commit makes the drop final; then the lake files are removed; then a commit forgets the table, and the next
+  checkpoint frees segments and index.
+- After a crash the duty continues with what is left.
+- The duty waits for reads that lease a lake snapshot or a range of the log. A clock in doubt ends no drop grace.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ log = logging.getLogger("lakestore.dropped")
 
 
 class DroppedTables:
-    """One round at a time, in its own thread or called by `run_once`."""
+    """One round at a time, in its own thread or by `run_once`."""
 
     def __init__(
         self,
@@ -44,15 +45,12 @@ class DroppedTables:
         self._duty.start()
 
     def wake(self) -> None:
-        """Ask for a round soon."""
         self._duty.wake()
 
     def close(self) -> None:
-        """Stop after the table that is being removed."""
         self._duty.close()
 
     def run_once(self) -> None:
-        """One round over all dropped tables."""
         with self._running:
             now = self._engine.time.read()
             for uuid, held in sorted(self._engine.view.dropped.items()):
@@ -66,8 +64,6 @@ class DroppedTables:
                 self._remove(uuid, held)
 
     def _begun(self, uuid: str, held: Dropped) -> bool:
-        """Have it be known that the table's files go; False if somebody had it back at this moment."""
-
         def plan(state: State, record: CommitRecord) -> None:
             if state.view.dropped.get(uuid, held).until_us != held.until_us or uuid not in state.view.dropped:
                 raise Conflict("it is there again")
@@ -92,7 +88,7 @@ class DroppedTables:
                 catalog.add(state.view, record, DropPointer(DROPPED, uuid))
 
         self._engine.operate(plan)
-        log.info("what was left of the dropped table %s is removed", held.name)
+        log.info("the rest of dropped table %s is removed", held.name)
         self._wake_checkpoint()
 
 

@@ -1,8 +1,8 @@
-"""The expiry duty: rows of primary-key tables whose time is over are deleted, by ordinary deletes in the log.
+"""The expiry duty: deletes rows of keyed tables whose TTL is over, by ordinary deletes in the log.
 
-What is due is found by the bounds of `Due`, so that a round costs what is due and what is new. A delete holds only if
-the very row that was found is still the live one when it is committed: a row that was refreshed meanwhile stays.
-The merge engine and the table's rule for deletes have no say. A clock that is in doubt pauses the duty.
+- `ExpiryBounds` finds blocks with due rows, so a round costs as much as there are due and new rows.
+- A delete applies only if the row is still live when it is committed: a row that was refreshed stays.
+- The merge engine and the table's rule for deletes do not apply. A clock in doubt pauses the duty.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _DAY_US = 86_400_000_000
 
 @dataclass(slots=True)
 class ExpiryBounds:
-    """The bounds of one bucket."""
+    """For each block of a bucket's offsets a lower bound of the times in it."""
 
     upto: int = 0
-    """Offsets below are counted in."""
+    """Offsets below are covered."""
     blocks: Ints = field(default_factory=lambda: _NONE)
     """The blocks that hold a time, ascending."""
     bounds: Ints = field(default_factory=lambda: _NONE)
-    """The lowest time of each."""
+    """The lowest time of each block."""
     done: tuple[int, int] = (0, 0)
-    """(offset, time): below that offset, every row with that time or a lower one is dead."""
+    """(offset, time): every row below this offset with at most this time is dead."""
 
     def fresh(self, offsets: Ints, times: Ints, limit: int) -> npt.NDArray[np.bool_]:
         """Which rows are due at the limit and not known to be dead."""
@@ -53,12 +53,12 @@ class ExpiryBounds:
         return due
 
     def finish(self, limit: int) -> None:
-        """Everything that is due at the limit has been dealt with."""
+        """Note that every row due at the limit was deleted."""
         if not self.done[0] or limit >= self.done[1]:
             self.done = self.upto, limit
 
     def add(self, offsets: Ints, times: Ints) -> None:
-        """Count more rows in; ascending."""
+        """Cover more rows; offsets ascending."""
         if not len(offsets):
             return
         blocks, lowest = _lowest(offsets, times)
@@ -69,37 +69,36 @@ class ExpiryBounds:
         self.bounds = np.concatenate([self.bounds, lowest])
 
     def until(self, limit: int) -> Ints:
-        """Blocks in which a time may lie at or before the limit."""
+        """Blocks that may hold a time at or below the limit."""
         found: Ints = self.blocks[self.bounds <= limit]
         return found
 
     def settle(self, first: int, last: int, offsets: Ints, times: Ints) -> None:
-        """These blocks were read, and these rows of them are left; no others count any more."""
+        """Replace the bounds of these blocks by the rows that are left in them."""
         low, high = np.searchsorted(self.blocks, [first, last + 1])
         blocks, lowest = _lowest(offsets, times) if len(offsets) else (_NONE, _NONE)
         self.blocks = np.concatenate([self.blocks[:low], blocks, self.blocks[high:]])
         self.bounds = np.concatenate([self.bounds[:low], lowest, self.bounds[high:]])
 
     def outgrown(self, rows: int) -> bool:
-        """Whether most blocks have no rows any more, of so many that are stored: then count them in anew."""
+        """True if most blocks have lost their rows: the bucket should then be read again."""
         return len(self.blocks) > SPARE_BLOCKS + 4 * (rows // BLOCK_ROWS)
 
     @property
     def next(self) -> int | None:
-        """The lowest bound of all; None if no row has a time."""
-        bounds = self.bounds  # whoever asks for figures is in another thread than the rounds
+        """The lowest bound; None if no row has a time."""
+        bounds = self.bounds  # figures are read by another thread than the rounds
         return int(bounds.min()) if len(bounds) else None
 
 
 def _lowest(offsets: Ints, times: Ints) -> tuple[Ints, Ints]:
-    """Blocks of ascending offsets, and the lowest time in each."""
     block_of = offsets // BLOCK_ROWS
     starts = np.concatenate([[0], np.flatnonzero(np.diff(block_of)) + 1])
     return block_of[starts], np.minimum.reduceat(times, starts)
 
 
 def runs(blocks: Ints, length_max: int) -> list[tuple[int, int]]:
-    """(first, last) of neighbouring blocks, no more than so many together."""
+    """(first, last) of neighbouring blocks, at most `length_max` in each pair."""
     if not len(blocks):
         return []
     cuts = [0, *(np.flatnonzero(np.diff(blocks) > 1) + 1).tolist(), len(blocks)]
@@ -111,18 +110,18 @@ def runs(blocks: Ints, length_max: int) -> list[tuple[int, int]]:
 
 
 def limit_of(now_us: int, seconds: int, kind: pa.DataType) -> int:
-    """The highest time in a column of that type whose rows are over."""
+    """The highest time in a column of this type whose rows have expired."""
     limit = now_us - seconds * 1_000_000
     return limit // _DAY_US if pa.types.is_date(kind) else limit
 
 
 def moment_of(time: int, seconds: int, kind: pa.DataType) -> int:
-    """When a row with that time is over, in microseconds."""
+    """The microsecond at which a row with this time expires."""
     return min((time * _DAY_US if pa.types.is_date(kind) else time) + seconds * 1_000_000, LAST_US)
 
 
 def times_of(column: pa.Array) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Times of a column in its own unit, and which rows have one."""
+    """Times of a column in its own unit, and a mask of the rows that have one."""
     there = column.is_valid().to_numpy(zero_copy_only=False)
     plain = column.view(pa.int32()) if pa.types.is_date(column.type) else column.view(pa.int64())
     return plain.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64, copy=False), there
@@ -136,21 +135,20 @@ _NONE: Ints = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class ExpiredRows:
-    """Rows of a bucket in the newest version, as far as expiry needs them."""
+    """Rows of a bucket in the newest version, with the columns that expiry needs."""
 
     offsets: Ints
     batch: pa.RecordBatch
-    """The columns that a delete carries."""
+    """The columns of a delete."""
     times: Ints
     """In the unit of the TTL's column."""
 
     @property
     def found(self) -> FoundRows:
-        """The same without times."""
+        """The same rows without times."""
         return FoundRows(self.offsets, self.batch)
 
     def take(self, rows: npt.NDArray[np.bool_] | Ints) -> ExpiredRows:
-        """Some of them."""
         mask = pa.array(rows)
         batch = self.batch.filter(mask) if rows.dtype == np.bool_ else self.batch.take(mask)
         return ExpiredRows(self.offsets[rows], batch, self.times[rows])
@@ -161,13 +159,13 @@ class Figures:
     """The expiry of one table, as status and metrics show it."""
 
     expired: int
-    """Rows since the start."""
+    """Rows deleted since the start of the server."""
     next_us: int | None
-    """Before this time nothing is due; None if no row has a time."""
+    """Time before which nothing is due, in microseconds; None if no row has a time."""
 
 
 class Expiry:
-    """One round at a time, in its own thread or called by `run_once`."""
+    """One round at a time, in its own thread or by `run_once`."""
 
     def __init__(self, engine: Engine, check_seconds: float) -> None:
         self._engine = engine
@@ -179,11 +177,10 @@ class Expiry:
         self._duty.start()
 
     def close(self) -> None:
-        """Stop after the commit that runs."""
         self._duty.close()
 
     def figures(self, state: TableState) -> Figures | None:
-        """The figures of a table that has a TTL; None for one without."""
+        """The figures of a table; None if it has no TTL."""
         table = state.table
         if table.ttl is None:
             return None
@@ -194,7 +191,6 @@ class Expiry:
         return Figures(self._expired[table.uuid], moment)
 
     def run_once(self) -> None:
-        """One round over all tables."""
         with self._running:
             now = self._engine.time.read()
             if not now.may_delete:
@@ -206,14 +202,13 @@ class Expiry:
                     return
 
     def _tried(self, state: TableState, now_us: int) -> bool:
-        """One table; whether the round should go on."""
         try:
             _Round(self._engine, state, now_us, self._due, self._counted, lambda: self._duty.is_closing).run()
         except (Exhausted, Unavailable) as error:
             log.info("rows expire later: %s", error)
             return False
         except (Conflict, NotFound):
-            return True  # the table was altered or dropped meanwhile
+            return True  # the table was altered or dropped
         except LakestoreError as error:
             log.error("rows of table %s do not expire: %s", state.table.name, error)
         return True
@@ -222,7 +217,6 @@ class Expiry:
         self._expired[uuid] += rows
 
     def _forget(self, tables: set[str]) -> None:
-        """Drop the bounds of tables that have no TTL any more."""
         for key in [key for key in self._due if key[0] not in tables]:
             del self._due[key]
 
@@ -251,7 +245,6 @@ class _Round:
         self._carried = exact_deletes.carried(table)
 
     def run(self) -> None:
-        """Look at every bucket."""
         for bucket, held in enumerate(self._state.logs):
             part = self._part(bucket)
             self._learn(part, bucket)
@@ -275,7 +268,6 @@ class _Round:
         return part
 
     def _learn(self, part: ExpiryBounds, bucket: int) -> None:
-        """Count in what came since the last round."""
         head = self._state.logs[bucket].head
         while part.upto < head and not self._is_over():
             end = min(part.upto + _RUN_BLOCKS * BLOCK_ROWS, head)
@@ -283,7 +275,6 @@ class _Round:
             part.upto = end
 
     def _rows(self, bucket: int, start: int, end: int) -> Iterator[ExpiredRows]:
-        """The rows of [start, end) that have a time."""
         versions, table = self._state.versions, self._table
         held = self._state.logs[bucket]
         for offsets, batch, schema_id in held.stored(start, end, BLOCK_ROWS * _RUN_BLOCKS):
@@ -295,7 +286,6 @@ class _Round:
             yield ExpiredRows(offsets, carried, times).take(there)
 
     def _expire(self, bucket: int, rows: ExpiredRows) -> None:
-        """Delete those that are live."""
         if not len(rows.offsets):
             return
         engine, state, table = self._engine, self._state, self._table
@@ -309,5 +299,4 @@ class _Round:
 
 
 def _joined(parts: Sequence[ExpiredRows]) -> tuple[Ints, Ints]:
-    """Offsets and times of all of them."""
     return np.concatenate([_NONE, *(p.offsets for p in parts)]), np.concatenate([_NONE, *(p.times for p in parts)])

@@ -1,7 +1,7 @@
-"""The rebuild of the key index from the logs, beside serving.
+"""The rebuild of the key index from the logs, and the merge of its runs, both beside serving.
 
-The commit loop gives a view; nothing with a primary key is committed until the commit loop has taken the new index
-over. What is read are immutable logs. A table whose rows are damaged stays without an index, and says which file.
+The rebuild reads immutable logs of one view. No keyed table is written until the commit loop has installed the new
+index. A table with damaged rows stays without an index, and the log names the damaged file.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from lakestore_server.state.chunk import CHANGE, DELETE
 from lakestore_server.state.view import TableState
 
 SHARE = 0.5
-"""The part of a processor that a merge takes."""
+"""The part of a processor that a merge may use."""
 PAUSE_SECONDS_MAX = 1.0
-"""The longest pause: a slice takes less, unless its process was stopped in the midst of it, for an hour maybe."""
+"""The longest pause. A slice takes less, unless its process was suspended in the middle of it."""
 SWEEP_SECONDS = 1_800.0
-"""Time between two sweeps, which take the keys of dropped tables out of every run. So they are gone an hour after the
-checkpoint behind the drop, and before if they are many."""
+"""Time between two sweeps, which remove the keys of dropped tables from every run. Keys are gone an hour after the
+checkpoint that follows the drop, or earlier if there are many."""
 RUNS_MANY = 28
-"""With more runs there are no pauses. A dozen come while the base is merged with pauses, each of which costs a batch of
-10,000 keys 0.07 ms; a merge without any takes what callers wait for.
-"""
+"""With more runs a merge does not pause. A paced merge of the base lets a dozen runs accumulate, each of which costs a
+batch of 10,000 keys 0.07 ms. A merge without pauses takes processor time from callers."""
 
 
 class IndexMerger:
     """One merge at a time, in its own thread."""
 
     def __init__(self, loop: CommitLoop, wake_checkpoint: Callable[[], None]) -> None:
-        """`wake_checkpoint` is called when runs hold less of dropped tables: their files go with a checkpoint."""
+        """`wake_checkpoint` is called when runs have lost keys of dropped tables: a checkpoint removes the old
+        files."""
         self._loop, self._index, self._wake_checkpoint = loop, loop.index, wake_checkpoint
         self._began, self._swept = 0.0, time.monotonic()
         self._running = threading.Lock()
@@ -54,11 +54,9 @@ class IndexMerger:
         self.wake()
 
     def wake(self) -> None:
-        """Look soon whether runs are due."""
         self._duty.wake()
 
     def close(self) -> None:
-        """Stop after the slice that is being merged."""
         self._duty.close()
 
     def run_once(self) -> None:
@@ -74,12 +72,12 @@ class IndexMerger:
                 self._wake_checkpoint()
 
     def _widths(self) -> dict[bytes, int | None]:
-        """The bytes of a key, by prefix, of the tables that have one; None where keys are no numbers."""
+        """Key bytes by table prefix; None for keys that are no numbers."""
         tables = (state.table for state in self._loop.view.kept.values() if state.table.keyed)
         return {table_prefix(table.number): number_width(table.key_schema.types) for table in tables}
 
     def _pause(self, _entries: int) -> bool:
-        """Wait as long as the slices since the last pause took; whether the merge goes on."""
+        """Sleep for as long as the slices since the last pause took; False ends the merge."""
         took = time.monotonic() - self._began
         pause = 0.0 if len(self._index.runs) > RUNS_MANY else min(took * (1 - SHARE) / SHARE, PAUSE_SECONDS_MAX)
         is_closing = self._duty.wait(pause)
@@ -88,7 +86,7 @@ class IndexMerger:
 
 
 def _failed(error: Exception) -> None:
-    log.error("runs of the key index were not merged, which is tried again: %s", error)
+    log.error("runs of the key index were not merged and will be: %s", error)
 
 
 Ints = npt.NDArray[np.int64]
@@ -101,7 +99,7 @@ class Rebuilder:
     """One rebuild at a time, in its own thread, whenever the index has a problem."""
 
     def __init__(self, loop: CommitLoop, done: Callable[[], None]) -> None:
-        """`done` is called after each rebuild, whose runs a checkpoint has to name."""
+        """`done` is called after each rebuild, because a checkpoint must name the new runs."""
         self._loop, self._index, self._done = loop, loop.index, done
         self._duty = Worker(loop.supervisor, "index-rebuild", self._rebuild, self._failed)
         self._index.call_on_problem(self._duty.wake)
@@ -110,13 +108,13 @@ class Rebuilder:
         self._duty.start()
 
     def close(self) -> None:
-        """Stop; an unfinished rebuild begins anew at the next start."""
+        """Stop; an unfinished rebuild begins again at the next start."""
         self._duty.close()
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, DamagedIndex):
             self._index.found_problem(f"it is damaged: {error}", damaged=True)
-        log.error("the rebuild of the key index failed and is tried again: %s", error)
+        log.error("the rebuild of the key index failed and will be tried again: %s", error)
 
     def _rebuild(self) -> None:
         view = self._loop.run(lambda: self._loop.view)
@@ -136,7 +134,7 @@ class Rebuilder:
                 return
         self._index.flush()
         self._loop.run(lambda: self._index.finish_rebuild(self._loop.view.lsn, broken))
-        log.warning("the key index is rebuilt from %d rows", progress.total)
+        log.warning("the key index was rebuilt from %d rows", progress.total)
         self._done()
 
     def _bucket(self, state: TableState, bucket: int, progress: _Progress) -> None:
@@ -158,14 +156,14 @@ class Rebuilder:
             progress.add(batch.num_rows)
 
     def _stage(self, state: TableState, bucket: int, columns: list[pa.Array], offsets: Ints) -> None:
-        """Put the entries of rows in; hashed keys get slots beside what is in already."""
+        """Add the entries of rows. A hashed key gets a slot next to equal hashes."""
         entries = self._entries(state, bucket, columns, offsets, np.zeros(len(offsets), dtype=np.bool_))
         self._index.stage(entries.keys, entries.values)
 
     def _stage_remembered(
         self, state: TableState, bucket: int, columns: list[pa.Array], offsets: Ints, deleted: Flags
     ) -> None:
-        """Put in the entries of rows and of deletes: of each key the last one's, over what earlier parts said of it."""
+        """Add the entries of rows and of deletes: the last row of a key replaces earlier ones."""
         entries = self._entries(state, bucket, columns, offsets, deleted)
         before, is_last = entries.keys.previous(), np.ones(len(entries.keys), dtype=np.bool_)
         if before is not None:
@@ -186,14 +184,13 @@ class Rebuilder:
 
 
 class _Progress:
-    """Rows read and rows put in, each half of what `Index.state` shows."""
+    """Rows read and rows added; each is half of the progress in `Index.state`."""
 
     def __init__(self, index: Index, total: int) -> None:
         self._index, self.total = index, total
         self._read = self._put = 0
 
     def add(self, rows: int) -> None:
-        """Count rows that were read; they are in with the next flush."""
         self._read += rows
         if self._index.is_flushed:
             self._put = self._read

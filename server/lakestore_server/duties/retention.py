@@ -1,10 +1,13 @@
-"""The retention duty: log starts of tables move up to what their retention asks for and what nobody needs any more.
+"""The retention duty: moves log starts up to what retention asks for and nobody needs.
 
-`decide` is pure: a table, a time and what holds its log, in; the new log start, out. It lies at a commit end, behind
-a whole chunk of some bucket, at or below the tier point of a snapshot in the lake, every lease and every subscription.
-Ages compare the times of commits with the clock; while that is in doubt, nothing goes because of its age. The log start
-is durable before any row leaves the view; segment files go at the next checkpoint.
-No start moves within `lease_grace_seconds` of a start, nor where the lake went on without this history.
+`decide` is pure: a table, a time and the holders of its log give the new log start.
+
+- A log start is a commit end after a whole chunk of some bucket, and never passes a tier point in the lake, a lease or
+  a subscription.
+- Age compares commit times with the clock. While the clock is in doubt, nothing is removed by age.
+- The log start is durable before a row leaves the view; segment files are removed at the next checkpoint.
+- No log start moves within `lease_grace_seconds` of the server's start, nor if the lake continued under another
+  timeline.
 """
 
 from __future__ import annotations
@@ -38,31 +41,30 @@ _SAID = {
 
 @dataclass(frozen=True, slots=True)
 class LogHold:
-    """Something that needs a table's log."""
+    """A reader or duty that needs a table's log."""
 
     by: str
-    """lake, restore (the lake went on without this history), lease, restart, clock, or `subscription NAME`."""
+    """lake, restore (the lake continued under another timeline), lease, restart, clock, or `subscription NAME`."""
     lsn: int
     """The log start may not pass this commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision about one table's log."""
+    """The log start of one table."""
 
     lsn: int
-    """The log start; the present one if nothing goes."""
+    """The log start; the present one if nothing is removed."""
     held: tuple[LogHold, ...] = ()
-    """Holders of rows that the retention would let go."""
+    """Holders of rows that retention would remove."""
     held_bytes: int = 0
 
     def holders(self) -> list[str]:
-        """Names of the holders."""
         return sorted({hold.by for hold in self.held})
 
 
 def decide(state: TableState, now_us: int, holds: Sequence[LogHold], marks: ClockMarks = NO_MARKS) -> Decision:
-    """The LSN up to which a table's log start may move; `marks` tell the age of commits whose stamps are ahead."""
+    """The LSN up to which a table's log start may move. `marks` give the age of commits whose stamps are ahead."""
     ends = sorted((lsn, marks.time_us(lsn, time_us), size) for lsn, time_us, size in _chunk_ends(state))
     wanted = _wanted(state, now_us, ends)
     allowed = min([wanted, *(hold.lsn for hold in holds)])
@@ -72,7 +74,7 @@ def decide(state: TableState, now_us: int, holds: Sequence[LogHold], marks: Cloc
 
 
 def _chunk_ends(state: TableState) -> Iterator[tuple[int, int, int]]:
-    """(last LSN, its time, bytes) of every chunk of the log; what lies below its start counts for no retention."""
+    """(last LSN, its time, bytes) of every chunk above the log start."""
     for held in state.logs:
         for chunk in held.chunks:
             if chunk.end > held.base.end:
@@ -80,7 +82,6 @@ def _chunk_ends(state: TableState) -> Iterator[tuple[int, int, int]]:
 
 
 def _wanted(state: TableState, now_us: int, ends: Sequence[tuple[int, int, int]]) -> int:
-    """The log start that the table's retention asks for."""
     retention, wanted = state.table.retention, state.log_start_lsn
     if retention is None:
         return wanted
@@ -91,7 +92,7 @@ def _wanted(state: TableState, now_us: int, ends: Sequence[tuple[int, int, int]]
 
 
 def wanted_by_bytes(state: TableState) -> int:
-    """The log start that the table's retention asks for, whatever the time is."""
+    """The log start that retention by bytes asks for."""
     return _by_bytes(state, sorted(_chunk_ends(state)))
 
 
@@ -108,13 +109,13 @@ def _by_bytes(state: TableState, ends: Sequence[tuple[int, int, int]]) -> int:
 
 
 def reaching(state: TableState, starts: Sequence[int]) -> int:
-    """The newest commit that the log start may be at for these offsets, one per bucket, to stay readable."""
+    """The newest commit at which a log start keeps these offsets (one per bucket) readable."""
     beyond = [log.lsn_beyond(start) for log, start in zip(state.logs, starts, strict=True)]
     return min((lsn - 1 for lsn in beyond if lsn is not None), default=_NEWEST)
 
 
 class Retention:
-    """One at a time, in its own thread or called by `run_once`."""
+    """One round at a time, in its own thread or by `run_once`."""
 
     def __init__(
         self,
@@ -134,15 +135,13 @@ class Retention:
         self._duty.start()
 
     def close(self) -> None:
-        """Stop after the round that runs."""
         self._duty.close()
 
     def decision(self, table_uuid: str) -> Decision | None:
-        """The last decision on a table that has a retention."""
+        """The last decision on a table with retention; None before it."""
         return self._decisions.get(table_uuid)
 
     def run_once(self) -> None:
-        """One round over all tables."""
         with self._running:
             now = self._engine.time.read()
             if now.may_delete:
@@ -181,14 +180,14 @@ class Retention:
         return holds
 
     def _tiered(self, state: TableState) -> int:
-        """The LSN of the tier point up to which reads may begin: the lake alone would do so far."""
+        """The LSN of the tier point up to which the lake alone can serve reads."""
         usable = [
             tier for tier in state.tiers.values() if not self._leases.is_retired(state.table.uuid, tier.snapshot_id)
         ]
         return max((reaching(state, tier.tier_point) for tier in usable), default=state.log_start_lsn)
 
     def _drop(self, tables: Sequence[str], now: Reading) -> None:
-        """Journal the new log starts. Reads that begin meanwhile are asked once more, on the commit loop."""
+        """Journal the new log starts. The commit loop checks once more for reads that have begun meanwhile."""
         raised: dict[str, tuple[int, ...]] = {}
 
         def plan(state: State, record: CommitRecord) -> None:
@@ -202,7 +201,7 @@ class Retention:
                     raised[uuid] = table.starts()
                     record.starts.append(LogStart(uuid, found.lsn))
             if not record.starts:
-                raise Conflict("a read has begun on what was to be dropped")
+                raise Conflict("a read of the rows to remove has begun")
 
         try:
             self._engine.operate(plan)
@@ -215,7 +214,7 @@ class Retention:
         self._wake_checkpoint()
 
     def _say(self, view: View) -> None:
-        """A warning for every table whose retention is held back, once for each set of holders."""
+        """Warn of every table whose retention is held back, once for each set of holders."""
         for uuid, decision in self._decisions.items():
             holders = tuple(decision.holders())
             if holders and holders != self._said.get(uuid):

@@ -1,6 +1,6 @@
-"""The scrub: in the background, at a bounded rate, every stored byte is read again before somebody needs it.
+"""The scrub: reads every stored byte in the background at a bounded rate and compares checksums.
 
-Damage is a log line, a metric and a part of the status, and is never served. A damaged index is rebuilt.
+Damage is logged, counted and shown in the status; damaged rows are never served. A damaged index is rebuilt.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from lakestore_server.state.view import View
 
 SECONDS = 1.0
 TRIAL = 0.2
-"""The part of the time after which it ends unless at least half of what is left can be compared in the rest."""
+"""The part of the time after which the check ends, unless at least half of the rest can be compared in the remaining
+time."""
 THREADS = min(os.cpu_count() or 1, 4)
-"""More would wait for the disk, or for one another."""
+"""More threads would wait for the disk."""
 
 
 class VerifyAhead:
-    """The threads that compare; they end with the work, or with the piece that they have begun."""
+    """The threads that compare checksums at a start. A thread ends when no work is left or after its piece."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds, self._is_over = seconds, False
@@ -37,11 +38,11 @@ class VerifyAhead:
         self._wanted = 0
         """Bytes of all files."""
         self._begun: list[int] = []
-        """Bytes of each piece that a thread has begun to compare."""
+        """Bytes of each piece that a thread has begun."""
         self._threads: list[Future[None]] = []
 
     def begin(self, view: View, runs: Sequence[Run]) -> None:
-        """Begin with the blocks of runs, then of segments with rows of primary-key tables."""
+        """Compare the blocks of index runs, then of segments with rows of keyed tables."""
         chunks = (chunk for state in view.tables.values() for log in state.logs if log.keyed for chunk in log.chunks)
         segments = [chunk for chunk in chunks if isinstance(chunk, Segment)]
         files: list[Run | Segment] = [*runs, *sorted(segments, key=lambda each: each.end, reverse=True)]
@@ -49,14 +50,15 @@ class VerifyAhead:
         self._threads = [self._pool.submit(self._verify) for _ in range(THREADS)]
 
     def end(self) -> None:
-        """Wait until all is compared: for so many seconds at most, and not where most would be left by then."""
+        """Wait until everything is compared, at most for the time that the setting allows. Ends early if most would be
+        left."""
         before = sum(self._begun)
         wait(self._threads, self._seconds * TRIAL)
         begun = sum(self._begun)
         if self._wanted - begun <= 2 * (begun - before) * (1 / TRIAL - 1):
             wait(self._threads, self._seconds * (1 - TRIAL))
         self._is_over = True
-        self._pool.shutdown(wait=False)  # a piece that comes from the disk may take as long as all the rest
+        self._pool.shutdown(wait=False)  # a piece on a slow disk may take as long as everything else
         for thread in self._threads:
             if thread.done():
                 thread.result()
@@ -64,7 +66,7 @@ class VerifyAhead:
                 thread.add_done_callback(Future.result)
 
     def cancel(self) -> None:
-        """Compare no further: there will be no server."""
+        """Stop: the server does not start."""
         self._is_over = True
         self._pool.shutdown()
 
@@ -83,11 +85,11 @@ PAUSE_SECONDS = 3600.0
 
 
 class _Stopped(Exception):
-    """The scrub closes in the middle of a round."""
+    """The scrub was closed in the middle of a round."""
 
 
 class Scrubber:
-    """One round after the other, in its own thread or called by `run_once`."""
+    """One round after the other, in its own thread or by `run_once`."""
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class Scrubber:
         self._rate = bytes_per_second
         self._rebuilt: set[str] = set()
         self.damage: list[str] = []
-        """Damage found by the last finished round, and by this one so far."""
+        """Damage found by the last finished round and by this round so far."""
         self.bytes = 0
         self.rounds = 0
         self._duty = Worker(supervisor, "scrub", self._round, _failed, PAUSE_SECONDS, FIRST_SECONDS)
@@ -115,7 +117,6 @@ class Scrubber:
         return self._duty.is_alive
 
     def close(self) -> None:
-        """Stop at once."""
         self._duty.close()
 
     def _round(self) -> None:
@@ -130,7 +131,7 @@ class Scrubber:
             raise _Stopped
 
     def run_once(self, pause: Callable[[int], None] = lambda _: None) -> list[str]:
-        """One round over everything; the damage."""
+        """One round over all bytes; returns the damage."""
         found: list[str] = []
         shared = self._integrity.shared(pause)
         self._note(found, shared)
@@ -153,11 +154,11 @@ class Scrubber:
                 self.damage = [*self.damage, sentence]
 
     def _rebuild(self, part: str, why: str) -> None:
-        """Once for each part of the index: what comes back after a rebuild is no damage of the index."""
+        """Rebuild each part of the index once: damage that returns after a rebuild is not damage of the index."""
         if part not in self._rebuilt:
             self._rebuilt.add(part)
             self._index.found_problem(why, damaged=True)
 
 
 def _failed(error: Exception) -> None:
-    log.error("the scrub was broken off and begins anew: %s", error)
+    log.error("the scrub stopped and will start again: %s", error)

@@ -1,4 +1,4 @@
-"""The duties over the commit loop: checkpoints, merges and rebuild of the index, checks of every stored byte."""
+"""The duties over the commit loop: checkpoints, merges and rebuild of the index, and the scrub."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("lakestore.checkpoint")
 
 
 class Upkeep:
-    """Built over a loop that runs, and closed before it."""
+    """Built over a running loop and closed before the loop."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         loop, disk, limits = engine.loop, engine.disk, engine.limits
@@ -29,24 +29,24 @@ class Upkeep:
         self.scrubber = Scrubber(loop.supervisor, self.integrity, loop.index, lambda: loop.view, limits.scrub_bytes)
 
     def checkpoint(self) -> None:
-        """Write a checkpoint now and wait for its end."""
+        """Write a checkpoint now and wait for it."""
         self.checkpointer.run_once()
 
     def merge_index(self) -> None:
-        """Merge the runs of the index that are due now, and wait for the end."""
+        """Merge the index runs that are due and wait for the end."""
         self._merger.run_once()
 
     def close(self, *, checkpoint: bool = True) -> None:
-        """Stop all of them, with a last checkpoint if the loop still runs; idempotent."""
+        """Stop all duties, after a last checkpoint if the loop still runs; idempotent."""
         self.scrubber.close()
         self._merger.close()
         self.checkpointer.close()
         if checkpoint and self._loop.is_running:
             self._loop.supervisor.once("last-checkpoint", self._last_checkpoint).join()
-        self._rebuilder.close()  # the last: a look-up may find a problem of the index until here
+        self._rebuilder.close()  # last, because a look-up may still find a problem of the index
 
     def _last_checkpoint(self) -> None:
-        """An error that nobody thought of is told as well: the folder is let go all the same."""
+        """Report unforeseen errors too: the folder is released in any case."""
         try:
             self.checkpoint()
         except (LakestoreError, OSError) as error:
