@@ -1,7 +1,6 @@
-"""Admission: the way in and out of every call, with its caller, right, own things, and the answer as it may be seen.
+"""Admission: checks every call on its way in and cuts its answer on the way out.
 
-The two ports hand in the token or certificate that a client showed; everything else about rights is decided here,
-by the rows of `policy`.
+The two ports pass the token or certificate of the client. The rows of `policy` decide everything else.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from lakestore_server.host.rate_limited_log import RateLimitedLog
 log = logging.getLogger("lakestore.access")
 _Item = TypeVar("_Item")
 RECHECK_SECONDS = 1.0
-"""Time between two checks of a call that is silent."""
+"""Seconds between two checks of a silent call."""
 DENIED_LOG_SECONDS = 60.0
 DENIED_LOG_LINES = 5
-"""Lines for each caller, call and kind of refusal in that time; the next one has the number of those left out."""
+"""Log lines per caller, call and kind of refusal in this time. The next line has the number of suppressed ones."""
 
 
 class Admission:
@@ -40,11 +39,12 @@ class Admission:
             self._routes["GET", "/metrics"] = Row("open", policy.ROUTES["GET", "/"].finder, "")
 
     def rpc(self, path: str, token: str, certificate: Sequence[str]) -> RpcCall:
-        """A call that begins, by its metadata alone: or `NotAuthenticated`, or `Denied` whatever it asks for."""
+        """A call at its begin, known by its metadata alone; `NotAuthenticated`, or `Denied` if no request of it is
+        allowed."""
         return self.of(path, self._caller(policy.RPCS.get(path), token, certificate, path))
 
     def of(self, path: str, caller: Caller | None) -> RpcCall:
-        """A call of a caller who is known, or `Denied` whatever it asks for."""
+        """A call of a known caller; `Denied` if no request of it is allowed."""
         row = policy.RPCS.get(path)
         what = path.rsplit("/", 1)[-1]
         with self._noting(what, caller):
@@ -52,16 +52,15 @@ class Admission:
         return RpcCall(self, path, row, caller)
 
     def is_open(self, path: str) -> bool:
-        """Whether everybody may call an RPC, unasked."""
+        """Whether an RPC needs no authentication."""
         row = policy.RPCS.get(path)
         return row is not None and row.right == "open"
 
     def route(self, method: str, path: str) -> Row | None:
-        """The rule of an HTTP route."""
         return self._routes.get((method, path))
 
     def http_caller(self, row: Row | None, token: str, certificate: Sequence[str], what: str) -> Caller | None:
-        """The caller of an HTTP request; None where nobody is asked."""
+        """The caller of an HTTP request; None if the route needs no authentication."""
         return self._caller(row, token, certificate, what)
 
     def check(self, row: Row | None, caller: Caller | None, asked: Any, what: str) -> None:
@@ -71,7 +70,7 @@ class Admission:
             policy.check(row, principal, asked, self._known, what)
 
     def check_held(self, row: Row, caller: Caller, asked: Any, what: str) -> None:
-        """`Denied` unless the caller may read the tables of what the request names by its kept name."""
+        """`Denied` unless the caller may read the tables behind the stored name in the request."""
         if row.held is not None:
             with self._noting(what, caller):
                 policy.check_present(row, caller.principal, asked, self._known, row.held(asked, self._known))
@@ -79,10 +78,8 @@ class Admission:
     def check_present(
         self, row: Row, caller: Caller, asked: Any, what: str, known: tuple[str, ...], *, followed: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """The present names of the tables that a call reads, or `Denied`.
-
-        `known` are the names that it had the right to when it was asked last, `followed` uuids of further tables.
-        """
+        """The present names of the tables that a call reads, or `Denied`. `known` are the names at the last check,
+        `followed` the uuids of further tables."""
         by_uuid = (self._known.table_of(uuid) for uuid in followed)
         read = row.present(asked, self._known) if row.present is not None else ()
         names = (*read, *(name for name in by_uuid if name is not None))
@@ -92,13 +89,12 @@ class Admission:
         return names
 
     def uuids_of(self, row: Row, asked: Any) -> tuple[str, ...]:
-        """The uuids of the tables that a request names, where the right to read them was asked for."""
+        """The uuids of the tables that a request names, if it needs the right to read them."""
         named = row.finder(asked, self._known) if row.right == "read" else ()
         uuids = (self._known.uuid_of(name) for name in named)
         return tuple(uuid for uuid in uuids if uuid is not None)
 
     def bind(self, asked: Any) -> None:
-        """Tie a request to the tables that have its names now."""
         ownership.bound(asked, self._known)
 
     def _caller(self, row: Row | None, token: str, certificate: Sequence[str], what: str) -> Caller | None:
@@ -109,7 +105,6 @@ class Admission:
 
     @contextmanager
     def _noting(self, what: str, caller: Caller | None) -> Iterator[None]:
-        """Log a refusal; a caller in a loop gets a few lines of each kind, then one now and then with the number."""
         try:
             yield
         except (Denied, NotAuthenticated) as error:
@@ -120,7 +115,7 @@ class Admission:
 
 
 class RpcCall:
-    """One RPC from its beginning to its end."""
+    """One RPC from begin to end."""
 
     def __init__(self, admission: Admission, path: str, row: Row | None, caller: Caller | None) -> None:
         self._admission, self.path, self._row, self._caller = admission, path, row, caller
@@ -128,27 +123,27 @@ class RpcCall:
         self._generation = admission.access.generation
         self._asked: Any = None
         self._present: tuple[str, ...] = ()
-        """The names of the tables that are read by uuid, when the right to read them was asked for last."""
+        """Names at the last check of the tables that are read by uuid."""
         self._followed: tuple[str, ...] = ()
-        """Uuids of the tables that a request named, once the caller goes on with them."""
+        """Uuids of the tables that the request named, if the caller continues to read them."""
         self._recheck_due = 0.0
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may make it, unasked."""
+        """Whether the RPC needs no authentication."""
         return self._row is not None and self._row.right == "open"
 
     def other(self, path: str) -> RpcCall:
-        """Another RPC of the same caller, or `Denied` whatever it asks for."""
+        """Another RPC of the same caller; `Denied` if no request of it is allowed."""
         return self._admission.of(path, self._caller)
 
     @property
     def owner(self) -> str:
-        """The principal that what the call takes is counted against; empty where there are none."""
+        """The principal whose quota the call uses; empty on a server without principals."""
         return self._caller.counted_as if self._caller else ""
 
     def request(self, request: Any) -> Any:
-        """The request as the server is to see it, or `Denied`. A stream's requests are each judged by themselves."""
+        """The request as the server must see it, or `Denied`. Each request of a stream is checked."""
         self._renew()
         self._check(request)
         self._present, self._followed = (), ()
@@ -161,13 +156,13 @@ class RpcCall:
         return request
 
     def answer(self, answer: Any) -> Any:
-        """The answer as the caller may see it."""
         if self._caller is not None and self._row is not None:
             ownership.shown(self._caller, self._row, answer)
         return answer
 
     def told(self, error: LakestoreError) -> LakestoreError:
-        """The error as the caller may know it: where a table is now, or that it was dropped, is told to who sees it."""
+        """The error as the caller may know it. Only a caller who sees the table learns its new name or that it was
+        dropped."""
         if not isinstance(error, NotFound):
             return error
         name = error.renamed_to or error.dropped_as
@@ -179,17 +174,15 @@ class RpcCall:
         return NotFound(said, applied=error.applied)
 
     def tick(self, now: float) -> None:
-        """Check again if it is time to; `now` is of the monotonic clock."""
+        """Check again if the time has come; `now` is monotonic seconds."""
         if now >= self._recheck_due:
             self._recheck_due = now + RECHECK_SECONDS
             self.recheck()
 
     def recheck(self) -> None:
-        """Raise unless the caller still has the right, and the token or certificate is still valid.
-
-        A stream may run for weeks. What it reads by uuid is judged by the names that the tables have now, so that a
-        rename into a name that the caller may not read ends it.
-        """
+        """Raise unless the caller still has the right and a valid token or certificate. A stream may run for weeks.
+        Tables read by uuid are checked by their present names, so a rename to a name that the caller may not read ends
+        the stream."""
         has_changed = self._renew()
         row, caller = self._row, self._caller
         if self._asked is None or row is None or caller is None or caller.access.is_open:
@@ -200,13 +193,13 @@ class RpcCall:
             self._check(self._asked)
 
     def follow(self) -> None:
-        """Have `recheck` judge the tables that the request named, which the caller reads on after the answer."""
+        """Let `recheck` include the tables of the request, because the caller reads them after the answer."""
         if self._row is not None and self._caller is not None and not self._caller.access.is_open:
             self._followed = self._admission.uuids_of(self._row, self._asked)
             self._present = ()
 
     def next_item(self, items: Iterator[_Item]) -> _Item:
-        """The next item of a streamed answer, made before the right to it is asked, so that no rename is missed."""
+        """The next item of a streamed answer. The item is made before the right is checked, so no rename is missed."""
         try:
             item = next(items)
         except NotFound:  # `told` leaves out what the caller may not know
@@ -218,7 +211,6 @@ class RpcCall:
         return item
 
     def _renew(self) -> bool:
-        """Whether rights have changed since the last call of this; the caller has the new ones then."""
         access = self._admission.access
         if self._caller is None or access.is_open:
             return False
@@ -234,5 +226,5 @@ class RpcCall:
 
 
 def facts_of(path: dict[str, str], body: Any) -> HttpRequestFacts:
-    """The facts of an HTTP request that its rights depend on; a body that is no object names nothing."""
+    """The facts of an HTTP request on which rights depend; a body that is not an object names nothing."""
     return HttpRequestFacts(path, body if isinstance(body, dict) else {})

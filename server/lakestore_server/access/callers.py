@@ -1,7 +1,7 @@
-"""Callers, told apart by the auth file as it stands, by access tokens and by certificates.
+"""Callers, recognised by the auth file, by access tokens and by certificates.
 
-The file is read again when it changes, so that tokens come and go without a restart; a file that cannot be used
-leaves the last good one in force, and says so in the log. Nothing here logs, shows or raises a token.
+The file is read again when it changes. If it cannot be used, the last good file stays in force and the log says so.
+This module never logs, shows or raises a token.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from lakestore_server.host.clock import Clock
 
 log = logging.getLogger("lakestore.access")
 CHECK_SECONDS = 1.0
-"""Age that the knowledge of the auth file may have."""
+"""Seconds for which a read auth file is taken as current."""
 _Stamp = tuple[int, int, int]
-"""Content, mode and file: a file that was refused for its mode is read again when that is set right."""
+"""Time, mode and inode: a file that was refused for its mode is read again once the mode is right."""
 
 
 class Access:
-    """The auth file and the key of access tokens. Without a file everyone is `principals.ANYONE`. Thread-safe."""
+    """The auth file and the key of access tokens. Without a file every caller is `principals.ANYONE`. Thread-safe."""
 
     def __init__(self, file: Path | None, clock: Clock, key: bytes, token_seconds: int = 3_600) -> None:
         self._file, self._clock, self._key, self._token_seconds = file, clock, key, token_seconds
@@ -37,18 +37,18 @@ class Access:
         self._stamp: _Stamp | None = None
         self._checked = clock.monotonic()
         self.generation = 0
-        """Another number whenever rights may have changed."""
+        """Changes whenever rights may have changed."""
         if file is not None:
             self._stamp = _stamp_of(file)
             self._book = _load(file)
 
     @property
     def is_open(self) -> bool:
-        """Whether everyone may everything."""
+        """Whether every caller has every right."""
         return self._file is None
 
     def refresh(self) -> None:
-        """Read the file again if it has changed; at once, or within `CHECK_SECONDS` by itself."""
+        """Read the file again now if it has changed. Otherwise it is read within `CHECK_SECONDS`."""
         if self._file is None:
             return
         with self._lock:
@@ -60,7 +60,7 @@ class Access:
                 self._stamp = stamp
                 self._book = _load(self._file)
             except Invalid as error:
-                log.error("the rights stay as they were: %s", error.message)
+                log.error("the rights stay unchanged: %s", error.message)
                 return
             self.generation += 1
         log.info("%s was read again", self._file)
@@ -79,9 +79,9 @@ class Access:
         return Caller(self, proof)
 
     def exchanged(self, caller: Caller) -> tuple[str, int]:
-        """(access token, seconds it is valid) for a caller who showed a token."""
+        """(access token, seconds of validity) for a caller with a token."""
         if not caller.proof.token and not self.is_open:
-            raise NotAuthenticated("an access token is given for a token: send one")
+            raise NotAuthenticated("an access token is exchanged for a token: send a token")
         seconds = self._token_seconds
         now_s = self._clock.now_us() // 1_000_000
         token_id = caller.proof.token[: signing.ID_CHARS]
@@ -89,34 +89,32 @@ class Access:
         return signing.sign(self._key, claim, now_s), seconds
 
     def renewed(self, caller: Caller) -> Caller:
-        """The same caller as of now, or `NotAuthenticated` if its token or certificate is valid no more."""
+        """The caller with its present rights; `NotAuthenticated` if its token or certificate is no longer valid."""
         self._refresh_when_due()
         if self._file is None:
             return caller
         proof = self._book.renewed(caller.proof, self._clock.now_us())
         if proof is None:
-            raise NotAuthenticated(f"what {caller.principal.name} showed is valid no more: use a new token")
+            raise NotAuthenticated(f"the proof of {caller.principal.name} is no longer valid: use a new token")
         return Caller(self, proof)
 
     def is_principal(self, name: str) -> bool:
-        """Whether there is a principal of that name."""
         return name in self._book
 
     def may_read(self, name: str, table: str) -> bool:
-        """Whether the principal of that name may read a table; a server that asks nobody lets everybody."""
+        """Whether a principal may read a table; always true on a server without principals."""
         principal = self._book.named(name)
         return self.is_open or (principal is not None and principal.may("read", table))
 
     def principals(self) -> Sequence[str]:
-        """Names of all principals."""
         return list(self._book)
 
     def seal(self, principal: Principal, text: str) -> str:
-        """The text with a mark that only the server can make, for this principal."""
+        """The text with a mark for this principal that only the server can make."""
         return signing.seal(self._key, principal.name, text)
 
     def unseal(self, principal: Principal, text: str) -> str | None:
-        """The text of a seal made for this principal; None for any other."""
+        """The text of a seal for this principal; None for any other text."""
         return signing.unseal(self._key, principal.name, text)
 
     def _by_token(self, token: str) -> Proof | None:
@@ -141,17 +139,17 @@ class Caller:
 
     @property
     def principal(self) -> Principal:
-        """Its name and rights."""
+        """Name and rights of the caller."""
         return self.proof.principal
 
     @property
     def counted_as(self) -> str:
-        """The name against which what it takes is counted; empty on a server that asks nobody who they are."""
+        """The name whose quota the caller uses; empty on a server without principals."""
         return "" if self.access.is_open else self.principal.name
 
     @property
     def owns_by_name(self) -> bool:
-        """Whether its producers and subscriptions are kept under `<principal>/`."""
+        """Whether producers and subscriptions of the caller are stored under `<principal>/`."""
         return not (self.principal.shared_names or self.principal.administers)
 
 
@@ -159,7 +157,7 @@ def basic(said: str) -> tuple[str, str]:
     """(name, secret) of a Basic authorization, or `NotAuthenticated`."""
     try:
         name, colon, secret = base64.b64decode(said.strip(), validate=True).decode().partition(":")
-    except ValueError:  # of base64, and of text that is not UTF-8
+    except ValueError:  # invalid base64 or UTF-8
         name = colon = secret = ""
     if not colon or not secret:
         raise NotAuthenticated("the Authorization header is no `Basic` name and token")
@@ -195,7 +193,7 @@ def _stamp_of(file: Path) -> _Stamp:
 
 def _refusal(token: str, certificate: Sequence[str]) -> str:
     if token:
-        return "the token is not known, or no longer valid: ask who runs the server for one"
+        return "the token is not known, or no longer valid: ask the server's operator for one"
     if certificate:
-        return "the names in the client certificate are no principal: ask who runs the server"
+        return "the names in the client certificate are no principal: ask the server's operator"
     return "the server asks who you are: send a token, as in connect(…, token=…) or LAKESTORE_TOKEN"

@@ -1,7 +1,8 @@
-"""Finders: the tables that a request names, as the rows of `policy` use them. Pure.
+"""Finders: functions from a request to the tables that it names, used by the rows of `policy`. Pure.
 
-A finder gives names of tables, or a pattern for a request that names none that could be read. Three rules hold: a
-malformed request gives `EVERYTHING`, a finder changes nothing, and it tells nothing of whether a table exists.
+- A finder returns table names, or a pattern for a malformed request: `EVERYTHING`.
+- A finder changes nothing.
+- A finder does not reveal whether a table exists.
 """
 
 from __future__ import annotations
@@ -19,24 +20,22 @@ Kind = Literal["own", "other", "absent"]
 
 
 class TableFacts(Protocol):
-    """The server's knowledge of things that a request names other than by a table's name."""
+    """Facts about objects that a request does not name by a table's name."""
 
-    def table_of(self, uuid: str) -> str | None:
-        """The name of the table with that uuid."""
+    def table_of(self, uuid: str) -> str | None: ...
 
-    def uuid_of(self, table: str) -> str | None:
-        """The uuid of the table that has the name now."""
+    def uuid_of(self, table: str) -> str | None: ...
 
     def subscribed(self, subscription: str) -> Sequence[str]:
-        """The names that the tables of a subscription have now, or had when they were dropped."""
+        """The present names of a subscription's tables; for a dropped table its last name."""
 
     def kind_of(self, table: str) -> Kind:
-        """Whether a table of the catalog is ours, another one, or absent."""
+        """Whether a table of the catalog is ours, foreign or absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequestFacts:
-    """The parts of an HTTP request that rights depend on: parameters of its path, and its body."""
+    """The parts of an HTTP request on which rights depend: path parameters and body."""
 
     path: Mapping[str, str]
     body: Mapping[str, Any]
@@ -46,26 +45,26 @@ Finder = Callable[[Any, TableFacts], Iterable[str]]
 
 
 def catalog_target(namespace: Any, table: Any) -> str:
-    """The name of a catalog's table for patterns; no pattern can name a dot inside a namespace."""
+    """A catalog table's name for patterns. A dot inside the namespace matches no pattern."""
     return f"{str(namespace).replace('.', chr(31))}.{table}"
 
 
-# Finders of the tables of an RPC.
+# Finders for RPCs.
 
 
 def nothing(_: Any, __: TableFacts) -> Sequence[str]:
-    """A request that names no table."""
+    """No table."""
     return ()
 
 
 def fed_tables(request: Any, _: TableFacts) -> Iterable[str]:
-    """The tables of the feeds among a request's registers, or among the registers that it moves."""
+    """The tables of the feeds among a request's registers."""
     registers = (getattr(each, "register", each) for each in request.registers)
     return dict.fromkeys(found.table for name in registers if (found := feed_of(name)))
 
 
 def everything(_: Any, __: TableFacts) -> Sequence[str]:
-    """A call that is about all tables."""
+    """Every table."""
     return (EVERYTHING,)
 
 
@@ -75,7 +74,7 @@ def table_field(request: Any, _: TableFacts) -> Sequence[str]:
 
 
 def both_names(request: Any, _: TableFacts) -> Sequence[str]:
-    """The fields `table` and, where it is set, `new_name`."""
+    """The fields `table` and, if set, `new_name`."""
     return (request.table, request.new_name) if request.new_name else (request.table,)
 
 
@@ -85,7 +84,7 @@ def tables_field(request: Any, _: TableFacts) -> Sequence[str]:
 
 
 def committed_tables(request: Any, known: TableFacts) -> Iterable[str]:
-    """The tables of a commit's changes, and those of the feeds whose registers it moves."""
+    """The tables of a commit's changes and of the feeds whose registers it moves."""
     changed = (change.table for change in request.changes)
     return dict.fromkeys([*changed, *fed_tables(request, known)])
 
@@ -101,7 +100,7 @@ def wanted_field(request: Any, _: TableFacts) -> Iterable[str]:
 
 
 def definition_field(request: Any, _: TableFacts) -> Sequence[str]:
-    """A definition that cannot be read names no table; the verb refuses it after this."""
+    """The table of a definition. An unreadable definition names no table; the verb refuses it later."""
     try:
         return (str(json.loads(request.definition)["name"]),)
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -109,56 +108,54 @@ def definition_field(request: Any, _: TableFacts) -> Sequence[str]:
 
 
 def uuid_field(request: Any, known: TableFacts) -> Sequence[str]:
-    """A table that was dropped has no name, so only a principal with every right is told so."""
+    """The table of the uuid. A dropped table has no name, so only a principal with every right learns of it."""
     return (known.table_of(request.table_uuid) or EVERYTHING,)
 
 
-# Finders of tables that a call reads by uuid, under the names that they have now.
+# Finders for tables that a call reads by uuid, under their present names.
 
 
 def present_uuid(request: Any, known: TableFacts) -> Sequence[str]:
-    """The table of the field `table_uuid`; nothing once the table is forgotten."""
+    """The table of the field `table_uuid`; empty once the table is removed."""
     name = known.table_of(request.table_uuid)
     return () if name is None else (name,)
 
 
 def present_stream(request: Any, known: TableFacts) -> Sequence[str]:
-    """The tables of a change stream, once `ownership.bound` has named their uuids, and of its subscription."""
+    """The tables of a change stream, after `ownership.bound` has set their uuids, and of its subscription."""
     tables = [name for uuid in request.table_uuids if uuid and (name := known.table_of(uuid)) is not None]
     return [*tables, *present_subscription(request, known)]
 
 
 def present_subscription(request: Any, known: TableFacts) -> Sequence[str]:
-    """The tables of the subscription that the request names, if it names one."""
+    """The tables of the subscription in the request, if any."""
     return known.subscribed(request.subscription) if request.subscription else ()
 
 
-# Finders of the tables of an HTTP request. A malformed request asks for a right on everything.
+# Finders for HTTP requests. A malformed request needs the right on everything.
 
 
 def path_table(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
-    """A table of the catalog in the path."""
+    """A catalog table in the path."""
     return (catalog_target(asked.path["namespace"], asked.path["table"]),)
 
 
 def unversioned(target: str, known: TableFacts) -> str:
-    """The table that a name is of in the lake: `shop.orders$3` is a version of `shop.orders`, if that is ours."""
+    """The table of a name in the lake: `shop.orders$3` is a version of our table `shop.orders`."""
     parted = names.parted(target)
     return parted[0] if parted and known.kind_of(parted[0]) == "own" else target
 
 
 def uncut(target: str, known: TableFacts) -> str:
-    """The table that a name is of under a prefix.
-
-    `shop.orders@<position>` is a cut of `shop.orders`, if that is ours and no table has the whole name.
-    """
+    """The table of a name under a prefix. `shop.orders@<position>` is a cut of our table `shop.orders`, unless a table
+    has the whole name."""
     parted = names.positioned(target)
     is_cut = parted is not None and known.kind_of(target) == "absent" and known.kind_of(parted[0]) == "own"
     return parted[0] if parted is not None and is_cut else target
 
 
 def path_name(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
-    """A table of ours in the path."""
+    """Our table in the path."""
     return (asked.path["table"],)
 
 
@@ -191,7 +188,7 @@ def identifier(said: Any) -> str:
 
 
 def body_rename(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
-    """The source and the destination in the body."""
+    """Source and destination in the body."""
     return (identifier(asked.body.get("source")), identifier(asked.body.get("destination")))
 
 

@@ -1,8 +1,9 @@
-"""Ownership: producers, registers and subscriptions by their names, leases by their seals, lists by rights.
+"""Ownership: producers, registers and subscriptions by name, leases by seal, lists by rights.
 
-A name `orders` of the principal `etl` is kept as `etl/orders`, so that nobody else can open, fence or acknowledge
-it; the owner never sees the longer name. Administrators, and principals with `shared_names`, use names as they are
-kept. The policy's row of a call says which fields are owned (`owns`) and which list is cut (`lists`).
+- The name `orders` of principal `etl` is stored as `etl/orders`. Nobody else can open, fence or acknowledge it, and the
+  owner sees the short name.
+- Administrators, and principals with `shared_names`, use stored names.
+- The policy's row of a call says which fields are owned (`owns`) and which list is cut (`lists`).
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _COUNTED = (
     pb.CommitRequest,
     pb.ReportRequest,
 )
-"""Requests that take something which is counted against their principal, or that is the principal's alone."""
+"""Requests that use a principal's quota or create something that only this principal may use."""
 
 
 def bound(request: Any, known: TableFacts) -> None:
-    """Have a change stream read the very tables whose rights were asked, whatever names they get from now on."""
+    """Bind a change stream to the uuids of the tables that were checked, whatever their names become."""
     if isinstance(request, pb.ChangesRequest) and len(request.table_uuids) in (0, len(request.tables)):
         said = request.table_uuids or [""] * len(request.tables)
         named = zip(request.tables, said, strict=True)
@@ -46,7 +47,7 @@ def bound(request: Any, known: TableFacts) -> None:
 
 
 def kept(caller: Caller, row: Row, request: Any) -> None:
-    """Put the names of a request as they are kept, and its lease as it was granted; `Denied` for names of others."""
+    """Replace names in a request by stored names and its lease by the granted one; `Denied` for names of others."""
     if isinstance(request, _COUNTED):
         request.owner = caller.counted_as
     if Own.PRODUCER in row.owns and request.producer:
@@ -60,12 +61,12 @@ def kept(caller: Caller, row: Row, request: Any) -> None:
     if Own.LEASE in row.owns and request.lease and not caller.access.is_open:
         lease = caller.access.unseal(caller.principal, request.lease)
         if lease is None:
-            raise PlanExpired("the lease is over, or another principal's: plan again")
+            raise PlanExpired("the lease is over, or belongs to another principal: plan again")
         request.lease = lease
 
 
 def shown(caller: Caller, row: Row, answer: Any) -> None:
-    """Seal an answer's lease for its owner, and cut its list to what the caller may know of."""
+    """Seal an answer's lease for its owner and cut its list to what the caller may know."""
     if caller.access.is_open:
         return
     if Own.GRANTED_LEASE in row.owns and answer.lease:
@@ -85,7 +86,8 @@ def _keep_registers(caller: Caller, request: Any) -> None:
 
 
 def _keep_prefix(caller: Caller, request: Any) -> None:
-    """Have a list leave out what the caller may not know of: what is cut from an answer is missed where it goes on."""
+    """Leave other principals' names out of a list. An entry that is only cut from the answer would be missing where the
+    next page starts."""
     if caller.owns_by_name:
         request.prefix = f"{caller.principal.name}/{request.prefix}"
         request.after = f"{caller.principal.name}/{request.after}" if request.after else ""
@@ -96,7 +98,7 @@ def _kept_name(caller: Caller, name: str) -> str:
     if caller.owns_by_name:
         return f"{caller.principal.name}/{name}" if name else ""
     if not _is_shown(caller, name):
-        raise Denied(f"the name {name!r} belongs to another principal: take another")
+        raise Denied(f"the name {name!r} belongs to another principal: choose another name")
     return name
 
 
@@ -112,7 +114,6 @@ def _shown_name(caller: Caller, name: str) -> str:
 
 
 def _cut_own(caller: Caller, entries: Any) -> None:
-    """Leave the caller's own entries in a list of things with names, under the names that the caller gave."""
     own = [deepcopy(entry) for entry in entries if _is_shown(caller, entry.name)]
     for entry in own:
         entry.name = _shown_name(caller, entry.name)
@@ -137,7 +138,7 @@ def _cut_dropped(caller: Caller, answer: pb.ListDroppedTablesAnswer) -> None:
 
 
 def _cut_databases(caller: Caller, answer: pb.ListDatabasesAnswer) -> None:
-    """Leave the databases in which the caller may see a table, or could make one."""
+    """Leave only databases in which the caller sees a table or may make one."""
     principal = caller.principal
     seen = [deepcopy(each) for each in answer.databases if principal.sees_namespace(each.name)]
     del answer.databases[:]
@@ -148,10 +149,8 @@ def _cut_databases(caller: Caller, answer: pb.ListDatabasesAnswer) -> None:
 
 
 def _cut_subscriptions(caller: Caller, answer: pb.ListSubscriptionsAnswer | pb.TruncateTableAnswer) -> None:
-    """Leave the caller's own, which a truncate tells by their names alone.
-
-    One whose tables the caller may no longer know of stays, so that it can be dropped, without their names and figures.
-    """
+    """Leave only the caller's own subscriptions; a truncate names them alone. A subscription stays even if the caller
+    may no longer know its tables, so that it can be dropped, but without their names and figures."""
     if isinstance(answer, pb.ListSubscriptionsAnswer):
         _cut_own(caller, answer.subscriptions)
         for each in answer.subscriptions:
@@ -168,7 +167,7 @@ def _sees_all(caller: Caller, tables: Iterable[str]) -> bool:
 
 
 def own_name(caller: Caller, kept_as: str) -> str | None:
-    """The name that a caller gave to a stream that is kept under this one; None for another's."""
+    """The caller's name of a stored name; None if another principal owns it."""
     return _shown_name(caller, kept_as) if _is_shown(caller, kept_as) else None
 
 
@@ -201,9 +200,9 @@ def cut_status(caller: Caller, said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_sentences(said: dict[str, Any]) -> dict[str, Any]:
-    """Damage and errors of a server's part without their words, which may name any table or file."""
+    """A server's part without the sentences of damage and errors, which may name any table or file."""
     damage, duties, index = said["damage"], said["duties"], said["index"]
-    told = f"damaged places: {len(damage)}; an administrator sees which"
+    told = f"damaged places: {len(damage)}; an administrator can list them"
     return {
         "index": index if index == "ready" else f"not ready: {UNTOLD}",
         "damage": [told] if isinstance(damage, list) and damage else damage,

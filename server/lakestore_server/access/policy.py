@@ -1,10 +1,13 @@
-"""The policy: one row for every RPC and every HTTP route. A call without a row is denied.
+"""The policy: one row for every RPC and every HTTP route. A call without a row is denied. Pure.
 
-A row names a right, and how the tables of a request are found in it. The right is needed on each of these tables;
-where a request names none, on some table. Beside `principals.RIGHTS` there are: `open`, for everybody; `known`, for
-every principal; `see`, any right at all; `commit`, which is `tier` for a table of Lakestore's, `write` for others and
-`admin` for a new one. A row also says what of a call is the principal's own, and which list its answer cuts to what
-the principal may know of. docs/rights.md is written from this table (`rights_page`). Pure.
+A row names a right and a finder of the request's tables. The right is needed on each of these tables; if the request
+names none, on some table. Besides `principals.RIGHTS` there are the rights:
+
+- `open`: everybody. `known`: every principal. `see`: any right on the table.
+- `commit`: `tier` on our tables, `write` on foreign ones, `admin` on new ones.
+
+A row also says which fields belong to the principal and how the answer's list is cut. `make docs` writes docs/rights.md
+from this table.
 """
 
 from __future__ import annotations
@@ -77,18 +80,18 @@ _NAMESPACE = f"{CATALOG}/namespaces/{{namespace}}"
 _TABLE = f"{_NAMESPACE}/tables/{{table}}"
 _VIEW = f"{_NAMESPACE}/views/{{view}}"
 _UNTARGETED = ("open", "known", "see")
-"""Rights that a call without tables needs on no table."""
+"""Rights for which a call without tables needs no table."""
 _COMMIT: Mapping[Kind, str] = {"own": "tier", "other": "write", "absent": "admin"}
 
 
 class Own(Enum):
-    """A thing of one principal's in a call: the field that holds it, and the thing in words."""
+    """A thing of one principal in a call: its field, and the thing in words."""
 
     PRODUCER = "producer"
     REGISTERS = "registers"
-    """`registers` of the request: names, or moves that have them."""
+    """`registers` of the request: names, or register updates."""
     REGISTER_PREFIX = "prefix"
-    """`prefix` and `after` of the request, of names of registers."""
+    """`prefix` and `after` of the request: beginnings of register names."""
     SUBSCRIPTION = "subscription"
     LEASE = "lease"
     """`lease` of the request."""
@@ -97,7 +100,7 @@ class Own(Enum):
 
 
 class Listing(Enum):
-    """A list in an answer that leaves out what the principal may not know of, in words."""
+    """A list in an answer, in words, without entries that the principal may not know."""
 
     TABLES = "tables with some right"
     DROPPED = "dropped tables with some right"
@@ -122,23 +125,23 @@ class Row:
     right: str
     finder: Finder
     tables: str = ""
-    """The tables that the right is needed on, in words."""
+    """The tables that need the right, in words."""
     body: bool = False
-    """Whether the tables stand in the body of an HTTP request."""
+    """Whether the body of an HTTP request names the tables."""
     owns: tuple[Own, ...] = ()
-    """Things of the call that belong to the principal alone."""
+    """Things of the call that belong to the principal."""
     lists: Listing | None = None
-    """The list of the answer that leaves out what the principal may not know of."""
+    """The list of the answer that is cut to what the principal may know."""
     reads: Finder | None = None
-    """The tables whose rows the answer shows, on which `read` is needed as well."""
+    """The tables whose rows the answer shows: `read` is needed on them too."""
     by_uuid: bool = False
-    """Whether the request names tables by uuid: a refusal does not tell their names."""
+    """Whether the request names tables by uuid; a refusal then hides their names."""
     held: Finder | None = None
-    """Tables of a thing that the request names by its kept name, by their present names: `read` is needed on each."""
+    """Tables of a thing with a stored name, by their present names: `read` is needed on each."""
     present: Finder | None = None
-    """Tables that are read by uuid, by their present names: `read` is needed on each, asked while the call runs."""
+    """Tables read by uuid, by their present names: `read` is needed on each while the call runs."""
     alias: Callable[[str, TableFacts], str] | None = None
-    """The table whose right is needed for a name of the catalog; a refusal tells the name as it was asked for."""
+    """The table whose right a catalog name needs; a refusal repeats the name of the request."""
 
 
 def check(row: Row | None, principal: Principal, asked: Any, known: TableFacts, what: str) -> None:
@@ -158,10 +161,8 @@ def check(row: Row | None, principal: Principal, asked: Any, known: TableFacts, 
 
 
 def check_present(row: Row, principal: Principal, asked: Any, known: TableFacts, present: Iterable[str]) -> None:
-    """`Denied` unless the principal may read the tables that have these names now.
-
-    The refusal tells a name only if the request has it: the principal must not learn what a table was renamed to.
-    """
+    """`Denied` unless the principal may read the tables with these present names. The refusal names a table only if the
+    request does: the principal must not learn a table's new name."""
     for target in present:
         if principal.may("read", target):
             continue
@@ -171,7 +172,7 @@ def check_present(row: Row, principal: Principal, asked: Any, known: TableFacts,
 
 
 def check_possible(row: Row | None, principal: Principal, what: str) -> None:
-    """`Denied` if no request whatever of this kind is allowed: asked before a request is received."""
+    """`Denied` if no request of this kind is allowed; checked before a request is read."""
     row = _ruled(row, what)
     if row.right in RIGHTS and not principal.may_somewhere(row.right):
         raise Denied(_sentence(principal, row.right, "any table"))
@@ -179,7 +180,7 @@ def check_possible(row: Row | None, principal: Principal, what: str) -> None:
 
 def _ruled(row: Row | None, what: str) -> Row:
     if row is None:
-        raise Denied(f"{what} has no rule, so nobody may call it: this is a defect of the server")
+        raise Denied(f"{what} has no rule and is denied: this is a defect of the server")
     return row
 
 
@@ -192,14 +193,14 @@ def _check_one(row: Row, principal: Principal, target: str, known: TableFacts) -
     needed = _COMMIT[known.kind_of(table)] if row.right == "commit" else row.right
     if principal.may(needed, table):
         return
-    # The right that is missing tells whether there is such a table, and of which kind.
+    # The name of a missing right would reveal whether a table exists and is ours.
     shown = needed if row.right != "commit" or principal.sees(table) else "write"
     raise Denied(_sentence(principal, shown, "that table" if row.by_uuid else target))
 
 
 def _sentence(principal: Principal, right: str, target: str) -> str:
     shown = "every table" if target == EVERYTHING else target
-    return f"{principal.name} has no right {right!r} on {shown}: ask who runs the server for it"
+    return f"{principal.name} has no right {right!r} on {shown}: ask the server's operator for it"
 
 
 _NAMED = "`table`"
@@ -289,7 +290,7 @@ RPCS: dict[str, Row] = {
     f"{HEALTH}Watch": Row("open", finders.nothing),
     f"{REFLECTION}ServerReflectionInfo": Row("known", finders.nothing),
 }
-"""Every RPC, by its path on the wire."""
+"""Every RPC by its path on the wire."""
 
 
 _PATH = "the table of the path"
@@ -341,11 +342,11 @@ ROUTES: dict[tuple[str, str], Row] = {
     ("GET", _VIEW): Row("known", finders.nothing, "there are no views"),
     ("HEAD", _VIEW): Row("known", finders.nothing, "there are no views"),
 }
-"""Every route of the HTTP port, by method and path."""
+"""Every HTTP route by method and path."""
 
 
 def _under_prefix(method: str, path: str, row: Row) -> Row:
-    """The rule of a verb under a prefix, where a verb that writes is refused to everybody."""
+    """The rule of a verb under a prefix; a verb that writes is denied to everybody."""
     if (method, path) in (("GET", _TABLE), ("HEAD", _TABLE), ("POST", f"{_TABLE}/metrics")):
         return replace(row, alias=finders.uncut)
     return row if method in ("GET", "HEAD") else Row("known", finders.nothing, _REFUSED)

@@ -1,8 +1,8 @@
 """Principals: the hashes of their tokens, and their rights on tables. Pure values.
 
-Rights are only ever granted; a table that no grant names is denied. A pattern is a table's name, or a beginning of
-names followed by `*`. A token is 256 random bits, so one SHA-256 of it is all that need be kept; hashes are compared
-in constant time. Names are compared letter by letter: case counts.
+- Rights are only granted; a table without a grant is denied.
+- A pattern is a table's name, or a beginning of names followed by `*`. Names are case-sensitive.
+- A token is 256 random bits, so only its SHA-256 is stored. Hashes are compared in constant time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RIGHTS = ("read", "write", "tier", "admin")
 EVERYTHING = "*"
 TOKEN_PREFIX = "lakestore_"  # noqa: S105 (what every token begins with, so that scanners for leaked secrets find it)
 _IMPLIED = {"admin": frozenset(RIGHTS), "tier": frozenset({"tier", "read"})}
-"""Rights that a right brings with it: a tierer reads the rows it moves, an administrator has all on its tables."""
+"""Rights that a right implies: a tierer reads the rows it moves, an administrator has every right."""
 _PRINCIPAL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,127}")
 _PATTERN = re.compile(r"[^*]*\*?")
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -33,7 +33,6 @@ class Grant:
     """Rights on the tables of some patterns."""
 
     rights: frozenset[str]
-    """The granted rights and those they imply."""
     tables: tuple[str, ...]
 
     def covers(self, target: str) -> bool:
@@ -43,27 +42,27 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A caller by name: a person, a job, an engine."""
+    """A named caller: a person, a job, an engine."""
 
     name: str
     grants: tuple[Grant, ...] = ()
     shared_names: bool = False
-    """Whether its producers and subscriptions are kept under their plain names, not under `<principal>/`."""
+    """Whether producers and subscriptions are stored without the prefix `<principal>/`."""
 
     def may(self, right: str, target: str) -> bool:
         """Whether the principal has a right on a table, on all of `namespace.*`, or on everything, `*`."""
         return any(right in grant.rights and grant.covers(target) for grant in self.grants)
 
     def may_somewhere(self, right: str) -> bool:
-        """Whether the principal has a right on any table at all."""
+        """Whether the principal has a right on any table."""
         return any(right in grant.rights and grant.tables for grant in self.grants)
 
     def sees(self, target: str) -> bool:
-        """Whether the principal has any right on a table, so may know that the table exists."""
+        """Whether the principal has any right on a table and so may know that it exists."""
         return any(grant.covers(target) for grant in self.grants)
 
     def sees_namespace(self, namespace: str) -> bool:
-        """Whether some table of the namespace may be one that the principal sees."""
+        """Whether the principal may see some table of the namespace."""
         inside = f"{namespace}."
         for grant in self.grants:
             for pattern in grant.tables:
@@ -82,41 +81,41 @@ ANYONE = Principal("anyone", (Grant(frozenset(RIGHTS), (EVERYTHING,)),), shared_
 """Every caller of a server without `auth`."""
 
 NOBODY = Principal("nobody")
-"""The caller of a call that asks nobody who they are."""
+"""The caller of a call without authentication."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenHash:
-    """The part of a token that is kept."""
+    """The stored part of a token."""
 
     sha256: str
     until_us: int | None = None
-    """The moment from which the token is not valid; None: until the token is removed."""
+    """The moment at which the token expires; None for a token without an end."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuthEntry:
-    """A principal with its tokens and certificates, by which it is known."""
+    """A principal with its tokens and certificates."""
 
     principal: Principal
     tokens: tuple[TokenHash, ...]
     certificates: tuple[str, ...]
-    """Names in a client certificate, any one of its common name and alternative names."""
+    """Names in a client certificate: common name or alternative names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A principal and the token or certificate that proved it: enough to ask later whether the proof still holds."""
+    """A principal and the token or certificate that proved it, to check the proof again later."""
 
     principal: Principal
     token: str = ""
     """Hash of the token; empty for a certificate."""
     certificate: str = ""
     until_us: int | None = None
-    """The moment from which an access token that was shown is not valid; None: no access token was."""
+    """The moment at which the access token expires; None if the proof is no access token."""
 
     def holds(self, now_us: int) -> bool:
-        """Whether the access token that was shown is still valid, if one was."""
+        """Whether the access token, if the proof is one, is still valid."""
         return self.until_us is None or now_us < self.until_us
 
 
@@ -133,12 +132,11 @@ class Book:
         return iter(self._entries)
 
     def named(self, name: str) -> Principal | None:
-        """The principal of that name."""
         entry = self._entries.get(name)
         return entry.principal if entry else None
 
     def by_token(self, token: str, now_us: int) -> Proof | None:
-        """The holder of this token; every hash is compared, so that the time taken says nothing."""
+        """The holder of this token. Every hash is compared, so the time reveals nothing."""
         digest = hash_of(token)
         found = None
         for entry in self._entries.values():
@@ -148,7 +146,7 @@ class Book:
         return found
 
     def by_certificate(self, names: Sequence[str]) -> Proof | None:
-        """The principal whose certificate carries one of these names; two that claim the names are nobody."""
+        """The principal with a certificate of one of these names; None if several principals claim them."""
         found = [
             Proof(entry.principal, certificate=name)
             for entry in self._entries.values()
@@ -158,7 +156,7 @@ class Book:
         return found[0] if len({proof.principal.name for proof in found}) == 1 else None
 
     def by_id(self, name: str, token_id: str, now_us: int) -> Proof | None:
-        """The principal of that name, if one of its valid tokens has a hash that begins with `token_id`."""
+        """The principal of this name, if one of its valid tokens has a hash that begins with `token_id`."""
         entry = self._entries.get(name)
         for known in entry.tokens if entry else ():
             if token_id and known.sha256.startswith(token_id) and _is_valid(known, now_us):
@@ -166,7 +164,7 @@ class Book:
         return None
 
     def renewed(self, proof: Proof, now_us: int) -> Proof | None:
-        """The same caller by this book; None if its token or certificate is valid no more."""
+        """The same caller in this book; None if its token or certificate is no longer valid."""
         if proof.certificate:
             return self.by_certificate([proof.certificate])
         found = self.by_id(proof.principal.name, proof.token, now_us) if proof.holds(now_us) else None
@@ -179,7 +177,7 @@ def hash_of(token: str) -> str:
 
 
 def book_of(data: Any) -> Book:
-    """The principals of a file's content, or `Invalid`, which names the mistake and no part of any secret."""
+    """The principals in a file's content; `Invalid` names the mistake and no part of a secret."""
     if not isinstance(data, dict) or set(data) != {"principals"} or not isinstance(data["principals"], dict):
         raise Invalid("it must hold one field, principals:, with an entry for each name")
     entries = [_entry(name, said) for name, said in data["principals"].items()]
@@ -237,7 +235,6 @@ def _token(name: str, said: Any) -> TokenHash:
 
 
 def _moment(name: str, said: Any) -> int:
-    """YAML reads a date as a date, or as text if the date has a zone that YAML does not know."""
     try:
         found = datetime.fromisoformat(said.isoformat() if isinstance(said, date) else said)
     except (TypeError, ValueError) as error:

@@ -1,8 +1,9 @@
-"""Texts that only this server can have made: access tokens and seals of leases, by one HMAC of its own key. Pure.
+"""Texts that only this server can make: access tokens and seals of leases, by an HMAC with the server's key. Pure.
 
-An access token is a short-lived JSON Web Token that names a principal and the token it was got for. Catalog clients
-read its `exp`; nothing else in it is for them. A token whose origin was removed from the auth file is no longer
-valid, whatever its time. A seal ties a text to the principal it was handed to.
+- An access token is a short-lived JSON Web Token that names a principal and the token it was exchanged for. Catalog
+  clients read only its `exp`.
+- If the exchanged token is removed from the auth file, the access token is no longer valid.
+- A seal binds a text to a principal.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import orjson
 
 KEY_BYTES = 32
 ID_CHARS = 16
-"""Hex digits of the hash of the token it was got for; enough to tell the tokens of a principal apart."""
+"""Hex digits of the exchanged token's hash; enough to distinguish the tokens of a principal."""
 SEAL_CHARS = 32
 _CHARS_MAX = 2_048
 
@@ -40,7 +41,7 @@ def sign(key: bytes, claim: Claim, now_s: int) -> str:
 
 
 def read(key: bytes, token: str, now_s: int) -> Claim | None:
-    """The claim of a token of ours; None for any other text and when its time is over."""
+    """The claim of our token; None for any other text and for an expired token."""
     head, _, rest = token.partition(".")
     said, _, signature = rest.partition(".")
     if head != _HEADER or len(token) > _CHARS_MAX or not token.isascii():
@@ -56,12 +57,12 @@ def read(key: bytes, token: str, now_s: int) -> Claim | None:
 
 
 def seal(key: bytes, owner: str, text: str) -> str:
-    """The text with a mark that ties it to its owner, as a lease is handed to a client."""
+    """The text with a mark that binds it to its owner."""
     return f"{text}.{_seal_mark(key, owner, text)}"
 
 
 def unseal(key: bytes, owner: str, sealed: str) -> str | None:
-    """The text of a seal made for this owner; None for any other."""
+    """The text of a seal for this owner; None for any other text."""
     text, _, mark = sealed.rpartition(".")
     given, made = mark.encode("utf-8", "surrogateescape"), _seal_mark(key, owner, text).encode()
     return text if hmac.compare_digest(given, made) else None
@@ -76,7 +77,7 @@ def _signature(key: bytes, signed: str) -> str:
 
 
 def _mac(key: bytes, said: str) -> bytes:
-    """The one primitive. A seal's text has a NUL and a token's has none, so a mark of the one is none of the other."""
+    """The one primitive. A sealed text has a NUL and a token has none, so neither passes for the other."""
     return hmac.new(key, said.encode("utf-8", "surrogateescape"), hashlib.sha256).digest()
 
 
