@@ -1,10 +1,11 @@
 """The backup verb: a consistent copy of the data folder, made while the server serves.
 
-A checkpoint is made and its parts are held: segments by their open maps, which keep their bytes whatever a later
-checkpoint removes, and the journal behind the checkpoint up to one commit. That is the cut; commits go on while the
-cut is copied. The files of a warehouse in the data folder are copied too; of another one the backup holds the pointers.
-The index is not: a restored server rebuilds it beside serving. The manifest comes last, so a folder without one is no
-backup; what a failed one has written is removed.
+A checkpoint is made and its parts are held: segments by their open maps, and the journal after the checkpoint up to one
+commit, the cut. Commits continue while the cut is copied.
+
+- Files of a warehouse in the data folder are copied; for another warehouse the backup holds the pointers.
+- The index is not copied: a restored server rebuilds it.
+- The manifest is written last, so a folder without one is no backup. A failed backup removes what it wrote.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from lakestore_server.state.view import View
 
 
 def pieces_of(data: Any) -> Iterator[pa.Buffer]:
-    """Bytes in memory, or a map, in pieces."""
+    """Bytes in memory or in a map, in pieces."""
     whole = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
     return (whole.slice(at, min(PIECE_BYTES, whole.size - at)) for at in range(0, whole.size, PIECE_BYTES))
 
 
 def written(disk: Disk, path: Path, pieces: Iterable[Any]) -> tuple[int, int]:
-    """Write a new file and sync it; its bytes and their checksum. The folder is the caller's to sync."""
+    """Write a new file and sync it; its size and checksum. The caller syncs the folder."""
     size = crc = 0
     file = disk.create(path)
     try:
@@ -70,7 +71,7 @@ def crc_of(disk: Disk, path: Path) -> int:
 
 
 class LakeFileGone(Exception):
-    """A file that a pointer's metadata names is not there."""
+    """A file that a pointer's metadata names does not exist."""
 
     def __init__(self, table: str, location: str) -> None:
         super().__init__(location)
@@ -78,16 +79,14 @@ class LakeFileGone(Exception):
 
 
 def inner_warehouse(data: Path, uri: str) -> Path | None:
-    """The warehouse's folder if it lies in the data folder."""
+    """The warehouse's folder if it is in the data folder, else None."""
     folder = local_folder(uri)
     return folder if folder is not None and data.resolve() in folder.resolve().parents else None
 
 
 def hold(view: View, uri: str, data: Path) -> Path:
-    """Link every file that the view's pointers name into a folder of the data folder; `LakeFileGone`.
-
-    The folder has the files as they lie in the warehouse.
-    """
+    """Hard-link every file that the view's pointers name into a folder of the data folder; or raise `LakeFileGone`. The
+    folder has the layout of the warehouse."""
     stage = data / data_folder.LAKE_HELD
     release(data)
     stage.mkdir(mode=FOLDER_MODE)
@@ -115,41 +114,40 @@ def hold(view: View, uri: str, data: Path) -> Path:
 
 
 def pointers(view: View) -> dict[tuple[str, str], Pointer]:
-    """The pointers whose files are to be there: those of tables whose removal has begun name what goes."""
+    """The pointers whose files must exist. A table that is being removed has none."""
     going = {(DROPPED, uuid) for uuid, held in view.dropped.items() if not held.until_us}
     return {key: pointer for key, pointer in view.pointers.items() if key not in going}
 
 
 def _told(view: View, namespace: str, name: str) -> str:
-    """A table as its users call it."""
+    """The name by which users know a table."""
     return f"{view.dropped[name].name} (dropped)" if namespace == DROPPED else f"{namespace}.{name}"
 
 
 def _link(source: str, target: Path) -> None:
-    """One call for a file that is linked: a lake may have a hundred thousand of them."""
     try:
         os.link(source, target)
     except FileExistsError:
         return
     except FileNotFoundError:
         raise
-    except OSError:  # another owner's file, too many links, or a file system without them
+    except OSError:  # the file has another owner or too many links, or the file system has no links
         shutil.copyfile(source, target)
 
 
 def release(data: Path) -> None:
-    """Let go of what is held; also of what a server that was killed held."""
+    """Remove the held links, also those of a server that was killed."""
     stage = data / data_folder.LAKE_HELD
     if stage.is_dir():
         shutil.rmtree(stage)
 
 
 def write_lake_files(disk: Disk, stage: Path, folder: Path) -> Iterator[Entry]:
-    """Bring what is held into a backup's folder, durably; the entries of the manifest."""
+    """Move the held files into a backup's folder, durably; yields the manifest's entries."""
     place = folder / WAREHOUSE
     try:
         stage.rename(place)
-    except OSError:  # another file system
+    except OSError:
         for path, _ in _files(stage):
             target = place / os.path.relpath(path, stage)
             disk.make_folder(target.parent)
@@ -161,7 +159,6 @@ def write_lake_files(disk: Disk, stage: Path, folder: Path) -> Iterator[Entry]:
 
 
 def _files(folder: Path) -> list[tuple[str, int]]:
-    """Path and size of every file below a folder, sorted."""
     found, left = [], [str(folder)]
     while left:
         with os.scandir(left.pop()) as listed:
@@ -175,33 +172,32 @@ def _files(folder: Path) -> list[tuple[str, int]]:
 
 log = logging.getLogger("lakestore.backup")
 CUTS = 3
-"""Cuts that are tried when files of the lake expire at that very moment."""
+"""Attempts at a cut, if lake files expire meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackupCut:
-    """The parts of a backup, fixed at one commit."""
+    """The parts of a backup at one commit."""
 
     view: View
-    """At the cut."""
     checkpoint: Checkpoint
     segments: Sequence[Segment]
     journal: Sequence[tuple[str, bytes]]
-    """Name and bytes of the files behind the checkpoint."""
+    """Name and bytes of the journal files after the checkpoint."""
 
 
 class BackupVerbs:
-    """The verb `backup`, one at a time."""
+    """The verb `backup`; one backup at a time."""
 
     def __init__(self, engine: Engine, checkpointer: Checkpointer, warehouse: str) -> None:
         self._engine, self._checkpointer, self._warehouse = engine, checkpointer, warehouse
         self._running = threading.Lock()
 
     def backup(self, request: pb.BackupRequest) -> pb.BackupAnswer:
-        """Copy everything as of now into an empty folder of the server's machine."""
+        """Copy the present state into an empty folder of the server's machine."""
         folder = _checked(request.folder, self._engine)
         if not self._running.acquire(blocking=False):
-            raise Conflict("another backup is being made: wait for its end")
+            raise Conflict("another backup is running: wait for its end")
         try:
             manifest = self._made(folder, without_lake=request.without_lake)
         finally:
@@ -219,7 +215,7 @@ class BackupVerbs:
         )
 
     def _made(self, folder: Path, *, without_lake: bool) -> Manifest:
-        """The backup, or an error and no trace of it."""
+        """A backup, or an error without any trace of the backup."""
         engine = self._engine
         inner = inner_warehouse(engine.folder, self._warehouse)
         lake = LakePlace.OUTSIDE if inner is None else LakePlace.LEFT_OUT if without_lake else LakePlace.INSIDE
@@ -238,7 +234,6 @@ class BackupVerbs:
             release(engine.folder)
 
     def _cut_with_lake(self) -> tuple[BackupCut, Path]:
-        """A cut, and the lake's files as of it, which are held."""
         for left in reversed(range(CUTS)):
             cut = self.cut()
             try:
@@ -253,7 +248,7 @@ class BackupVerbs:
         raise AssertionError("the last attempt returns or raises")
 
     def cut(self) -> BackupCut:
-        """A checkpoint and the journal behind it, up to one commit; all of it stays, whatever happens next."""
+        """A checkpoint and the journal after it, up to one commit. All files stay while the block runs."""
         engine = self._engine
         with self._checkpointer.held() as made:
             view, (last, size) = engine.loop.run(lambda: (engine.view, engine.loop.journal.written))
@@ -267,7 +262,7 @@ class BackupVerbs:
 def _checked(text: str, engine: Engine) -> Path:
     folder = Path(text)
     if not text or not folder.is_absolute():
-        raise Invalid(f"{text!r} is no absolute path of a folder on the server's machine")
+        raise Invalid(f"{text!r} is not an absolute path of a folder on the server's machine")
     try:
         folder, data = folder.resolve(), engine.folder.resolve()
         is_used = bool(engine.disk.list(folder)) or (folder.exists() and not folder.is_dir())
@@ -282,7 +277,6 @@ def _checked(text: str, engine: Engine) -> Path:
 
 
 def _remove(disk: Disk, folder: Path) -> None:
-    """Leave an empty folder of a backup that failed, as far as the disk lets."""
     with suppress(OSError):
         for name in disk.list(folder):
             path = folder / name
@@ -294,7 +288,7 @@ def _remove(disk: Disk, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The server that is backed up, as far as the manifest says."""
+    """The backed-up server, as the manifest describes it."""
 
     timeline: str
     warehouse: str
@@ -302,7 +296,7 @@ class Origin:
 
 
 def write(disk: Disk, folder: Path, cut: BackupCut, origin: Origin, held: Path | None = None) -> Manifest:
-    """Write a cut into an empty folder, durably, with the lake's files that are held; the manifest comes last."""
+    """Write a cut into an empty folder, durably, with the held lake files. The manifest is written last."""
     disk.make_folder(folder)
     entries = list(_segments(disk, folder, cut.segments))
     for name, data in cut.journal:
@@ -325,7 +319,7 @@ def write(disk: Disk, folder: Path, cut: BackupCut, origin: Origin, held: Path |
 
 
 def _segments(disk: Disk, folder: Path, segments: Sequence[Segment]) -> Iterator[Entry]:
-    """Each file with segments, or with rows of them, is copied once and whole, with what nothing needs any more."""
+    """Copy each file that holds needed segments once and whole, with its unneeded parts."""
     files = {each.path: each.part.file for each in segments}
     files |= {kept.path: kept.data for each in segments for kept in each.files}
     for each in segments:

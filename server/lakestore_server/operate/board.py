@@ -1,7 +1,7 @@
-"""The board: the status as the console shows it, with a revision for each table, so that a page is sent what is new.
+"""The board: the status for the console, with a revision for each table, so that a page is sent only changes.
 
-A revision is a number that grows with each look that found something changed. Times are told as such, not as ages,
-so that nothing changes while nothing happens. The status is read once for all pages, every `LOOK_SECONDS` at most.
+A revision grows with each look that found a change. Times are absolute and not ages, so an idle server has no changes.
+The status is read at most once in `LOOK_SECONDS` for all pages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lakestore_server.operate.status import ServedTable, ServerStatus, StatusRea
 
 LOOK_SECONDS = 0.5
 GONE_MAX = 10_000
-"""Tables that went, of which pages are told; a page that has not asked since before is sent everything."""
+"""Removed tables that are remembered. A page that last asked before the oldest is sent everything."""
 _AGES = ("uptime_seconds", "checkpoint_age_seconds", "token")
 Row = tuple[Any, ...]
 COLUMNS = (
@@ -40,12 +40,12 @@ COLUMNS = (
     "problem",
     "held_by",
 )
-"""The figures of a row, in its order."""
+"""The figures of a row, in order."""
 HELD_BY = COLUMNS.index("held_by")
 
 
 def row_of(served: ServedTable) -> Row:
-    """A table as the list shows it: sums over its buckets, and its first trouble."""
+    """The list row of a table: sums over its buckets, and its first problem."""
     table, lake, decision = served.table, served.lake, served.decision
     trouble = served.tier_problem
     return (
@@ -72,7 +72,7 @@ def row_of(served: ServedTable) -> Row:
 
 
 def server_of(status: ServerStatus) -> dict[str, Any]:
-    """The server's part without what changes by itself as time goes by."""
+    """The server's part, without figures that change with time alone."""
     said = {name: value for name, value in status.server().items() if name not in _AGES}
     said["clock"] = {name: value for name, value in said["clock"].items() if name in ("state", "holds", "note")}
     said["memory"] = {name: value for name, value in said["memory"].items() if name != "parts"}
@@ -88,15 +88,15 @@ class Page:
 
     revision: int
     is_whole: bool
-    """Whether `rows` are all tables, in place of all that the page has."""
+    """True if `rows` are all tables and replace the page's rows."""
     server: Mapping[str, Any]
     rows: tuple[Row, ...]
     gone: tuple[str, ...]
-    """Tables that are no more."""
+    """Removed tables."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether it tells a page nothing new."""
+        """True if the page has everything already."""
         return not (self.is_whole or self.rows or self.gone or self.server)
 
 
@@ -108,14 +108,14 @@ class Board:
         self._looked = float("-inf")
         self._revision = 0
         self._rows: dict[str, tuple[int, Row]] = {}
-        """Table name to its row and the revision that brought it."""
+        """Table name to its row and the revision of its last change."""
         self._gone: dict[str, int] = {}
         self._forgotten = 0
-        """The newest revision whose gone tables are forgotten."""
+        """The newest revision whose removed tables are forgotten."""
         self._server: tuple[int, dict[str, Any]] = (0, {})
 
     def page(self, since: int, sees: Callable[[str], bool]) -> Page:
-        """The changes since a revision of the tables that a viewer sees; everything if the revision is unknown."""
+        """The changes since a revision among the tables that a viewer sees; everything if the revision is unknown."""
         with self._lock:
             if self._clock.monotonic() - self._looked >= LOOK_SECONDS:
                 self._look()

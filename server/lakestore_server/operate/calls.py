@@ -1,7 +1,7 @@
-"""The calls that run: counted and timed for the metrics, the slow ones logged, and answered to their end by a drain.
+"""Running calls: counted and timed for the metrics; slow calls are logged; a drain lets them end.
 
-Once a drain has begun, a new call and the next batch of a stream are refused as `Unavailable`, which a client takes
-as a reason to try again here or elsewhere; calls that run already get their answers.
+During a drain a new call and the next batch of a stream are refused as `Unavailable`, so the client retries here or
+elsewhere. Running calls get their answers.
 """
 
 from __future__ import annotations
@@ -29,25 +29,22 @@ _DEFECTS = ("Internal", "Corrupt")
 
 
 class _Follower:
-    """The client of a stream that waits, woken by a drain as well as by what the stream waits for."""
+    """The listener of a waiting stream. A drain wakes the stream too."""
 
     def __init__(self, listener: Listener, refuse_when_draining: Callable[[], None]) -> None:
         self._listener, self._refuse = listener, refuse_when_draining
         self._woken: list[Callable[[], None]] = []
 
     def is_active(self) -> bool:
-        """Whether the reader still listens; `Unavailable` once the server goes."""
         self._refuse()
         return self._listener.is_active()
 
     def add_callback(self, callback: Callable[[], None], /) -> bool:
-        """Call back when the reader listens no more, or the server goes."""
         self._woken.append(callback)
         self._refuse()
         return self._listener.add_callback(callback)
 
     def wake(self) -> None:
-        """Wake the stream, for the server goes."""
         for callback in self._woken:
             callback()
 
@@ -66,21 +63,19 @@ class Calls:
 
     @property
     def is_draining(self) -> bool:
-        """Whether new calls are refused."""
         return self._is_draining
 
     def running(self) -> dict[str, int]:
-        """Method to the number of its calls that run now."""
         with self._changed:
             return {method: count for method, count in self._running.items() if count}
 
     def seconds(self) -> dict[tuple[str, str], Histogram]:
-        """(method, `ok` or the error's kind) to how long its calls took; a stream counts as one call."""
+        """(method, `ok` or error kind) to the durations of its calls; a stream is one call."""
         with self._changed:
             return dict(self._seconds)
 
     def drain(self, seconds: float) -> bool:
-        """Refuse new calls and wait for those that run; whether all have ended."""
+        """Refuse new calls and wait for running ones; True if all have ended."""
         with self._changed:
             self._is_draining = True
             followers = list(self._followers)
@@ -90,7 +85,7 @@ class Calls:
             return self._changed.wait_for(lambda: not any(self._running.values()), seconds)
 
     def watched(self, method: rpc.Method, verb: Callable[..., Any]) -> Callable[..., Any]:
-        """The verb of a method, counted, timed, and refused while the server drains."""
+        """The verb of a method, counted, timed, and refused during a drain."""
         if not method.streams_out:
             return lambda request: self._answered(method.name, verb, request)
         if method.name in ("Changes", "Write"):
@@ -108,11 +103,8 @@ class Calls:
     def _followed(
         self, method: str, verb: Callable[..., Iterator[Any]], request: Any, listener: Listener
     ) -> Iterator[Any]:
-        """The messages of a stream that waits, which a drain wakes.
-
-        It cannot wait for the end of a change stream, whose reader is told that the server goes. A stream of commits
-        sees to its own end, for what it took is to be answered.
-        """
+        """The messages of a waiting stream; a drain wakes it. A drain ends a change stream early with an error for its
+        reader. A stream of commits ends by itself after the answers to its accepted commits."""
         follower = _Follower(listener, self._refuse_when_draining)
         with self._call(method, is_stream=True):
             with self._changed:
@@ -161,7 +153,6 @@ class Calls:
             event_log.event(log, logging.WARNING, "slow call", method=method, code=code, seconds=round(seconds, 3))
 
     def _refuse(self, method: str, error: LakestoreError) -> None:
-        """Log a refusal now and then with how many there were: a client in a loop must not fill the log."""
         count = self._refused.due((method, error.kind))
         if not count:
             return

@@ -1,6 +1,6 @@
-"""Clients: the connections that called lately, by port and principal, as the console shows them.
+"""Clients: connections with recent calls, by port and principal, for the console.
 
-Only the beginning of a call is noted, in a few hundred nanoseconds; small calls on an open stream are that stream's.
+Only the begin of a call is noted, which takes a few hundred nanoseconds. Calls on an open stream count as the stream's.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ class Client:
     port: str
     """grpc or http."""
     principal: str
-    """Empty where the server asks nobody who they are."""
+    """Empty on a server without principals."""
     peer: str
-    """The address and port of its other end."""
+    """The remote address and port."""
     began: float
-    """Monotonic seconds, as `at`."""
+    """Monotonic seconds of the first call."""
     at: float
-    """The last call."""
+    """Monotonic seconds of the last call."""
     call: str
-    """Its name."""
+    """Name of the last call."""
     calls: int = 0
-    """Since the connection was first seen."""
+    """Calls since the connection was first seen."""
     streams: int = 0
-    """Open streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientStatus:
-    """A connection as it is told of."""
+    """A connection as the console shows it."""
 
     port: str
     principal: str
@@ -52,14 +51,13 @@ class ClientStatus:
 
 
 class Clients:
-    """All of them. Thread-safe."""
+    """All connections. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._known: dict[tuple[str, str, str], Client] = {}
 
     def calls(self, port: str, principal: str, peer: str, call: str) -> None:
-        """Note a call."""
         now, key = self._clock.monotonic(), (port, principal, peer)
         with self._lock:
             found = self._known.get(key)
@@ -71,11 +69,10 @@ class Clients:
             found.calls += 1
 
     def opens(self, port: str, principal: str, peer: str) -> None:
-        """Note that a stream begins; `ends` follows."""
+        """Note that a stream begins; a call of `ends` must follow."""
         self._streams(port, principal, peer, 1)
 
     def ends(self, port: str, principal: str, peer: str) -> None:
-        """Note that a stream has ended."""
         self._streams(port, principal, peer, -1)
 
     def _streams(self, port: str, principal: str, peer: str, more: int) -> None:
@@ -86,7 +83,7 @@ class Clients:
                 found.at = self._clock.monotonic()
 
     def now(self) -> Sequence[ClientStatus]:
-        """The connections that have a stream or called within `KEPT_SECONDS`, the longest known first."""
+        """Connections with an open stream or a call within `KEPT_SECONDS`, oldest first."""
         now = self._clock.monotonic()
         with self._lock:
             self._forget(now, KEPT_SECONDS)

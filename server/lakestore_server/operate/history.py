@@ -1,9 +1,10 @@
-"""History: figures of server, tables and streams over time, kept in memory for the console's curves, in bounded bytes.
+"""History: figures of server, tables and streams over time for the console, in bounded memory.
 
-A sample is taken every ten seconds and kept for two hours; of older ones the mean of each minute is kept for two days.
-All series share the times of the samples. A series in which nothing moves takes a few numbers; one that moves takes a
-ring of `ring_bytes`: 115 KB for a table, 14 KB for a stream. Where there is no room for one more, the series that have
-been still for longest, two hours at least, lose theirs.
+- A sample is taken every ten seconds and kept for two hours; means of each minute are kept for two days. All series
+  share the sample times.
+- A series without a change takes a few numbers. A changing series takes a ring of `ring_bytes`: 115 KB for a table, 14
+  KB for a stream.
+- If no memory is left for a ring, the series that have been unchanged for longest (at least two hours) lose theirs.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ import numpy as np
 import numpy.typing as npt
 
 FIGURES = ("rows", "hot", "lag", "lake_files", "lake_delete_files", "lake_deleted_rows", "dead_rows", "segments")
-"""A table's: live rows, offsets that the lake lacks, their age in seconds, files and deletes of the lake, rows that
-the server stores beyond the live ones, and its segments."""
+"""A table's figures: live rows, offsets that the lake lacks and their age in seconds, files and deletes of the lake,
+stored rows that are not live, segments."""
 SERVER_FIGURES = ("commits", "rows", "bytes", "journal_bytes", "disk_free_bytes", "hot", "lag", "calls")
-"""The server's: commits, rows and journal bytes a second, journal and free disk, hot offsets of all tables, the
-greatest age among them, and calls that run."""
+"""The server's figures: commits, rows and journal bytes per second, journal and free disk, hot offsets of all tables,
+the greatest age of them, running calls."""
 STREAM_FIGURES = ("behind",)
-"""A stream's: changes or records that it has before it."""
+"""A stream's figure: unread changes or records."""
 _LAG = FIGURES.index("lag")
 SAMPLE_SECONDS, FINE, PER_MINUTE, MINUTES = 10.0, 720, 6, 2_880
 Floats = npt.NDArray[np.float32]
 
 
 class Kind(Enum):
-    """The kind of thing that a series is of."""
+    """The kind of a series' subject."""
 
     TABLE = "table"
     SUBSCRIPTION = "subscription"
@@ -39,24 +40,24 @@ class Kind(Enum):
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """The figures of such a series."""
+        """The names of the figures."""
         return FIGURES if self is Kind.TABLE else STREAM_FIGURES
 
     @property
     def ring_bytes(self) -> int:
-        """Memory of a series that moves."""
+        """Memory of a changing series."""
         return (FINE + MINUTES) * len(self.figures) * 4
 
 
 class Series(NamedTuple):
-    """The name of a series: a table's is its uuid, a stream's the one that the server keeps."""
+    """The name of a series: a table's uuid, or a stream's name."""
 
     kind: Kind
     name: str
 
 
 class Ring:
-    """The samples of one series: fine ones, and the mean of each minute."""
+    """The samples of one series and the means of each minute."""
 
     def __init__(self, flat: Sequence[float], first: int) -> None:
         """A series that had these values since the sample `first`."""
@@ -72,29 +73,28 @@ class Ring:
 
     @property
     def newest(self) -> float:
-        """The first figure of the newest sample."""
         return float(self._flat[0])
 
     def moves(self, values: Sequence[float]) -> bool:
-        """Whether a sample needs a ring that the series does not have."""
+        """Whether a sample needs a ring that the series lacks."""
         return self._fine is None and bool(np.any(np.asarray(values, np.float32) != self._flat))
 
     def is_still(self, number: int) -> bool:
-        """Whether it has a ring, in which nothing has moved for two hours."""
+        """Whether the ring has not changed for two hours."""
         return bool(self.nbytes) and number - self.moved >= FINE
 
     def grow(self) -> None:
-        """Take a ring, filled with what was."""
+        """Take a ring, filled with the unchanged values."""
         self._fine = np.tile(self._flat, (FINE, 1))
         self._minutes = np.tile(self._flat, (MINUTES, 1))
 
     def forget(self, now: int) -> None:
-        """Give the ring back; what was before `now` is forgotten."""
+        """Release the ring; samples before `now` are lost."""
         self._fine = self._minutes = None
         self.first = now
 
     def add(self, number: int, values: Sequence[float]) -> None:
-        """The sample of that number."""
+        """Add the sample `number`."""
         sample = np.asarray(values, np.float32)
         has_moved, self._flat = not np.array_equal(sample, self._flat), sample
         if has_moved:
@@ -111,13 +111,11 @@ class Ring:
             )
 
     def fine(self, numbers: range) -> Floats:
-        """The samples of these numbers."""
         if self._fine is None:
             return np.tile(self._flat, (len(numbers), 1))
         return self._fine[np.arange(numbers.start, numbers.stop) % FINE]
 
     def minutes(self, numbers: range) -> Floats:
-        """The means of these minutes."""
         if self._minutes is None:
             return np.tile(self._flat, (len(numbers), 1))
         return self._minutes[np.arange(numbers.start, numbers.stop) % MINUTES]
@@ -125,17 +123,16 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """A series as a page draws it."""
+    """A series for a page to draw."""
 
     figures: tuple[str, ...]
     times_us: list[int]
     values: list[list[float]]
-    """One list a figure, as long as the times."""
+    """One list for each figure, as long as the times."""
     next: int
-    """The number to ask from next time."""
+    """The number to ask from next."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
         return {"figures": self.figures, "times_us": self.times_us, "values": self.values, "next": self.next}
 
 
@@ -153,7 +150,7 @@ class History:
         self._rings: dict[Series, Ring] = {}
         self._nbytes = 0
         self._still: list[Ring] | None = None
-        """The rings that may go in this sample, the stillest last; None before somebody looked for them."""
+        """Rings that this sample may release, the longest unchanged last; None before the search for them."""
 
     @property
     def nbytes(self) -> int:
@@ -167,10 +164,8 @@ class History:
         tables: Mapping[str, Sequence[float]],
         streams: Mapping[Series, float] | None = None,
     ) -> None:
-        """One sample of the server, of all its tables, by uuid, and of all its streams.
-
-        In place of its age a table has the time in microseconds since which it is hot, or 0: that stands still.
-        """
+        """One sample of the server, of all tables by uuid, and of all streams. A table's age is given as the
+        microsecond since which it is hot, or 0: this value is constant while nothing happens."""
         with self._lock:
             number = self._next
             self._begin_us = self._begin_us or time_us
@@ -199,7 +194,6 @@ class History:
         return [*values[:_LAG], seconds, *values[_LAG + 1 :]]
 
     def _has_room(self, wanted: int, number: int) -> bool:
-        """Whether so many bytes more fit, if need be in place of the series that have been still for longest."""
         if self._nbytes + wanted <= self._bytes_max:
             return True
         if self._still is None:
@@ -212,7 +206,7 @@ class History:
         return self._nbytes + wanted <= self._bytes_max
 
     def table(self, uuid: str, since: int, *, by_minutes: bool = False) -> Curves:
-        """The samples of a table from a number on; none of an unknown one."""
+        """The samples of a table from a number on; empty for an unknown table."""
         with self._lock:
             ring = self._rings.get(Series(Kind.TABLE, uuid))
             found = self._curves(ring, FIGURES, since, by_minutes=by_minutes)
@@ -231,7 +225,7 @@ class History:
             return {series.name: ring.newest for series, ring in self._rings.items() if series.kind is kind}
 
     def streams(self, names: Sequence[Series], since: int, *, by_minutes: bool = False) -> list[Curves]:
-        """The samples of some streams from a number on; none of an unknown one."""
+        """The samples of some streams from a number on; empty for an unknown stream."""
         with self._lock:
             rings = [self._rings.get(series) for series in names]
             return [self._curves(ring, STREAM_FIGURES, since, by_minutes=by_minutes) for ring in rings]

@@ -1,6 +1,6 @@
-"""Figures of the lake: files and deletes of each table's newest snapshot, as its summary counts them.
+"""Figures of the lake: files and deletes of each table's newest snapshot, from the snapshot's summary.
 
-Summaries stand in metadata files, so they are read beside serving: a few tables at a time, each once for a commit.
+Summaries are in metadata files. They are read beside serving, a few tables at a time, once for each commit.
 """
 
 from __future__ import annotations
@@ -14,26 +14,24 @@ from lakestore_server.catalog.schemas import Json
 from lakestore_server.state.view import View
 
 LOOKS_MAX = 50
-"""Metadata files that one look reads."""
+"""Metadata files that one call of `look` reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeFigures:
-    """The newest snapshot of a table in figures; 0 where its writer did not count."""
+    """Figures of a table's newest snapshot; 0 if its writer did not count."""
 
     files: int
-    """Data files."""
     delete_files: int
-    """Files of deletes, deletion vectors among them."""
     deleted_rows: int
-    """Rows of the data files that are deleted by position: what compaction has to clear away."""
+    """Rows of the data files that position deletes name: compaction removes them."""
     rows: int
-    """Rows of the data files, deleted ones included."""
+    """Rows of the data files, including deleted rows."""
     bytes: int
 
     @staticmethod
     def of(doc: Json) -> LakeFigures | None:
-        """The figures of a table's metadata; None without a snapshot."""
+        """The figures in a table's metadata; None without a snapshot."""
         current = doc.get("current-snapshot-id")
         found = next((each for each in doc.get("snapshots", ()) if each["snapshot-id"] == current), None)
         if found is None:
@@ -54,19 +52,19 @@ def _count(summary: Mapping[str, str], name: str) -> int:
 
 
 class Lakes:
-    """The figures of all tables, as far as they have been looked at. Read by any thread, renewed by one."""
+    """The figures of all tables that were looked at. Any thread reads, one thread renews."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._known: dict[str, tuple[str, LakeFigures | None]] = {}
-        """Table uuid to the metadata that was read and its figures."""
+        """Table uuid to the location of the metadata that was read, and its figures."""
 
     def of(self, uuid: str) -> LakeFigures | None:
-        """The figures of a table; None before they were looked at."""
+        """The figures of a table; None before the first look at it."""
         return self._known.get(uuid, ("", None))[1]
 
     def look(self, view: View) -> None:
-        """Read the metadata of some of the tables that have committed since; raises the first failure at the end."""
+        """Read the metadata of some tables with new commits; raises the first failure at the end."""
         known = {uuid: held for uuid, held in self._known.items() if uuid in view.tables}
         failures: list[LakestoreError] = []
         left = LOOKS_MAX

@@ -1,8 +1,9 @@
-"""The memory that the settings allow, part by part, and what the tables that are there take beside it.
+"""The most memory that the settings allow, part by part, and the memory that the present tables need.
 
-Every part that grows has a bound: a setting, a constant of its module, or the number of tables, buckets, segments and
-rows. Anonymous memory alone is counted: segments and the index are mapped files, which the machine keeps in
-memory as far as it has room. docs/sizing.md tells where the figures were measured.
+- Every growing part has a bound: a setting, a constant of its module, or the number of tables, buckets, segments and
+  rows.
+- Only anonymous memory is counted. Segments and the index are mapped files, which the machine caches if it has room.
+- docs/sizing.md says where the figures were measured.
 """
 
 from __future__ import annotations
@@ -22,33 +23,33 @@ from lakestore_server.read.piece_ranges import RANGES_KEPT
 from lakestore_server.state.view import TableState, View
 
 FILES_SHARE = 0.8
-"""Part of the mapped files that a process may have from which on the server warns."""
+"""Share of the allowed mapped files from which on the server warns."""
 LARGEST = 3
-"""Parts that a log line names."""
+"""Parts in a log line."""
 PROCESS_BYTES = 150 << 20
-"""Server, index and presenter with no table, measured."""
+"""Server, index and snapshot builder without tables, measured."""
 KEY_BYTES = 45
-"""A key that is a number, in overlay and cache; measured at 1 M and 2 M keys: 41 and 44."""
+"""A number key in overlay and cache; measured at 1 M and 2 M keys: 41 and 44."""
 LONG_KEY_BYTES = 120
-"""A key of bytes there; measured with 16 and 36 characters: 92 and 116."""
+"""A byte key in overlay and cache; measured with 16 and 36 characters: 92 and 116."""
 LONG_KEY_BESIDE = 80
-"""The part of it beside the key's own bytes."""
+"""Bytes of a byte key beyond the key's own."""
 ROW_BYTES_MIN = 25
-"""The narrowest row with a key in the journal: kind, offset before, and key."""
+"""The narrowest keyed row in the journal: kind, previous offset, key."""
 RANGE_BYTES = 400
 PRODUCER_BYTES = 1_000
 ANSWER_BYTES = 200
 STREAM_BYTES = 64 << 10
-"""An open stream with its thread's stack in use, measured with 1,000 subscribers."""
+"""An open stream with its thread's stack, measured with 1,000 subscribers."""
 TABLE_BYTES, BUCKET_BYTES, SEGMENT_BYTES = 15_000, 1_500, 4_000
-"""Objects of a table, a bucket and a segment: 21 KB measured for each of 2,000 tables with one of both, 4.8 KB for each
-of 24,576 segments with its bucket."""
+"""Objects of a table, a bucket and a segment. Measured: 21 KB for a table with one of each (2,000 tables), 4.8 KB for a
+segment with its bucket (24,576 segments)."""
 MERGE_PROCESS_BYTES = 125 << 20
-"""The process that merges runs of the index, with its slices: 105 MB measured with numbers, 125 with UUID texts."""
+"""The process that merges index runs, with its slices: 105 MB measured with numbers, 125 with UUID texts."""
 MERGE_ENTRY_BYTES, MERGE_LONG_ENTRY_BYTES = 1.5, 5.5
-"""An entry of the runs that it merges, for filter, samples and, of a key of bytes, its new rank."""
+"""An entry of the runs that it merges: filter, samples and, for byte keys, the new rank."""
 NAMED_BYTES = 4_000
-"""A segment while a checkpoint names it: 100,000 take 0.9 GB at most with their buckets, measured."""
+"""A segment while a checkpoint names it: 100,000 with their buckets take 0.9 GB at most, measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,30 +58,29 @@ class Bound:
 
     name: str
     nbytes: int
-    """The most that it takes."""
+    """The most that the part takes."""
     by: str
-    """The setting or the number that it goes by."""
+    """The setting or number that bounds it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The numbers that memory goes by whatever the settings are."""
+    """Counts that memory depends on whatever the settings are."""
 
     tables: int = 0
     buckets: int = 0
     segments: int = 0
     rows_below: int = 0
-    """Rows that primary-key tables keep below their log starts, dead ones included."""
+    """Rows of keyed tables below their log starts, including dead rows."""
     files: int = 0
-    """Files that segments lie in, each of which is mapped."""
+    """Mapped segment files."""
     keys: int = 0
-    """Live keys that are numbers."""
+    """Live number keys."""
     long_keys: int = 0
-    """Live keys that are bytes."""
+    """Live byte keys."""
 
     @staticmethod
     def of(view: View) -> Held:
-        """The numbers of a view."""
         logs = [log for state in view.tables.values() for log in state.logs]
         segments = [chunk for log in logs for chunk in log.chunks if isinstance(chunk, Segment)]
         files = {segment.path for segment in segments} | {kept.path for each in segments for kept in each.files}
@@ -97,7 +97,7 @@ class Held:
 
 
 def _live(state: TableState) -> int:
-    """The live rows of a table with a primary key, which the index has."""
+    """The live rows of a keyed table, all of which the index has."""
     return sum(log.at_head.live_rows for log in state.logs) if state.table.keyed else 0
 
 
@@ -106,7 +106,7 @@ def _has_number_keys(table: Table) -> bool:
 
 
 def by_settings(limits: Limits) -> tuple[Bound, ...]:
-    """The parts that settings and constants bound, largest first."""
+    """Parts bounded by settings and constants, largest first."""
     names = limits.register_name_chars + limits.register_bytes + RANGE_BYTES
     each_producer = PRODUCER_BYTES + limits.producer_answers * ANSWER_BYTES
     overlay_keys = max(limits.journal_bytes // ROW_BYTES_MIN, limits.overlay_checkpoint_keys)
@@ -143,7 +143,7 @@ def by_settings(limits: Limits) -> tuple[Bound, ...]:
 
 
 def by_tables(held: Held) -> tuple[Bound, ...]:
-    """The parts that follow the tables, largest first."""
+    """Parts that depend on the tables, largest first."""
     return _sorted(
         [
             Bound("tables", held.tables * TABLE_BYTES, f"{held.tables:,} tables"),
@@ -157,36 +157,36 @@ def by_tables(held: Held) -> tuple[Bound, ...]:
 
 
 def _merging_bytes(held: Held) -> int:
-    """The part that follows the entries, when all runs are merged: each key may be in two."""
+    """Memory of a merge of all runs, in which a key may be in two runs."""
     return round(2 * (held.keys * MERGE_ENTRY_BYTES + held.long_keys * MERGE_LONG_ENTRY_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryStatus:
-    """Memory as a status tells of it."""
+    """Memory in a status."""
 
     machine_bytes: int
     """Memory that the process may take."""
     settings_bytes: int
-    """The sum of the parts that settings bound: all of them full at once."""
+    """Sum of the parts bounded by settings, all full at once."""
     tables_bytes: int
-    """The sum of the parts that follow the tables."""
+    """Sum of the parts that depend on the tables."""
     parts: tuple[Bound, ...]
-    """Both, largest first."""
+    """All parts, largest first."""
     mapped_files: int = 0
     mapped_files_max: int = MAPS_DEFAULT
-    """The most that the machine allows a process."""
+    """Mapped files that the machine allows a process."""
 
     @staticmethod
     def of(limits: Limits, view: View) -> MemoryStatus:
-        """The memory that a server's limits and its tables take at most."""
+        """The most memory that a server's limits and its tables need."""
         held = Held.of(view)
         settings, tables = by_settings(limits), by_tables(held)
         parts = _sorted([*settings, *tables])
         return MemoryStatus(memory_bytes(), total(settings), total(tables), parts, held.files, maps_max())
 
     def logged(self) -> dict[str, Any]:
-        """The fields of a log line: the sums, and the largest parts with what they go by."""
+        """The fields of a log line: the sums and the largest parts."""
         largest = {part.name: f"{part.nbytes >> 20} MB by {part.by}" for part in self.parts[:LARGEST]}
         return {
             "settings_mb": self.settings_bytes >> 20,
@@ -199,18 +199,18 @@ class MemoryStatus:
 
     @property
     def is_too_much(self) -> bool:
-        """Whether the machine has less, or nearly as few mapped files."""
+        """True if the machine has less memory, or nearly too few mapped files."""
         files = self.mapped_files > FILES_SHARE * self.mapped_files_max
         return files or self.settings_bytes + self.tables_bytes > self.machine_bytes
 
 
 def long_key_bytes(key_bytes: int) -> int:
-    """A key of so many bytes in overlay and cache."""
+    """Bytes of a key of this length in overlay and cache."""
     return max(LONG_KEY_BYTES, key_bytes + LONG_KEY_BESIDE)
 
 
 def total(bounds: Iterable[Bound]) -> int:
-    """The sum."""
+    """The sum of the bounds."""
     return sum(bound.nbytes for bound in bounds)
 
 

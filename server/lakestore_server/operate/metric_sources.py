@@ -1,4 +1,4 @@
-"""Sources of metrics: the parts of a server at one view, and the samples that are read from them."""
+"""Sources of metrics: the parts of a server at one view, and functions that read samples from them."""
 
 from __future__ import annotations
 
@@ -27,22 +27,21 @@ Sample = tuple[tuple[str, ...], float | Histogram]
 
 
 class QueryDeaths:
-    """The processes of queries that ended by a signal. Thread-safe."""
+    """The query processes that a signal ended. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.by_signal: Counter[str] = Counter()
-        """Number of processes by the name of the signal."""
+        """Signal name to number of processes."""
 
     def count(self, signal: str) -> None:
-        """Count one process."""
         with self._lock:
             self.by_signal[signal] += 1
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The parts of a server that figures are read from."""
+    """The parts of a server that metrics read."""
 
     engine: Engine
     upkeep: Upkeep
@@ -56,7 +55,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The sources at one view, with the status at it."""
+    """The sources at one view, with its status."""
 
     sources: Sources
     view: View
@@ -64,12 +63,10 @@ class Moment:
 
     @property
     def engine(self) -> Engine:
-        """The engine."""
         return self.sources.engine
 
     @property
     def loop(self) -> CommitLoop:
-        """The commit loop."""
         return self.sources.engine.loop
 
     @property
@@ -80,7 +77,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric: its name without `_total`, its text, and the reader of its samples."""
+    """One metric: name without `_total`, text, and reader of its samples."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -107,14 +104,14 @@ def reported(figure: Callable[[Report], float]) -> Callable[[Moment], Iterator[S
 
 
 def lag(moment: Moment) -> Iterator[Sample]:
-    """Seconds since the oldest change of each table that the lake does not have."""
+    """Seconds since each table's oldest change that the lake lacks."""
     now = moment.engine.now_us()
     for served in moment.status.tables:
         yield (served.table.name,), served.table.hot_seconds(now)
 
 
 def tier_failures(moment: Moment) -> Iterator[Sample]:
-    """Rounds in a row that failed, of each table."""
+    """Failed rounds in a row of each table."""
     for served in moment.status.tables:
         yield (served.table.name,), served.tier_problem.failures if served.tier_problem else 0
 
@@ -125,39 +122,39 @@ def calls(moment: Moment) -> Iterator[Sample]:
 
 
 def running(moment: Moment) -> Iterator[Sample]:
-    """Calls that run now, by method."""
+    """Running calls, by method."""
     for method, count in sorted(moment.sources.calls.running().items()):
         yield (method,), count
 
 
 def refusals(moment: Moment) -> Iterator[Sample]:
-    """Refused commits to the catalog, by kind of error."""
+    """Refused catalog commits, by kind of error."""
     for kind, count in sorted(moment.sources.catalog.refusals.items()):
         yield (kind,), count
 
 
 def query_deaths(moment: Moment) -> Iterator[Sample]:
-    """Processes of queries that ended by a signal, by its name."""
+    """Query processes that a signal ended, by signal."""
     for name, count in sorted(moment.sources.query_deaths.by_signal.items()):
         yield (name,), count
 
 
 def reclaimed(moment: Moment) -> Iterator[Sample]:
-    """Bytes that compaction made each table smaller by."""
+    """Bytes by which compaction made each table smaller."""
     for uuid, size in dict(moment.upkeep.checkpointer.compactions.reclaimed_bytes).items():
         if uuid in moment.view.tables:
             yield (moment.view.tables[uuid].table.name,), size
 
 
 def held(moment: Moment) -> Iterator[Sample]:
-    """Bytes of each log beyond its retention, by the name of each holder."""
+    """Bytes of each log beyond its retention, by holder."""
     for served in moment.status.tables:
         for by in served.decision.holders() if served.decision else []:
             yield (served.table.name, by), served.decision.held_bytes if served.decision else 0
 
 
 def expiring(moment: Moment) -> Iterator[tuple[tuple[str], Figures]]:
-    """Tables with a TTL, and the figures of their expiry."""
+    """Tables with a TTL, and their expiry."""
     for served in moment.status.tables:
         if served.expiry:
             yield (served.table.name,), served.expiry
@@ -171,6 +168,6 @@ def overdue(moment: Moment) -> Iterator[Sample]:
 
 
 def subscriptions_behind(moment: Moment) -> Iterator[Sample]:
-    """Changes in front of each subscription."""
+    """Unread changes of each subscription."""
     for name, subscription in moment.view.subscriptions.items():
         yield (name,), behind(moment.view, subscription)

@@ -1,4 +1,6 @@
-"""Prometheus metrics, read from the server's state on request. docs/metrics.md is made from `FAMILIES`."""
+"""Prometheus metrics, computed from the server's state on request. `make docs` writes docs/metrics.md from
+`FAMILIES`.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ TABLE_FAMILIES = (
     Family(
         "lakestore_table_stored_rows",
         "gauge",
-        "Rows in the server's files and memory: live ones, those that the log still tells of, and dead ones.",
+        "Rows in the server's files and memory: live, superseded and dead rows.",
         of_tables(lambda table: table.stored_rows),
         ("table",),
     ),
@@ -50,14 +52,14 @@ TABLE_FAMILIES = (
     Family(
         "lakestore_compaction_segments",
         "counter",
-        "Segments that it rewrote.",
+        "Segments that local compaction rewrote.",
         lambda m: m.upkeep.checkpointer.compactions.segments,
     ),
-    Family("lakestore_compaction_reclaimed_bytes", "counter", "What that made smaller.", reclaimed, ("table",)),
+    Family("lakestore_compaction_reclaimed_bytes", "counter", "Bytes that compaction saved.", reclaimed, ("table",)),
     Family(
         "lakestore_table_hot_offsets",
         "gauge",
-        "Offsets that the lake does not have yet.",
+        "Offsets that the lake lacks.",
         of_tables(lambda table: table.hot),
         ("table",),
     ),
@@ -71,35 +73,35 @@ TABLE_FAMILIES = (
     Family(
         "lakestore_table_lake_delete_files",
         "gauge",
-        "Files of deletes there, deletion vectors among them.",
+        "Delete files of that snapshot, deletion vectors included.",
         in_lake(lambda lake: lake.delete_files),
         ("table",),
     ),
     Family(
         "lakestore_table_lake_deleted_rows",
         "gauge",
-        "Rows of those data files that are deleted by position: what compaction has to clear away.",
+        "Rows of its data files that position deletes name; compaction removes them.",
         in_lake(lambda lake: lake.deleted_rows),
         ("table",),
     ),
     Family(
         "lakestore_table_tier_lag_seconds",
         "gauge",
-        "Age of the oldest change that the lake does not have; 0 if it has all.",
+        "Age of the oldest change that the lake lacks; 0 if it has all.",
         lag,
         ("table",),
     ),
     Family(
         "lakestore_table_tier_failures",
         "gauge",
-        "Rounds of tiering that failed in a row, as the tierer says; 0 after one that did not.",
+        "Failed tiering rounds in a row, as the tierer reports; 0 after a success.",
         tier_failures,
         ("table",),
     ),
     Family(
         "lakestore_retention_held_bytes",
         "gauge",
-        "Log beyond its retention that somebody holds.",
+        "Bytes of log beyond its retention that a holder keeps.",
         held,
         ("table", "by"),
     ),
@@ -113,16 +115,15 @@ TABLE_FAMILIES = (
     Family(
         "lakestore_expiry_overdue_seconds",
         "gauge",
-        "For how long rows may have been due to expire; high where nothing can be written, or the clock jumped.",
+        "Seconds for which rows may have been due to expire; high if the server cannot write or the clock jumped.",
         overdue,
         ("table",),
     ),
 )
-"""The families, in the order of the page."""
+"""Families of tables, in the order of the page."""
 
 
 def _loads(moment: Moment) -> Iterator[Sample]:
-    """Loads by what they got."""
     for kind, count in sorted(moment.sources.presented.figures.loads.items()):
         yield (kind,), count
 
@@ -131,13 +132,13 @@ SNAPSHOT_FAMILIES = (
     Family(
         "lakestore_presented_cuts",
         "gauge",
-        "Cuts of tables whose files stay for readers of other engines.",
+        "Presented cuts whose files stay for other engines.",
         lambda m: m.sources.presented.status().cuts,
     ),
     Family(
         "lakestore_presented_tables",
         "gauge",
-        "Tables that such cuts are of.",
+        "Tables with presented cuts.",
         lambda m: m.sources.presented.status().tables,
     ),
     Family(
@@ -149,13 +150,13 @@ SNAPSHOT_FAMILIES = (
     Family(
         "lakestore_presented_bytes",
         "gauge",
-        "Their bytes; `limits.present_bytes` bounds them.",
+        "Bytes of those files, bounded by `limits.present_bytes`.",
         lambda m: m.sources.presented.status().bytes,
     ),
     Family(
         "lakestore_presented_written_bytes",
         "counter",
-        "Bytes written to present cuts.",
+        "Bytes written for presented cuts.",
         lambda m: m.sources.presented.figures.written_bytes,
     ),
     Family(
@@ -167,21 +168,21 @@ SNAPSHOT_FAMILIES = (
     Family(
         "lakestore_presented_loads",
         "counter",
-        "Loads of tables in `now` and `at:`: `new` had a cut presented or waited for one, `kept` got an answer made"
-        " before, `not modified` was told that there is nothing new.",
+        "Loads of tables in `now` and `at:`: `new` made a cut or waited for one, `kept` got an earlier answer,"
+        " `not modified` got no answer because nothing is new.",
         _loads,
         ("answer",),
     ),
     Family(
         "lakestore_lake_offsets_read",
         "counter",
-        "Offset indexes of the lake's data files that were read from these; later ones are mapped or in memory.",
+        "Offset indexes of the lake's data files that were read from the files, not from memory or the disk cache.",
         lambda m: m.sources.presented.figures.offsets_read,
     ),
     Family(
         "lakestore_lake_offsets_evicted",
         "counter",
-        "Offset indexes that went for lack of room; if many do, raise `limits.lake_offsets_bytes` or"
+        "Offset indexes removed for lack of room; if there are many, raise `limits.lake_offsets_bytes` or"
         " `limits.lake_offsets_disk_bytes`.",
         lambda m: m.sources.presented.figures.offsets_evicted,
     ),
@@ -192,7 +193,7 @@ SNAPSHOT_FAMILIES = (
         lambda m: m.sources.presented.figures.reports,
     ),
 )
-"""In the order of the page."""
+"""Families of presented cuts and the lake's caches, in the order of the page."""
 
 
 FAMILIES = (
@@ -212,19 +213,19 @@ FAMILIES = (
     Family(
         "lakestore_commit_seconds",
         "histogram",
-        "From the queue to the answer, per request.",
+        "Time from the queue to the answer, per request.",
         lambda m: m.engine.totals.commit_seconds,
     ),
     Family(
         "lakestore_commit_group_requests",
         "histogram",
-        "Requests that one journal frame holds.",
+        "Requests in one journal frame.",
         lambda m: m.engine.totals.group_requests,
     ),
     Family(
         "lakestore_journal_sync_seconds",
         "histogram",
-        "Writing and syncing one frame.",
+        "Time to write and sync one frame.",
         lambda m: m.engine.totals.sync_seconds,
     ),
     Family(
@@ -233,19 +234,19 @@ FAMILIES = (
         "Requests that wait for the commit loop.",
         lambda m: len(m.loop.queue),
     ),
-    Family("lakestore_queue_bytes", "gauge", "Their rows.", lambda m: m.loop.queue.nbytes),
+    Family("lakestore_queue_bytes", "gauge", "Bytes of their rows.", lambda m: m.loop.queue.nbytes),
     Family(
         "lakestore_writers_held_seconds",
         "counter",
-        "Waited by requests for room, and by large ones for turns, so that checkpoints end before the journal is full.",
+        "Time that requests waited for room, and large requests for their turn behind a checkpoint.",
         lambda m: m.loop.queue.held_seconds,
     ),
     Family("lakestore_parts", "gauge", "Uploaded parts that wait for their commit.", lambda m: m.loop.parts.count),
-    Family("lakestore_parts_bytes", "gauge", "Their rows.", lambda m: m.loop.parts.nbytes),
+    Family("lakestore_parts_bytes", "gauge", "Bytes of their rows.", lambda m: m.loop.parts.nbytes),
     Family(
         "lakestore_journal_bytes",
         "gauge",
-        "Journal that a recovery would read.",
+        "Bytes of journal that a recovery would read.",
         lambda m: m.status.journal_bytes,
     ),
     Family(
@@ -257,19 +258,19 @@ FAMILIES = (
     Family(
         "lakestore_checkpoint_failures",
         "counter",
-        "Checkpoints that failed; the one before stays valid.",
+        "Failed checkpoints; the previous one stays valid.",
         lambda m: m.status.checkpoints_failed,
     ),
     Family(
         "lakestore_checkpoint_age_seconds",
         "gauge",
-        "Since the newest checkpoint, or the start if there was none.",
+        "Seconds since the newest checkpoint, or since the start.",
         lambda m: m.status.checkpoint_age_seconds,
     ),
     Family(
         "lakestore_recovery_seconds",
         "gauge",
-        "How long the start took to read the data folder.",
+        "Seconds that the start took to read the data folder.",
         lambda m: m.engine.recovery_seconds,
     ),
     Family(
@@ -293,25 +294,25 @@ FAMILIES = (
     Family(
         "lakestore_duty_failures",
         "counter",
-        "Failures of each thread that works by itself; its work is tried again.",
+        "Failures of each background thread; its work is tried again.",
         lambda m: [((name,), float(state.failures)) for name, state in m.status.duties.items()],
         ("duty",),
     ),
     Family(
         "lakestore_duty_failing",
         "gauge",
-        "1 from a failure of a duty on until it has done its work.",
+        "1 from a duty's failure until its next success.",
         lambda m: [((name,), float(bool(state.in_a_row))) for name, state in m.status.duties.items()],
         ("duty",),
     ),
-    Family("lakestore_damage", "gauge", "Damaged places that are known of.", lambda m: len(m.status.damage)),
+    Family("lakestore_damage", "gauge", "Known damaged places.", lambda m: len(m.status.damage)),
     Family("lakestore_scrub_bytes", "counter", "Bytes read again by the scrub.", lambda m: m.upkeep.scrubber.bytes),
     Family("lakestore_scrub_rounds", "counter", "Scrubs of everything.", lambda m: m.upkeep.scrubber.rounds),
     Family("lakestore_index_bytes", "gauge", "Files of the index.", lambda m: m.status.index_size.file_bytes),
     Family(
         "lakestore_index_runs",
         "gauge",
-        "Sorted files of the index; a look-up may have to search each.",
+        "Sorted files of the index; a look-up may search each.",
         lambda m: m.status.index_size.runs,
     ),
     Family(
@@ -323,25 +324,25 @@ FAMILIES = (
     Family(
         "lakestore_index_entries",
         "gauge",
-        "Entries in those files as of the last checkpoint; tombstones and what newer runs replace are among them.",
+        "Entries in those files at the last checkpoint, including tombstones and replaced entries.",
         lambda m: m.status.index_size.entries,
     ),
     Family(
         "lakestore_index_used_bytes",
         "gauge",
-        "Bytes that hold them: runs, and pages of LMDB's file; its others are free for new ones.",
+        "Bytes of the index: runs and the used pages of LMDB's file.",
         lambda m: m.status.index_size.bytes,
     ),
     Family(
         "lakestore_index_entry_bytes",
         "gauge",
-        "The same per entry.",
+        "Bytes of the index per entry.",
         lambda m: m.engine.index.size.entry_bytes,
     ),
     Family(
         "lakestore_index_grown_bytes",
         "gauge",
-        "The same, more than at the start of the server.",
+        "Bytes by which the index grew since the server's start.",
         lambda m: m.status.index_size.grown_bytes,
     ),
     Family(
@@ -359,7 +360,7 @@ FAMILIES = (
     Family(
         "lakestore_kept_journal_bytes",
         "gauge",
-        "Bytes of journal files that are kept because rows of logs lie in them; those rows are bytes of segments too.",
+        "Bytes of journal files kept for rows of log tables; these rows count as bytes of segments too.",
         lambda m: kept_bytes(m.engine.view),
     ),
     Family(
@@ -380,25 +381,25 @@ FAMILIES = (
     Family(
         "lakestore_clock_confirmed",
         "gauge",
-        "1 if the clock is believed; 0 while nothing is deleted because of its age, for the clock is in doubt.",
+        "1 if the clock is confirmed; 0 while it is in doubt and nothing is removed by age.",
         lambda m: int(m.engine.time.read().may_delete),
     ),
     Family(
         "lakestore_clock_offset_seconds",
         "gauge",
-        "The machine's clock less the time that commits get.",
+        "The machine's clock minus the time of new commits.",
         lambda m: m.engine.time.read().offset_us / 1e6,
     ),
     Family(
         "lakestore_stamps_ahead_seconds",
         "gauge",
-        "The newest commit's stamp ahead of the time, after a clock that was wrong.",
+        "Seconds by which the newest commit's stamp is ahead of the time, after a wrong clock.",
         lambda m: max(m.view.time_us - m.engine.now_us(), 0) / 1e6,
     ),
     Family(
         "lakestore_subscription_behind",
         "gauge",
-        "Changes that a subscription has before it.",
+        "Unread changes of a subscription.",
         subscriptions_behind,
         ("subscription",),
     ),
@@ -408,14 +409,14 @@ FAMILIES = (
     Family(
         "lakestore_catalog_refusals",
         "counter",
-        "Catalog commits that were refused, by kind of error.",
+        "Refused catalog commits, by kind of error.",
         refusals,
         ("code",),
     ),
     Family(
         "lakestore_query_process_deaths",
         "counter",
-        "Processes of the console's queries that ended by a signal: SIGSYS or SIGSEGV may be an attack.",
+        "Query processes of the console that a signal ended: SIGSYS or SIGSEGV may be an attack.",
         query_deaths,
         ("signal",),
     ),
@@ -423,21 +424,21 @@ FAMILIES = (
         "lakestore_rpc_seconds",
         "histogram",
         "Duration of gRPC calls, by method and outcome: `ok` or the kind of the error; a stream is one call. "
-        "`_count` is how many there were.",
+        "`_count` is the number of calls.",
         calls,
         ("method", "code"),
     ),
     Family(
         "lakestore_report_lag_records",
         "gauge",
-        "Records that a process beside the server, such as a bridge, has not come to, as it reported last.",
+        "Unread records of another process, for example a bridge, in its last report.",
         reported(lambda report: report.lag),
         ("process",),
     ),
     Family(
         "lakestore_report_records",
         "gauge",
-        "Records that such a process has taken since it began.",
+        "Records that the process has taken since its start.",
         reported(lambda report: report.records),
         ("process",),
     ),
@@ -451,14 +452,14 @@ FAMILIES = (
     Family(
         "lakestore_report_rejected",
         "gauge",
-        "Records that such a process could not take since it began.",
+        "Records that the process could not take since its start.",
         reported(lambda report: report.rejected),
         ("process",),
     ),
     *SNAPSHOT_FAMILIES,
-    Family("lakestore_rpc_running", "gauge", "Calls that run now, open streams among them.", running, ("method",)),
+    Family("lakestore_rpc_running", "gauge", "Running calls, including open streams.", running, ("method",)),
 )
-"""Every metric, in the order of the page."""
+"""All metrics, in the order of the page."""
 
 _MADE: dict[str, type[CounterMetricFamily] | type[GaugeMetricFamily]] = {
     "counter": CounterMetricFamily,
@@ -467,13 +468,12 @@ _MADE: dict[str, type[CounterMetricFamily] | type[GaugeMetricFamily]] = {
 
 
 class SourcesCollector(Collector):
-    """Every family, at one view."""
+    """All families at one view."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
 
     def collect(self) -> Iterable[Metric]:
-        """The families with their samples."""
         view = self._sources.engine.view
         moment = Moment(self._sources, view, self._sources.status.at(view))
         for family in FAMILIES:

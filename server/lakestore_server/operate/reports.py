@@ -1,4 +1,4 @@
-"""Reports: the words of processes beside the server about themselves, such as bridges. Kept in memory, for a while."""
+"""Reports that other processes, for example bridges, send about themselves. Kept in memory for a while."""
 
 from __future__ import annotations
 
@@ -18,34 +18,33 @@ from lakestore_server.host.quota import share_of
 
 KEPT_SECONDS = 60.0
 SPOKEN_SECONDS = 15.0
-"""Silence after which a process may have ended, so that what it lacked is another's: they report every five seconds."""
+"""A process that is silent for this long may be dead; its lag is counted to another process. Processes report every 5
+s."""
 REPORTS_MAX, BYTES_MAX = 1_000, 4 << 20
-"""Reports that are kept, and the bytes of their names and details as JSON; one principal may take a share of both."""
+"""The most reports, and the most bytes of their names and details. One principal may use a share of both."""
 NAME_BYTES_MAX, DETAIL_BYTES_MAX = 1_024, 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The newest words of one process; counts are since it began."""
+    """The newest report of one process; counts begin at its start."""
 
     name: str
     records: int
     bytes: int
     rejected: int
     lag: int
-    """Records that it has not come to."""
+    """Records that the process has not read yet."""
     detail: dict[str, Any]
-    """Fields as `reporters.DETAIL` types them."""
+    """Fields with the types of `reporters.DETAIL`."""
 
     def as_dict(self, seconds: float) -> dict[str, Any]:
-        """The JSON form, with its age."""
+        """The JSON form; `seconds` is the report's age."""
         return {**asdict(self), "reported_seconds": round(seconds, 1)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A report in memory."""
-
     at: float
     owner: str
     bytes: int
@@ -74,20 +73,19 @@ class Reports:
         return pb.ReportAnswer()
 
     def _admit(self, name: str, owner: str, size: int) -> None:
-        """Raise `Exhausted` if a report would pass its owner's share or the limit of all."""
         others = [entry for kept_name, entry in self._kept.items() if kept_name != name]
         own = [entry for entry in others if entry.owner == owner]
         if owner and (len(own) >= self._share[0] or sum(each.bytes for each in own) + size > self._share[1]):
             raise Exhausted(
-                f"the processes of {owner} report all that one principal may: come again when some have ended"
+                f"the processes of {owner} use one principal's share of the reports: try again when some have ended"
             )
         if len(others) >= REPORTS_MAX:
-            raise Exhausted(f"{REPORTS_MAX} processes report already: come again when some have ended")
+            raise Exhausted(f"{REPORTS_MAX} processes report already: try again when some have ended")
         if sum(each.bytes for each in others) + size > BYTES_MAX:
-            raise Exhausted(f"reports take {BYTES_MAX} bytes already: come again when some processes have ended")
+            raise Exhausted(f"reports take {BYTES_MAX} bytes already: try again when some processes have ended")
 
     def now(self) -> Sequence[tuple[float, Report]]:
-        """The ages in seconds of the reports that are kept, and the reports, by name."""
+        """The kept reports with their ages in seconds, by name."""
         with self._lock:
             self._forget()
             now = self._clock.monotonic()
@@ -99,7 +97,6 @@ class Reports:
 
 
 def _detail(text: str) -> dict[str, Any]:
-    """The typed detail of a report; `Invalid` for a text that is too long, no JSON object, or of other types."""
     data = text.encode()
     if len(data) > DETAIL_BYTES_MAX:
         raise Invalid(f"a report's detail has {DETAIL_BYTES_MAX} bytes at most, not {len(data)}")
@@ -111,12 +108,12 @@ def _detail(text: str) -> dict[str, Any]:
         raise Invalid(f"a report's detail is a JSON object, not {type(value).__name__}")
     detail = detail_of(value)
     if wrong := [name for name in DETAIL if name in value and name not in detail]:
-        raise Invalid(f"fields of a report's detail have another type: {', '.join(wrong)}")
+        raise Invalid(f"fields of a report's detail have the wrong type: {', '.join(wrong)}")
     return detail
 
 
 def lags(reports: Iterable[tuple[float, Report]]) -> dict[str, int]:
-    """Records that each thing at work has not come to, over its processes that have spoken lately, or its last one."""
+    """Unread records of each source: over its processes that reported lately, or in its last report."""
     spoken: dict[str, list[tuple[float, int]]] = {}
     for age, report in reports:
         spoken.setdefault(thing_of(report.name), []).append((age, report.lag))

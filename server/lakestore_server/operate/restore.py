@@ -1,8 +1,9 @@
-"""The restore of a backup into a new data folder: every checksum first, then the copy, under a new timeline.
+"""The restore of a backup into a new data folder: check every checksum, copy, begin a new timeline.
 
-The timeline changes because the history after the backup is gone: a position that was handed out then may name
-something else now, so every old position is refused. Producers and subscriptions stand where they stood at the cut.
-A lake that is in the backup is restored with it, to another place too: then its files are written for that place.
+- The timeline changes because the history after the backup is lost: an old position may name something else now, so
+  every old position is refused.
+- Producers and subscriptions continue from the cut.
+- A lake in the backup is restored with it. In another place its files are rewritten for this place.
 """
 
 from __future__ import annotations
@@ -53,40 +54,38 @@ from lakestore_server.state.view import TableState, View
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """The operator's word on the lake."""
+    """The operator's decisions about the lake."""
 
     rewind: bool = False
-    """Set tables back whose lake went on after the backup."""
+    """Set back tables whose lake continued after the backup."""
     anew: bool = False
-    """Begin the lake anew: of all tables, or, with `rewind`, of those that cannot be set back."""
+    """Start with an empty lake: for all tables or, with `rewind`, for those that cannot be set back."""
     accept_loss: bool = False
-    """Go without the rows that only the lake had."""
+    """Accept the loss of rows that only the lake has."""
 
     @property
     def any(self) -> bool:
-        """Whether anything is to be done."""
+        """Whether anything must be done."""
         return self.rewind or self.anew
 
 
 @dataclass(slots=True)
 class LakeOutcome:
-    """The outcome for the lake; table names and sentences."""
+    """The outcome for the lake: table names and sentences."""
 
     moved: list[str] = field(default_factory=list)
-    """Tables whose files lie elsewhere now."""
+    """Tables whose files have moved."""
     rewound: list[str] = field(default_factory=list)
     anew: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    """Ranges of rows, and tables, that only the lake had."""
+    """Lost rows and tables that only the lake had."""
     problems: list[str] = field(default_factory=list)
-    """Tables whose lake is gone or ahead, each with the way out."""
+    """Tables whose lake is gone or ahead, each with the remedy."""
 
 
 def finish(folder: Path, warehouse: str, moved: Mapping[str, str], ways: Ways) -> LakeOutcome:
-    """Bring the catalog of a restored folder into agreement with the warehouse; `moved`: old to new metadata files.
-
-    `Conflict`, with what would be lost, unless the loss is accepted.
-    """
+    """Reconcile the catalog of a restored folder with the warehouse; `moved` maps old to new metadata files.
+    `Conflict`, which names the loss, unless the loss is accepted."""
     engine = Engine(folder, RealDisk(), RealClock(), on_fatal=lambda _: None)
     try:
         return _Lake(engine, warehouse).run(moved, ways)
@@ -102,7 +101,7 @@ class _Lake:
         self._outcome = LakeOutcome()
         self._steps: list[CatalogStep] = []
         self._dropped: Callable[[State, CommitRecord], None] | None = None
-        """The end of the dropped tables."""
+        """The commit that ends the dropped tables."""
 
     def run(self, moved: Mapping[str, str], ways: Ways) -> LakeOutcome:
         view, outcome = self._engine.view, self._outcome
@@ -123,7 +122,7 @@ class _Lake:
             raise Conflict(" | ".join(outcome.problems))
         if outcome.lost and not ways.accept_loss:
             said = "; ".join(outcome.lost)
-            raise Conflict(f"only the lake had this: {said}. Say --accept-loss to go without; nothing is restored")
+            raise Conflict(f"only the lake had this: {said}. Add --accept-loss to lose it; nothing is restored")
         self._commit()
         if self._dropped is not None:
             self._engine.operate(self._dropped)
@@ -133,7 +132,6 @@ class _Lake:
         return outcome
 
     def _forget_others(self, view: View) -> None:
-        """Let go of tables that are not ours, and of dropped ones."""
         ours = {_key(state) for state in view.tables.values()}
         self._forget_dropped()
         for namespace, name in view.pointers:
@@ -142,7 +140,6 @@ class _Lake:
                 self._outcome.lost.append(f"table {namespace}.{name}, which is not Lakestore's: all of it")
 
     def _forget_dropped(self) -> None:
-        """Let go of the dropped tables, whose lakes are not there; nobody can have them back then."""
         gone = self._engine.view.dropped
 
         def plan(_: State, record: CommitRecord) -> None:
@@ -153,7 +150,8 @@ class _Lake:
         self._dropped = plan if gone else None
 
     def _look(self) -> None:
-        """Note tables whose lake does not go with the log; a warehouse that does not answer is the server's to see."""
+        """Note tables whose lake does not match the log. A warehouse that does not answer is left for the server's
+        start."""
         view, problems = self._engine.view, self._outcome.problems
         try:
             problems += foreign_history.gone(view, self._store).values()
@@ -176,7 +174,6 @@ class _Lake:
                 self._outcome.moved.append(f"{dropped} (dropped)" if dropped else f"{namespace}.{name}")
 
     def _rewound(self, state: TableState) -> bool:
-        """Set a table's lake back, if it went on; whether it is then one that the log agrees with."""
         pointer = self._engine.view.pointers.get(_key(state))
         if pointer is None:
             return True
@@ -198,7 +195,6 @@ class _Lake:
         return True
 
     def _covers(self, state: TableState, tier: TierRecord) -> bool:
-        """Whether the log agrees with a snapshot, and goes on from its tier point."""
         known = {version.schema_id for version in state.versions.tables}
         fits = len(tier.tier_point) == len(state.logs) and tier.schema_id in known
         return (
@@ -208,12 +204,10 @@ class _Lake:
         )
 
     def _counted(self, state: TableState, record: TierRecord) -> TierRecord:
-        """A record that the backup lacks, as this history has it: under the tierer's epoch that is current here."""
         live_rows = self._ledger.live_rows_at(state.table.uuid, record.tier_point)
         return replace(record, live_rows=live_rows, epoch=self._engine.view.tierer_epoch)
 
     def _begin_anew(self, state: TableState) -> list[TableState]:
-        """An empty lake table in a folder of its own; the table itself if rows of it are lost by that."""
         pointer = self._engine.view.pointers.get(_key(state))
         if pointer is None:
             return []
@@ -248,8 +242,6 @@ class _Lake:
         self._steps.append(SetPointer(namespace, name, pointer.location, there, tiers, forget))
 
     def _forget_lost(self, lossy: Sequence[TableState]) -> None:
-        """Take the lost rows out of sums and counts, so that lake, log and index agree on what is there; durably."""
-
         def change(state: State) -> View:
             tables = dict(state.view.tables)
             for each in lossy:
@@ -268,10 +260,8 @@ class _Lake:
 
 @dataclass(frozen=True, slots=True)
 class _LessChunk:
-    """A chunk without the rows below a log start, of which its commits count none.
-
-    It is no segment, so the next checkpoint writes it as one.
-    """
+    """A chunk without the rows below a log start, which its commits do not count. It is no segment, so the next
+    checkpoint writes it as one."""
 
     chunk: Chunk
     index: CommitIndex
@@ -309,7 +299,6 @@ class _LessChunk:
 
 
 def _above(piece: StoredBatch, start: int) -> StoredBatch:
-    """The rows of a log's batch from an offset on."""
     if piece.start >= start:
         return piece
 
@@ -320,7 +309,7 @@ def _above(piece: StoredBatch, start: int) -> StoredBatch:
 
 
 def without_base(held: BucketLog) -> BucketLog:
-    """A log table's bucket as if nothing had been below its log start; the offsets stay."""
+    """A log table's bucket without the rows below its log start; offsets stay."""
     base = held.base
 
     def less(at: Position) -> Position:
@@ -342,13 +331,13 @@ def _key(state: TableState) -> tuple[str, str]:
 def _not_rewound(state: TableState) -> str:
     return (
         f"the lake of table {state.table.name} has no snapshot any more that the backup covers: restore with "
-        "--rewind-lake --without-lake, which begins it anew from the log"
+        "--rewind-lake --without-lake, which starts it again from the log"
     )
 
 
 EPOCHS_SKIPPED = 1 << 24
-"""At most so many epochs are passed over by a restore, a random number of them: an epoch of the history that was lost
-is not given again to another process, whose client may not say which history it means."""
+"""A restore skips a random number of epochs, at most this many. An epoch of the lost history must not be given to
+another process, because its client may not say which history it means."""
 AS_IT_WAS = Ways()
 
 
@@ -363,18 +352,16 @@ class Restored:
     files: int
     bytes: int
     warehouse: str = ""
-    """URI of the warehouse that the restored server goes on with; empty if the backup does not say it."""
+    """URI of the restored server's warehouse; empty if the backup does not know it."""
     lake: LakeOutcome = field(default_factory=LakeOutcome)
 
 
 def restore(
     source: Path, target: Path, disk: Disk | None = None, *, warehouse: str = "", ways: Ways = AS_IT_WAS
 ) -> Restored:
-    """Check a backup whole, then copy it into an empty folder under a new timeline.
-
-    `warehouse`: the place of the lake, by default in the folder if the backup has it, else where it was. `Conflict`,
-    and nothing is restored, if rows would be lost that only the lake had and that is not accepted.
-    """
+    """Check a whole backup, then copy it into an empty folder under a new timeline. `warehouse` is the place of the
+    lake: by default the folder if the backup has the lake, else the former place. `Conflict`, and nothing is restored,
+    if rows that only the lake had would be lost without acceptance."""
     disk = disk or RealDisk()
     source, target = source.resolve(), target.resolve()
     if source == target or source in target.parents or target in source.parents:
@@ -395,7 +382,8 @@ def restore(
 
 @contextmanager
 def _unfinished(disk: Disk, target: Path) -> Iterator[None]:
-    """Mark the folder until the block has ended: no server takes a part for the whole. A refusal leaves no folder."""
+    """Mark the folder as unfinished while the block runs, so that no server starts in it. A refusal removes the
+    folder."""
     disk.make_folder(target)
     disk.create(target / data_folder.RESTORING).close()
     disk.sync_folder(target)
@@ -413,7 +401,6 @@ def _brings_lake(manifest: Manifest, ways: Ways) -> bool:
 
 
 def _warehouse(manifest: Manifest, target: Path, given: str, ways: Ways) -> str:
-    """The URI of the restored server's warehouse."""
     inner = target / WAREHOUSE
     if given:
         place = file_uri.named(given)
@@ -425,16 +412,16 @@ def _warehouse(manifest: Manifest, target: Path, given: str, ways: Ways) -> str:
     if _brings_lake(manifest, ways):
         folder = local_folder(place)
         if folder is None:
-            raise Invalid(f"the lake of this backup goes into a folder of this machine, and {place} is none")
+            raise Invalid(f"the lake of this backup goes into a folder of this machine, and {place} is not one")
         if folder.exists() and any(folder.iterdir()):
             raise Invalid(f"the warehouse {folder} is not an empty folder: name a new one with --warehouse")
     return place
 
 
 def verified(source: Path, disk: Disk) -> Manifest:
-    """The manifest of a backup whose every byte is as it was written, or an error that names the file."""
+    """The manifest of a backup whose files all match their checksums, or an error that names the file."""
     if backup_manifest.NAME not in disk.list(source):
-        raise NotFound(f"{source} has no {backup_manifest.NAME}: it is no backup, or one that was not finished")
+        raise NotFound(f"{source} has no {backup_manifest.NAME}: it is no backup, or an unfinished backup")
     manifest = Manifest.decode(disk.read(source / backup_manifest.NAME), str(source / backup_manifest.NAME))
     for entry in manifest.files:
         path = source / entry.path
@@ -450,7 +437,7 @@ def _is_lake(entry: Entry) -> bool:
 
 
 def _copy(disk: Disk, source: Path, target: Path, manifest: Manifest, timeline: str) -> None:
-    """The journal first and the checkpoint last: a folder with the one and not the other is refused by a server."""
+    """Copy the journal first and the checkpoint last: a server refuses a folder with a journal and no checkpoint."""
     rest = [entry for entry in manifest.files if entry.path != manifest.checkpoint and not _is_lake(entry)]
     rest.sort(key=lambda entry: not entry.path.startswith(journal_file.PREFIX))
     folders = {(target / entry.path).parent for entry in rest}
@@ -467,7 +454,7 @@ def _copy(disk: Disk, source: Path, target: Path, manifest: Manifest, timeline: 
 
 
 def _copy_lake(disk: Disk, source: Path, manifest: Manifest, place: str) -> Mapping[str, str]:
-    """Copy the lake's files into the warehouse, written anew if it is another place; old to new metadata files."""
+    """Copy the lake's files into the warehouse, rewritten for another place; old to new metadata files."""
     old, folder = manifest.warehouse, Path(locations.plain(place))
     for entry in filter(_is_lake, manifest.files):
         path = folder / entry.path.removeprefix(f"{WAREHOUSE}/")
@@ -494,6 +481,5 @@ def _save(location: str, data: bytes) -> None:
 
 
 def _copy_file(disk: Disk, source: Path, target: Path, entry: Entry) -> None:
-    """The bytes that were checked, or an error: a disk may read them differently the second time."""
     if backup.written(disk, target, disk.pieces(source)) != (entry.size, entry.crc32c):
         raise Corrupt(f"file {entry.path} changed while it was read: nothing usable was restored")

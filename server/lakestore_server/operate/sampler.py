@@ -1,4 +1,4 @@
-"""The duty that fills the history: a sample of the status now and then, and a look at the lake's figures."""
+"""The duty that fills the history: it samples the status and then renews the lake's figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger("lakestore.console")
 
 
 class Sampler:
-    """One at a time, in its own thread or called by `run_once`."""
+    """One sample at a time, in its own thread or by `run_once`."""
 
     def __init__(self, engine: Engine, status: StatusReader, calls: Calls, clock: Clock) -> None:
         self.history = History(engine.limits.history_bytes)
@@ -27,15 +27,13 @@ class Sampler:
         self._duty = Worker(engine.supervisor, "history", self.run_once, _failed, SAMPLE_SECONDS, 0.0)
 
     def start(self) -> None:
-        """Begin."""
         self._duty.start()
 
     def close(self) -> None:
-        """Stop after the sample that is taken."""
         self._duty.close()
 
     def run_once(self) -> None:
-        """One sample; then the lake is looked at, for the next one."""
+        """One sample; then the lake is looked at, for the next sample."""
         view, now_us = self._engine.view, self._engine.now_us()
         status = self._status.at(view)
         tables = {served.table.uuid: _table(served) for served in status.tables}
@@ -75,7 +73,7 @@ def _table(served: ServedTable) -> list[float]:
 
 
 def _streams(view: View, status: ServerStatus) -> dict[Series, float]:
-    """The changes and records that each subscription and each bridge has before it."""
+    """The unread changes and records of each subscription and bridge."""
     found: dict[Series, float] = {}
     for name, held in view.subscriptions.items():
         found[Series(Kind.SUBSCRIPTION, name)] = behind(view, held)

@@ -1,7 +1,7 @@
-"""The size of things to come: disk, memory, bytes written and times of a table, and the figure that breaks first.
+"""Sizing: disk, memory, bytes written and times of a planned table, and the resource that runs out first.
 
-A calculation, no promise: constants are measurements, each named with its place; what follows from rules is simulated
-by `churn`. docs/sizing.md holds it against measurements at 1, 10 and 50 million keys.
+A calculation, no promise. Constants are measurements with their sources. `churn` simulates what follows from rules.
+docs/sizing.md compares the results with measurements at 1, 10 and 50 million keys.
 """
 
 from __future__ import annotations
@@ -31,43 +31,41 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """A table with a primary key, and how it is used."""
+    """A keyed table and its use."""
 
     keys: float
     rate: float
-    """Updates a second, evenly over all keys."""
+    """Updates per second, uniform over all keys."""
     stored_bytes: float
-    """A row in a segment."""
+    """Bytes of a row in a segment."""
     checkpoint_rows: float
     buckets: int = 4
     retention_seconds: float = math.inf
-    """Time for which the log is kept; older rows stay while they are live."""
+    """Seconds for which the log is kept; older rows stay while they are live."""
     limits: Limits = DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Churned:
-    """A life as far as it was simulated."""
+    """The result of a simulation."""
 
     checkpoints: int
     entries_written: float
-    """Entries of runs that were written for each update."""
+    """Index entries written per update."""
     entries_most: float
-    """Entries of all runs at once, for each key; while runs are merged their output counts too."""
+    """The most entries of all runs per key, including the output of a merge."""
     entries_read: float
     """Entries of the largest merge."""
     rows_written: float
-    """Rows of segments that were written for each update."""
+    """Segment rows written per update."""
     rows_most: float
-    """Stored rows at once, of the whole table."""
     rows_by_day: tuple[float, ...]
-    """Stored rows at the end of each day."""
     segments_most: int
     runs_most: int
 
 
 class Runs:
-    """The runs of the index, newest first, by their entries; the oldest holds every key."""
+    """The index runs by their entries, newest first; the oldest holds every key."""
 
     def __init__(self, keys: float) -> None:
         self._keys = keys
@@ -77,7 +75,7 @@ class Runs:
         self.largest = 0.0
 
     def add(self, rows: float) -> None:
-        """The run of a checkpoint, and the merges that are due then."""
+        """Add the run of a checkpoint, then do the merges that are due."""
         self.sizes.insert(0, -self._keys * math.expm1(-rows / self._keys))
         self.written += self.sizes[0]
         while count := due([round(size) for size in self.sizes]):
@@ -101,14 +99,13 @@ class _Run(NamedTuple):
     is_due: bool
 
     def joined(self, after: _Run) -> _Run:
-        """This one with the next."""
         amounts = Amounts(*(a + b for a, b in zip(self.amounts, after.amounts, strict=True)))
         return _Run(self.first, after.end, amounts, True)
 
 
 @dataclass(slots=True)
 class Bucket:
-    """The segments of a bucket: [start, end) of each, and the rows that are stored."""
+    """The segments of a bucket: [start, end) of each, and their stored rows."""
 
     life: Life
     starts: Floats = field(default_factory=lambda: np.empty(0))
@@ -119,11 +116,10 @@ class Bucket:
 
     @property
     def keys(self) -> float:
-        """Keys of this bucket."""
         return self.life.keys / self.life.buckets
 
     def fill(self) -> None:
-        """Every key once, in segments as large as they may be."""
+        """Store every key once, in segments of the largest size."""
         count = max(math.ceil(self.keys / self._rows_max), 1)
         bounds = np.linspace(0, self.keys, count + 1)
         self.starts, self.ends, self.held = bounds[:-1], bounds[1:], np.diff(bounds)
@@ -135,18 +131,17 @@ class Bucket:
         return min(limits.segment_rows, limits.segment_bytes / self.life.stored_bytes)
 
     def live(self) -> Floats:
-        """The rows of each segment that no later one supersedes."""
+        """The rows of each segment that no later row supersedes."""
         return self._below(self.ends) - self._below(self.starts)
 
     def _below(self, offsets: Floats) -> Floats:
-        """Live rows below offsets: every key was inserted once, and later rows live on by chance."""
         later = np.maximum(offsets, self.keys)
         of_first = np.minimum(offsets, self.keys) * math.exp(-(self.head - self.keys) / self.keys)
         grown: Floats = np.exp(-(self.head - later) / self.keys) - math.exp(-(self.head - self.keys) / self.keys)
         return of_first + self.keys * grown
 
     def cut(self, rows: float) -> None:
-        """A segment of new rows, with small ones before it."""
+        """Add a segment of new rows, together with small segments before it."""
         limits, stored = self.life.limits, self.life.stored_bytes
         start, size, base = self.head, rows, self.log_start
         first, most = len(self.starts), SMALL_TOGETHER * limits.shared_segment_bytes
@@ -160,7 +155,7 @@ class Bucket:
         self._replace(first, len(self.starts), [(start, self.head, size)])
 
     def merge(self) -> None:
-        """Make neighbours in the log one, as merging beside serving does, once they are enough."""
+        """Merge neighbours in the log like background merging, once there are enough."""
         limits, stored = self.life.limits, self.life.stored_bytes
         first = end = len(self.starts)
         while first and is_mergeable(float(self.held[first - 1]) * stored, limits):
@@ -168,18 +163,18 @@ class Bucket:
                 break
             first -= 1
         sizes = (self.held[first:end] * stored).tolist()
-        for low, high in reversed(list(groups(sizes, limits))):  # from behind, so that places stay
+        for low, high in reversed(list(groups(sizes, limits))):  # backwards, so that positions stay valid
             rows = float(self.held[first + low : first + high].sum())
             span = float(self.starts[first + low]), float(self.ends[first + high - 1])
             self._replace(first + low, first + high, [(*span, rows)])
 
     @property
     def log_start(self) -> float:
-        """The offset below which only live rows have to stay."""
+        """The offset below which only live rows must stay."""
         return max(self.head - self.life.rate / self.life.buckets * self.life.retention_seconds, 0.0)
 
     def compact(self) -> None:
-        """Rewrite the segments below the log start that are half dead, and small neighbours together."""
+        """Rewrite segments below the log start that are half dead, and small neighbours together."""
         below = int(np.searchsorted(self.ends, self.log_start, side="right"))
         if not below:
             return
@@ -200,7 +195,7 @@ class Bucket:
             run = _Run(at, at + 1, Amounts(rows, rows * stored, held * stored), bool(is_dead[at]))
             join_last(runs, run, lambda a, b: bool(are_joined(a.amounts, b.amounts, limits)), _Run.joined)
         room = limits.compaction_bytes / self.life.buckets
-        for first, end, amounts, is_due in reversed(runs):  # from behind, so that places stay
+        for first, end, amounts, is_due in reversed(runs):  # backwards, so that positions stay valid
             if is_due and room > 0:
                 room -= float(amounts.nbytes)
                 self._replace(first, end, [(float(self.starts[first]), float(self.ends[end - 1]), float(amounts.live))])
@@ -214,7 +209,7 @@ class Bucket:
 
 
 def simulate(life: Life, seconds: float) -> Churned:
-    """So long a life, after every key was written once."""
+    """Simulate a table for `seconds`, after one write of every key."""
     runs, bucket = Runs(life.keys), Bucket(life)
     bucket.fill()
     rows = life.checkpoint_rows
@@ -249,14 +244,14 @@ def simulate(life: Life, seconds: float) -> Churned:
 
 WEEK_SECONDS = 7 * 86_400
 STEPS_MAX = 10_000
-"""Checkpoints that are simulated at most: cycles of merges and compaction repeat long before."""
+"""The most simulated checkpoints: cycles of merges and compaction repeat long before."""
 NUMBER_KEY_BYTES = 8
-"""Keys of up to so many bytes are numbers, unless they are said to be none."""
+"""Keys up to this length are numbers, unless the workload says otherwise."""
 NUMBER, BYTES = "number", "bytes"
 
 
 class Constant(Enum):
-    """A measured figure, its unit and where it was measured."""
+    """A measured figure with its unit and source."""
 
     KEYED_ROW = 13.0, "bytes", "kind (1), offset before (8) and a text's end (4) beside the values: `Segment` files"
     LOG_ROW = 4.0, "bytes", "a text's end beside the values of random rows, which nothing compresses"
@@ -284,27 +279,25 @@ class Constant(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A table and its use. `Invalid` where a number makes no sense."""
+    """A table and its use. `Invalid` for an impossible number."""
 
     rows: float
-    """Keys of a table with a primary key; rows that are in a log at first."""
+    """Keys of a keyed table; initial rows of a log table."""
     rate: float
-    """Rows a second: even updates, or appends to a log."""
+    """Rows per second: uniform updates, or appends to a log."""
     row_bytes: float = 44.0
-    """Values of a row."""
     key_bytes: int = NUMBER_KEY_BYTES
-    """Bytes of a key; 0 for a log, which has none."""
+    """Bytes of a key; 0 for a log table."""
     key_kind: str = ""
-    """`number`, `bytes` such as texts and keys of several columns, or nothing: by the bytes, numbers up to 8."""
+    """`number`, `bytes` (texts, keys of several columns), or empty: decided by the length."""
     buckets: int = 4
     retention_seconds: float = math.inf
     batch_rows: float = 10_000.0
-    """Rows of a commit."""
     limits: Limits = DEFAULT
     memory_bytes: float = 0.0
-    """Memory of the machine; 0 leaves it out."""
+    """Memory of the machine; 0 skips the check."""
     disk_bytes: float = 0.0
-    """The disk; 0 leaves it out."""
+    """Disk of the machine; 0 skips the check."""
 
     def __post_init__(self) -> None:
         for name in ("rows", "rate", "row_bytes", "batch_rows", "retention_seconds", "buckets"):
@@ -321,18 +314,17 @@ class Workload:
 
     @property
     def stored_bytes(self) -> float:
-        """A row in journal and segment."""
+        """Bytes of a row in journal and segment."""
         return self.row_bytes + (Constant.KEYED_ROW if self.key_bytes else Constant.LOG_ROW).amount
 
     @property
     def has_number_keys(self) -> bool:
-        """Whether keys are numbers."""
         by_bytes = 0 < self.key_bytes <= NUMBER_KEY_BYTES
         return by_bytes and self.key_kind != BYTES
 
     @property
     def entry_bytes(self) -> float:
-        """An entry of the index; a longer key stands there as prefix and hash."""
+        """Bytes of an index entry; a longer key is stored as prefix and hash."""
         if not self.key_bytes:
             return 0.0
         if self.has_number_keys:
@@ -342,7 +334,7 @@ class Workload:
 
     @property
     def checkpoint_rows(self) -> float:
-        """Rows from one checkpoint to the next."""
+        """Rows between two checkpoints."""
         by_journal = self.limits.journal_checkpoint_bytes / self.stored_bytes
         return min(by_journal, self.limits.overlay_checkpoint_keys) if self.key_bytes else by_journal
 
@@ -352,17 +344,16 @@ class Figure:
     """A calculated figure."""
 
     part: str
-    """disk, memory, writes or times."""
     name: str
     value: float
     unit: str
-    """bytes, seconds, times."""
+    """bytes, seconds or times."""
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Breaking:
-    """A figure that grows with the table, against where it breaks."""
+    """A growing figure and its limit."""
 
     name: str
     value: float
@@ -371,20 +362,19 @@ class Breaking:
 
     @property
     def share(self) -> float:
-        """1 is where it breaks."""
+        """1 means the limit is reached."""
         return self.value / self.most
 
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The answer."""
+    """The result for a workload."""
 
     figures: tuple[Figure, ...]
     breaking: tuple[Breaking, ...]
-    """The nearest to its end first."""
+    """Sorted, the nearest to its limit first."""
 
     def value(self, part: str, name: str) -> float:
-        """A figure's value."""
         return next(each.value for each in self.figures if (each.part, each.name) == (part, name))
 
     def as_dict(self) -> dict[str, Any]:
@@ -400,7 +390,7 @@ class Sizing:
 
 
 def sized(workload: Workload, seconds: float = WEEK_SECONDS) -> Sizing:
-    """The sizes of a workload that has lasted so long."""
+    """The sizes of a workload after `seconds`."""
     parts = _Parts(workload, _lived(workload, seconds), seconds)
     return Sizing(
         (*parts.disk(), *parts.memory(), *parts.writes(), *parts.times()),
@@ -409,7 +399,6 @@ def sized(workload: Workload, seconds: float = WEEK_SECONDS) -> Sizing:
 
 
 def _lived(workload: Workload, seconds: float) -> Churned | None:
-    """The simulated life of a table with a primary key."""
     if not workload.key_bytes:
         return None
     steps = seconds * workload.rate / workload.checkpoint_rows
@@ -426,7 +415,7 @@ def _lived(workload: Workload, seconds: float) -> Churned | None:
 
 
 class _Parts:
-    """The parts of one answer."""
+    """The parts of one result."""
 
     def __init__(self, workload: Workload, lived: Churned | None, seconds: float) -> None:
         self._of, self._lived, self._limits = workload, lived, workload.limits
@@ -434,12 +423,11 @@ class _Parts:
         self._log_rows = kept + (0 if math.isfinite(workload.retention_seconds) else workload.rows)
         self._is_number = workload.has_number_keys
         self._rows_max = min(self._limits.segment_rows, self._limits.segment_bytes / workload.stored_bytes)
-        if workload.key_bytes:  # merged into few large ones, the smallest of them half as large
+        if workload.key_bytes:  # merged into few large runs, the smallest of them half as large
             self._rows_max = max(self._rows_max, self._limits.merged_segment_bytes / 2 / workload.stored_bytes)
 
     @property
     def _stored_rows(self) -> float:
-        """Stored rows at most: a table with a primary key keeps its live ones, and dead ones until they are many."""
         if self._of.key_bytes and math.isfinite(self._of.retention_seconds):
             return self._log_rows + 2 * self._of.rows
         return self._log_rows
@@ -463,7 +451,6 @@ class _Parts:
         return self._log_rows / self._of.batch_rows * self._of.buckets * Constant.COMMIT_ENTRY.amount
 
     def disk(self) -> tuple[Figure, ...]:
-        """Bytes on disk."""
         segments = self._stored_rows * self._of.stored_bytes + self._commit_bytes
         journal, runs = self._limits.journal_bytes, "runs, and the output while they are merged"
         total = segments + self._index_most + journal
@@ -476,7 +463,6 @@ class _Parts:
         )
 
     def memory(self) -> tuple[Figure, ...]:
-        """Bytes of memory."""
         below = 2 * self._of.rows if self._of.key_bytes and math.isfinite(self._of.retention_seconds) else 0
         keys = {"keys" if self._is_number else "long_keys": round(self._of.rows)} if self._of.key_bytes else {}
         numbers = {"tables": 1, "buckets": self._of.buckets, "segments": round(self._segments), **keys}
@@ -498,7 +484,6 @@ class _Parts:
         )
 
     def writes(self) -> tuple[Figure, ...]:
-        """Bytes written for each byte of row."""
         copy = self._of.stored_bytes / self._of.row_bytes
         copies = self._copies
         index, why = self._index_written()
@@ -511,7 +496,7 @@ class _Parts:
 
     @property
     def _copies(self) -> float:
-        """Copies of a row in segments: none of a log's large commits, which stay where the journal wrote them."""
+        """Copies of a row in segments. Large commits of a log table have none: they stay in the journal file."""
         if self._lived is not None:
             return self._lived.rows_written
         part = self._of.batch_rows * self._of.stored_bytes / self._of.buckets
@@ -535,7 +520,6 @@ class _Parts:
         return Constant.START.amount + replay + self._segments * Constant.SEGMENT_START.amount
 
     def times(self) -> tuple[Figure, ...]:
-        """Seconds of duties."""
         every = self._of.checkpoint_rows / self._of.rate
         rate = Constant.MERGE_RATE if self._is_number else Constant.BYTE_MERGE_RATE
         merge = (self._lived.entries_read if self._lived else 0) / rate.amount
@@ -547,7 +531,6 @@ class _Parts:
         )
 
     def breaking(self) -> tuple[Breaking, ...]:
-        """Figures that end somewhere."""
         _, _, _, in_all = self.writes()
         rate = in_all.value * self._of.row_bytes * self._of.rate
         every = self._of.checkpoint_rows / self._of.rate
@@ -570,7 +553,6 @@ class _Parts:
 
     @property
     def _slack(self) -> float:
-        """A checkpoint may take as long as the journal has room beyond the one that it is made of."""
         return (self._limits.journal_bytes - self._limits.journal_checkpoint_bytes) / (
             self._of.checkpoint_rows * self._of.stored_bytes
         )

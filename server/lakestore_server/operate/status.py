@@ -1,6 +1,6 @@
-"""The status of a server with its tables: one value of one view, from `StatusReader` alone.
+"""The status of a server with its tables: one value of one view. `StatusReader` alone makes it.
 
-RPC and command line show its JSON form; metrics and console are made of it.
+RPC and command line show its JSON form; metrics and console derive from it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lakestore_server.state.view import TableState, View
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """A table in figures; times are microseconds since 1970, lists have one entry per bucket."""
+    """The figures of a table; times are microseconds since 1970, lists have one entry per bucket."""
 
     name: str
     uuid: str
@@ -49,40 +49,39 @@ class TableStatus:
     schema_id: int
     buckets: int
     rows: int
-    """Live rows."""
     head: list[int]
     """The next offset."""
     log_start: list[int]
     log_start_lsn: int
     log_start_us: int
-    """0 as long as the log has its beginning."""
+    """0 while the log has its beginning."""
     retention: str | None
     ttl: str | None
     tier_point: list[int]
     hot: int
-    """Offsets that the lake does not have yet."""
+    """Offsets that the lake lacks."""
     hot_since_us: int
-    """Time of the oldest commit that the lake does not have; 0 if it has all."""
+    """Time of the oldest commit that the lake lacks; 0 if it has all."""
     freshness: str
     freshness_seconds: int
-    """The promise: the age that `hot_since_us` may come to."""
+    """The promised bound of the age of `hot_since_us`."""
     last_commit_us: int
     tiered_commit_us: int
-    """Time of the newest commit that the lake has."""
+    """Time of the newest commit in the lake."""
     snapshot_id: int | None
     """The newest snapshot with a tier record."""
     stored_rows: int
-    """Rows in segments and memory, dead ones included."""
+    """Rows in segments and memory, including dead rows."""
     segments: int
     segment_bytes: int
 
     def hot_seconds(self, now_us: int) -> float:
-        """The age of the oldest change that the lake does not have; 0 if it has all."""
+        """The age of the oldest change that the lake lacks; 0 if it has all."""
         return max(now_us - self.hot_since_us, 0) / 1e6 if self.hot_since_us else 0.0
 
 
 def table_status(state: TableState, marks: ClockMarks = NO_MARKS) -> TableStatus:
-    """The figures of a table; `marks` tell the time of commits whose stamps are ahead."""
+    """The figures of a table; `marks` give the time of commits whose stamps are ahead."""
     tier = list(state.tiers.values())[-1] if state.tiers else None
     points = tier.tier_point if tier else (0,) * len(state.logs)
     heads = state.heads()
@@ -116,13 +115,12 @@ def table_status(state: TableState, marks: ClockMarks = NO_MARKS) -> TableStatus
 
 def _hot_since_us(state: TableState, points: Sequence[int], marks: ClockMarks) -> int:
     begins = ((log, max(point, log.base.end)) for log, point in zip(state.logs, points, strict=True))
-    hot = ((log, begin) for log, begin in begins if log.head > begin)  # a log may have given up all that it had
-    commits = {_first_commit(log, point) for log, point in hot}  # many buckets share one
+    hot = ((log, begin) for log, begin in begins if log.head > begin)  # a log may have removed all its rows
+    commits = {_first_commit(log, point) for log, point in hot}  # many buckets share one commit
     return min((marks.time_us(*commit) for commit in commits), default=0)
 
 
 def _first_commit(log: BucketLog, point: int) -> tuple[int, int]:
-    """LSN and stamp of the first commit behind a commit end."""
     index = next(chunk.index for chunk in log.chunks if chunk.end > point)
     at = 0 if point < index.end[0] else int(index.end.searchsorted(point, side="right"))
     return int(index.lsn[at]), int(index.time_us[at])
@@ -135,26 +133,25 @@ def _time_at(log: BucketLog, end: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ServedTable:
-    """A table's figures with those of the server's duties."""
+    """A table's figures with those of the duties."""
 
     table: TableStatus
     decision: Decision | None
-    """None before the first look of retention at the table."""
+    """None before retention has looked at the table."""
     expiry: Figures | None
-    """None of a table without a TTL."""
+    """None for a table without a TTL."""
     lake_ahead: str
-    """Reason why the lake's history is not this one; empty otherwise."""
+    """Why the lake is on another timeline; empty if it is not."""
     reach: Reach
-    """The first position at which it can be read."""
+    """The first position at which the table can be read."""
     reach_token: str
-    """The token of that position."""
     tier_problem: TierProblem | None
-    """None of a table whose last round went well, or that no tierer has spoken of."""
+    """None if the last round succeeded or no tierer has reported the table."""
     lake: LakeFigures | None = None
-    """None before the first look at the lake, and of a table that has none."""
+    """None before the first look at the lake, and for a table without one."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form; keys of a duty that says nothing are left out."""
+        """The JSON form, without keys of duties that have nothing to say."""
         held = {"held_by": self.decision.holders(), "held_bytes": self.decision.held_bytes} if self.decision else {}
         expiring = {"expired": self.expiry.expired, "next_expiry_us": self.expiry.next_us} if self.expiry else {}
         tiering = {"tier_problem": "", "tier_failures": 0}
@@ -172,13 +169,12 @@ class ServedTable:
 
 
 class KnownTables:
-    """The figures of tables, which are made anew only where a table has changed. Thread-safe."""
+    """The figures of tables, computed again only for changed tables. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: Mapping[str, tuple[TableState, ClockMarks, TableStatus]] = {}
 
     def of(self, view: View, uuids: Iterable[str]) -> list[TableStatus]:
-        """The figures of these tables at a view."""
         known, marks = self._known, view.marks
         found = {}
         for uuid in uuids:
@@ -191,18 +187,18 @@ class KnownTables:
 
 
 def index_bytes(engine: Engine) -> int:
-    """Bytes of the index's files: LMDB's, and the runs that look-ups search."""
+    """Bytes of the index's files: LMDB and the runs that look-ups search."""
     runs = sum(run.size for run in engine.index.runs)
     return runs + (engine.disk.size(engine.folder / data_folder.INDEX / "data.mdb") or 0)
 
 
 def disk_free_bytes(engine: Engine) -> int:
-    """Free bytes for the data folder."""
+    """Free bytes of the data folder's disk."""
     return engine.disk.free_bytes(engine.folder)
 
 
 def kept_bytes(view: View) -> int:
-    """Bytes of the journal files that are kept for rows of a view, each file whole."""
+    """Bytes of whole journal files that are kept for rows of a view."""
     chunks = (chunk for state in view.tables.values() for log in state.logs for chunk in log.chunks)
     files = (file for chunk in chunks if isinstance(chunk, Segment) for file in chunk.files)
     return sum({file.path: int(file.data.size) for file in files}.values())
@@ -213,45 +209,44 @@ _CLOCK_HOLDS = ("row TTL", "retention by age", "idle subscriptions", "tombstones
 
 @dataclass(frozen=True, slots=True)
 class IndexSize:
-    """The key index as of the last checkpoint or rebuild; LMDB's file has free pages besides."""
+    """The key index at the last checkpoint or rebuild; LMDB's file has free pages too."""
 
     entries: int
-    """At least as many as there are keys: a key has one in each run that knows of it, and deleted ones have some until
-    they are merged with the oldest run. The live rows of tables tell the number of keys."""
+    """At least the number of keys: a key has an entry in each run that knows it. A deleted key has entries until they
+    are merged into the oldest run. The tables' live rows give the number of keys."""
     bytes: int
     bytes_per_entry: float
     grown_entries: int
-    """Entries more than at the start of the server; `grown_bytes` likewise."""
+    """Entries added since the server's start; `grown_bytes` likewise."""
     grown_bytes: int
     file_bytes: int
     runs: int
     """Sorted files of entries."""
     merge_entries: int
-    """Entries of the runs that are due to be merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockStatus:
-    """The clock as it is judged."""
+    """The clock and its judgement."""
 
     state: str
-    """confirmed; or started, ahead, behind: nothing is deleted because of its age."""
+    """confirmed; or started, ahead, behind: nothing is removed by age."""
     seconds: float
-    """For how long that has been so."""
     time_us: int
-    """The time that commits get."""
+    """The time of new commits."""
     offset_seconds: float
-    """The machine's clock less that time."""
+    """The machine's clock minus this time."""
     stamps_ahead_seconds: float
-    """For how much longer stamps stay ahead of the time; they cannot fall, so they grow by a microsecond a commit."""
+    """Seconds for which stamps stay ahead of the time. Stamps cannot go back, so they grow by a microsecond a
+    commit."""
     holds: list[str]
     """Duties that wait for the clock."""
     note: str
-    """The doubt and the way out of it, as a sentence; empty if all is well."""
+    """The doubt and its remedy as a sentence; empty if the clock is confirmed."""
 
     @staticmethod
     def of(time: Timekeeper, now: Reading, stamp_us: int) -> ClockStatus:
-        """The status at a reading and the stamp of the newest commit."""
+        """The status at a reading, with the stamp of the newest commit."""
         ahead = max(stamp_us - now.time_us, 0) / 1e6
         stale = (
             f"commits are stamped {ahead / 86_400:.1f} days ahead, by a clock that was wrong: their ages count from "
@@ -281,14 +276,14 @@ class ServerStatus:
     """State of the key index, in a word or a sentence."""
     index_size: IndexSize
     damage: Sequence[str]
-    """A sentence for every damaged place that is known."""
+    """A sentence for every known damaged place."""
     token: str
     """The position of the view."""
     release: str
     health: str
     """`serving`, `degraded` while a duty fails, or `going down`."""
     duties: Mapping[str, DutyState]
-    """The threads that work by themselves, by name."""
+    """Thread name to state of the background threads."""
     uptime_seconds: float
     checkpoint_age_seconds: float
     checkpoints_failed: int
@@ -300,9 +295,9 @@ class ServerStatus:
     memory: MemoryStatus
     clock: ClockStatus
     presented: PresentStatus
-    """Cuts that are shown to other engines."""
+    """Cuts presented to other engines."""
     reports: tuple[tuple[float, Report], ...]
-    """The words of processes beside the server, with their ages in seconds."""
+    """The reports of other processes, with their ages in seconds."""
     tables: tuple[ServedTable, ...]
 
     def to_json(self) -> str:
@@ -310,7 +305,6 @@ class ServerStatus:
         return orjson.dumps(self.as_dict()).decode()
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form as values."""
         return {**self.server(), "tables": [table.as_dict() for table in self.tables]}
 
     def server(self) -> dict[str, Any]:
@@ -341,7 +335,7 @@ class ServerStatus:
 
 
 class StatusReader:
-    """The one way to the status of a server. Thread-safe."""
+    """The only source of a server's status. Thread-safe."""
 
     def __init__(
         self,
@@ -362,14 +356,13 @@ class StatusReader:
         self._began = clock.monotonic()
         self._known = KnownTables()
         self.lakes = Lakes(catalog)
-        """The figures of the lake, as far as somebody has them looked at."""
+        """The figures of the lake; a caller of `look` renews them."""
 
     def now(self, tables: Sequence[str] = ()) -> ServerStatus:
-        """The server and the named tables, or all of them; `NotFound` for a name of none."""
+        """The server and the named tables, or all tables; `NotFound` for an unknown name."""
         return self.at(self._engine.view, tables)
 
     def at(self, view: View, tables: Sequence[str] = ()) -> ServerStatus:
-        """The same at a view."""
         engine, now = self._engine, self._clock.monotonic()
         checkpoints = self._upkeep.checkpointer.figures
         return ServerStatus(
@@ -457,10 +450,7 @@ class StatusVerbs:
         )
 
     def head(self, request: pb.HeadRequest) -> pb.HeadAnswer:
-        """The newest commit, whatever the number of tables, leased as a cut if that is asked for.
-
-        `Invalid` for a shard that this server does not have.
-        """
+        """The newest commit, leased as a cut on request. `Invalid` for a shard that this server does not have."""
         if request.shard != SHARD:
             raise Invalid(f"this server has no shard {request.shard}: ask for shard {SHARD}")
         view, lease = self._engine.view, ""
@@ -479,11 +469,10 @@ class StatusVerbs:
         )
 
     def status(self, request: pb.StatusRequest) -> pb.StatusAnswer:
-        """The server and the named tables, or all of them, as JSON."""
         return pb.StatusAnswer(status=self._reader.now(request.tables).to_json())
 
     def accept_clock(self, _: pb.AcceptClockRequest) -> pb.AcceptClockAnswer:
-        """Believe the machine's clock from now on."""
+        """Accept the machine's clock from now on."""
         engine = self._engine
         clock = ClockStatus.of(engine.time, engine.time.accept(), engine.view.time_us)
         return pb.AcceptClockAnswer(clock=orjson.dumps(asdict(clock)).decode())

@@ -1,4 +1,4 @@
-"""The audit of a table: the fold of its log against its index and against the sums of its commits."""
+"""The audit of a table: compares the fold of its log with its index and with the sums of its commits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AuditVerbs:
         self._engine, self._integrity = engine, integrity
 
     def audit(self, request: pb.AuditRequest) -> pb.AuditAnswer:
-        """The fold of the log beside the index, at one cut; when asked, every stored byte is read before."""
+        """The fold of the log and the index's part of it at one cut. On request every stored byte is read first."""
         view = self._engine.view
         answer = pb.AuditAnswer(token=view.token())
         if request.deep:
@@ -42,11 +42,11 @@ class AuditVerbs:
 
 
 def bucket_audits(engine: Engine, view: View, name: str) -> Iterator[pb.BucketAudit]:
-    """Per bucket: the sum of the commits, the fold of the log, and the part of the fold that the index confirms."""
+    """Per bucket: the commits' sum, the fold of the log, and the part of the fold that the index confirms."""
     state = view.named(name)
     for bucket, log in enumerate(state.logs):
         head = log.at_head
-        # The rows that a log table has dropped live on in the lake; a primary-key table has its base here.
+        # The lake has the rows that a log table has dropped; a keyed table has its base in the log.
         start = 0 if log.keyed else log.base.end
         log_sum = index_sum = 0 if log.keyed else log.base.live_sum
         log_rows = index_rows = 0 if log.keyed else log.base.live_rows
@@ -70,7 +70,7 @@ def bucket_audits(engine: Engine, view: View, name: str) -> Iterator[pb.BucketAu
 
 
 def deep(engine: Engine, integrity: Integrity, state: TableState, answer: pb.AuditAnswer) -> None:
-    """Every stored byte of a table, and of the files that all tables share, against its checksum."""
+    """Check every stored byte of a table, and of the files that all tables share."""
     parts = (integrity.shared(_no_pause), integrity.table(state, _no_pause))
     for part in parts:
         answer.damage.extend(part.damage)
@@ -84,7 +84,6 @@ def _no_pause(_: int) -> None:
 
 
 def _confirmed(engine: Engine, state: TableState, bucket: int, rows: reads.Rows) -> Ints:
-    """The live offsets that the index names, or that a later commit superseded."""
     table = state.table
     named = state.versions.numbered(rows.schema_id).primary_key
     columns: list[pa.Array] = [rows.batch.column(name) for name in named]

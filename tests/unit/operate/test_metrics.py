@@ -88,7 +88,7 @@ def test_names_follow_the_rules_of_prometheus(server: Server) -> None:
         assert not family.name.endswith(("_total", "_count", "_sum", "_bucket", "_info_info")), family.name
         assert not re.search(r"_(ms|us|kb|mb|minutes|hours)\b", family.name), "base units only"
         assert family.kind != "histogram" or re.search(r"_(seconds|bytes|requests)$", family.name)
-        assert family.text.endswith((".", "`_count` is how many there were."))
+        assert family.text.endswith((".", "`_count` is the number of calls."))
     assert len({family.name for family in metrics.FAMILIES}) == len(metrics.FAMILIES)
     page = metrics.text(server.sources).decode()
     for family in metrics.FAMILIES:

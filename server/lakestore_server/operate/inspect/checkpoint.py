@@ -1,4 +1,4 @@
-"""A checkpoint file: the tables it holds, their segments, and everything small in figures."""
+"""A report on a checkpoint file: its tables, their segments, and sums of everything else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakestore_server.operate.inspect.report import Report
 
 
 def describe(path: Path) -> Report:
-    """The report on a checkpoint; its segment files are looked for beside it."""
+    """The report; segment files are looked up next to the checkpoint."""
     raw = path.read_bytes()
     report = Report(str(path), "checkpoint", {"bytes": len(raw)})
     try:

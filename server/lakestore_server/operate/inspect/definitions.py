@@ -1,4 +1,6 @@
-"""Table definitions for reading rows offline: from the newest whole checkpoint of a data folder, and journal frames."""
+"""Table definitions for reading rows offline, from the newest whole checkpoint of a data folder and from journal
+frames.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ from lakestore_server.state.view import stored_schema
 
 
 class Definitions:
-    """Every version of every table that is known so far."""
+    """The known versions of every table."""
 
     def __init__(self) -> None:
         self._tables: dict[tuple[str, int], Table] = {}
 
     @staticmethod
     def of_folder(folder: Path) -> Definitions:
-        """The definitions in the newest whole checkpoint; none when there is no checkpoint."""
+        """The definitions in the newest whole checkpoint; empty without a checkpoint."""
         known = Definitions()
         try:
             held = checkpoint.newest(RealDisk(), folder)
@@ -37,18 +39,17 @@ class Definitions:
         self._tables[table.uuid, table.schema_id] = table
 
     def follow(self, frame: RawFrame) -> None:
-        """Take over the definitions that a frame makes."""
         for definition in frame.definitions():
             try:
                 self._add(Table.from_dict(definition))
             except (LakestoreError, KeyError, TypeError):
-                continue  # a frame of another release: its rows are not shown, its figures are
+                continue  # a frame of another release: its rows are not shown, its sizes are
 
     def stored(self, uuid: str, schema_id: int) -> pa.Schema | None:
-        """The schema of stored batches; None when the definition is not known."""
+        """The schema of stored batches; None if the definition is unknown."""
         table = self._tables.get((uuid, schema_id))
         return stored_schema(table) if table else None
 
     def name(self, uuid: str) -> str:
-        """The table's name, or its uuid."""
+        """The table's name, or its uuid if the name is unknown."""
         return next((table.name for (each, _), table in self._tables.items() if each == uuid), uuid)

@@ -1,4 +1,4 @@
-"""The kind of a path, and the module that describes such a file."""
+"""Chooses the report module for a path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakestore_server.operate.inspect.report import Report
 
 
 def look(path: Path, *, rows: bool = False) -> Iterator[Report]:
-    """A file described; of a data folder, every file."""
+    """The report of a file; for a data folder, of every file in it."""
     if not path.exists():
         raise NotFound(f"there is no {path}")
     if path.is_dir():
@@ -39,7 +39,7 @@ def look(path: Path, *, rows: bool = False) -> Iterator[Report]:
         yield index.describe_run(path)
     else:
         raise Invalid(
-            f"{path} is no journal, segment, checkpoint, index, run or MANIFEST by its name: name one of these, or "
+            f"{path} has not the name of a journal, segment, checkpoint, index, run or MANIFEST: name one of these, or "
             "a folder"
         )
 

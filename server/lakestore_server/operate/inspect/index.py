@@ -1,4 +1,4 @@
-"""The key index of a data folder: where LMDB stands, the runs, and the entries of each per table with their checks."""
+"""A report on the key index of a data folder: LMDB's position, the runs, and the checked entries of each table."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SLICE = 100_000
 
 
 def describe(path: Path) -> Iterator[Report]:
-    """LMDB and each run; every entry is read, the folder is opened for reading only."""
+    """The reports of LMDB and of each run. Reads every entry; opens the folder read-only."""
     yield _lmdb(path)
     for run in sorted(path.glob(f"*{SUFFIX}"), reverse=True):
         yield describe_run(run)
 
 
 def describe_run(path: Path) -> Report:
-    """A run, block by block and entry by entry; those of a merge may be left that no checkpoint names."""
+    """The report of a run, block by block. Runs of an unfinished merge may be there without a checkpoint."""
     report = Report(str(path), "index run", {"bytes": path.stat().st_size})
     try:
         run = Run(path, RealDisk().map(path))
@@ -43,7 +43,7 @@ def describe_run(path: Path) -> Report:
 
 
 def _section(table: int, section: Section, report: Report) -> dict[str, Any]:
-    """The sums of a table's entries; deleted keys and flagged ones are none of them."""
+    """The sums of a table's entries, without deleted and flagged keys."""
     entries = total = damaged = 0
     for first in range(0, section.count, SLICE):
         values = values_of(section, first, min(first + SLICE, section.count))
@@ -78,7 +78,7 @@ def _lmdb(path: Path) -> Report:
 
 
 def _table_from(process: IndexProcess, number: int, report: Report) -> int | None:
-    """Describe the first table from this number on; the number to go on from."""
+    """Describe the first table with this number or a higher one; returns the next number."""
     _, at = process.ask(Op.NEXT, [number.to_bytes(4, "big")])
     if not at:
         return None

@@ -1,4 +1,4 @@
-"""A journal file, frame by frame, up to the first damage; and what may lie behind it."""
+"""A report on a journal file, frame by frame up to the first damage, and on the bytes after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakestore_server.operate.inspect.report import Report
 
 
 def describe(path: Path, known: Definitions, *, rows: bool, kind: str = "journal") -> Report:
-    """The frames of a journal file, or of one that is kept for rows in it."""
+    """The frames of a journal file, or of a file that is kept for its rows."""
     data = path.read_bytes()
     report = Report(str(path), kind, {"bytes": len(data)})
     head = journal.head_of(data, path.name)

@@ -1,4 +1,4 @@
-"""A backup's manifest: the origin of the backup, and whether every file that it names is there as it was copied."""
+"""A report on a backup's manifest: the backup's origin, and a check of every file that it names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _READ_BYTES = 16 << 20
 
 
 def describe(path: Path) -> Report:
-    """The report on a manifest; the files that it names are read against their checksums."""
+    """The report; each file is read and compared with its checksum."""
     raw = path.read_bytes()
     report = Report(str(path), "manifest", {"bytes": len(raw)})
     try:

@@ -1,4 +1,4 @@
-"""The report on one file: figures, a list of its parts, and its damage."""
+"""The report on one file: figures, a list of parts, and damage."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ class Report:
     kind: str
     about: dict[str, Any] = field(default_factory=dict)
     parts: list[dict[str, Any]] = field(default_factory=list)
-    """Frames, blocks, tables: in the order in which they lie there."""
+    """Frames, blocks or tables, in file order."""
     damage: list[str] = field(default_factory=list)
-    """Sentences; empty when everything matches its checksum."""
+    """Sentences; empty if everything matches its checksum."""
     rows: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
-    """The place of the rows, and the rows."""
     unread: list[str] = field(default_factory=list)
-    """Rows that cannot be shown, and why."""
+    """Rows that cannot be shown, with the reason."""
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON, without rows."""

@@ -1,4 +1,4 @@
-"""A file of segments: range, batches, commits and blocks of each."""
+"""A report on a file of segments: range, batches, commits and blocks of each segment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakestore_server.operate.inspect.report import Report
 
 
 def describe(path: Path, known: Definitions, *, rows: bool) -> Iterator[Report]:
-    """The report on a segment file; of a shared one also the report on each segment."""
+    """The report on a segment file; for a shared file also on each of its segments."""
     with path.open("rb") as file:
         head = file.read(64)
     if not shared_file.is_shared(head):
@@ -38,7 +38,7 @@ def describe(path: Path, known: Definitions, *, rows: bool) -> Iterator[Report]:
 
 
 def _segment(path: Path, uuid: str, known: Definitions, part: Part | None, *, rows: bool) -> Report:
-    """The report on a segment; damaged blocks are named, the others are read."""
+    """The report on a segment; damaged blocks are named and the others are read."""
     place = str(path) if part is None else f"{path} at {part.at}"
     size = path.stat().st_size if part is None else part.data.size
     report = Report(place, "segment", {"bytes": size, "table": known.name(uuid) or "unknown"})
