@@ -1,5 +1,4 @@
-"""Algorithms on numpy and Arrow arrays that know no table: grouping, integers, equal rows, sizes, byte
-strings, hash tables.
+"""Algorithms on numpy and Arrow arrays: grouping, integers, equal rows, sizes, byte strings, hash tables.
 
-Values in, values out: no clock, no file, no thread, and no loop over rows.
+Values in, values out: no table, clock, file or thread, and no loop over rows.
 """

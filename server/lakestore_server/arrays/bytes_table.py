@@ -1,8 +1,8 @@
-"""A hash table of byte strings in numpy arrays: the key index in memory where keys are no numbers.
+"""A hash table of byte strings in numpy arrays: the in-memory key index for keys that are not numbers.
 
-A `HashTable` leads from a string's hash to its slot; a slot holds the value and the place of the string, which lie
-together in one access to memory. Strings are compared whole: one whose hash another string has is in a dictionary.
-One thread changes a table. Strings are never removed.
+- A `HashTable` maps a string's hash to its slot. A slot holds value and place of the string in one memory access.
+- Strings are compared whole. A string whose hash belongs to another string is in a dictionary.
+- One thread changes a table. Strings are never removed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class BytesTable:
     def __init__(self) -> None:
         self._table = HashTable()
         self._slots = np.empty((_SLOTS_MIN, 2), dtype=np.int64)
-        """The value of each string, and its place: first word and length."""
+        """Per string its value and its place: first word and length."""
         self._words: Words = np.empty(_WORDS_MIN, dtype=np.uint64)
         self._used = self._used_words = 0
         self._others: dict[bytes, int] = {}
-        """Strings whose hash another one has."""
+        """Strings whose hash belongs to another string."""
         self.highest = b""
         """The last string in order."""
 
@@ -45,18 +45,18 @@ class BytesTable:
 
     @property
     def words(self) -> int:
-        """Words of the strings."""
+        """Number of words of all strings."""
         return self._used_words
 
     def one(self, string: bytes) -> int:
-        """The value of one string, `MISS` for none."""
+        """The value of one string; `MISS` for none."""
         slot = self._table.one(hash_of(string))
         if slot == MISS:
             return MISS
         return int(self._slots[slot, 0]) if self._string(slot) == string else self._others.get(string, MISS)
 
     def put_one(self, string: bytes, value: int) -> None:
-        """A new value of one string: of a few, one by one is faster than together."""
+        """Set the value of one string; for a few strings faster than `put`."""
         self.highest = max(self.highest, string)
         number = hash_of(string)
         slot = self._table.one(number)
@@ -80,7 +80,7 @@ class BytesTable:
         return words[:length]
 
     def get(self, strings: PaddedBytes, hashes: Words) -> Ints:
-        """The values, `MISS` for none."""
+        """The values; `MISS` for none."""
         slots = self._table.get(hashes)
         rows = np.flatnonzero(slots != MISS)
         found = np.full(len(slots), MISS, dtype=np.int64)
@@ -97,14 +97,14 @@ class BytesTable:
         return self._slots.view(np.complex128).ravel().take(slots).view(np.int64).reshape(-1, 2)
 
     def _are(self, strings: PaddedBytes, rows: Ints, held: Ints) -> npt.NDArray[np.bool_]:
-        """Whether the strings of some rows are those of their slots."""
+        """Whether the strings of some rows equal the strings of their slots."""
         places, lengths = held[:, 1], strings.lengths[rows]
         same: npt.NDArray[np.bool_] = (places & _LENGTH_MASK) == lengths
         starts = places >> _LENGTH_BITS
         return same & equal_words(strings.words, strings.starts[rows], self._words, starts, lengths, same)
 
     def put(self, strings: PaddedBytes, hashes: Words, values: Ints) -> None:
-        """New values; of a string that comes several times the last one holds."""
+        """Set values; the last one of a repeated string counts."""
         if not len(values):
             return
         self.highest = max(self.highest, strings.greatest())
@@ -125,7 +125,7 @@ class BytesTable:
         self._slots[slots, 0] = values
 
     def _added(self, strings: PaddedBytes, hashes: Words, rows: Ints) -> tuple[Ints, Flags]:
-        """(slots of rows whose hashes are new, whether the slot has the row's string: the last row of each hash)."""
+        """(slots of rows with new hashes, whether the slot has the row's string: the last row of each hash)."""
         self.reserve(len(rows), int(strings.starts[-1] - strings.starts[0]))
         chosen, number = last_of_each(hashes)
         if chosen.all():
@@ -137,7 +137,7 @@ class BytesTable:
         return number + (self._used - len(hashes)), chosen
 
     def _append(self, strings: PaddedBytes) -> None:
-        """Strings for the next slots, whose values are still to be written."""
+        """Append strings for the next slots; their values follow."""
         first, last = int(strings.starts[0]), int(strings.starts[-1])
         end = self._used + len(strings)
         self._words[self._used_words : self._used_words + last - first] = strings.words[first:last]
@@ -146,7 +146,7 @@ class BytesTable:
         self._used, self._used_words = end, self._used_words + last - first
 
     def entries(self) -> tuple[PaddedBytes, Ints]:
-        """All strings, in no order, and their values."""
+        """All strings, unordered, and their values."""
         slots = self._slots[: self._used]
         starts = np.append(slots[:, 1] >> _LENGTH_BITS, self._used_words)
         strings = PaddedBytes(self._words, starts, (slots[:, 1] & _LENGTH_MASK).astype(np.uint32))
@@ -156,7 +156,7 @@ class BytesTable:
         return joined([strings, PaddedBytes.of(list(self._others))]), np.concatenate([slots[:, 0], others])
 
     def needs_more(self, more: int, words: int) -> bool:
-        """Whether the table must grow before so many others, of so many words, are put."""
+        """Whether the table must grow before `more` new strings of `words` words are put."""
         return (
             self._used + more > len(self._slots)
             or self._used_words + words > len(self._words)
@@ -164,13 +164,13 @@ class BytesTable:
         )
 
     def grown(self, more: int, words: int) -> BytesTable:
-        """A table of the same entries with room for more, in place of this one, which must not be changed any more."""
+        """A larger table of the same entries. It replaces this table, which must not change any more."""
         other = copy(self)
         other.reserve(more, words)
         return other
 
     def reserve(self, more: int, words: int) -> None:
-        """Make room for so many others, of so many words."""
+        """Make room for `more` new strings of `words` words."""
         if self._table.needs_more(more):
             self._table = self._table.grown(more)
         self._slots = _larger(self._slots, self._used, more)
@@ -178,7 +178,6 @@ class BytesTable:
 
 
 def _larger(array: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:
-    """The array itself where it has room for more, else one of at least twice the size."""
     if used + more <= len(array):
         return array
     larger = np.empty((max(used + more, 2 * len(array)), *array.shape[1:]), dtype=array.dtype)

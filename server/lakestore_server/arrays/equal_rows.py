@@ -1,6 +1,6 @@
-"""Whether two columns hold the same values, row by row: null equals null, NaN equals NaN, nested values by parts.
+"""Equality of two columns row by row: null equals null, NaN equals NaN, nested values are compared by parts.
 
--0.0 is not 0.0: a reader is shown which of them was written.
+-0.0 differs from 0.0, because a reader sees which of them was written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def equal_rows(pairs: Iterable[tuple[pa.Array, pa.Array]], count: int) -> Flags:
-    """For each of so many rows, whether all these pairs of columns are equal there."""
+    """For each of `count` rows, whether all pairs of columns are equal there."""
     same = np.ones(count, dtype=np.bool_)
     for a, b in pairs:
         if not same.any():
@@ -28,7 +28,7 @@ def equal_rows(pairs: Iterable[tuple[pa.Array, pa.Array]], count: int) -> Flags:
 
 
 def equal(a: pa.Array, b: pa.Array) -> Flags:
-    """For each row, whether the two columns, of one type, are equal there."""
+    """For each row, whether two columns of one type are equal there."""
     valid_a, valid_b = _valid(a), _valid(b)
     same: Flags = valid_a == valid_b
     both = np.flatnonzero(valid_a & valid_b)
@@ -63,7 +63,7 @@ def _values(a: pa.Array, b: pa.Array) -> Flags:
 
 
 def _lists(a: pa.Array, b: pa.Array, elements: list[tuple[pa.Array, pa.Array]]) -> Flags:
-    """Whether lists, or maps, are as long and equal at each place; `elements` are the elements of all lists."""
+    """Whether lists or maps are equally long and have equal elements; `elements` are those elements."""
     starts_a, lengths_a = _extent(a)
     starts_b, lengths_b = _extent(b)
     same: Flags = lengths_a == lengths_b
@@ -78,6 +78,6 @@ def _lists(a: pa.Array, b: pa.Array, elements: list[tuple[pa.Array, pa.Array]]) 
 
 
 def _extent(lists: pa.Array) -> tuple[Ints, Ints]:
-    """(first element, how many) of each list."""
+    """(first element, length) of each list."""
     offsets = lists.offsets.to_numpy().astype(np.int64)
     return offsets[:-1], np.diff(offsets)

@@ -1,7 +1,7 @@
-"""A record batch whose buffers lie in one piece of memory, and the bytes of it that some of its rows are in.
+"""A record batch with all buffers in one piece of memory, and the bytes that some of its rows occupy.
 
-A column is *flat* if a row's bytes are found by arithmetic: numbers, times, decimals, booleans, texts and bytes. Lists,
-structs and maps are not; of one the whole column counts as touched.
+A column is *flat* if arithmetic finds a row's bytes: numbers, times, decimals, booleans, texts and bytes. For lists,
+structs and maps the whole column counts as touched.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def of_rows(batch: pa.RecordBatch, rows: Ints) -> Ints:
 
 
 def _width(kind: pa.DataType) -> int:
-    """The bytes of every value of a primitive type; 0 for others."""
+    """Bytes of a value of a primitive type; 0 for other types."""
     return max(kind.bit_width // 8, 1) if pa.types.is_primitive(kind) else 0
 
 
 def _between(column: pa.Array, starts: Ints, ends: Ints) -> Ints:
-    """The bytes of [start, end) of a column, for each pair."""
+    """The bytes of each range [start, end) of a column."""
     kind = column.type
     if pa.types.is_struct(kind):
         total = np.zeros(len(starts), dtype=np.int64)
@@ -51,7 +51,7 @@ def _between(column: pa.Array, starts: Ints, ends: Ints) -> Ints:
 
 
 def _offsets(column: pa.Array) -> npt.NDArray[Any]:
-    """The begin of each row's values, and the end of the last ones."""
+    """Begin of each row's values, and the end of the last row."""
     raw = column.buffers()[1]
     if raw is None or not raw.size:
         return np.zeros(len(column) + 1, dtype=np.int64)
@@ -61,28 +61,28 @@ def _offsets(column: pa.Array) -> npt.NDArray[Any]:
 
 Ints = npt.NDArray[np.int64]
 VALIDITY, VALUES, DATA = 0, 1, 2
-"""The buffers of a flat column: bitmap of the values that are there, values or offsets, bytes of texts."""
+"""The buffers of a flat column: validity bitmap, values or offsets, bytes of texts."""
 
 
 class Watch(Protocol):
-    """Told of bytes before they are read."""
+    """A listener that is told of bytes before they are read."""
 
     @property
     def is_needless(self) -> bool:
-        """Whether it need not be told of any."""
+        """Whether it needs no calls of `touch`."""
 
     def touch(self, first: Ints, last: Ints) -> None:
-        """The first and the last byte of ranges that are read next; raises where they must not be."""
+        """First and last byte of the ranges that are read next; raises if they must not be read."""
 
 
 def value_bytes(kind: pa.DataType) -> int:
-    """Bytes of each value; 0 where that differs, or where values are no whole bytes."""
+    """Bytes of each value; 0 if they differ or are not whole bytes."""
     is_even = pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind)
     return kind.bit_width // 8 if is_even and not pa.types.is_boolean(kind) else 0
 
 
 def word_bytes(kind: pa.DataType) -> tuple[int, int]:
-    """(bytes of a word, words of a value) of a flat type of one width; (0, 0) for others, booleans among them."""
+    """(bytes of a word, words of a value) of a flat type of fixed width; (0, 0) for other types and booleans."""
     width = value_bytes(kind)
     if not width:
         return 0, 0
@@ -92,33 +92,33 @@ def word_bytes(kind: pa.DataType) -> tuple[int, int]:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values have offsets of 32 bits into bytes."""
+    """Whether values have 32-bit offsets into bytes."""
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def is_flat(kind: pa.DataType) -> bool:
-    """Whether the bytes of a row are found by arithmetic."""
+    """Whether arithmetic finds the bytes of a row."""
     return is_text(kind) or pa.types.is_boolean(kind) or word_bytes(kind) != (0, 0)
 
 
 class FlatBatch:
-    """Immutable; `watch` is told of what its methods, and those who gather from it, are about to read."""
+    """Immutable. `watch` is told of the bytes that its methods, and readers of its memory, are about to read."""
 
     def __init__(self, batch: pa.RecordBatch, memory: pa.Buffer, watch: Watch) -> None:
-        """`memory` has all buffers of the batch, at multiples of 8 bytes; `watch` counts bytes from its begin."""
+        """`memory` holds all buffers of the batch at multiples of 8 bytes; `watch` counts bytes from its begin."""
         self.batch, self.watch = batch, watch
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(memory, dtype=np.uint8)
-        """The whole memory; the words of 2, 4 and 8 bytes are in `words`."""
+        """The whole memory; `words` has its words of 2, 4 and 8 bytes."""
         self.words = {width: _words(memory, width) for width in (1, 2, 4, 8)}
         places = [_places(column, memory.address) for column in batch.columns]
         self.places: Ints = np.array([places_of for places_of, _ in places], dtype=np.int64).reshape(-1, 3)
-        """The begins of the buffers of each column; -1 for one that is not there."""
+        """The begins of each column's buffers; -1 for an absent buffer."""
         self._extents = [extent for _, extent in places]
         self._kinds = batch.schema.types
         self._rows_touched: dict[tuple[int, ...], tuple[Ints, Ints, list[int], list[int]]] = {}
 
     def touch_rows(self, rows: Ints, columns: Sequence[int]) -> None:
-        """Tell of all bytes of some columns that these rows are in."""
+        """Tell `watch` of all bytes of some columns in these rows."""
         if self.watch.is_needless:
             return
         key = tuple(columns)
@@ -143,7 +143,8 @@ class FlatBatch:
                 self.watch.touch(np.array([begin]), np.array([end - 1]))
 
     def _layout(self, columns: Sequence[int]) -> tuple[Ints, Ints, list[int], list[int]]:
-        """(begins of the bitmaps and values of one width, bits of a value in each, texts, columns that are not flat)"""
+        """(begins of bitmaps and fixed-width values, bits of a value in each, text columns, columns that are not
+        flat)"""
         starts, bits = [], []
         texts, others = [], []
         for column in columns:

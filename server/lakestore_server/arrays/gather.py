@@ -1,7 +1,7 @@
-"""Rows of many flat batches of one schema as one batch: a few calls for each batch, whatever columns it has.
+"""Rows of many flat batches of one schema as one batch, with a few calls per batch whatever its columns.
 
-The words of all columns of a width lie in one piece of memory, so one call takes the rows' words of all these columns;
-where they lie is told for all batches at once. Nothing of a row is read before its batch was told of it.
+The words of one width of all columns are in one piece of memory, so one call takes the rows' words of all these
+columns. `watch` is told of a batch's bytes before any of its rows is read.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from lakestore_server.arrays.flat_batch import DATA, VALIDITY, VALUES, FlatBatch
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.unsignedinteger[Any]]
 LONG_BYTES = 256
-"""Texts of more bytes than this on average are copied by Arrow, shorter ones byte by byte in one call."""
+"""Texts with a larger average length are copied by Arrow, shorter ones byte by byte in one call."""
 
 
 @dataclass(slots=True)
 class _Lane:
-    """The words of one width that a row has."""
+    """The words of one width in a row."""
 
     width: int
     sources: list[int] = field(default_factory=list)
-    """Places among the begins of the buffers of a batch, in one row."""
+    """Positions of buffers among a batch's begins, in one row."""
     factors: list[int] = field(default_factory=list)
     """Words from one row to the next; 0 for bits, eight rows a byte."""
     adds: list[int] = field(default_factory=list)
 
     def add(self, column: int, buffer: int, factor: int, count: int = 1) -> int:
-        """The place of the first word of a buffer's value among a row's words."""
+        """The position, among a row's words, of a buffer's first word."""
         at = len(self.sources)
         self.sources += [3 * column + buffer] * count
         self.factors += [factor] * count
@@ -42,7 +42,8 @@ class _Lane:
         return at
 
     def places(self, begins: Ints, part_of: Ints, rows: Ints) -> Ints:
-        """The place of each word of each row in its batch's memory; `begins` are those of each batch's buffers."""
+        """The position of each word of each row in its batch's memory; `begins` are the begins of each batch's
+        buffers."""
         starts = begins[:, self.sources] // self.width + np.array(self.adds)
         factors = np.array(self.factors)
         step = (
@@ -56,12 +57,12 @@ class Plan:
     """The way to gather some columns of a schema."""
 
     def __init__(self, schema: pa.Schema, names: Sequence[str]) -> None:
-        """All columns are flat: `is_plain`."""
+        """All columns must be flat: see `is_plain`."""
         self.columns = [schema.get_field_index(name) for name in names]
         self.schema = pa.schema([schema.field(column) for column in self.columns])
         self._lanes = {width: _Lane(width) for width in (1, 2, 4, 8)}
         self.words: list[tuple[int, int, int]] = []
-        """(width, place of the first word, words) of each column."""
+        """(width, position of the first word, words) of each column."""
         self._valid = [self._lanes[1].add(column, VALIDITY, 0) for column in self.columns]
         self.fixed_bytes = 0
         for column, kind in zip(self.columns, self.schema.types, strict=True):
@@ -84,7 +85,7 @@ class Plan:
         return all(is_flat(schema.field(name).type) for name in names)
 
     def gather(self, parts: Sequence[FlatBatch], counts: Sequence[int], rows: Ints) -> Gathered:
-        """So many rows of each batch, behind one another: all that has one width, and where texts lie."""
+        """`counts[i]` rows of part i, in order: all words of each width, and the places of texts."""
         part_of = np.repeat(np.arange(len(parts)), counts)
         begins = np.array([part.places for part in parts]).reshape(len(parts), -1)
         bounds = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)]).tolist()
@@ -119,7 +120,7 @@ class Gathered:
     valid: list[npt.NDArray[np.bool_] | None]
 
     def sizes(self) -> Ints:
-        """The bytes of each row, as `row_sizes` tells them."""
+        """The bytes of each row, like `row_sizes`."""
         total = np.full(len(self.rows), self.plan.fixed_bytes, dtype=np.int64)
         for place in self.plan.texts:
             begins, ends = self._ends(place)
@@ -134,7 +135,7 @@ class Gathered:
         return pa.RecordBatch.from_arrays(columns, schema=self.plan.schema)
 
     def _ends(self, place: int) -> tuple[Ints, Ints]:
-        """Begin and end of each row's text in the bytes of its column."""
+        """Begin and end of each row's text in its column's bytes."""
         _, at, _ = self.plan.words[place]
         pairs = self.words[4][:, at : at + 2].astype(np.int64)
         there = self.begins[self.part_of, 3 * self.plan.columns[place] + VALUES] >= 0
@@ -179,7 +180,7 @@ class Gathered:
         return pa.Array.from_buffers(kind, len(lengths), buffers)
 
     def _long(self, column: int) -> pa.Array:
-        """Texts that take long to copy byte by byte."""
+        """Texts that are too long to copy byte by byte."""
         found = []
         for number, part in enumerate(self.parts):
             rows = self.rows[self.bounds[number] : self.bounds[number + 1]]
@@ -202,5 +203,5 @@ def _taken(parts: Sequence[FlatBatch], bounds: Sequence[int], width: int, places
 
 
 def _bits(bytes_: Words, rows: Ints) -> npt.NDArray[np.bool_]:
-    """The bits of rows in the bytes that they are in."""
+    """The bits of rows in their bytes."""
     return np.asarray((bytes_ >> (rows & 7).astype(np.uint8)) & 1, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Rows by key: the rows of a change, and older rows in front of them. Pure arithmetic on places."""
+"""Rows by key: the rows of a change, and the older rows of their keys. Pure arithmetic on positions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _WORD_BITS = 64
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Rows by key; keys are numbered in the order of their first rows."""
+    """Rows by key; keys are numbered by their first row."""
 
     of: Ints
-    """The number of each row's key."""
+    """The key number of each row."""
     first: Ints
     """The first row of each key, ascending."""
 
     @staticmethod
     def by(slots: Ints) -> Groups:
-        """Groups of rows whose keys are equal where their slots are."""
+        """Groups of rows; rows with equal slots have equal keys."""
         slot, first, inverse = np.unique(slots, return_index=True, return_inverse=True)
         if len(slot) == len(slots):
             rows = np.arange(len(slots), dtype=np.int64)
@@ -36,7 +36,7 @@ class Groups:
 
     @property
     def distinct(self) -> bool:
-        """Whether no key comes twice."""
+        """Whether no key occurs twice."""
         return len(self.first) == len(self.of)
 
     @property
@@ -50,7 +50,7 @@ class Groups:
 
     @property
     def before(self) -> Ints:
-        """For each row, the row before it with the same key, or -1."""
+        """For each row, the previous row with the same key, or -1."""
         return np.full(len(self.of), -1, dtype=np.int64) if self.distinct else before(self.of)
 
 
@@ -59,15 +59,15 @@ class Stack:
     """Old rows and the rows of a change together, key by key, the oldest first."""
 
     order: Ints
-    """Places in: the old rows, then the rows of the change."""
+    """Positions in the sequence of old rows followed by the change's rows."""
     of: Ints
-    """The number of the key at each place in `order`, ascending."""
+    """The key number at each place in `order`, ascending."""
     starts: Ints
     """The first place of each key in `order`."""
 
     @staticmethod
     def of_rows(old: Ints, groups: Groups) -> Stack:
-        """`old` are the keys, ascending, that have an old row."""
+        """`old` are the numbers, ascending, of keys with an old row."""
         of = np.concatenate([old, groups.of])
         order = np.argsort(of, kind="stable")
         return Stack(order, of[order], np.searchsorted(of[order], np.arange(len(groups.first))))
@@ -79,24 +79,22 @@ class Stack:
 
 
 def before(of: Ints) -> Ints:
-    """For each row, the row before it with the same number, or -1."""
+    """For each row, the previous row with the same number, or -1."""
     order = np.argsort(of, kind="stable")
     return linked(order, of[order][1:] == of[order][:-1])
 
 
 def linked(order: Ints, same: Flags) -> Ints:
-    """`before` of rows in an order that keeps equal ones as they came: `same` says which equal their neighbour."""
+    """`before` for rows in a stable order; `same` says whether a row equals its neighbour."""
     found = np.full(len(order), -1, dtype=np.int64)
     found[order[1:][same]] = order[:-1][same]
     return found
 
 
 def ordered(numbers: Numbers) -> tuple[Ints, Flags]:
-    """(rows in the order of their numbers, equal ones as they came; whether each but the first equals its neighbour).
-
-    Number and row are sorted as one word: far faster than sorting places. A number that is too wide for that goes
-    without its last bits, which nearly always tells numbers apart all the same.
-    """
+    """(stable order of rows by number, whether each row but the first equals its neighbour). Number and row are sorted
+    as one word, which is far faster than sorting positions. If different numbers become
+    one word, because too wide numbers lose their last bits, the positions are sorted after all."""
     if not len(numbers):
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.bool_)
     bits = len(numbers).bit_length()
@@ -117,7 +115,7 @@ def ordered(numbers: Numbers) -> tuple[Ints, Flags]:
 
 
 def first_places(order: Ints, same: Flags) -> Ints:
-    """For each row, the first row that equals it; `order` keeps equal rows as they came."""
+    """For each row, the first row that equals it; `order` is stable."""
     rows = np.arange(len(order), dtype=np.int64)
     if same.any():
         starts = np.flatnonzero(np.append(True, ~same))
@@ -126,7 +124,7 @@ def first_places(order: Ints, same: Flags) -> Ints:
 
 
 def last_of_each(numbers: Numbers) -> tuple[Flags, Ints]:
-    """(whether each row is the last one with its number; for each row, which of these last rows has its number)."""
+    """(whether each row is the last with its number; for each row, which of these last rows has its number)."""
     order, same = ordered(numbers >> np.uint64(len(numbers).bit_length()))
     pairs = np.flatnonzero(same)
     if not (numbers[order[pairs]] == numbers[order[pairs + 1]]).all():  # numbers that differ in their last bits

@@ -1,8 +1,9 @@
-"""A hash table of numbers in one numpy array: the key index in memory where keys are numbers, or have a hash.
+"""A hash table of numbers in one numpy array: the in-memory key index for number keys and for hashes.
 
-Open addressing with linear probing, at most five eighths full; an entry is 16 bytes, so that number and value are one
-access to memory. Look-ups and changes go in rounds over the rows that are not settled yet; the last few row by row.
-One thread changes a table. Entries are never removed.
+- Open addressing with linear probing, at most five eighths full. An entry is 16 bytes: number and value take one memory
+  access.
+- Look-ups and changes run in rounds over the unsettled rows, the last few row by row.
+- One thread changes a table. Entries are never removed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 AnyNumbers = npt.NDArray[Any]
-"""Integers of 64 bits, or Python's where 64 bits do not hold them."""
+"""Integers of 64 bits, or Python integers if they do not fit."""
 _MASK = (1 << 64) - 1
 
 
 def integers(column: pa.Array) -> AnyNumbers:
-    """A column without nulls."""
+    """The integers of a column without nulls."""
     kind = column.type
     if pa.types.is_decimal(kind):
         return _unscaled(column)
@@ -47,7 +48,7 @@ def column_of(values: AnyNumbers, kind: pa.DataType) -> pa.Array:
 
 
 def bounds(kind: pa.DataType) -> tuple[int, int]:
-    """The lowest and highest integer that a column of this type holds."""
+    """The lowest and highest integer of a column type."""
     if pa.types.is_decimal(kind):
         return 1 - 10**kind.precision, 10**kind.precision - 1
     info = np.iinfo(kind.to_pandas_dtype())
@@ -76,15 +77,15 @@ Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint64]
 Pairs = npt.NDArray[np.complex128]
 MISS = -3
-"""In place of a value: nothing is known of the number. No value of the index is this."""
+"""The value of an unknown number. The index has no such value."""
 _FEW = 8
 _CAPACITY_MIN = 64
 _LARGE = 1 << 20
-"""Entries up to which a table grows fourfold, for to move entries costs as much as to put them."""
+"""Entries up to which a table grows fourfold, because moving an entry costs as much as putting it."""
 _PART = 1 << 16
-"""Places whose entries move into a larger table at once."""
+"""Places whose entries move into a larger table in one step."""
 _SECRET = secrets.randbits(64) | 1
-"""Nobody can choose keys that all fall on one place."""
+"""Random, so that nobody can choose keys that collide."""
 _FACTOR = 0x9E3779B97F4A7C15
 _FREE: Pairs = np.array([0, MISS], dtype=np.int64).view(np.complex128)
 """An entry without a value."""
@@ -96,10 +97,9 @@ class HashTable:
     __slots__ = ("_count", "_entries", "_highest", "_mask", "_numbers", "_shift", "_values")
 
     def __init__(self, room: int = 0) -> None:
-        """A table with room for so many numbers."""
         capacity = max(_CAPACITY_MIN, 1 << (-(-8 * room // 5) - 1).bit_length())
         self._entries: Pairs = np.empty(capacity, dtype=np.complex128)
-        """Each a number and its value; as one type of 16 bytes, which numpy moves in one go."""
+        """Number and value of each entry as one type of 16 bytes, which numpy moves in one step."""
         self._entries[:] = _FREE
         words = self._entries.view(np.int64)
         self._numbers, self._values = self._entries.view(np.uint64).data, words.data
@@ -110,19 +110,19 @@ class HashTable:
         return self._count
 
     def is_below(self, numbers: Numbers) -> bool:
-        """Whether these numbers lie above all that are here: then none of them is."""
+        """Whether these numbers are above all numbers of the table, and so absent."""
         highest = self._highest
         return highest < 0 or (int(numbers[0]) > highest and int(numbers.min()) > highest)
 
     def get(self, numbers: Numbers) -> Ints:
-        """The values, `MISS` for none."""
+        """The values; `MISS` for none."""
         if len(numbers) <= _FEW:
             return np.array(list(map(self.one, numbers.tolist())), dtype=np.int64)
         at = self._places(numbers)
         wanted = numbers.view(np.int64)
         held = self._at(at)
         found = np.where(held[:, 0] == wanted, held[:, 1], MISS)
-        rows = np.flatnonzero(found != held[:, 1])  # others stand there
+        rows = np.flatnonzero(found != held[:, 1])  # other numbers are there
         at = at[rows]
         while len(rows) > _FEW:
             at += 1
@@ -137,7 +137,7 @@ class HashTable:
         return found
 
     def put(self, numbers: Numbers, values: Ints) -> None:
-        """New values; of a number that comes several times the last one holds."""
+        """Set values; the last one of a repeated number counts."""
         if not len(numbers):
             return
         if self.needs_more(len(numbers)):
@@ -153,7 +153,7 @@ class HashTable:
         entries: Pairs = np.empty(len(numbers), dtype=np.complex128)
         words = entries.view(np.int64)
         words[::2], words[1::2] = numbers.view(np.int64), values
-        # All rows of one number stay together, in their order, and are settled in the same round.
+        # All rows of one number stay together, in order, and are settled in the same round.
         while len(entries) > _FEW:
             further = self._put_round(at, entries)
             entries, at = entries.take(further), at.take(further)
@@ -164,13 +164,13 @@ class HashTable:
             self._put_one(number, value)
 
     def _put_round(self, at: Ints, entries: Pairs) -> Ints:
-        """Write the entries whose places are free or theirs; the rows that have to go on."""
+        """Write the entries whose places are free or their own; returns the unsettled rows."""
         numbers, held = entries.view(np.int64)[::2], self._entries.take(at).view(np.int64)
         is_free = held[1::2] == MISS
         is_settled = held[::2] == numbers
         is_settled |= is_free
         rows = np.flatnonzero(is_settled)
-        self._entries[at.take(rows)] = entries.take(rows)  # of several on one place the last one stands
+        self._entries[at.take(rows)] = entries.take(rows)  # of several entries on one place the last one stays
         free = np.flatnonzero(is_free)
         if len(free):
             places = at.take(free)
@@ -180,7 +180,7 @@ class HashTable:
         return np.flatnonzero(~is_settled)
 
     def entries(self) -> tuple[Numbers, Ints]:
-        """All numbers, in no order, and their values."""
+        """All numbers, unordered, and their values."""
         return self._within(0, self._mask + 1)
 
     def _within(self, first: int, last: int) -> tuple[Numbers, Ints]:
@@ -190,11 +190,11 @@ class HashTable:
         return words[::2].view(np.uint64), words[1::2]
 
     def needs_more(self, more: int) -> bool:
-        """Whether the table must grow before so many others are put."""
+        """Whether the table must grow before `more` new numbers are put."""
         return 8 * (self._count + more) > 5 * (self._mask + 1)
 
     def grown(self, more: int) -> HashTable:
-        """A table of the same entries with room for more; this one stays as it is."""
+        """A larger table of the same entries; this table does not change."""
         capacity = self._mask + 1
         other = HashTable(max(self._count + more, 2 * capacity if capacity < _LARGE else 0))
         for first in range(0, capacity, _PART):
@@ -215,7 +215,7 @@ class HashTable:
         return mixed.view(np.int64)
 
     def _place_of(self, number: int) -> int:
-        """The slot of a number, or the one that it would take."""
+        """The slot of a number, or the free slot for it."""
         numbers, values, mask = self._numbers, self._values, self._mask
         at = scattered_one(number) >> self._shift
         while numbers[2 * at] != number and values[2 * at + 1] != MISS:
@@ -223,7 +223,7 @@ class HashTable:
         return at
 
     def one(self, number: int) -> int:
-        """The value of one number, `MISS` for none."""
+        """The value of one number; `MISS` for none."""
         at = self._place_of(number)
         return int(self._values[2 * at + 1]) if self._numbers[2 * at] == number else MISS
 
@@ -234,7 +234,7 @@ class HashTable:
 
 
 def scattered(numbers: Numbers) -> Numbers:
-    """A new array of numbers whose upper bits say where these stand."""
+    """Mixed numbers whose upper bits give the place in the table."""
     mixed: Numbers = numbers * np.uint64(_SECRET)
     mixed ^= mixed >> np.uint64(32)
     mixed *= np.uint64(_FACTOR)

@@ -1,8 +1,9 @@
-"""Byte strings in one array of words: each begins at a word, and zeros fill its last one; the lengths stand beside.
+"""Byte strings in one array of words: each string begins at a word and zeros fill its last word; lengths are
+separate.
 
-Eight bytes are compared, hashed or sorted at once, for all strings together. An empty string has one word. The hash is
-strongly universal, with secrets, those of this process unless others are given: two strings that differ have one hash
-with a probability of 2**-64, and nobody can choose strings that do.
+- Eight bytes are compared, hashed or sorted at once, for all strings together. An empty string has one word.
+- The hash is strongly universal with secret numbers, by default this process's: two different strings have equal hashes
+  with a probability of 2**-64, and nobody can choose such strings.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Lengths = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
 WORD_BYTES = 8
 BYTES_MAX = 1 << 12
-"""The longest string that the hash has secrets for."""
+"""The longest string for which the hash has secrets."""
 _ZEROS = [bytes(-length % WORD_BYTES) for length in range(WORD_BYTES)]
 _EMPTY = bytes(WORD_BYTES)
 _HALF, _LOW = np.uint64(32), np.uint64((1 << 32) - 1)
@@ -35,18 +36,17 @@ SECRET_BYTES = 16 * (2 + BYTES_MAX // 4)
 
 
 class HashSecrets:
-    """The numbers of one hash: for each half one that is added, a factor of the length, one for each four bytes."""
+    """The numbers of one hash: for each half an addend, a factor of the length, and a factor for each four bytes."""
 
     __slots__ = ("arrays", "numbers")
 
     def __init__(self, data: bytes) -> None:
-        """`data` has `SECRET_BYTES`, which nobody must know who chooses strings."""
+        """`data` has `SECRET_BYTES` bytes, unknown to everybody who chooses strings."""
         self.arrays = np.frombuffer(data, dtype=np.uint64).reshape(2, -1)
         self.numbers: list[list[int]] = self.arrays.tolist()
 
 
 OWN = HashSecrets(secrets.token_bytes(SECRET_BYTES))
-"""The secrets of this process."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,21 +54,19 @@ class PaddedBytes:
     """Byte strings."""
 
     words: Words
-    """All strings, one behind the other; maybe others before and after."""
+    """All strings in sequence; other strings may precede and follow."""
     starts: Ints
     """The first word of each string; then the end of the last."""
     lengths: Lengths
-    """Bytes of each string, without the zeros that fill it up."""
 
     @staticmethod
     def of(strings: Sequence[bytes]) -> PaddedBytes:
-        """Strings that are there one by one."""
         lengths = np.fromiter(map(len, strings), dtype=np.uint32, count=len(strings))
         return PaddedBytes.of_buffer(b"".join(map(padded, strings)), lengths)
 
     @staticmethod
     def of_buffer(buffer: bytes | memoryview, lengths: Lengths) -> PaddedBytes:
-        """Strings that lie padded in a buffer, as `packed` gives them."""
+        """Strings that are padded in a buffer, as `packed` returns them."""
         starts = np.zeros(len(lengths) + 1, dtype=np.int64)
         np.cumsum(_counts(lengths), out=starts[1:])
         return PaddedBytes(np.frombuffer(buffer, dtype=np.uint64, count=int(starts[-1])), starts, lengths)
@@ -86,21 +84,18 @@ class PaddedBytes:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the strings."""
         return WORD_BYTES * int(self.starts[-1] - self.starts[0]) + self.starts.nbytes + self.lengths.nbytes
 
     def packed(self) -> bytes:
-        """The strings, padded, one behind the other."""
+        """The padded strings in sequence."""
         return self.words[self.starts[0] : self.starts[-1]].tobytes()
 
     def listed(self) -> list[bytes]:
-        """The strings one by one."""
         blob = self.packed()
         starts = ((self.starts[:-1] - self.starts[0]) * WORD_BYTES).tolist()
         return [blob[at : at + length] for at, length in zip(starts, self.lengths.tolist(), strict=True)]
 
     def one(self, row: int) -> bytes:
-        """One of the strings."""
         words: bytes = self.words[self.starts[row] : self.starts[row + 1]].tobytes()
         return words[: self.lengths[row]]
 
@@ -111,7 +106,6 @@ class PaddedBytes:
         return PaddedBytes(self.words, self.starts[first : last + 1], self.lengths[first:last])
 
     def take(self, rows: Ints) -> PaddedBytes:
-        """The strings of some rows."""
         lengths, origin = self.lengths[rows], self.starts[rows]
         starts = np.zeros(len(rows) + 1, dtype=np.int64)
         counts = _counts(lengths)
@@ -121,7 +115,6 @@ class PaddedBytes:
         return PaddedBytes(self.words.take(at), starts, lengths)
 
     def hashes(self, of: HashSecrets = OWN) -> Words:
-        """The hash of each string."""
         starts, counts = self.starts[:-1], _counts(self.lengths)
         lengths = self.lengths.astype(np.uint64)
         halves = [secret[0] + lengths * secret[1] for secret in of.arrays]
@@ -135,7 +128,6 @@ class PaddedBytes:
         return found
 
     def _word(self, number: int, starts: Ints, counts: Ints) -> Words:
-        """The word with a number of each string, zero where the string is shorter."""
         if len(counts) and number < counts.min():
             found: Words = self.words.take(starts + number)
             return found
@@ -145,7 +137,6 @@ class PaddedBytes:
         return word
 
     def _eight(self, at: int, rows: Ints) -> Words:
-        """Eight bytes of each string, as a number whose order is theirs; zeros follow a string's end."""
         starts, counts, shift = self.starts[rows], _counts(self.lengths[rows]), np.uint64(at % WORD_BYTES * 8)
         number = at // WORD_BYTES
         word: Words = self._word(number, starts, counts).byteswap()
@@ -155,7 +146,6 @@ class PaddedBytes:
         return word
 
     def _alike(self) -> int:
-        """The number of bytes with which all strings begin, as they lie padded."""
         starts, counts = self.starts[:-1], _counts(self.lengths)
         for number in range(int(counts.max(initial=0))):
             word = self._word(number, starts, counts)
@@ -165,10 +155,8 @@ class PaddedBytes:
         return WORD_BYTES * int(counts.max(initial=0))
 
     def order(self) -> Ints:
-        """The rows in the order of their strings; equal ones stay as they came.
-
-        Eight bytes behind what all have in common tell most apart; rows that they do not are looked at further.
-        """
+        """The stable order of the rows by string. Eight bytes after the common prefix distinguish most strings; the
+        others are compared further."""
         at, longest = self._alike(), WORD_BYTES * int(_counts(self.lengths).max(initial=0))
         word = self._eight(at, np.arange(len(self)))
         order, _ = ordered(word)
@@ -187,7 +175,6 @@ class PaddedBytes:
         return order
 
     def _tied(self, order: Ints, groups: Ints) -> tuple[Ints, Ints]:
-        """(places, groups) of rows in order whose groups have several strings that differ."""
         pairs = np.flatnonzero(groups[1:] == groups[:-1])
         differ = pairs[~self.equal(order[pairs], self, order[pairs + 1])]
         is_open = np.zeros(int(groups[-1]) + 1 if len(groups) else 0, dtype=np.bool_)
@@ -196,7 +183,7 @@ class PaddedBytes:
         return places, groups[places]
 
     def below(self, bound: bytes) -> Flags:
-        """Which strings come before a bound."""
+        """Which strings are before a bound."""
         starts, counts = self.starts[:-1], _counts(self.lengths)
         limit = PaddedBytes.of([bound])
         found = np.zeros(len(self), dtype=np.bool_)
@@ -229,14 +216,12 @@ class PaddedBytes:
         return self.one(int(rows[0]))
 
     def equal(self, rows: Ints, other: PaddedBytes, others: Ints) -> Flags:
-        """Whether the strings of some rows are those of others."""
         lengths = self.lengths[rows]
         same: Flags = lengths == other.lengths[others]
         return same & equal_words(self.words, self.starts[rows], other.words, other.starts[others], lengths, same)
 
 
 def _groups(word: Words, within: Ints | None = None) -> Ints:
-    """The number of the group of each row: neighbours with one word, of one group before."""
     is_first = np.ones(len(word), dtype=np.bool_)
     np.not_equal(word[1:], word[:-1], out=is_first[1:])
     if within is not None:
@@ -245,12 +230,12 @@ def _groups(word: Words, within: Ints | None = None) -> Ints:
 
 
 def padded(string: bytes) -> bytes:
-    """One string as it lies in the words."""
+    """One string in its padded form."""
     return string + _ZEROS[len(string) % WORD_BYTES] if string else _EMPTY
 
 
 def joined(parts: Sequence[PaddedBytes]) -> PaddedBytes:
-    """Strings one part behind the other."""
+    """The strings of all parts in sequence."""
     words = np.concatenate([part.words[part.starts[0] : part.starts[-1]] for part in parts])
     ends = np.cumsum([0, *(part.starts[-1] - part.starts[0] for part in parts)])
     starts = [part.starts[:-1] + (end - part.starts[0]) for part, end in zip(parts, ends[:-1], strict=True)]
@@ -258,7 +243,7 @@ def joined(parts: Sequence[PaddedBytes]) -> PaddedBytes:
 
 
 def equal_words(words: Words, starts: Ints, others: Words, at: Ints, lengths: Lengths, chosen: Flags) -> Flags:
-    """Whether strings of one length at some words are those at other words, of chosen pairs; the rest is noise."""
+    """Whether the chosen pairs of strings, of equal length, are equal; results of other pairs are meaningless."""
     same = np.ones(len(starts), dtype=np.bool_)
     for number, rows in _rows_by_word(_counts(np.where(chosen, lengths, 0))):
         same[rows] &= words.take(starts[rows] + number) == others.take(at[rows] + number)
@@ -277,7 +262,8 @@ def hash_of(string: bytes, of: HashSecrets = OWN) -> int:
 
 
 def _rows_by_word(counts: Ints) -> Iterator[tuple[int, Ints | slice]]:
-    """Each word's number with the rows that have the word: one long string among short ones costs its words alone."""
+    """Each word's number and the rows that have this word: one long string among short ones costs only its own
+    words."""
     if not len(counts):
         return
     fewest, most = int(counts.min()), int(counts.max())
@@ -290,5 +276,4 @@ def _rows_by_word(counts: Ints) -> Iterator[tuple[int, Ints | slice]]:
 
 
 def _counts(lengths: Lengths) -> Ints:
-    """Words of strings of these lengths."""
     return (np.maximum(lengths, 1).astype(np.int64) + (WORD_BYTES - 1)) >> 3
