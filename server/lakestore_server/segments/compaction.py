@@ -1,10 +1,12 @@
-"""Local compaction of primary-key tables: below the log start only rows that live there have to stay.
+"""Local compaction of keyed tables: below the log start only live rows must stay.
 
-Segments that lie below the log start and are mostly superseded are rewritten, and small neighbours together, without
-the superseded rows and the deletes: small ones by a checkpoint, large ones beside it (`merging`), for the next one to
-name. A record that goes leaves the offset that it superseded in its segment while that row is still there, so whoever
-folds what is stored never meets a dead row without its death.
-What a bucket may lose is known from the `__prev` columns below the log start, each of which is read once.
+Segments below the log start that are mostly superseded, and small neighbours together, are rewritten without superseded
+rows and deletes. A checkpoint rewrites small ones; large ones are rewritten beside checkpoints (`merging`) and named by
+the next checkpoint.
+
+- A record that is dropped leaves the offset it superseded in its segment while this row is stored. So a fold of the
+  stored rows never meets a dead row without the record of its death.
+- The `__prev` columns below the log start, each read once, say which rows a bucket may lose.
 """
 
 from __future__ import annotations
@@ -34,12 +36,13 @@ from lakestore_server.state.view import TableState, View
 
 log = logging.getLogger("lakestore.compaction")
 FORGET_KEYS = 4_096
-"""Looked up at once on the commit loop."""
+"""Keys looked up in one step of the commit loop."""
 BESIDE_BYTES = 4 << 20
-"""Runs of segments that are larger are rewritten beside checkpoints, at a bounded rate; one takes longer to read and to
-write than all else of a checkpoint's part of a bucket."""
+"""Larger runs of segments are rewritten beside checkpoints at a bounded rate: one run would take longer than the rest
+of a checkpoint's work on the bucket."""
 URGENT_TIMES = 4
-"""A bucket of which so many checkpoints' worth is due is compacted without pauses, as rows die faster than it is."""
+"""A bucket with this many checkpoints' worth of due bytes is compacted without pauses, because its rows die faster than
+they are compacted."""
 Amount = float | npt.NDArray[np.float64]
 Truth = bool | npt.NDArray[np.bool_]
 R = TypeVar("R")
@@ -48,25 +51,25 @@ _EMPTY: Ints = np.empty(0, dtype=np.int64)
 
 @dataclass(slots=True)
 class Base:
-    """Knowledge of a bucket's rows below its log start."""
+    """The known facts about a bucket's rows below its log start."""
 
     upto: int = 0
-    """Up to where changes were looked at: a log start."""
+    """Log start up to which changes were read."""
     dead: BitMap64 = field(default_factory=BitMap64)
-    """Superseded below it, or a delete that may go; and still stored."""
+    """Stored rows below it that are superseded, and deletes that may be dropped."""
     waiting: Ints = field(default_factory=lambda: _EMPTY)
     """Deletes that stay for a time."""
     waiting_us: Ints = field(default_factory=lambda: _EMPTY)
-    """When each was committed; ascending."""
+    """Commit time of each of these deletes, ascending."""
     is_settled: bool = False
-    """Whether the last look at its segments found nothing to do, and nothing has changed since."""
+    """Whether the last look at the bucket's segments found nothing to do and nothing has changed since."""
     floor: int = 0
-    """The head at which the log was emptied last."""
+    """The head at the last truncate."""
     turn: int = 0
-    """The checkpoint beside which large runs of it were planned to be rewritten last, counted since the start."""
+    """Number, since the start, of the last checkpoint that planned large runs of the bucket."""
 
     def advance(self, held: BucketLog, now_us: int, keep_us: int) -> None:
-        """Take in the changes up to the start of the log; deletes stay until they are older than `keep_us`."""
+        """Read the changes up to the log start; deletes stay until they are older than `keep_us`."""
         end = held.base.end
         if held.floor > self.floor:
             self.floor = self.upto = held.floor
@@ -98,19 +101,16 @@ class Base:
 
 
 def beside_bytes(limits: Limits) -> float:
-    """`BESIDE_BYTES`, or no bound where nothing is written beside checkpoints."""
+    """`BESIDE_BYTES`, or infinity if nothing is written beside checkpoints."""
     return BESIDE_BYTES if limits.merge_bytes else math.inf
 
 
 def runs_due(
     chunks: Sequence[Chunk], base: Base, limits: Limits, busy: frozenset[int] = frozenset()
 ) -> list[SegmentRun]:
-    """The runs of a bucket's chunks to rewrite; only chunks that end at or below `base.upto` are looked at, and none
-    whose identity says that others are busy with it.
-
-    A segment half of which is gone; and a small one with the next one, unless it is twice as large: so a bucket has a
-    logarithmic number of them, and a row that lives is rewritten as often, or paid for by the dead.
-    """
+    """The runs of a bucket's chunks to rewrite. Only chunks that end at or below `base.upto` count, without those in
+    `busy`. A segment is due if half of it is gone. A small segment joins the next one unless it is twice as large, so a
+    bucket has a logarithmic number of segments and a live row is rewritten as often."""
     done: list[SegmentRun] = []
     runs: list[SegmentRun] = []
     for chunk in chunks:
@@ -143,7 +143,7 @@ def _joined(before: SegmentRun, after: SegmentRun) -> SegmentRun:
 
 
 class Amounts(NamedTuple):
-    """The amounts of a run of segments by which it is joined with its neighbour; or of several, side by side."""
+    """The amounts of one or several runs that decide whether neighbours are joined."""
 
     live: Amount
     """Rows that stay."""
@@ -154,7 +154,7 @@ class Amounts(NamedTuple):
 
 
 def are_joined(before: Amounts, after: Amounts, limits: Limits) -> Truth:
-    """Whether a run becomes one with the next one, which is not half as small, if both fit into a segment."""
+    """Whether a run is joined with the next one: the next is at least half as large and both fit into a segment."""
     is_level = before.live + 1 < 2 * (after.live + 1)
     fits = (before.live + after.live <= limits.segment_rows) & (before.size + after.size <= limits.segment_bytes)
     found: Truth = (
@@ -164,13 +164,13 @@ def are_joined(before: Amounts, after: Amounts, limits: Limits) -> Truth:
 
 
 def is_mostly_gone(held: Amount, gone: Amount) -> Truth:
-    """Whether so much of what a segment holds is gone that it is rewritten even if it stays alone."""
+    """Whether so much of a segment is gone that it is rewritten even alone."""
     found: Truth = (gone > 0) & (2 * gone >= held)
     return found
 
 
 def join_last(runs: list[R], new: R, belong: Callable[[R, R], bool], joined: Callable[[R, R], R]) -> None:
-    """Put a run behind others, and make the last two one as long as they belong together."""
+    """Append a run, then join the last two as long as they belong together."""
     runs.append(new)
     while len(runs) > 1 and belong(runs[-2], runs[-1]):
         last = runs.pop()
@@ -182,16 +182,14 @@ class Compactions:
     """Sums since the start."""
 
     segments: int = 0
-    """Rewritten."""
     rows: int = 0
-    """Dropped."""
     reclaimed_bytes: dict[str, int] = field(default_factory=dict)
-    """Table uuid to what its rewritten segments are smaller by."""
+    """Table uuid to the bytes by which its rewritten segments are smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Swap:
-    """The effect of a checkpoint under way on one bucket."""
+    """The effect of a running checkpoint on one bucket."""
 
     key: tuple[str, int]
     chunks: list[Chunk]
@@ -199,14 +197,14 @@ class _Swap:
     segments: int
     nbytes: int
     forgotten: list[tuple[IndexKeys, Ints]]
-    """Keys of deletes that were remembered, and the offsets that the index may have for them."""
+    """Keys of dropped deletes, and the offsets that the index may have for them."""
 
 
 class Compactor:
-    """The choice of segments that each checkpoint rewrites. Belongs to the checkpointer and its thread."""
+    """Chooses the segments that each checkpoint rewrites. Belongs to the checkpointer's thread."""
 
     def __init__(self, limits: Limits, busy: Callable[[], frozenset[int]] = frozenset) -> None:
-        """`busy` has the identities of segments that others are rewriting."""
+        """`busy` returns the identities of segments that others rewrite."""
         self._limits, self._busy = limits, busy
         self._bases: dict[tuple[str, int], Base] = {}
         self._broken: set[tuple[str, int]] = set()
@@ -216,12 +214,11 @@ class Compactor:
         self._skips = self._is_full = False
         self._beside_bytes = beside_bytes(limits)
         self._large: list[tuple[str, int]] = []
-        """The buckets with runs that are rewritten beside this checkpoint, once it is done."""
+        """Buckets with runs to rewrite after this checkpoint."""
         self._turn = 0
         self.figures = Compactions()
 
     def begin(self, view: View) -> None:
-        """A checkpoint of a view begins."""
         kept = view.kept
         self._bases = {key: base for key, base in self._bases.items() if key[0] in kept}
         self._swaps, self._room, self._is_full = [], self._limits.compaction_bytes, False
@@ -230,10 +227,8 @@ class Compactor:
     def compacted(
         self, state: TableState, bucket: int, cut: list[Chunk] | None, now_us: int, write: Callable[[SparseRows], Chunk]
     ) -> list[Chunk] | None:
-        """A bucket's chunks with some of them rewritten; None where nothing is to do, or cannot be done now.
-
-        `cut` are its chunks if they are not the log's any more. What fails here fails no checkpoint.
-        """
+        """A bucket's chunks with some of them rewritten; None if nothing is due or possible now. `cut` are its chunks
+        if they differ from the log's. A failure here fails no checkpoint."""
         key, held = (state.table.uuid, bucket), state.logs[bucket]
         if self._skips or self._is_full or not held.keyed or not held.base.end or key in self._broken:
             return None
@@ -249,7 +244,7 @@ class Compactor:
             log.error("local compaction waits for the next checkpoint: %s", error)
         except (Corrupt, pa.ArrowException) as error:
             self._broken.add(key)
-            log.error("bucket %d of table %s is compacted no more: %s", bucket, state.table.name, error)
+            log.error("bucket %d of table %s is not compacted any more: %s", bucket, state.table.name, error)
         return None
 
     def _rewritten(
@@ -286,7 +281,6 @@ class Compactor:
         return run.nbytes > self._beside_bytes
 
     def _affordable(self, runs: list[SegmentRun]) -> list[SegmentRun]:
-        """The first runs, as many as a checkpoint may read; one is always done."""
         chosen = []
         for run in runs:
             if self._room <= 0:
@@ -296,17 +290,18 @@ class Compactor:
         return chosen
 
     def planned(self, view: View) -> Iterator[Rewrite]:
-        """The large runs to rewrite beside checkpoints, of those buckets first that had no turn for longest; a view as
-        of this one."""
+        """The large runs to rewrite beside checkpoints, by a view at this checkpoint. Buckets that waited longest come
+        first."""
         kept = view.kept
         self._turn += 1
         known_ones = [key for key in self._large if key in self._bases]
-        for key in sorted(known_ones, key=lambda key: self._bases[key].turn):  # else the first ones leave no room
+        # otherwise the first buckets would take all room
+        for key in sorted(known_ones, key=lambda key: self._bases[key].turn):
             state, base = kept.get(key[0]), self._bases[key]
             if state is None:
                 continue
             held = state.logs[key[1]]
-            if held.floor > base.floor:  # emptied since: nothing is known of it yet
+            if held.floor > base.floor:  # truncated since: nothing is known of it yet
                 continue
             due = [run for run in runs_due(held.chunks, base, self._limits, self._busy()) if self._goes_beside(run)]
             is_urgent = sum(run.nbytes for run in due) > URGENT_TIMES * self._limits.compaction_bytes
@@ -314,7 +309,6 @@ class Compactor:
             yield from (Rewrite(key, state, run, known, is_urgent) for run in due)
 
     def _count(self, key: tuple[str, int], gone: BitMap64, segments: int, nbytes: int) -> None:
-        """A bucket's segments were replaced by some that are smaller by so much."""
         self._bases[key].dead -= gone
         self.figures.segments += segments
         self.figures.rows += len(gone)
@@ -322,13 +316,13 @@ class Compactor:
         self.figures.reclaimed_bytes[key[0]] = before + nbytes
 
     def rewritten(self, made: Rewrite, size: int, lost: Sequence[tuple[IndexKeys, Ints]]) -> None:
-        """The checkpoint is durable and names, in place of a run, what became of it beside: a file of some size."""
+        """Note that the durable checkpoint names the rewritten segment, a file of `size` bytes, instead of the run."""
         if made.key in self._bases:
             self._count(made.key, made.gone, len(made.run.chunks), made.run.nbytes - size)
         self._forgotten += lost
 
     def installed(self) -> bool:
-        """The checkpoint is durable, its segments are served; whether more is due that may succeed at once."""
+        """Note that the checkpoint is durable and its segments are served; True if more is due."""
         for swap in self._swaps:
             self._count(swap.key, swap.gone, swap.segments, swap.nbytes)
         more = self._room <= 0
@@ -343,7 +337,8 @@ class Compactor:
         return skipped or (more and not self._is_full)
 
     def forgotten(self) -> Iterator[tuple[IndexKeys, Ints]]:
-        """Keys, and what the index may still name for them although its record is gone; few at a time, each once."""
+        """Keys of dropped records and the offsets that the index may still have for them; a few at a time, each
+        once."""
         while self._forgotten:
             found, offsets = self._forgotten.pop()
             for at in range(0, len(found), FORGET_KEYS):
@@ -351,7 +346,7 @@ class Compactor:
                 yield found.part(part), offsets[part] | FLAG
 
     def failed(self) -> None:
-        """The checkpoint failed: the next one is made without rewriting, so that what fails here cannot fail it."""
+        """Note a failed checkpoint: the next one rewrites nothing, so that a failing rewrite cannot fail it."""
         self._skips, self._swaps = self._skips or bool(self._swaps), []
 
 

@@ -1,9 +1,10 @@
-"""The segments of one checkpoint: cut of rows in memory, rewritten below log starts, and small ones put together.
+"""The segments of one checkpoint: new ones for rows in memory, rewritten ones below log starts, small ones in shared
+files.
 
-Rows of a log stay where the journal wrote them if that pays; then a segment has little of its own.
-A large segment is a file of its own; the small ones lie in shared files, written and synced once. A shared file goes
-with its last segment, so one of which a third is gone is emptied into a new one; and so are small ones, as long as they
-are not larger than what the new one has: there is a logarithmic number of them, and a segment is copied as often.
+- Rows of a log table stay in the journal file (an extent) if that pays; then their segment is small.
+- A large segment is a file. Small segments share files, which are written and synced once.
+- A shared file is removed with its last segment. If a third of a file is gone, or if it is no larger than the new file,
+  its segments move into the new file. So there is a logarithmic number of files and a segment is copied as often.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ from lakestore_server.state.commit_record import JournalFile, LocalJournal, Part
 from lakestore_server.state.view import TableState, View
 
 SAMPLES, SAMPLE_BYTES = 8, 2 << 10
-"""Pieces of a part that are compressed on trial, and the bytes of each."""
+"""Samples of a part that are compressed as a test, and the bytes of each."""
 GOLDEN = 0.6180339887498949
-"""The samples lie at its multiples: columns of one width are met at different places."""
+"""The samples are at multiples of the golden ratio, so that they meet columns of equal width at different places."""
 
 
 class ExtentChoice:
@@ -53,10 +54,8 @@ class ExtentChoice:
         """The extents of rows in memory, by first offset."""
 
     def choose(self, view: View, journal: LocalJournal, path_of: Callable[[str], Path]) -> None:
-        """Keep the journal files of a frozen view's rows in memory, as far as that is worth it.
-
-        `path_of` gives a journal file the path under which it is kept, in a folder that is there.
-        """
+        """Keep the journal files with rows of a frozen view, if that pays. `path_of` gives the path under which a
+        journal file is kept, in an existing folder."""
         wanted = dict(_in_memory(view))
         if sum(chunk.size for chunks in wanted.values() for chunk in chunks) < self._limits.extent_bytes:
             return
@@ -76,7 +75,7 @@ class ExtentChoice:
             self._extents[part.table, part.bucket].append((part.start, extent))
 
     def pieces(self, key: Key, run: Iterable[Chunk], emptied: frozenset[str] = frozenset()) -> list[Piece]:
-        """The rows of a log's chunks: in their extents, or to be loaded; nothing stays in the files to be emptied."""
+        """The rows of a log table's chunks, as extents or as pieces to load. No row stays in the `emptied` files."""
         pieces: list[Piece] = []
         for chunk in run:
             if isinstance(chunk, Segment):
@@ -104,12 +103,12 @@ class ExtentChoice:
 
 
 def _is_of_use(staying: int, size: int, limits: Limits) -> bool:
-    """Whether a file of some size is to be kept for so many bytes of it."""
+    """Whether a file of `size` bytes is worth keeping for the `staying` bytes."""
     return 100 * staying >= limits.extent_file_percent * size and staying > 0
 
 
 def files_to_empty(segments: Iterable[Segment], limits: Limits) -> frozenset[str]:
-    """The kept files of which too little is named; those with the least first, as many as may be read at once."""
+    """The kept files with too few needed bytes, the emptiest first, as many as one checkpoint may read."""
     room = limits.compaction_bytes
     named: dict[str, int] = defaultdict(int)
     sizes: dict[str, int] = {}
@@ -126,7 +125,7 @@ def files_to_empty(segments: Iterable[Segment], limits: Limits) -> frozenset[str
 
 
 def _in_memory(view: View) -> Iterator[tuple[Key, Sequence[MemoryChunk]]]:
-    """The chunks that each bucket of a log has in memory, by its table and number."""
+    """The chunks in memory of each bucket of log tables, by table uuid and bucket."""
     for uuid, state in view.kept.items():
         for bucket, log in enumerate(state.logs):
             chunks = [chunk for chunk in log.chunks if isinstance(chunk, MemoryChunk)]
@@ -135,7 +134,7 @@ def _in_memory(view: View) -> Iterator[tuple[Key, Sequence[MemoryChunk]]]:
 
 
 def _staying(file: JournalFile, wanted: Mapping[Key, Sequence[MemoryChunk]], percent: int) -> Iterator[PartPlace]:
-    """The parts of wanted rows that would not become smaller, bucket by bucket."""
+    """The parts of wanted rows that compression would not shrink, bucket by bucket."""
     parts: dict[Key, list[PartPlace]] = defaultdict(list)
     for part in file.parts:
         parts[part.table, part.bucket].append(part)
@@ -149,14 +148,14 @@ def _staying(file: JournalFile, wanted: Mapping[Key, Sequence[MemoryChunk]], per
 
 
 def _buffers(chunk: MemoryChunk, part: PartPlace) -> Sequence[pa.Buffer]:
-    """A part's values in memory, where they are those of a chunk: its file may not be in memory any more."""
+    """A part's values in memory, if they are exactly a chunk's: the file may not be in memory any more."""
     if (chunk.start, chunk.rows) != (part.start, part.rows):
         return ()
     return [buffer for column in chunk.batch.columns for buffer in column.buffers() if buffer is not None]
 
 
 def _compresses(part: Sequence[pa.Buffer], percent: int) -> bool:
-    """Whether of a sample of a part, spread over it, at most so much is left; of a small one, all is the sample."""
+    """Whether a sample of a part, spread over it, compresses to `percent`. A small part is its own sample."""
     size = sum(buffer.size for buffer in part)
     if size < 4 * SAMPLES * SAMPLE_BYTES:
         sample = b"".join(map(memoryview, part))
@@ -168,7 +167,6 @@ def _compresses(part: Sequence[pa.Buffer], percent: int) -> bool:
 
 
 def _piece(part: Sequence[pa.Buffer], ends: Sequence[int], at: int) -> bytes:
-    """Bytes of the buffer that has a place of them all."""
     number = bisect.bisect_right(ends, at)
     buffer, inside = part[number], at - (ends[number] - part[number].size)
     return bytes(buffer[inside : inside + SAMPLE_BYTES])
@@ -176,22 +174,23 @@ def _piece(part: Sequence[pa.Buffer], ends: Sequence[int], at: int) -> bytes:
 
 log = logging.getLogger("lakestore.checkpoint")
 SEGMENTS_KEPT = 16
-"""About how many segments of a bucket a retention keeps: by so much of it rows may stay longer."""
+"""Segments into which the retention of a bucket is divided; rows may stay longer by one of these parts."""
 LONE_MAX = 256
-"""Small segments that may have files of their own, as earlier releases gave them; more are put together."""
+"""The most small segments with a file of their own, as earlier releases wrote them; more are put together."""
 SMALL_TOGETHER = 2
-"""Times the bytes of a small segment that checkpoints put together; larger ones are merged in the background."""
+"""Up to this multiple of a small segment's bytes checkpoints put segments together; larger ones are merged in the
+background."""
 NO_SPAN = 1 << 62
 
 Key = tuple[str, int]
-"""A table's uuid and a bucket."""
+"""Table uuid and bucket."""
 Cut = Mapping[Key, Sequence[Chunk]]
-"""The chunks of those buckets that got other segments."""
+"""The chunks of the buckets whose segments change."""
 
 
 @dataclass(slots=True)
 class _Small:
-    """A segment that goes into a shared file."""
+    """A segment in a shared file."""
 
     key: Key
     segment: Segment
@@ -199,20 +198,19 @@ class _Small:
 
 @dataclass(slots=True)
 class _Held:
-    """A file with small segments, and those of them that are needed."""
+    """A shared file and its needed segments."""
 
     size: int
     parts: list[_Small] = field(default_factory=list)
     live: int = 0
 
     def add(self, part: _Small) -> None:
-        """Count one that is needed."""
         self.parts.append(part)
         self.live += part.segment.own_size
 
 
 class SegmentCut:
-    """The work of one checkpoint at segments; belongs to its thread."""
+    """The segment work of one checkpoint; belongs to its thread."""
 
     def __init__(
         self,
@@ -225,7 +223,7 @@ class SegmentCut:
         deleting_us: int,
         journal: LocalJournal,
     ) -> None:
-        """`deleting_us`: the time by which tombstones may go."""
+        """Deletes before `deleting_us` may be dropped."""
         self._place, self._disk, self._limits, self._view = folder / SEGMENTS, disk, limits, view
         self._tables = view.kept
         self._deleting_us = deleting_us
@@ -235,10 +233,10 @@ class SegmentCut:
         self._folders: dict[Path, None] = {}
         self._journal, self._extents = journal, ExtentChoice(disk, limits)
         self.made: list[Path] = []
-        """Files that were made so far."""
+        """Files made so far."""
 
     def run(self) -> Cut:
-        """Segments for every bucket that has rows in memory, or below its log start such as go; all are durable."""
+        """Durable segments for every bucket with rows in memory or with due segments below its log start."""
         self._compactor.begin(self._view)
         self._merger.begin()
         self._extents.choose(self._view, self._journal, self._kept_path)
@@ -273,7 +271,7 @@ class SegmentCut:
     def _written(
         self, state: TableState, bucket: int, run: Sequence[Chunk], emptied: frozenset[str] = frozenset()
     ) -> Segment:
-        """A segment of these chunks; nothing of it lies in the kept files to be emptied."""
+        """A segment of these chunks; none of its rows stays in the `emptied` files."""
         keyed, key = state.logs[bucket].keyed, (state.table.uuid, bucket)
         pieces = None if keyed else self._extents.pieces(key, run, emptied)
         extents = [piece for piece in pieces or () if isinstance(piece, Extent)]
@@ -285,7 +283,7 @@ class SegmentCut:
         return Segment(self._disk, path, state.versions.stored, keyed=keyed, kept=kept, is_known=True)
 
     def _empty(self) -> bool:
-        """Gather the rows of kept files of which too little is named; damaged segments stay as they are."""
+        """Gather the rows of kept files with too few needed bytes; damaged segments stay."""
         segments = [each for each in self._every() if each.segment.files]
         emptied = files_to_empty((each.segment for each in segments), self._limits)
         gathered = False
@@ -301,8 +299,6 @@ class SegmentCut:
         return gathered
 
     def _compact(self, state: TableState, bucket: int) -> None:
-        """Rewrite some of a bucket's segments below its log start."""
-
         def write(left: SparseRows) -> Chunk:
             if self._is_small(left.batch.nbytes):
                 return self._kept_back(state, bucket, new_segment.encoded_sparse(left))
@@ -320,7 +316,7 @@ class SegmentCut:
         return nbytes < self._limits.shared_segment_bytes
 
     def _kept_back(self, state: TableState, bucket: int, made: Encoded, kept: KeptFiles | None = None) -> Segment:
-        """A segment in memory, which is written later with others."""
+        """A segment in memory that is written later together with others."""
         data, keyed = made.whole(), state.logs[bucket].keyed
         path = self._place / state.table.uuid
         stored, part = state.versions.stored, Part(data, data)
@@ -329,7 +325,8 @@ class SegmentCut:
         return new
 
     def _gather(self) -> None:
-        """Move the segments of files that are worth emptying into the new ones; forget new ones that went again."""
+        """Move the segments of shared files that are worth emptying into the new files; forget new files that became
+        unneeded."""
         fresh = {id(each.segment) for each in self._small}
         self._small = []
         files: dict[Path, _Held] = {}
@@ -351,7 +348,7 @@ class SegmentCut:
             self._move(next(_groups(lone.parts, self._limits.compaction_bytes)))
 
     def _every(self) -> Iterator[_Small]:
-        """All segments that the checkpoint is to name."""
+        """All segments that the checkpoint will name."""
         for uuid, state in self._tables.items():
             for bucket, held in enumerate(state.logs):
                 for chunk in self._chunks.get((uuid, bucket), held.chunks):
@@ -359,7 +356,7 @@ class SegmentCut:
                         yield _Small((uuid, bucket), chunk)
 
     def _move(self, parts: Sequence[_Small]) -> None:
-        """Have segments copied into a shared file; damaged ones, and what lies beside them, stay where they are."""
+        """Copy segments into a shared file. Damaged segments, and others of their file, stay."""
         if any(damage for each in parts for _, damage in each.segment.scrub(with_extents=False)):
             return
         for each in parts:
@@ -368,7 +365,7 @@ class SegmentCut:
         self._small += parts
 
     def _put_together(self) -> dict[int, Chunk]:
-        """Write what was kept back; each segment where it lies now, by the identity of the one that was kept back."""
+        """Write the segments that were held back; maps the identity of each to its place."""
         moved: dict[int, Chunk] = {}
         if len(self._small) == 1:
             (only,) = self._small
@@ -391,7 +388,7 @@ class SegmentCut:
             self._disk.reach(CrashPoint.BASE_REWRITTEN)
 
     def _new_path(self, uuid: str, bucket: int, start: int, end: int) -> Path:
-        """A name that no file has: at one LSN there may be several checkpoints, and of one range several files."""
+        """An unused name: there may be several checkpoints at one LSN and several files of one range."""
         return self._free_path(uuid, f"{bucket}-{start}-{end}-{self._view.lsn}")
 
     def _new_shared_path(self) -> Path:
@@ -413,12 +410,12 @@ class SegmentCut:
 
 
 def is_cut(held: BucketLog) -> bool:
-    """Whether all rows of a bucket are in segments: those in memory lie behind them."""
+    """Whether all rows of a bucket are in segments; rows in memory are always last."""
     return not held.chunks or isinstance(held.chunks[-1], Segment)
 
 
 def worth_emptying(newest_first: Sequence[_Held], size: int, bytes_max: int) -> list[_Held]:
-    """The shared files to empty into a new one of so many bytes: a third of one is gone, or it is no larger."""
+    """The shared files to empty into a new one of `size` bytes: a third of a file is gone, or it is no larger."""
     chosen: list[_Held] = []
     room = bytes_max
     for file in newest_first:
@@ -435,7 +432,6 @@ def _new_part(small: _Small) -> NewPart:
 
 
 def _groups(parts: Sequence[_Small], bytes_max: int = shared_file.BYTES_MAX) -> Iterator[list[_Small]]:
-    """Parts for one file after the other."""
     group: list[_Small] = []
     size = 0
     for each in parts:
@@ -467,10 +463,10 @@ def segment_runs(
     marks: ClockMarks = NO_MARKS,
     bytes_max: int | None = None,
 ) -> tuple[list[Chunk], list[list[Chunk]]]:
-    """(segments to keep, runs of chunks that each become a segment). Small segments before the tail are merged with
-    it, so that a row is rewritten a logarithmic number of times. A segment holds rows of one schema version, and no
-    more than a part of what a retention keeps: it goes as a whole. What lies below the log start is compacted apart,
-    and what has `bytes_max` with those before it is merged apart."""
+    """(segments to keep, runs of chunks that each become a segment). Small segments before the tail are merged with it,
+    so that a row is rewritten a logarithmic number of times. A segment holds one schema version and at most a part of
+    what retention keeps, because it is removed as a whole. Compaction handles chunks below the log start; chunks that
+    reach `bytes_max` are merged in the background."""
     segment_bytes, span_us = _part_of(retention, limits)
     at = next((i for i, chunk in enumerate(chunks) if not isinstance(chunk, Segment)), len(chunks))
     rows = chunks[-1].end - chunks[at].start
@@ -500,12 +496,12 @@ def segment_runs(
 def is_taken_along(
     before_rows: float, before_bytes: float, rows: float, nbytes: float, rows_max: float, bytes_max: float
 ) -> bool:
-    """Whether a small segment becomes one with new rows behind it, which are as many at least."""
+    """Whether a small segment is joined with the new rows after it, which must be at least as many."""
     return before_rows <= rows and rows + before_rows <= rows_max and nbytes + before_bytes <= bytes_max
 
 
 def _part_of(retention: Retention | None, limits: Limits) -> tuple[int, int]:
-    """(bytes, µs) that one segment may hold of a log."""
+    """(bytes, µs) that one segment of a log may hold."""
     size, age = (retention.bytes, retention.age_seconds) if retention else (None, None)
     return (
         limits.segment_bytes if size is None else min(limits.segment_bytes, max(size // SEGMENTS_KEPT, 1)),
@@ -514,7 +510,6 @@ def _part_of(retention: Retention | None, limits: Limits) -> tuple[int, int]:
 
 
 def _within(first: Chunk, last: Chunk, span_us: int, marks: ClockMarks) -> bool:
-    """Whether the commits from one chunk to another lie in so short a time."""
     if span_us == NO_SPAN:
         return True
     begins, ends = ((int(c.index.lsn[at]), int(c.index.time_us[at])) for c, at in ((first, 0), (last, -1)))

@@ -1,6 +1,8 @@
-"""Every stored byte against its checksum, and the key index against the live sums: `verify --deep` and the scrub.
+"""Checks of every stored byte against its checksum, and of the key index against the live sums, for verify and
+scrub.
 
-Damage is a list of sentences, each naming a file. `pause` is told what was read, so that a scrub keeps its rate.
+Damage is a list of sentences that each name a file. `pause` is called with the bytes read, so that a scrub keeps its
+rate.
 """
 
 from __future__ import annotations
@@ -25,15 +27,15 @@ from lakestore_server.state.view import TableState, View
 
 
 class _Bytes:
-    """The bytes of a file in their order, one piece of them held."""
+    """The bytes of a file in order, one piece in memory."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._piece, self._used = pieces, b"", 0
         self.at = 0
-        """Place of the next byte in the file."""
+        """Position of the next byte."""
 
     def parts(self, size: int) -> Iterator[bytes]:
-        """The next bytes, so many or as many as there are."""
+        """The next `size` bytes, or the rest."""
         while size:
             if self._used == len(self._piece):
                 self._piece, self._used = next(self._pieces, b""), 0
@@ -44,18 +46,17 @@ class _Bytes:
             yield part
 
     def take(self, size: int) -> bytes:
-        """The next few bytes together; fewer at the end."""
         return b"".join(self.parts(size))
 
     def crc(self, size: int, crc: int) -> int:
-        """A checksum with the next bytes added to it."""
         for part in self.parts(size):
             crc = crc32c(part, crc)
         return crc
 
 
 def check(pieces: Iterator[bytes], name: str) -> None:
-    """`Corrupt` unless these are whole frames of a journal file behind its header, and zeros that fill up a block."""
+    """`Corrupt` unless the bytes are whole frames of a journal file after its header, then zeros up to a block's
+    end."""
     file = _Bytes(pieces)
     first = file.take(journal.FILE_HEADER_BYTES)
     head = journal.head_of(first, name)
@@ -81,33 +82,32 @@ def check(pieces: Iterator[bytes], name: str) -> None:
 
 ENTRIES_AT_ONCE = 20_000
 ENTRY_BYTES = 32
-"""About what an entry of the index takes of a scrub's rate."""
+"""Bytes of the scrub's rate that an index entry counts as."""
 WALKS_MAX = 5
 _MASK = (1 << 64) - 1
 
 
 class WrongIndex(Corrupt):
-    """The index does not hold what the log says; it must be rebuilt."""
+    """The index differs from the log and must be rebuilt."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """The bytes that a check has read, and the damage among them."""
+    """The number of bytes that a check has read, and the damage."""
 
     damage: list[str] = field(default_factory=list)
     bytes_checked: int = 0
     index_damage: str = ""
-    """Also in `damage`; heals by a rebuild."""
+    """Also in `damage`; a rebuild repairs it."""
 
 
 def _passed(found: Findings, pause: Callable[[int], None], size: int) -> None:
-    """Count bytes that were read, and pause for them."""
     found.bytes_checked += size
     pause(size)
 
 
 class Integrity:
-    """Checks of one server's files, while it serves."""
+    """Checks of one server's files while it serves."""
 
     def __init__(
         self,
@@ -117,12 +117,12 @@ class Integrity:
         view: Callable[[], View],
         open_journal: Callable[[], tuple[str, int]],
     ) -> None:
-        """`open_journal` gives the name and the bytes of the journal file that is being written."""
+        """`open_journal` returns the name and the bytes of the current journal file."""
         self._folder, self._disk, self._index = folder, disk, index
         self._view, self._open_journal = view, open_journal
 
     def table(self, state: TableState, pause: Callable[[int], None]) -> Findings:
-        """The segments of a table, block by block, and its part of the index."""
+        """Check the segments of a table, block by block, and its part of the index."""
         found = Findings()
         for log in state.logs:
             for chunk in log.chunks:
@@ -140,10 +140,10 @@ class Integrity:
         return found
 
     def shared(self, pause: Callable[[int], None]) -> Findings:
-        """The files that all tables share: checkpoints, journal and the index's runs."""
+        """Check the files that all tables share: checkpoints, journal and index runs."""
         found = Findings()
         for name in self._disk.list(self._folder):
-            with suppress(FileNotFoundError):  # a checkpoint was done meanwhile, and the file is no longer needed
+            with suppress(FileNotFoundError):  # a checkpoint ended meanwhile, and the file is not needed any more
                 try:
                     self._file(name, found, pause)
                 except Corrupt as error:
@@ -155,12 +155,12 @@ class Integrity:
             for size, damage in run.scrub():
                 _passed(found, pause, size)
                 if damage and self._index.ready:
-                    found.index_damage = f"{damage}: it is rebuilt by itself"
+                    found.index_damage = f"{damage}: the server rebuilds it"
                     found.damage.append(found.index_damage)
         return found
 
     def _shared_segments(self) -> dict[Path, pa.Buffer]:
-        """The shared files that the present view reads: their segments are checked with their tables."""
+        """The shared files that the view reads; their segments are checked with their tables."""
         every = (chunk for state in self._view().kept.values() for log in state.logs for chunk in log.chunks)
         held = (chunk for chunk in every if isinstance(chunk, Segment) and chunk.part.at is not None)
         return {each.path: each.part.file for each in held}
@@ -187,7 +187,7 @@ class Integrity:
             check(pieces(size), name)
 
     def _walk(self, state: TableState, pause: Callable[[int], None]) -> int:
-        """Add up a table's entries in the index, and compare with the log at the LSN where LMDB stands."""
+        """Sum a table's index entries and compare with the log at LMDB's LSN."""
         for _ in range(WALKS_MAX):
             lsn, rows, total, damaged = self._summed(state, pause)
             if not self._index.ready:
@@ -196,26 +196,26 @@ class Integrity:
                 continue
             if damaged:
                 raise WrongIndex(
-                    f"the key index has {damaged} damaged entries of table {state.table.name}: it is rebuilt by itself"
+                    f"the key index has {damaged} damaged entries of table {state.table.name}: the server rebuilds it"
                 )
             now = self._view()
             held = now.tables.get(state.table.uuid)
             if held is None or held.table.number != state.table.number:
-                return 0  # it was dropped or truncated
+                return 0  # the table was dropped or truncated
             if lsn < now.tables[state.table.uuid].log_start_lsn:
-                return 0  # the log start has passed it; the checkpoint that this asks for brings LMDB beyond it
+                return 0  # the log start is beyond LMDB's LSN; the checkpoint that this asks for moves LMDB forward
             at = [log.at_lsn(lsn) for log in now.tables[state.table.uuid].logs]
             if (rows, total) == (sum(p.live_rows for p in at), sum(p.live_sum for p in at) & _MASK):
                 return rows * ENTRY_BYTES
             raise WrongIndex(
                 f"the key index holds {rows} rows of table {state.table.name} with sum {total:016x}, the log "
                 f"{sum(p.live_rows for p in at)} with sum {sum(p.live_sum for p in at) & _MASK:016x}: "
-                "it is rebuilt by itself"
+                "the server rebuilds it"
             )
         return 0
 
     def _summed(self, state: TableState, pause: Callable[[int], None]) -> tuple[int, int, int, int]:
-        """(LSN, rows, sum, damaged entries); LSN -1 while LMDB has entries that are still to be lifted."""
+        """(LSN, rows, sum, damaged entries); LSN -1 while LMDB has entries to lift."""
         rows = total = damaged = 0
         seen = set()
         prefix = table_prefix(state.table.number)

@@ -1,11 +1,11 @@
-"""Merging of segments: neighbours of primary-key tables become one, also where none of their rows is dead.
+"""Merging: neighbouring segments of keyed tables become one, even if none of their rows is dead.
 
-In the background, at a bounded rate, beside checkpoints: a merge writes a file that nothing names yet. The next
-checkpoint names it in place of the segments that it was made of, if these are all still there; else the file goes, as
-it does after a crash. So a row that lives is found in one of few segments. Every merge makes a segment several times as
-large as the largest one in it, so a row is written again a logarithmic number of times, with the defaults mostly once.
-Nothing is dropped by that. Compaction leaves segments that are being merged alone, and has its own large runs rewritten
-here, without their dead rows, in the same way: a checkpoint that read and wrote them would last as long.
+- A background thread writes merged files at a bounded rate. The next checkpoint names a file if its source segments are
+  all still there; otherwise the file is removed.
+- So a live row is found in one of few segments. A merged segment is several times as large as its largest source, so a
+  row is rewritten a logarithmic number of times: with the defaults mostly once.
+- No row is dropped by a merge. Compaction skips segments that are being merged; it hands its own large runs to this
+  thread, which rewrites them without dead rows.
 """
 
 from __future__ import annotations
@@ -43,10 +43,8 @@ from lakestore_server.state.view import TableState, View
 
 
 def write(disk: Disk, path: Path, segments: Sequence[Segment], pause: Callable[[int], None], *, is_cached: bool) -> int:
-    """Write neighbouring segments of one schema version as one synced file; its size. The folder is the caller's.
-
-    `pause` is told of bytes that were written, and what it raises ends the work. `is_cached` is `even_writes.write`'s.
-    """
+    """Write neighbouring segments of one schema version as one synced file; returns its size. The caller syncs the
+    folder. `pause` gets the bytes written and may raise to stop. `is_cached` is passed to `even_writes.write`."""
     for segment in segments:
         read_in(segment.part.data)
     pieces = [piece for segment in segments for piece in segment.batches()]
@@ -63,12 +61,12 @@ def write(disk: Disk, path: Path, segments: Sequence[Segment], pause: Callable[[
 
 log = logging.getLogger("lakestore.merging")
 SPREAD = 4
-"""Times so many of the segments that make one are looked at, if those are of very different sizes."""
+"""Multiple of the segments of a merge that are examined if their sizes differ greatly."""
 ASK_SECONDS = 10.0
-"""Wait for a checkpoint that comes by itself, before one is asked for."""
+"""Seconds to wait for a regular checkpoint before one is requested."""
 
 Key = tuple[str, int]
-"""A table's uuid and a bucket."""
+"""Table uuid and bucket."""
 
 
 class _Stopped(Exception):
@@ -77,18 +75,16 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Merged:
-    """Segments that became one, which no checkpoint has named yet."""
+    """A merged segment that no checkpoint has named yet."""
 
     sources: Sequence[Chunk]
     segment: Segment | None
-    """None where nothing stayed of them."""
+    """None if no row stayed."""
     rewrite: Rewrite | None = None
     """The reason, if rows were dropped."""
     lost: Sequence[tuple[IndexKeys, Ints]] = ()
-    """`Rewrite.forgotten`."""
 
     def put_into(self, chunks: Sequence[Chunk]) -> list[Chunk] | None:
-        """The chunks with the new segment; None where its sources are not there any more."""
         first = next((at for at, chunk in enumerate(chunks) if chunk is self.sources[0]), len(chunks))
         behind = first + len(self.sources)
         found = chunks[first:behind]
@@ -98,7 +94,6 @@ class _Merged:
 
     @property
     def made(self) -> tuple[Segment, ...]:
-        """The new segment, unless nothing stayed."""
         return () if self.segment is None else (self.segment,)
 
 
@@ -107,26 +102,24 @@ class Merges:
     """Sums since the start."""
 
     segments: int = 0
-    """Merged into others."""
     bytes: int = 0
-    """Written by that."""
 
 
 class Merger:
-    """One merge after the other, in its own thread or called by `run_once`; a checkpoint asks for what is done."""
+    """One merge after the other, in its own thread or by `run_once`. A checkpoint fetches the results."""
 
     def __init__(self, folder: Path, disk: Disk, loop: CommitLoop, limits: Limits, ask: Callable[[], None]) -> None:
-        """`ask` asks for a checkpoint; the thread is off where nothing may be written in a second."""
+        """`ask` requests a checkpoint. No thread runs if `limits.merge_bytes` is 0."""
         self._place, self._disk, self._loop, self._limits, self._ask = folder / SEGMENTS, disk, loop, limits, ask
         self._lock = Lock()
         self._ready: dict[Key, list[_Merged]] = {}
         """Merges that no durable checkpoint names; under the lock."""
         self._placed: list[_Merged] = []
-        """The ones of them that the checkpoint under way is to name; for its thread alone."""
+        """Merges that the running checkpoint will name; only for its thread."""
         self._rewrites: list[Rewrite] = []
         """Runs to rewrite without their dead rows; under the lock."""
         self._busy: frozenset[int] = frozenset()
-        """Identities of the segments of these merges, and of the one that is being made; under the lock."""
+        """Identities of the source segments of all these and of the merge that runs; under the lock."""
         self._making: Sequence[Chunk] = ()
         self._broken: set[Key] = set()
         self._is_open = False
@@ -136,18 +129,17 @@ class Merger:
             self._duty.start()
 
     def close(self) -> None:
-        """Stop at once; what is not named yet goes at the next start."""
         self._duty.close()
 
-    # By the checkpoint.
+    # Called by the checkpoint.
 
     @property
     def busy(self) -> frozenset[int]:
-        """Identities of segments that are not to be rewritten by others."""
+        """Identities of segments that others must not rewrite."""
         return self._busy
 
     def merged(self, key: Key, chunks: Sequence[Chunk]) -> list[Chunk] | None:
-        """A bucket's chunks with merged ones in place of theirs; None where there are none."""
+        """A bucket's chunks with merged ones in place of their sources; None if there are none."""
         after: list[Chunk] | None = None
         for each in self._ready.get(key, ()):
             put = each.put_into(chunks if after is None else after)
@@ -157,17 +149,17 @@ class Merger:
         return after
 
     def begin(self) -> None:
-        """A checkpoint begins."""
         self._placed = []
 
     def rewritten(self) -> Iterator[tuple[Rewrite, int, Sequence[tuple[IndexKeys, Ints]]]]:
-        """(rewrite, bytes of its file, what the index may forget) of those that the durable checkpoint has named."""
+        """(rewrite, bytes of its file, deletes that the index may forget) of rewrites that the durable checkpoint
+        names."""
         for each in self._placed:
             if each.rewrite is not None:
                 yield each.rewrite, sum(segment.size for segment in each.made), each.lost
 
     def installed(self, view: View) -> list[Path]:
-        """A checkpoint is durable and shown, and merges may begin; the files that were made in vain."""
+        """Note that a checkpoint is durable and served; returns the files that were made in vain."""
         gone: list[Path] = []
         kept = view.kept
         with self._lock:
@@ -177,7 +169,7 @@ class Merger:
                 chunks = state.logs[key[1]].chunks if state else ()
                 held = {id(chunk) for chunk in chunks}
                 for each in merges:
-                    if each.put_into(chunks) is not None:  # it was made while the checkpoint ran
+                    if each.put_into(chunks) is not None:  # made while the checkpoint ran
                         waiting.setdefault(key, []).append(each)
                     else:
                         gone += [segment.path for segment in each.made if id(segment) not in held]
@@ -188,17 +180,17 @@ class Merger:
         return gone
 
     def rewrite(self, planned: Iterator[Rewrite]) -> None:
-        """Rewrite these runs as well, as many as one checkpoint may read together with those that wait."""
+        """Queue these runs for rewriting, up to the bytes that one checkpoint may read."""
         with self._lock:
             room = self._limits.compaction_bytes - sum(each.run.nbytes for each in self._rewrites)
             while room > 0 and (each := next(planned, None)) is not None:
-                if each.key not in self._broken:  # they would take the room of those that can be rewritten
+                if each.key not in self._broken:  # damaged runs would take the room of others
                     self._rewrites = [*self._rewrites, each]
                     room -= each.run.nbytes
             self._mark()
         self._duty.wake()
 
-    # By the thread.
+    # Called by the thread.
 
     def _round(self) -> None:
         try:
@@ -215,7 +207,7 @@ class Merger:
             raise _Stopped
 
     def run_once(self, pause: Callable[[int], None] = lambda _: None) -> None:
-        """All merges that are due; none before the first checkpoint, which removes files that nothing names."""
+        """Do all merges that are due; none before the first checkpoint, which removes files that nothing names."""
         if not self._is_open:
             return
         with at_each_stage(Patience(self._loop.precedence).give_way):
@@ -225,14 +217,13 @@ class Merger:
                     state = self._loop.view.tables.get(uuid)
                     if state is not None and (uuid, bucket) not in self._broken:
                         self._bucket(state, bucket, pause)
-                        self._rewrite_all(pause)  # what checkpoints asked for meanwhile does not wait for all buckets
+                        self._rewrite_all(pause)  # requests of checkpoints do not wait for all buckets
 
     def _rewrite_all(self, pause: Callable[[int], None]) -> None:
         while self._rewrites:
             self._rewrite_one(pause)
 
     def _rewrite_one(self, pause: Callable[[int], None]) -> None:
-        """Rewrite the next run, if it is still as it was planned."""
         with self._lock:
             if not self._rewrites:
                 return
@@ -268,10 +259,8 @@ class Merger:
         make: Callable[[], _Merged],
         rewrite: Rewrite | None = None,
     ) -> None:
-        """Make one of neighbours, unless others are busy with one of them or the disk has no room.
-
-        A rewrite by which the disk gets more room than it takes may use what is left free of rows.
-        """
+        """Merge neighbours, unless one of them is busy or the disk has no room. A rewrite that frees more disk than it
+        takes may use the reserved room."""
         key = state.table.uuid, bucket
         with self._lock:
             is_free = self._busy.isdisjoint(map(id, group))
@@ -288,7 +277,7 @@ class Merger:
             self._made(key, make())
         except (Corrupt, pa.ArrowException) as error:
             self._broken.add(key)
-            log.error("bucket %d of table %s is merged no more: %s", bucket, state.table.name, error)
+            log.error("bucket %d of table %s is not merged any more: %s", bucket, state.table.name, error)
         finally:
             self._made(key, None)
 
@@ -304,9 +293,8 @@ class Merger:
 
     @contextmanager
     def _new_path(self, state: TableState, name: str) -> Iterator[Path]:
-        """A path that no file has, of one that is durable with its name behind the block; it goes when that fails."""
         place = self._place / state.table.uuid
-        self._disk.make_folder(place)  # the segments so far may all lie in shared files
+        self._disk.make_folder(place)  # so far all segments may be in shared files
         paths = (place / f"{name}{f'-{n}' if n else ''}{SUFFIX}" for n in count())
         path = next(path for path in paths if self._disk.size(path) is None)
         try:
@@ -319,7 +307,6 @@ class Merger:
             raise
 
     def _made(self, key: Key, merged: _Merged | None) -> None:
-        """A merge ended, with a segment or without."""
         with self._lock:
             if merged is not None:
                 self._ready = self._ready | {key: [*self._ready.get(key, ()), merged]}
@@ -334,11 +321,9 @@ class Merger:
 
 
 def groups_due(held: BucketLog, limits: Limits) -> Iterator[list[Segment]]:
-    """The neighbours in a bucket that become one, the oldest first.
-
-    So many as a limit says, or half of that where more would be too large; a few more if one is larger than most, for
-    all are several times as large as each. Below the log start small ones are compaction's.
-    """
+    """The neighbours in a bucket to merge, oldest first: as many as the limit says, or half of that if more would be
+    too large. A group gets a few more if one is larger than most, because the result must be several times as large as
+    each. Compaction handles small ones below the log start."""
     run: list[Segment] = []
     for chunk in [*held.chunks, None]:
         fits = isinstance(chunk, Segment) and _is_eligible(chunk, held.base.end, limits)
@@ -351,14 +336,13 @@ def groups_due(held: BucketLog, limits: Limits) -> Iterator[list[Segment]]:
 
 
 def _is_eligible(chunk: Segment, base_end: int, limits: Limits) -> bool:
-    """Whether a segment is neither large, nor one that checkpoints put together."""
     is_small = chunk.part.at is not None or chunk.own_size < limits.shared_segment_bytes
     is_compacted = chunk.start < base_end and 2 * chunk.rows < limits.segment_rows
     return not is_small and not is_compacted and is_mergeable(chunk.size, limits)
 
 
 def is_mergeable(size: float, limits: Limits) -> bool:
-    """Whether a segment of so many bytes is small enough to become part of a larger one."""
+    """Whether a segment of `size` bytes is small enough for a merge."""
     return size * _growth(limits) <= limits.merged_segment_bytes
 
 
@@ -368,12 +352,11 @@ def _belong(before: Segment, after: Chunk, base_end: int) -> bool:
 
 
 def _growth(limits: Limits) -> int:
-    """Times the size of the largest of them that a merge makes at least."""
     return max(limits.merge_segments // 2, 1)
 
 
 def groups(sizes: Sequence[float], limits: Limits) -> Iterator[tuple[int, int]]:
-    """[first, end) of the neighbours that become one, by the bytes of segments that belong together, in order."""
+    """[first, end) of neighbours to merge, by the sizes of segments in order."""
     first = 0
     while first + 1 < len(sizes):
         count = _group_at(sizes[first : first + SPREAD * limits.merge_segments], limits)
@@ -383,7 +366,6 @@ def groups(sizes: Sequence[float], limits: Limits) -> Iterator[tuple[int, int]]:
 
 
 def _group_at(sizes: Sequence[float], limits: Limits) -> int:
-    """The number of first segments that become one; 0 for none."""
     total, largest = 0.0, 0.0
     growth = _growth(limits)
     for number, size in enumerate(sizes):

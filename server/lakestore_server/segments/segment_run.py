@@ -1,4 +1,4 @@
-"""Runs of neighbouring segments that become one without their dead rows: by a checkpoint, or beside checkpoints."""
+"""Runs of neighbouring segments that become one without their dead rows, by a checkpoint or beside it."""
 
 from __future__ import annotations
 
@@ -26,25 +26,22 @@ class SegmentRun:
 
     chunks: list[Chunk]
     live: int
-    """Rows, and offsets that gone records superseded, that stay."""
+    """Rows that stay, and superseded offsets that dropped records leave."""
     size: int
-    """About how many bytes stay."""
+    """Estimated bytes that stay."""
     due: bool
-    """Whether it is to be rewritten even if it stays alone."""
+    """Whether it is rewritten even alone."""
 
     @property
     def start(self) -> int:
-        """First offset."""
         return self.chunks[0].start
 
     @property
     def end(self) -> int:
-        """Offset after the last."""
         return self.chunks[-1].end
 
     @property
     def nbytes(self) -> int:
-        """Bytes to read."""
         return sum(chunk.size for chunk in self.chunks)
 
 
@@ -56,10 +53,8 @@ def within(dead: BitMap64, run: SegmentRun) -> BitMap64:
 def left_of(
     run: SegmentRun, known: BitMap64, gone: BitMap64, pause: Callable[[int], None] = lambda _: None
 ) -> SparseRows | None:
-    """The rows that stay of a run when all of `gone` go, those of other runs too; None when nothing stays.
-
-    `known` are the dead of the bucket that are still stored. `pause` is told of bytes that were read.
-    """
+    """The rows of a run that stay if all of `gone` are dropped; None if no row stays. `known` are the stored dead rows
+    of the bucket. `pause` gets the bytes read."""
     dead = _array(within(known, run))
     batches: list[pa.RecordBatch] = []
     offsets: list[Ints] = []
@@ -82,7 +77,7 @@ def left_of(
 
 
 def forgotten(run: SegmentRun, known: BitMap64, state: TableState) -> tuple[IndexKeys, Ints]:
-    """(keys, offsets) of the deletes that go from a run; keys that the index keeps by hash stay in their chains."""
+    """(keys, offsets) of the deletes that a run drops; hashed keys stay in their chains."""
     prefix, dead = table_prefix(state.table.number), _array(within(known, run))
     found: list[IndexKeys] = []
     offsets = [_EMPTY]
@@ -111,29 +106,26 @@ def _members(offsets: Ints, among: Ints) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A run to be rewritten beside checkpoints, with what is known of its bucket as of one of them.
-
-    Rows that die later stay until the next rewrite. What other rewrites take away meanwhile may leave the offset of a
-    row that is gone among those that are superseded, which says nothing.
-    """
+    """A run to rewrite beside checkpoints, with the dead rows known at one checkpoint. Rows that die later stay until
+    the next rewrite. A concurrent rewrite may leave the offset of a dropped row among the superseded ones, which is
+    harmless."""
 
     key: tuple[str, int]
-    """The table's uuid and the bucket."""
+    """Table uuid and bucket."""
     state: TableState
     run: SegmentRun
     known: BitMap64
-    """The dead of the bucket that are still stored."""
+    """The stored dead rows of the bucket."""
     is_urgent: bool
-    """Whether so much is due that it is done without pauses."""
+    """Whether so much is due that it runs without pauses."""
 
     @property
     def frees(self) -> bool:
-        """Whether a quarter of the run goes at least."""
+        """Whether the run frees at least a quarter."""
         return 4 * self.run.size <= 3 * self.run.nbytes
 
     @property
     def gone(self) -> BitMap64:
-        """The rows that go."""
         return within(self.known, self.run)
 
     def left(self, pause: Callable[[int], None]) -> SparseRows | None:
@@ -141,6 +133,6 @@ class Rewrite:
         return left_of(self.run, self.known, self.gone, pause)
 
     def forgotten(self) -> list[tuple[IndexKeys, Ints]]:
-        """Keys of remembered deletes that go, and the offsets that the index may have for them."""
+        """Keys of dropped deletes, and the offsets that the index may have for them."""
         remembers = self.state.table.merge.engine == "versioned"
         return [forgotten(self.run, self.known, self.state)] if remembers else []
