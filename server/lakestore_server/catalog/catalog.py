@@ -1,6 +1,6 @@
 """The catalog's verbs over a ledger and a store. Verbs block and are thread-safe.
 
-A verb that was sent with an idempotency key is done once: sent again, it answers from what stands by then.
+A verb with an idempotency key is done once; a repetition is answered from the present state.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ Key = tuple[str, str]
 
 
 def add(view: View, record: CommitRecord, *steps: CatalogStep, key: str = "") -> None:
-    """Add steps to a commit; `Conflict` if one does not fit what stands."""
+    """Add steps to a commit; `Conflict` if one does not fit the present state."""
     change = CatalogChange(steps, key)
     catalog_change.check(change, view.namespaces, view.pointers)
     record.catalog.append(change)
 
 
 def moved(view: View, record: CommitRecord, source: Key, target: Key, key: str = "") -> None:
-    """Have a table's pointer, if there is one, under another name."""
+    """Rename a table's pointer, if it has one."""
     pointer = view.pointers.get(source)
     steps: list[CatalogStep] = []
     if target[0] != DROPPED and target[0] not in view.namespaces:
@@ -63,16 +63,16 @@ log = logging.getLogger("lakestore.catalog")
 
 @dataclass(frozen=True, slots=True)
 class TierProblem:
-    """The tierer's word on a table whose last rounds failed."""
+    """The tierer's report on a table whose last rounds failed."""
 
     problem: str
-    """The error of the last one, as a sentence."""
+    """The last error, as a sentence."""
     failures: int
-    """Number of rounds in a row."""
+    """Failed rounds in a row."""
 
 
 class Catalog:
-    """Namespaces and tables, ours and others."""
+    """Namespaces and tables, ours and foreign ones."""
 
     def __init__(
         self,
@@ -92,24 +92,21 @@ class Catalog:
         self.commits = 0
         """Commits since the start."""
         self.refusals: Counter[str] = Counter()
-        """Commits that were refused, by the error's name."""
+        """Refused commits by the error's name."""
         self.tier_problems: Mapping[str, TierProblem] = {}
-        """Table uuid to what keeps it from being tiered, as the tierer said last."""
+        """Table uuid to the tierer's last reported problem."""
 
     @property
     def ahead(self) -> Mapping[str, str]:
-        """Uuids of our tables that take no commit from outside, and why."""
+        """Uuids of our tables that refuse commits from outside, with the reason."""
         return self._commits.ahead
 
     @ahead.setter
     def ahead(self, found: Mapping[str, str]) -> None:
-        """Refuse commits from outside to these tables from now on."""
+        """Refuse commits from outside to these tables."""
         self._commits.ahead = found
 
-    # Namespaces.
-
     def namespaces(self) -> list[str]:
-        """All names, sorted."""
         return sorted(self.ledger.namespaces())
 
     def namespace(self, name: str) -> Mapping[str, str]:
@@ -117,7 +114,6 @@ class Catalog:
         return self._contents.namespace(name)
 
     def create_namespace(self, name: str, properties: Mapping[str, str], key: str = "") -> None:
-        """Create a namespace."""
         locations.check_namespace(name)
         locations.check_size(properties, "a namespace")
         if self._seen(key):
@@ -127,7 +123,7 @@ class Catalog:
         self._commits.journal(SetNamespace(name, dict(properties)), key=key)
 
     def update_namespace(self, name: str, removals: Sequence[str], updates: Mapping[str, str], key: str = "") -> Json:
-        """Change properties; the names of those that were updated, removed and missing."""
+        """Change properties; returns the updated, removed and missing names."""
         before = self.namespace(name)
         kept = {prop: value for prop, value in before.items() if prop not in set(removals)}
         after = {**kept, **updates}
@@ -150,15 +146,12 @@ class Catalog:
             raise NamespaceNotEmpty(f"Namespace {name} is not empty")
         self._commits.journal(DropNamespace(name), key=key)
 
-    # Tables.
-
     def tables(self, namespace: str) -> list[str]:
-        """The names of a namespace's tables, sorted."""
         self.namespace(namespace)
         return sorted(self.ledger.pointers(namespace))
 
     def stored(self, pointer: Pointer) -> StoredMetadata:
-        """The metadata that a pointer leads to, as it is stored."""
+        """The metadata of a pointer, as stored."""
         return self._store.load(pointer.location)
 
     def load(self, name: Name) -> StoredMetadata:
@@ -166,36 +159,31 @@ class Catalog:
         return self._contents.load(name)
 
     def metadata(self, location: str) -> StoredMetadata:
-        """The metadata of one file."""
         return self._store.load(location)
 
     def create_own(self, table: Table) -> SetPointer:
-        """Write the first metadata of one of our tables, durable; the step that the server journals with the table."""
+        """Write the first metadata of one of our tables, durably; returns the step to journal with the table."""
         doc = our_tables.first_metadata(table, self.warehouse, self._now_ms())
         stored = self._commits.saved(doc, None)
         return SetPointer(table.namespace, table.short_name, None, Pointer(stored.location, table.uuid))
 
     def emptied_own(self, table: Table) -> Emptied:
-        """Write one of our tables without rows, durable."""
+        """Write metadata of one of our tables without rows, durably."""
         return self._commits.emptied(table)
 
     def settled(self, made: Emptied, *, done: bool) -> None:
-        """Remove what a truncate left behind, which is done or was refused."""
+        """Remove leftovers of a truncate that was done or refused."""
         self._commits.settled(made, done=done)
 
     def problem_of_dropped(self, held: TableState) -> str:
-        """A sentence on a dropped table's lake that is gone by now, or went on without us; empty if all is well.
-
-        `Unavailable` if the storage does not answer.
-        """
+        """A sentence on a dropped table's lake that is gone or continued under another timeline; empty if all is well.
+        `Unavailable` if the storage does not answer."""
         pointer = self.ledger.pointers(DROPPED).get(held.table.uuid)
         return foreign_history.problem(held, pointer, self._store, self._timeline) if pointer else ""
 
     def purge(self, pointer: Pointer) -> None:
-        """Remove the files of one of our tables that is gone for good, as far as they lie in folders of its own.
-
-        Those of a lake that went on under another history are that one's.
-        """
+        """Remove the files of one of our dropped tables from folders that only it uses. If the lake continued under
+        another timeline, its files belong to that timeline and are kept."""
         try:
             if foreign_history.newest(self._store, pointer, self._timeline):
                 log.warning("the files of a dropped table stay, for its lake went on without this server: %s", pointer)
@@ -210,7 +198,7 @@ class Catalog:
             self._store.purge(place)
 
     def pin(self, table: Table, tag: str, snapshot_id: int | None) -> StoredMetadata:
-        """Set the tag `lakestore-pin-<tag>` of one of our tables, or remove it: foreign expiry skips its snapshot."""
+        """Set or remove the tag `lakestore-pin-<tag>` of one of our tables. Foreign expiry skips a tagged snapshot."""
         ref = gate.PIN_PREFIX + tag
         update: Json = {"action": "remove-snapshot-ref", "ref-name": ref}
         if snapshot_id is not None:
@@ -219,7 +207,7 @@ class Catalog:
         return self._commits.attempts((change,), "", trusted=True)[0]
 
     def create_table(self, namespace: str, request: Json, key: str = "") -> StoredMetadata:
-        """Create a table that is not ours; with `stage-create` nothing is stored, and the location is empty."""
+        """Create a foreign table. With `stage-create` nothing is stored and the location is empty."""
         name = Name(namespace, locations.check_name(request.get("name")))
         if self._seen(key):
             return self.load(name)
@@ -246,7 +234,7 @@ class Catalog:
     def register(
         self, namespace: str, table: str, location: str, *, overwrite: bool = False, key: str = ""
     ) -> StoredMetadata:
-        """Make a table of a metadata file that lies in the warehouse already."""
+        """Make a table of a metadata file in the warehouse."""
         name = Name(namespace, locations.check_name(table))
         if self._seen(key):
             return self.load(name)
@@ -265,7 +253,7 @@ class Catalog:
         return stored
 
     def drop_table(self, name: Name, key: str = "", *, purge: bool = False) -> None:
-        """Drop a table that is not ours; its files stay, or go with it: all in the folders that it alone has."""
+        """Drop a foreign table. With `purge` its files are removed from folders that only it uses."""
         if self._seen(key):
             return
         places = self._contents.own_places(name) if purge else []
@@ -277,7 +265,6 @@ class Catalog:
             self._store.purge(place)
 
     def rename_table(self, source: Name, target: Name, key: str = "") -> None:
-        """Rename a table, ours or not."""
         if self._seen(key):
             return
         locations.check_name(target.table)
@@ -292,7 +279,7 @@ class Catalog:
         self._commits.journal(held, gone, SetPointer(target.namespace, target.table, None, pointer), key=key)
 
     def commit(self, changes: Sequence[TableChange], key: str = "") -> list[StoredMetadata]:
-        """Commit to one or more tables, all or nothing; the metadata they then have."""
+        """Commit to one or more tables, all or nothing; returns their new metadata."""
         if not changes or len({self._contents.resolved(change.name)[0] for change in changes}) != len(changes):
             raise Invalid("a commit names one or more tables, each of them once")
         if self._seen(key):

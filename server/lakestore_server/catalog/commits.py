@@ -1,8 +1,8 @@
-"""Commits to tables of the catalog: judged, written as new metadata, and named by a moved pointer.
+"""Commits to tables of the catalog: checked, written as new metadata, and made current by a pointer move.
 
-Optimistic: read the pointer, apply the request to the metadata it names, write the new file, compare-and-set the
-pointer. A lost race starts again from the pointer as it is now, requirements included. Several tables commit all or
-nothing, for their pointers move in one record of the ledger.
+Optimistic: read the pointer, apply the request to its metadata, write the new file, compare-and-set the pointer. A lost
+race starts again from the new pointer, including the requirements. Several tables commit all or nothing, because their
+pointers move in one journal record.
 """
 
 from __future__ import annotations
@@ -31,24 +31,22 @@ _COUNTS = {
     "total-equality-deletes": "removed-equality-deletes",
     "total-files-size": "removed-files-size",
 }
-"""The summary's totals, and the names under which a snapshot says what it took away."""
+"""A summary's totals, and the keys under which a snapshot reports what it removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmptySnapshot:
-    """A snapshot of no rows upon a document's main."""
+    """A snapshot without rows on top of a document's main."""
 
     number: int
     doc: Json
-    """The metadata with it."""
     manifest_list: str
-    """The place of its list of manifests."""
     data: bytes
-    """That list, which is empty."""
+    """The empty manifest list."""
 
 
 def emptied(doc: Json, location: str, number: int, now_ms: int, name: str) -> EmptySnapshot:
-    """The metadata at `location` with an empty snapshot of this number; `name` is one that no other file has."""
+    """The metadata at `location` with an empty snapshot `number`; `name` is unused so far."""
     main = metadata.snapshot_of(doc, metadata.main_of(doc)) or {}
     sequence, time_ms = doc["last-sequence-number"] + 1, max(now_ms, doc["last-updated-ms"] + 1)
     place = f"{doc['location']}/metadata/snap-{number}-1-{name}.avro"
@@ -92,7 +90,7 @@ ASSERT_CREATE = "assert-create"
 
 
 def creates(requirements: Sequence[Json]) -> bool:
-    """Whether the request is to create the table."""
+    """Whether the request creates the table."""
     return any(each.get("type") == ASSERT_CREATE for each in requirements)
 
 
@@ -161,7 +159,7 @@ _CHECKS: dict[str, Callable[[Json, Json | None], str]] = {
 
 
 class OldMetadata:
-    """The metadata files of one catalog that are to go. Thread-safe."""
+    """Metadata files to remove. Thread-safe."""
 
     def __init__(self, ledger: Ledger, store: MetadataStore) -> None:
         self._ledger, self._store = ledger, store
@@ -170,7 +168,7 @@ class OldMetadata:
         self._looked: set[str] = set()
 
     def discard(self, places: Iterable[str]) -> None:
-        """Remove these files, and those that waited, as far as nobody holds them; the others wait."""
+        """Remove these files and earlier ones unless a read holds them; held files wait for the next call."""
         with self._lock:
             self._waiting.update(places)
             free = {place for place in self._waiting if not self._ledger.holds_metadata(place)}
@@ -179,7 +177,7 @@ class OldMetadata:
             self._store.discard(place)
 
     def look_once(self, current: StoredMetadata) -> None:
-        """Discard the files of one of our tables that its current metadata does not know; once for each table."""
+        """Once for each of our tables: discard the files that its current metadata does not know."""
         folder, number = locations.numbered(current.location)
         with self._lock:
             if folder in self._looked or number is None:
@@ -209,7 +207,7 @@ class TableChange:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """One table's share of a commit, written but not yet named by a pointer."""
+    """One table's part of a commit, written but not yet named by a pointer."""
 
     stored: StoredMetadata
     step: SetPointer | None = None
@@ -219,20 +217,20 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """The lake's share of a truncate, written but not yet named by a pointer."""
+    """The lake's part of a truncate, written but not yet named by a pointer."""
 
     step: SetPointer
-    """Without the tier record, which the commit makes."""
+    """Without the tier record, which the commit adds."""
     snapshot_id: int
     """The empty snapshot."""
     before: int | None
-    """The snapshot that main was at; None if there was none."""
+    """Main's snapshot before; None if there was none."""
     manifest_list: str
     obsolete: tuple[str, ...]
 
 
 class Commits:
-    """The commits of one catalog, from a request to the ledger. Thread-safe."""
+    """The commits of one catalog, from request to ledger. Thread-safe."""
 
     def __init__(
         self,
@@ -248,10 +246,11 @@ class Commits:
         self._now_ms, self._new_uuid, self._timeline = now_ms, new_uuid, timeline
         self._old = OldMetadata(ledger, store)
         self.ahead: Mapping[str, str] = {}
-        """Uuids of our tables that take no commit from outside, and why."""
+        """Uuids of our tables that refuse commits from outside, with the reason."""
 
     def attempts(self, changes: Sequence[TableChange], key: str, *, trusted: bool) -> list[StoredMetadata]:
-        """Commit to one or more tables, all or nothing; the metadata they then have. The gate passes `trusted` ones."""
+        """Commit to one or more tables, all or nothing; returns their new metadata. The gate accepts `trusted`
+        changes."""
         for _ in range(COMMIT_ATTEMPTS_MAX):
             plans: list[_Plan] = []
             try:
@@ -266,7 +265,7 @@ class Commits:
         raise Conflict(f"{changes[0].name} changes faster than this commit can follow: try again")
 
     def create(self, name: Name, doc: Json, key: str) -> StoredMetadata:
-        """Make a new table of its first metadata; `Conflict` if another one came first."""
+        """Create a table with its first metadata; `Conflict` if another creation came first."""
         return self._finish((self._written(name, None, doc),), key)[0]
 
     def emptied(self, table: Table) -> Emptied:
@@ -282,7 +281,7 @@ class Commits:
         return Emptied(plan.step, number, main, made.manifest_list, plan.obsolete)
 
     def settled(self, made: Emptied, *, done: bool) -> None:
-        """Remove what a truncate left behind: files of one that was refused, or metadata that fell out of the log."""
+        """Remove leftovers of a truncate: the files of a refused one, or metadata that left the log."""
         if done:
             self._old.discard(made.obsolete)
             return
@@ -290,11 +289,10 @@ class Commits:
         self._store.discard(made.manifest_list)
 
     def saved(self, doc: Json, base: StoredMetadata | None) -> StoredMetadata:
-        """Metadata, written durably as a new file that no pointer names yet."""
+        """Metadata written durably as a new file that no pointer names yet."""
         return self._store.save(self._place(doc, base), doc)
 
     def journal(self, *steps: CatalogStep, key: str) -> None:
-        """Journal steps that happen together or not at all."""
         self._ledger.commit(CatalogChange(steps, idempotency_key=key))
 
     def _planned(self, change: TableChange, *, trusted: bool) -> _Plan:
@@ -303,7 +301,8 @@ class Commits:
         if pointer is None:
             return self._planned_create(change)
         base = self._contents.current(name, pointer)
-        # Before the requirements: a client that sends a commit again after a lost answer requires the state before it.
+        # Before the requirements: a client that repeats a commit after a lost answer still requires the state before
+        # it.
         if _is_applied(base.doc, change.updates):
             return _Plan(base)
         check(change.requirements, self._contents.seen_as(base, version).doc)
@@ -327,7 +326,6 @@ class Commits:
         return self._written(name, base, doc)
 
     def _planned_create(self, change: TableChange) -> _Plan:
-        """The commit that ends a staged create."""
         locations.check_name(change.name.table)
         self._contents.namespace(change.name.namespace)
         if not creates(change.requirements):
@@ -363,7 +361,8 @@ class Commits:
         return _Plan(stored, step, moves, _obsolete(base, doc) if wanted else ())
 
     def _finish(self, plans: Sequence[_Plan], key: str) -> list[StoredMetadata]:
-        """Journal the plans' steps; the files of a refused change go, and obsolete files go after the change."""
+        """Journal the plans' steps. Files of a refused change are removed; obsolete files are removed after a
+        change."""
         steps = [plan.step for plan in plans if plan.step is not None]
         if steps:
             try:
@@ -371,7 +370,7 @@ class Commits:
                     self._store.sync_warehouse()
                 self.journal(*steps, key=key)
             except LakestoreError as error:
-                # Of an unknown outcome the files stay: a pointer may name them after the next start.
+                # After an unknown outcome the files stay: a pointer may name them after the next start.
                 if error.applied == "no":
                     self._discard(plans)
                 raise
@@ -397,7 +396,6 @@ class Commits:
         )
 
     def _place(self, doc: Json, base: StoredMetadata | None) -> str:
-        """A new metadata file's name, numbered for people and made new by its uuid."""
         version = 0
         if base is not None:
             number = base.location.rsplit("/", 1)[-1].split("-", 1)[0]
@@ -406,10 +404,8 @@ class Commits:
 
 
 def _versioned(base: Json, updates: Sequence[Json], version: Table | None, known: gate.Knowledge) -> Sequence[Json]:
-    """The client's updates, with those that it leaves to the catalog: the schema of its rows, and its landing.
-
-    So the schema moves in the very commit of the first rows that need it, with the field ids of the definition.
-    """
+    """The client's updates, with the schema of its rows and its landing, which it leaves to the catalog. So the schema
+    moves in the commit of the first rows that need it, with the definition's field ids."""
     used = our_tables.version_updates(version)[:1] if version else []
     landing = gate.landing(updates, known.versions)
     if landing is None or landing.schema_id == gate.schema_id_of(base, known.records):
@@ -418,7 +414,7 @@ def _versioned(base: Json, updates: Sequence[Json], version: Table | None, known
 
 
 def _is_applied(base: Json, updates: Sequence[Json]) -> bool:
-    """Whether this commit happened already and only its answer was lost: all its snapshots are in the table."""
+    """Whether this commit was already applied and its answer was lost: all its snapshots are in the table."""
     try:
         wanted = {update["snapshot"]["snapshot-id"] for update in updates if update["action"] == "add-snapshot"}
     except (KeyError, TypeError) as error:
@@ -427,7 +423,6 @@ def _is_applied(base: Json, updates: Sequence[Json]) -> bool:
 
 
 def _obsolete(base: StoredMetadata | None, doc: Json) -> tuple[str, ...]:
-    """Metadata files that fell out of the log."""
     if base is None:
         return ()
     kept = {entry["metadata-file"] for entry in doc["metadata-log"]}

@@ -1,6 +1,6 @@
-"""The contents of the catalog as they stand: names, pointers and current metadata.
+"""The present contents of the catalog: names, pointers and current metadata.
 
-Reads only. Every answer is as of the ledger's last durable commit.
+Read-only. Every answer is as of the ledger's last durable commit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Contents:
         self._ledger, self._store, self._warehouse, self._now_ms = ledger, store, warehouse, now_ms
 
     def namespace(self, name: str) -> Mapping[str, str]:
-        """A namespace's properties."""
+        """A namespace's properties, or `NoSuchNamespace`."""
         found = self._ledger.namespaces().get(name)
         if found is None:
             raise NoSuchNamespace(f"Namespace does not exist: {name}")
@@ -52,11 +52,8 @@ class Contents:
         return found
 
     def load(self, name: Name) -> StoredMetadata:
-        """A table's current metadata. `orders$3` is our table `orders` with the schema of its version 3.
-
-        Snapshots that somebody reads have tags, of which nothing is stored: expiry by any engine leaves them out, and
-        is not refused because of them.
-        """
+        """A table's current metadata. `orders$3` is our table `orders` with the schema of its version 3. Leased
+        snapshots get tags that are not stored, so expiry by any engine skips them and is not refused."""
         base, version = self.resolved(name)
         pointer = self.pointer(base)
         return self.seen_as(self._pinned(self.current(base, pointer), pointer.uuid), version)
@@ -71,7 +68,7 @@ class Contents:
         return StoredMetadata(stored.location, {**stored.doc, "refs": {**refs, **tags}}, b"")
 
     def current(self, name: Name, pointer: Pointer) -> StoredMetadata:
-        """The pointer's metadata; if the file was removed since, that of the pointer as it is by now."""
+        """The pointer's metadata; if its file was removed since, the metadata of the present pointer."""
         try:
             stored = self._store.load(pointer.location)
         except NotFound:
@@ -83,7 +80,7 @@ class Contents:
         return stored if doc is stored.doc else StoredMetadata(stored.location, doc, b"")
 
     def resolved(self, name: Name) -> tuple[Name, Table | None]:
-        """The table of a name, and the version if the table is ours and the name has a version."""
+        """The table of a name, and the version if the table is ours and the name has one."""
         parted = names.parted(name.table)
         table = self._ledger.own_table(name.namespace, parted[0]) if parted else None
         if parted is None or table is None:
@@ -94,10 +91,8 @@ class Contents:
         return Name(name.namespace, parted[0]), found[0]
 
     def seen_as(self, stored: StoredMetadata, version: Table | None) -> StoredMetadata:
-        """Metadata as if main had that version of the schema already, and nobody had set a property; not stored.
-
-        The tierer writes, rewrites and expires under this name, so that no property of others changes its work.
-        """
+        """Metadata as if main had this version of the schema and no foreign property was set; not stored. The tierer
+        works under this name, so foreign properties do not change its work."""
         if version is None:
             return stored
         updates, now = our_tables.version_updates(version), stored.doc["last-updated-ms"]
@@ -106,17 +101,15 @@ class Contents:
         return StoredMetadata(stored.location, {**doc, "properties": properties}, b"")
 
     def check_absent(self, name: Name) -> None:
-        """`AlreadyExists` if anything has the name, a version of one of our tables included."""
+        """`AlreadyExists` if a table, or a version of one of our tables, has the name."""
         self.namespace(name.namespace)
         taken = name.table in self._ledger.pointers(name.namespace) or self.resolved(name)[1] is not None
         if taken or self._ledger.own_table(name.namespace, name.table) is not None:
             raise AlreadyExists(f"Table already exists: {name}")
 
     def check_free(self, name: Name, old: Json | None, new: Json, *, registered: bool = False) -> None:
-        """`Forbidden` for metadata of a table that is not ours whose places or properties are not its to choose.
-
-        A registered table, which was there before, may lie anywhere that is nobody else's in the warehouse.
-        """
+        """`Forbidden` for a foreign table's metadata with places or properties that it may not choose. A registered
+        table may be anywhere in the warehouse outside other tables' places."""
         locations.check_table(new, self._warehouse)
         held = set(locations.folders(old)) if old else set()
         chosen = [place for place in locations.folders(new) if place not in held]
@@ -130,7 +123,7 @@ class Contents:
         locations.check_free(chosen, self._others(name))
 
     def own_places(self, name: Name) -> list[str]:
-        """The folders that only this table has, or `Forbidden` if its files must not go with it."""
+        """The folders that only this table uses; `Forbidden` if its files must not be removed with it."""
         doc = self.load(name).doc
         if doc["properties"].get("gc.enabled", "true").lower() == "false":
             raise Forbidden(f"{name} says gc.enabled=false: its files are not its own; drop it without purge")
@@ -141,7 +134,7 @@ class Contents:
         return places
 
     def places_of(self, pointer: Pointer) -> list[str]:
-        """The folders that only a table without a name has, or `Forbidden`."""
+        """The folders that only a table without a name uses; or `Forbidden`."""
         doc = self._store.load(pointer.location).doc
         places = locations.folders(doc)
         locations.check_table(doc, self._warehouse)

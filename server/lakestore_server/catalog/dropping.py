@@ -1,8 +1,8 @@
-"""Dropping a table, and having it back while its time is not over.
+"""Drop, undrop and truncate of tables.
 
-A drop frees the name at once. Log, index entries, uuid, offsets and the lake's files stay until `drop_grace_seconds`
-are over, with the table's pointer under a name of no catalog; the duty of dropped tables then removes them. Nobody
-reads, writes, tiers or trims a dropped table, but checkpoints go on to name its rows.
+A drop frees the name at once. Log, index entries, uuid, offsets and lake files stay for `drop_grace_seconds`, with the
+pointer under a name of no catalog; then the duty of dropped tables removes them. Nobody reads, writes, tiers or trims a
+dropped table, but checkpoints still name its rows.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ ATTEMPTS_MAX = 20
 
 
 class Truncations:
-    """Thread-safe."""
+    """The verb of truncate. Thread-safe."""
 
     def __init__(self, engine: Engine, catalog: Catalog, leases: Leases, wake_checkpoint: Callable[[], None]) -> None:
         self._engine, self._catalog, self._leases = engine, catalog, leases
         self._wake_checkpoint = wake_checkpoint
 
     def truncate(self, request: pb.TruncateTableRequest) -> pb.TruncateTableAnswer:
-        """Take all rows of a table away, or say what that would do."""
+        """Remove all rows of a table, or say what a truncate would do."""
         view = self._engine.view
         held = view.meant(request.table, request.table_uuid)
         self._check(held)
@@ -68,10 +68,9 @@ class Truncations:
     def _check(self, held: TableState) -> None:
         problem = self._engine.lake_ahead.get(held.table.uuid)
         if problem:
-            raise Unavailable(f"table {held.table.name} cannot be truncated before its lake is well: {problem}")
+            raise Unavailable(f"table {held.table.name} cannot be truncated until its lake is repaired: {problem}")
 
     def _commit(self, request: pb.TruncateTableRequest, held: TableState, made: Emptied) -> tuple[TableState, View]:
-        """(the table before, the view that has the truncate); `Conflict` if the lake has moved."""
         starts: list[tuple[int, ...]] = []
 
         def plan(state: State, record: CommitRecord) -> TableState:
@@ -112,7 +111,7 @@ class Droppings:
         self._engine, self._catalog, self._wake_purge = engine, catalog, wake_purge
 
     def drop_table(self, request: pb.TableRequest) -> pb.DropTableAnswer:
-        """Drop a table, or have one that was dropped go at once."""
+        """Drop a table, or remove a dropped one at once."""
         grace_us = self._engine.limits.drop_grace_seconds * 1_000_000
 
         def plan(state: State, record: CommitRecord) -> tuple[str, int]:
@@ -134,7 +133,7 @@ class Droppings:
         return pb.DropTableAnswer(token=done.view.token(), table_uuid=uuid, undrop_until_us=until_us)
 
     def undrop_table(self, request: pb.UndropTableRequest) -> pb.TableInfo:
-        """Have a dropped table back as it was; one whose lake is gone by now is read from the log, as after a start."""
+        """Restore a dropped table. If its lake is gone, it is read from the log, like after a start."""
         limits = self._engine.limits
         asked = _found(self._engine.view, request.table, request.table_uuid, "undrop").state
         uuid, problem = asked.table.uuid, self._catalog.problem_of_dropped(asked)
@@ -147,7 +146,7 @@ class Droppings:
             made = replace(held.state.table, name=request.new_name or held.name)
             if made.name in view.names:
                 raise Conflict(
-                    f"another table has the name {made.name} by now: have the dropped one back under another name, with"
+                    f"a new table has the name {made.name}: undrop the dropped table under another name, with"
                     f" `lakestore undrop {held.name} --as NAME`"
                 )
             tables.check_free(view, made, limits)
@@ -159,17 +158,15 @@ class Droppings:
         return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())
 
     def _note_lake(self, uuid: str, problem: str) -> None:
-        """Note a lake that is gone, or went on under another history, before anybody reads or tiers the table.
-
-        On the commit loop, where two undrops cannot lose one another's.
-        """
+        """Note a lake that is gone or continued under another timeline, before anybody reads or tiers the table. Runs
+        on the commit loop, so that two undrops cannot lose each other's note."""
         others = {each: said for each, said in self._engine.lake_ahead.items() if each != uuid}
         self._engine.lake_ahead = self._catalog.ahead = others | ({uuid: problem} if problem else {})
         if problem:
             log.error("%s", problem)
 
     def list_dropped_tables(self, _: pb.ListDroppedTablesRequest) -> pb.ListDroppedTablesAnswer:
-        """All dropped tables that are still kept, the newest first."""
+        """All dropped tables in their grace, newest first."""
         every = sorted(self._engine.view.dropped.values(), key=lambda each: -each.lsn)
         now_us = self._engine.now_us()
         return pb.ListDroppedTablesAnswer(tables=[_entry(each, now_us) for each in every])
@@ -196,12 +193,11 @@ def _is_dropped(view: View, request: pb.TableRequest) -> bool:
 
 
 def _found(view: View, name: str, uuid: str, verb: str) -> Dropped:
-    """The dropped table that is meant; `NotFound` if there is none, `Conflict` if there are several."""
     named = [each for each in view.dropped.values() if each.name == name]
     meant = [each for each in named if not uuid or each.state.table.uuid == uuid]
     if not meant:
         of = f" with the uuid {uuid}" if named else ""
-        raise NotFound(f"no dropped table {shown_name(name)}{of} is kept: `lakestore tables --dropped` lists what is")
+        raise NotFound(f"no dropped table {shown_name(name)}{of} is kept: see `lakestore tables --dropped`")
     if len(meant) > 1:
         said = ", ".join(f"{each.state.table.uuid} dropped at {times.text_of(each.time_us)}" for each in meant)
         raise Conflict(f"{len(meant)} dropped tables had the name {name}: say which one to {verb} with --id, of {said}")

@@ -1,4 +1,4 @@
-"""The catalog's own refusals; the HTTP port gives them the status and name of the Iceberg REST protocol."""
+"""The catalog's refusals; the HTTP port gives them the status and name of the Iceberg REST protocol."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class NoSuchTable(NotFound):
 
 
 class NoSuchView(NotFound):
-    """The view does not exist: no view does."""
+    """The view does not exist; the catalog has none."""
 
 
 class NoSuchWarehouse(NotFound):
-    """The catalog has no warehouse of that name, and no prefix."""
+    """The catalog has no warehouse of that name and no prefix."""
 
 
 class AlreadyExists(Conflict):
-    """Something of that name exists."""
+    """The name is taken."""
 
 
 class NamespaceNotEmpty(Conflict):
@@ -30,4 +30,4 @@ class NamespaceNotEmpty(Conflict):
 
 
 class Forbidden(Invalid):
-    """A change that policy forbids, however often a client asks; the message names what to do instead."""
+    """A change that policy forbids for good; the message names the alternative."""

@@ -1,8 +1,7 @@
-"""Lakes that do not go with their log: gone, or, after a restore, ahead of it by commits that the backup lacks.
+"""Lakes that do not match their log: gone, or ahead of a restored log by commits that the backup lacks.
 
-Every metadata file of our tables names the timeline it was written in. A newer file of another timeline than the
-server's is the lake of a history that is gone: to tier on top of the older state would mix the two, and the files
-that the older state names may have been expired since.
+Every metadata file of our tables names its timeline. A newer file of another timeline is the lake of a lost history.
+Tiering on top of the older state would mix the two histories, and files of the older state may have been expired.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from lakestore_server.state.catalog_change import DROPPED, Pointer
 from lakestore_server.state.view import TableState, View
 
 _READERS = 8
-"""Metadata files that are read at once."""
+"""Metadata files read at once."""
 
 
 def find(view: View, store: MetadataStore, timeline: str) -> Mapping[str, str]:
-    """Table uuid to a sentence, for each table whose lake went on without this server."""
+    """Table uuid to a sentence, for each table whose lake continued under another timeline."""
     found = {}
     for state in view.tables.values():
         pointer = view.pointers.get((state.table.namespace, state.table.short_name))
@@ -34,19 +33,19 @@ def find(view: View, store: MetadataStore, timeline: str) -> Mapping[str, str]:
 
 
 def ahead(state: TableState, pointer: Pointer, store: MetadataStore, timeline: str) -> str:
-    """A sentence on a table's lake that went on without this server; empty if it did not."""
+    """A sentence on a table's lake that continued under another timeline; empty if it did not."""
     newer = newest(store, pointer, timeline)
     return _sentence(state, pointer, *newer) if newer else ""
 
 
 def problem(state: TableState, pointer: Pointer, store: MetadataStore, timeline: str) -> str:
-    """A sentence on a lake of ours that is gone, or that went on without this server; empty if all is well."""
+    """A sentence on our lake that is gone or continued under another timeline; empty if all is well."""
     why = missing(store, pointer)
     return _gone_sentence(state.table.name, why, is_ours=True) if why else ahead(state, pointer, store, timeline)
 
 
 def newest(store: MetadataStore, pointer: Pointer, timeline: str) -> tuple[str, Json] | None:
-    """(location, metadata) of the newest file above the pointer's that another history wrote and that moved main."""
+    """(location, metadata) of the newest file above the pointer's that another timeline wrote and that moved main."""
     folder, name = pointer.location.rsplit("/", 1)
     known = _main(store, pointer.location)
     newer = [each for each in store.names(folder) if _number(each) > _number(name)]
@@ -60,10 +59,8 @@ def newest(store: MetadataStore, pointer: Pointer, timeline: str) -> tuple[str, 
 
 
 def gone(view: View, store: MetadataStore) -> dict[tuple[str, str], str]:
-    """Namespace and name of every table whose metadata is not there or cannot be read, and a sentence on it.
-
-    A storage that does not answer says nothing about any table.
-    """
+    """(namespace, name) of every table without readable metadata, with a sentence. A storage that does not answer
+    proves nothing about a table."""
     pointers = {key: pointer for key, pointer in view.pointers.items() if key[0] != DROPPED}
     with ThreadPoolExecutor(_READERS) as pool:
         reasons = list(pool.map(lambda pointer: missing(store, pointer), pointers.values()))
@@ -75,7 +72,7 @@ def gone(view: View, store: MetadataStore) -> dict[tuple[str, str], str]:
 
 
 def missing(store: MetadataStore, pointer: Pointer) -> str:
-    """The reason why a pointer's metadata cannot be had; empty if all is well, or the storage does not answer."""
+    """Why a pointer's metadata cannot be read; empty if all is well or the storage does not answer."""
     try:
         store.load(pointer.location)
     except (NotFound, Corrupt) as error:
@@ -87,7 +84,7 @@ def missing(store: MetadataStore, pointer: Pointer) -> str:
 
 def _gone_sentence(name: str, why: str, *, is_ours: bool) -> str:
     way = (
-        "restore a backup with --without-lake, which tiers it anew from what the log holds"
+        "restore a backup with --without-lake, which tiers it again from the log"
         if is_ours
         else "bring its files back, or drop it"
     )
@@ -95,7 +92,7 @@ def _gone_sentence(name: str, why: str, *, is_ours: bool) -> str:
 
 
 def _main(store: MetadataStore, location: str) -> int | None:
-    """Main's snapshot; None also when a later commit removed the metadata itself."""
+    """Main's snapshot; None also if a later commit removed the metadata."""
     try:
         return metadata.main_of(store.load(location).doc)
     except NotFound:

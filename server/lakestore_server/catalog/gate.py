@@ -1,9 +1,12 @@
 """The gate: a verdict on a commit to one of our tables, from old and new metadata and the ledger's knowledge. Pure.
 
-The rules look at the difference of the metadata, not at how the request was put:
-main moves only over our tier commits and over `replace` snapshots that keep the live records, one upon the other;
-snapshots expire unless main, a pin or a lease holds them; other branches and tags, statistics and most properties
-are free; schema, layout and place are changed by `lakestore` commands. A refusal is 403: a retry would not help.
+The rules look at the difference of the metadata, not at the request.
+
+- Main moves only over our tier commits and over `replace` snapshots that keep the live rows, one after the other.
+- A snapshot may expire unless main, a pin or a lease holds it.
+- Other branches and tags, statistics and most properties are free. `lakestore` commands change schema, layout and
+  place.
+- A refusal is 403, because a retry would not help.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ TIER_POINT, TIER_FROM = "lakestore.tier-point", "lakestore.tier-from"
 EPOCH, LSN, LIVE_SUM = "lakestore.epoch", "lakestore.lsn", "lakestore.live-sum"
 SCHEMA_ID = "lakestore.schema-id"
 SOURCE = "source-snapshot-id"
-"""Iceberg's name for the snapshot from which a landing took its files."""
+"""Iceberg's key for the snapshot from which a landing took its files."""
 _TIER_OPERATIONS = ("append", "overwrite", "delete")
 _FIXED = {
     "table-uuid": "lake.drop_table",
@@ -41,22 +44,20 @@ class Knowledge:
     """The ledger's knowledge of a table, read before the verdict."""
 
     records: Mapping[int, TierRecord]
-    """Snapshot id to tier record."""
     epoch: int
     """Epoch of the current tierer."""
     pinned: frozenset[int]
     """Snapshots held by leases."""
     live_sums_at: Callable[[tuple[int, ...]], tuple[int, ...] | None]
-    """Live sums at a tier point, None unless it is a commit end."""
+    """Live sums at a tier point; None unless it is a commit end."""
     live_rows_at: Callable[[tuple[int, ...]], int | None]
-    """Number of live rows at a tier point, None as for `live_sums_at`."""
+    """Number of live rows at a tier point; None unless it is a commit end."""
     versions: Mapping[int, Table]
-    """Schema id to version of the table's definition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The changes of tier records that the ledger makes together with the move of the pointer."""
+    """The changes of tier records to journal with the pointer move."""
 
     tiers: tuple[TierRecord, ...] = ()
     forget: tuple[int, ...] = ()
@@ -64,7 +65,7 @@ class Verdict:
 
 
 def landing(updates: Iterable[Json], versions: Mapping[int, Table]) -> Table | None:
-    """The version that a commit with a tier snapshot brings into the lake; None of one that brings none."""
+    """The version that a tier commit brings into the lake; None for other commits."""
     for update in updates:
         if update.get("action") == "add-snapshot":
             snapshot = update.get("snapshot")
@@ -76,7 +77,7 @@ def landing(updates: Iterable[Json], versions: Mapping[int, Table]) -> Table | N
 
 
 def staged_for(old: Json, new: Json, known: Knowledge) -> set[int]:
-    """Staged snapshots whose files landed in main with this commit, and which nobody names or reads any more."""
+    """Staged snapshots whose files landed in main with this commit and that no ref or lease holds."""
     kept = {ref["snapshot-id"] for ref in new["refs"].values()} | known.pinned | known.records.keys()
     main = {snapshot["snapshot-id"] for snapshot in metadata.ancestry(new, metadata.main_of(new))}
     gone: set[int] = set()
@@ -91,7 +92,7 @@ def staged_for(old: Json, new: Json, known: Knowledge) -> set[int]:
 
 
 def judge(table: Table, old: Json, new: Json, known: Knowledge) -> Verdict:
-    """The verdict on a commit that turns `old` into `new`, or `Forbidden` or `Fenced`."""
+    """The verdict on a commit that turns `old` into `new`; or `Forbidden` or `Fenced`."""
     tiers = _main_moves(table, old, new, known)
     tiered = any(_is_tier(snapshot) for snapshot in _landed(old, new))
     _check_fixed(table, old, new)
@@ -113,7 +114,7 @@ def _is_tier(snapshot: Json) -> bool:
 
 
 def _landed(old: Json, new: Json) -> list[Json]:
-    """Snapshots from old main (left out) to new main, oldest first; empty unless new main descends from old main."""
+    """Snapshots from old main (excluded) to new main, oldest first; empty unless new main descends from old main."""
     start = metadata.main_of(old)
     above = takewhile(lambda each: each["snapshot-id"] != start, metadata.ancestry(new, metadata.main_of(new)))
     path = list(above)
@@ -148,10 +149,9 @@ def _check_jump(table: Table, current: TierRecord | None, wanted: TierRecord | N
 
 
 def _climb(table: Table, old: Json, new: Json, current: TierRecord | None, known: Knowledge) -> list[TierRecord]:
-    """Tier records of every snapshot on the way from old main to new main, all of them new."""
     path = _landed(old, new)
     had = metadata.snapshot_ids(old)
-    # A snapshot that was there before, on a branch, was judged by the rules of branches, which let rows through.
+    # A snapshot that was already there on a branch was judged by the looser rules of branches.
     if not path or any(snapshot["snapshot-id"] in had for snapshot in path):
         raise Forbidden(
             f"main of {table.name} takes only snapshots made directly upon it; "
@@ -169,11 +169,9 @@ def _climb(table: Table, old: Json, new: Json, current: TierRecord | None, known
 def _record(
     table: Table, new: Json, below: Json | None, snapshot: Json, current: TierRecord | None, known: Knowledge
 ) -> TierRecord:
-    """The tier record of one new snapshot of main, which stands directly upon `below`.
-
-    A tier commit brings its own record, checked against the log. A `replace` keeps the live rows, so it inherits the
-    record of the snapshot below; were it to change rows, the next tier commit would start from a state that no log has.
-    """
+    """The tier record of one new snapshot of main, directly on top of `below`. A tier commit brings its own record,
+    which is compared with the log. A `replace` keeps the live rows and inherits the record below; if it changed rows,
+    the next tier commit would start from a state that no log has."""
     operation = (snapshot.get("summary") or {}).get("operation")
     if _is_tier(snapshot) and operation in _TIER_OPERATIONS:
         return _tier_record(table, snapshot, current, known)
@@ -208,14 +206,14 @@ def _tier_record(table: Table, snapshot: Json, current: TierRecord | None, known
         raise Forbidden(f"the tier commit to {table.name} has no readable {wanted} in its summary") from error
     if epoch != known.epoch:
         raise Fenced(f"the tierer of epoch {epoch} was replaced by epoch {known.epoch}: stop it")
-    # Two tierers, or one that was stopped and goes on, start from the same point: the second finds main moved.
+    # Two tierers, or one that was paused, start from the same point: the second finds main moved.
     start, point = _numbers(table, summary, TIER_FROM), _numbers(table, summary, TIER_POINT)
     stands = current.tier_point if current else (0,) * table.buckets
     if start != stands:
-        raise Fenced(f"a tier commit to {table.name} starts at {list(start)}, but main is at {list(stands)}: plan anew")
+        raise Fenced(f"a tier commit to {table.name} starts at {list(start)}, main is at {list(stands)}: plan again")
     if any(a > b for a, b in zip(start, point, strict=True)):
         raise Forbidden(f"a tier commit to {table.name} ends below its start {list(start)}")
-    # The sums are the proof that lake and log hold the same live rows: a tierer that lost or doubled one stops here.
+    # The sums prove that lake and log hold the same live rows: a tierer that lost or doubled a row is refused.
     sums = _numbers(table, summary, LIVE_SUM)
     if sums != known.live_sums_at(point):
         raise Forbidden(
@@ -228,11 +226,11 @@ def _tier_record(table: Table, snapshot: Json, current: TierRecord | None, known
 
 
 def _check_stands(table: Table, record: TierRecord, current: TierRecord) -> None:
-    """Fence a compaction of ours that was made for another state than main's: rows have died that it does not know."""
+    """Fence our compaction if it was made for another state than main's: rows have died since that it does not know."""
     if record.tier_point != current.tier_point:
         raise Fenced(
             f"a compaction of {table.name} is for tier point {list(record.tier_point)}, "
-            f"but main is at {list(current.tier_point)}: plan anew"
+            f"but main is at {list(current.tier_point)}: plan again"
         )
 
 
@@ -248,12 +246,10 @@ def _deletes(table: Table, snapshot: Json) -> int:
 
 
 def _check_kept(table: Table, new: Json, step: tuple[Json, Json], live: int | None) -> None:
-    """Refuse a rewrite that can be seen to lose rows or to bring dead ones back.
-
-    Iceberg's v2 compaction drops the dead rows but leaves their delete file behind, to be cleaned later: then rows go
-    without deletes (never more rows than were dead), and later deletes without rows (never so many that dead rows
-    live again). The number of dead rows follows from that of live rows, and else from the history that is kept.
-    """
+    """Refuse a rewrite that visibly loses rows or revives dead ones. Iceberg's v2 compaction drops dead rows but leaves
+    their delete file to be cleaned later. So rows may go without deletes (never more than were dead), and later deletes
+    without rows (never so many that dead rows revive). The number of dead rows follows from the live rows, or else from
+    the kept history."""
     below, snapshot = step
     had, before = _count(table, below, "total-records"), _deletes(table, below)
     rows, deletes = had - _count(table, snapshot, "total-records"), before - _deletes(table, snapshot)
@@ -271,7 +267,7 @@ def _check_kept(table: Table, new: Json, step: tuple[Json, Json], live: int | No
 
 
 def _dangling(table: Table, new: Json, snapshot: Json) -> int:
-    """Position deletes without a row that rewrites up to this snapshot left behind, as far as history is kept."""
+    """Position deletes without a row that rewrites up to this snapshot left, as far as history is kept."""
     total = 0
     for each in metadata.ancestry(new, snapshot["snapshot-id"]):
         if (each.get("summary") or {}).get("operation") == "replace":
@@ -306,12 +302,11 @@ def _check_layout(table: Table, old: Json, new: Json, known: Knowledge) -> None:
 
 
 def _check_version(table: Table, old: Json, new: Json, tiers: Sequence[TierRecord], known: Knowledge) -> None:
-    """The current schema is that of the version main has, and moves with the first rows that need it."""
     current, had = new["current-schema-id"], schema_id_of(old, known.records)
     stands = tiers[-1].schema_id if tiers else had
     landed = [snapshot for snapshot in _landed(old, new) if _is_tier(snapshot)]
     if any(snapshot.get("schema-id") != current for snapshot in landed):
-        raise Forbidden(f"a tier commit to {table.name} was made with another schema than it lands with: plan anew")
+        raise Forbidden(f"a tier commit to {table.name} was made with another schema than its files: plan again")
     if current == old["current-schema-id"] and stands == had:
         return
     schema = next(schema for schema in new["schemas"] if schema["schema-id"] == current)
@@ -320,13 +315,12 @@ def _check_version(table: Table, old: Json, new: Json, tiers: Sequence[TierRecor
 
 
 def schema_id_of(doc: Json, records: Mapping[int, TierRecord]) -> int:
-    """The version of the definition that the lake table has: its first until a tier commit brings another."""
+    """The version of the lake table: the first until a tier commit brings another."""
     record = records.get(metadata.main_of(doc) or 0)
     return record.schema_id if record else 0
 
 
 def _check_properties(table: Table, old: Json, new: Json, tiered: bool, known: Knowledge) -> None:
-    """Refuse to set what is not on the list of properties that others may set, or to take away what the table needs."""
     before, after = old["properties"], new["properties"]
     ours = [our_tables.properties_of(version) for version in (table, *known.versions.values())]
     for key in before.keys() | after.keys():
@@ -338,7 +332,7 @@ def _check_properties(table: Table, old: Json, new: Json, tiered: bool, known: K
                 continue
             raise Forbidden(f"property {key} of {table.name} is Lakestore's own; use `lakestore apply -f tables.yaml`")
         if value is None and key not in ours[0]:
-            continue  # set before there was a list
+            continue  # set before the list existed
         if not locations.is_shared(key):
             raise Forbidden(
                 f"property {key} of {table.name} cannot be set: how and where its files are written is Lakestore's"

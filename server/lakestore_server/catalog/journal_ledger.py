@@ -1,4 +1,4 @@
-"""The catalog's ledger on the journal: pointers and tier records are journal records like any other."""
+"""The catalog's ledger on the journal: pointers and tier records are journal records."""
 
 from __future__ import annotations
 
@@ -21,45 +21,39 @@ from lakestore_server.state.view import TableState
 
 
 class JournalLedger:
-    """The `Ledger` over the engine. Thread-safe: reads take views, and changes go through the commit loop."""
+    """The `Ledger` over the engine. Thread-safe: reads use views, changes go through the commit loop."""
 
     def __init__(self, engine: Engine, leases: Leases, store: MetadataStore | None = None) -> None:
-        """`store` has the metadata; without one nobody has read before the start."""
+        """`store` has the metadata; without it no reader predates the start."""
         self._engine, self._leases, self._store = engine, leases, store
         numbered = (locations.numbered(each.location) for each in engine.view.pointers.values())
         self._at_start = {folder: number for folder, number in numbered if number is not None}
-        """Folder to number of the newest metadata file that a read from before the start can name."""
+        """Folder to number of the newest metadata file that a reader from before the start may open."""
         uuids = {uuid for uuid, state in engine.view.kept.items() if state.truncated_lsn}
         self._truncated = {each.uuid: each.location for each in engine.view.pointers.values() if each.uuid in uuids}
-        """Table uuid to the metadata at the start, of tables whose earlier snapshots have no tier record any more."""
+        """Table uuid to the metadata at the start, for tables whose earlier snapshots have lost their tier records."""
         self._former: dict[str, frozenset[int]] = {}
 
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
-        """Name to properties."""
         return self._engine.view.namespaces
 
     def pointers(self, namespace: str) -> Mapping[str, Pointer]:
-        """Table name to pointer."""
         return {name: p for (ns, name), p in self._engine.view.pointers.items() if ns == namespace}
 
     def own_table(self, namespace: str, name: str) -> Table | None:
-        """One of our tables."""
         view = self._engine.view
         uuid = view.names.get(f"{namespace}.{name}")
         return view.tables[uuid].table if uuid else None
 
     def tier_records(self, table_uuid: str) -> Mapping[int, TierRecord]:
-        """Snapshot id to tier record."""
         state = self._engine.view.tables.get(table_uuid)
         return state.tiers if state else {}
 
     def live_sums_at(self, table_uuid: str, tier_point: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The live sums at a tier point that is a cut of the table; None when it is none."""
         found = self._positions(table_uuid, tier_point)
         return None if found is None else tuple(position.live_sum for position in found)
 
     def live_rows_at(self, table_uuid: str, tier_point: tuple[int, ...]) -> int | None:
-        """The live rows at a tier point that is a cut of the table; None when it is none."""
         found = self._positions(table_uuid, tier_point)
         return None if found is None else sum(position.live_rows for position in found)
 
@@ -77,25 +71,20 @@ class JournalLedger:
         return [position for _, position in known]
 
     def versions(self, table_uuid: str) -> tuple[Table, ...]:
-        """Every version of the table's definition."""
         state = self._engine.view.tables.get(table_uuid)
         return state.versions.tables if state else ()
 
     def tierer_epoch(self) -> int:
-        """The current tierer's epoch."""
         return self._engine.view.tierer_epoch
 
     def pinned_snapshots(self, table_uuid: str) -> frozenset[int]:
-        """Snapshots held by leases."""
         state = self._engine.view.tables.get(table_uuid)
         own = self._leases.pinned(table_uuid) | self._before_truncate(table_uuid)
         return own | (self._of_cuts(state) if state else frozenset())
 
     def _before_truncate(self, table_uuid: str) -> frozenset[int]:
-        """The snapshots of a truncated table that reads from before the start may have open: all that there were.
-
-        `Unavailable` if the storage does not answer, which alone says what there was.
-        """
+        """The snapshots of a truncated table that readers from before the start may use: all of them. `Unavailable` if
+        the storage does not answer."""
         location = self._truncated.get(table_uuid)
         if location is None or self._store is None or not self._leases.in_grace:
             return frozenset()
@@ -107,7 +96,7 @@ class JournalLedger:
         return self._former[table_uuid]
 
     def _of_cuts(self, state: TableState) -> frozenset[int]:
-        """The snapshots from which a table is read at the cuts that are held as a whole."""
+        """The snapshots from which a table is read at leased cuts."""
         begin = max(state.created_lsn, state.log_start_lsn)
         cuts = self._leases.cuts(state.table.uuid)
         found = [usable_tier(state, cut, self._leases) for cut in cuts if cut >= begin]
@@ -116,23 +105,19 @@ class JournalLedger:
         return frozenset(tier.snapshot_id for tier in found if tier is not None)
 
     def holds_metadata(self, location: str) -> bool:
-        """Whether a running read may still open this metadata file."""
         folder, number = locations.numbered(location)
         before = number is not None and number <= self._at_start.get(folder, -1)
         return (before and self._leases.in_grace) or self._leases.holds_metadata(location)
 
     def seen(self, idempotency_key: str) -> bool:
-        """Whether a change with that key was committed."""
         return self._engine.has_idempotency_key(idempotency_key)
 
     def rename_own(self, name: str, new_name: str, key: str) -> None:
-        """Give one of our tables another name, with its pointer."""
         self._engine.operate(tables.plan(self._engine.limits, name, "", new_name, key))
 
     def commit(self, change: CatalogChange) -> None:
-        """Journal the change, or refuse it before anything is written."""
         retired: list[tuple[str, frozenset[int]]] = []
-        """Taken back if the change is refused after all."""
+        """Restored if the change is refused."""
 
         def plan(state: State, record: CommitRecord) -> None:
             catalog_change.check(change, state.view.namespaces, state.view.pointers)
@@ -150,7 +135,7 @@ class JournalLedger:
         self._engine.reach(CrashPoint.CATALOG_COMMITTED)
 
     def _check_still_true(self, change: CatalogChange, state: State, retired: list[tuple[str, frozenset[int]]]) -> None:
-        """`Conflict`, to be judged again, if epoch or leases changed since the gate judged this."""
+        """`Conflict`, to be judged again, if epoch or leases changed since the verdict."""
         for uuid, added, forgotten in catalog_change.tier_changes(change):
             known = state.view.tables.get(uuid)
             points = {tier.tier_point for tier in known.tiers.values()} if known else set()

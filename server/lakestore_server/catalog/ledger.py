@@ -1,7 +1,7 @@
-"""The seam between the catalog and the server's journal.
+"""The interface between catalog and journal.
 
-The catalog decides; the ledger keeps. A ledger applies one `CatalogChange` as a journal record: compare-and-set
-of pointers, durable when `commit` returns. Everything it answers is as of the last durable commit.
+The catalog decides, the ledger stores. A ledger applies one `CatalogChange` as a journal record: compare-and-set of
+pointers, durable when `commit` returns. Every answer is as of the last durable commit.
 """
 
 from __future__ import annotations
@@ -16,42 +16,39 @@ from lakestore_server.state.catalog_change import CatalogChange, Pointer, TierRe
 class Ledger(Protocol):
     """The server's side of the catalog. Thread-safe."""
 
-    def namespaces(self) -> Mapping[str, Mapping[str, str]]:
-        """Name to properties. One-level namespaces only."""
+    def namespaces(self) -> Mapping[str, Mapping[str, str]]: ...
 
-    def pointers(self, namespace: str) -> Mapping[str, Pointer]:
-        """Table name to pointer, of one namespace."""
+    def pointers(self, namespace: str) -> Mapping[str, Pointer]: ...
 
     def own_table(self, namespace: str, name: str) -> Table | None:
-        """The Lakestore table of that name, if it is one of ours."""
+        """Our table of this name; None if there is none."""
 
-    def tier_records(self, table_uuid: str) -> Mapping[int, TierRecord]:
-        """Snapshot id to tier record, of one of our tables."""
+    def tier_records(self, table_uuid: str) -> Mapping[int, TierRecord]: ...
 
     def live_sums_at(self, table_uuid: str, tier_point: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The table's live sums at a tier point; None unless the point is a commit end of that table."""
+        """The table's live sums at a tier point; None unless the point is a commit end of the table."""
 
     def live_rows_at(self, table_uuid: str, tier_point: tuple[int, ...]) -> int | None:
-        """The number of live rows at a tier point; None as of `live_sums_at`."""
+        """The number of live rows at a tier point; None unless the point is a commit end of the table."""
 
     def versions(self, table_uuid: str) -> tuple[Table, ...]:
-        """Every version of the table's definition, the oldest first."""
+        """Every version of the table's definition, oldest first."""
 
     def tierer_epoch(self) -> int:
-        """The epoch of the current tierer; commits with a lower one are fenced."""
+        """The current tierer's epoch; commits with a lower one are fenced."""
 
     def pinned_snapshots(self, table_uuid: str) -> frozenset[int]:
-        """Snapshots that running reads hold by lease; they must not expire."""
+        """Snapshots that reads lease; they must not expire."""
 
     def holds_metadata(self, location: str) -> bool:
         """Whether a running read may still open this metadata file."""
 
     def seen(self, idempotency_key: str) -> bool:
-        """Whether a change with that key was committed."""
+        """Whether a change with this key was committed."""
 
     def rename_own(self, name: str, new_name: str, key: str) -> None:
-        """Give one of our tables another name, with its pointer."""
+        """Rename one of our tables together with its pointer."""
 
     def commit(self, change: CatalogChange) -> None:
-        """Journal the change. Raises Conflict before anything is written; after that begins only success or an
-        error whose `applied` is "unknown"."""
+        """Journal the change. `Conflict` is raised before anything is written; later errors have
+        `applied="unknown"`."""

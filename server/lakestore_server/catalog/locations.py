@@ -1,4 +1,4 @@
-"""Rules of places and properties: files inside the warehouse, one folder for one table; no code, no keys. Pure."""
+"""Rules of places and properties: files inside the warehouse, one folder per table, no code, no credentials. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakestore_server.catalog.schemas import Json
 from lakestore_server.state import catalog_change
 
 PROPERTIES_BYTES_MAX = 256 << 10
-"""Names and values of all properties of one namespace or table."""
+"""The most bytes of names and values of one namespace's or table's properties."""
 _PATH = re.compile(r"write\..*path|write\.object-storage\.path|write\.folder-storage\.path")
 _REFUSED = re.compile(
     r"io-impl|py-io-impl|write\.location-provider\.impl|write\.py-location-provider\.impl"
@@ -28,7 +28,7 @@ _RESERVED = {
     "current-snapshot-timestamp-ms", "current-schema", "default-partition-spec", "default-sort-order", "provider",
     "sort-order", "identifier-fields", "format", "external", "transient_lastDdlTime",
 }  # fmt: skip
-"""Names without a dot that mean something to an engine; others are a user's own."""
+"""Names without a dot that engines interpret; other such names are free."""
 _NAME = re.compile(r"[^\x00-\x1f\x7f/\\?#%.][^\x00-\x1f\x7f/\\?#%]{0,254}")
 
 
@@ -43,30 +43,25 @@ def plain(uri: str) -> str:
 
 
 def inside(place: str, folder: str) -> bool:
-    """Whether a place lies strictly under a folder.
-
-    The part below the folder has no `.`, `..` or `%`: an engine that unescapes it would write somewhere else.
-    """
+    """Whether a place is strictly inside a folder. The part below the folder must not have `.`, `..` or `%`, because an
+    engine that unescapes would write somewhere else."""
     return is_file_of(place, folder) and "%" not in plain(place)[len(plain(folder)) :]
 
 
 def is_file_of(place: str, folder: str) -> bool:
-    """Whether a file lies under a folder, as a reader that unescapes nothing finds it.
-
-    Engines write `%` into the names of partitions.
-    """
+    """Whether a file is inside a folder for a reader that does not unescape. Engines write `%` into partition names."""
     text, above = plain(place), plain(folder) + "/"
     below = text[len(above) :]
     return text.startswith(above) and "\x00" not in below and not {".", ".."} & set(below.split("/"))
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether two folders are the same or one holds the other."""
+    """Whether two folders are equal or one contains the other."""
     return plain(one) == plain(other) or inside(one, other) or inside(other, one)
 
 
 def metadata_number(name: str) -> int | None:
-    """The number that a metadata file's name begins with; None of any other file."""
+    """The number in front of a metadata file's name; None for another file."""
     first = name.split("-", 1)[0]
     return int(first) if first.isdecimal() and name.endswith(".metadata.json") else None
 
@@ -88,7 +83,7 @@ def is_refused(key: str) -> bool:
 
 
 def is_shared(key: str) -> bool:
-    """Whether anybody may set a property on a table of ours: no writer, reader or maintenance goes by it."""
+    """Whether anybody may set a property on our table: no writer, reader or maintenance uses it."""
     return _SHARED.fullmatch(key) is not None and key not in _RESERVED and not is_refused(key)
 
 
@@ -103,14 +98,14 @@ def check_name(name: object) -> str:
 
 
 def check_namespace(name: object) -> str:
-    """A name of a namespace whose folder holds nothing else, or `Invalid`."""
+    """A name of a namespace with a folder of its own, or `Invalid`."""
     if check_name(name) == PRESENTED:
-        raise Invalid(f"namespace {PRESENTED} is for files that are shown to other engines: choose another name")
+        raise Invalid(f"namespace {PRESENTED} is for presented files: choose another name")
     return str(name)
 
 
 def check_size(properties: Mapping[str, str], what: str) -> None:
-    """Refuse more properties than a catalog keeps and sends with every answer."""
+    """Refuse more bytes of properties than the catalog keeps and sends with every answer."""
     size = catalog_change.size_of(properties)
     if size > PROPERTIES_BYTES_MAX:
         raise Invalid(
@@ -131,31 +126,31 @@ def check_properties(properties: Mapping[str, str], warehouse: str) -> None:
 
 
 def check_table(doc: Json, warehouse: str) -> None:
-    """Refuse metadata of a table that is not ours but whose files would lie outside the warehouse."""
+    """Refuse metadata of a foreign table with files outside the warehouse."""
     if not inside(doc["location"], warehouse):
         raise Forbidden(f"location {doc['location']} must lie inside the warehouse {warehouse}")
     check_properties(doc["properties"], warehouse)
 
 
 def folders(doc: Json) -> list[str]:
-    """Every folder a table writes to."""
+    """Every folder that a table writes to."""
     return [doc["location"], *(value for key, value in doc["properties"].items() if is_path(key))]
 
 
 def table_folder(metadata_location: str) -> str:
-    """The folder of the table whose metadata file this is."""
+    """The folder of the table with this metadata file."""
     return posixpath.dirname(posixpath.dirname(metadata_location))
 
 
 def check_chosen(places: Iterable[str], namespace: str) -> None:
-    """Refuse places that a request chose outside the folder of its table's namespace."""
+    """Refuse places outside the folder of the table's namespace."""
     for place in places:
         if not inside(place, namespace):
             raise Forbidden(f"location {place} must lie below the table's namespace, {namespace}: or leave it out")
 
 
 def check_found(places: Iterable[str], namespaces: Iterable[str]) -> None:
-    """Refuse places of a registered table that hold a whole namespace."""
+    """Refuse places of a registered table that contain a whole namespace."""
     for namespace in namespaces:
         for place in places:
             if plain(place) == plain(namespace) or inside(namespace, place):
@@ -163,14 +158,14 @@ def check_found(places: Iterable[str], namespaces: Iterable[str]) -> None:
 
 
 def check_not_presented(places: Iterable[str], warehouse: str) -> None:
-    """Refuse places that meet the folder of presented files, which goes without a word."""
+    """Refuse places that overlap the folder of presented files, which the server removes."""
     for place in places:
         if overlap(place, f"{warehouse}/{PRESENTED}"):
-            raise Forbidden(f"location {place} is for files that are shown to other engines: choose another one")
+            raise Forbidden(f"location {place} is for presented files: choose another one")
 
 
 def check_free(places: Iterable[str], others: Iterable[str]) -> None:
-    """Refuse places that meet the folder of another table, given by its metadata file."""
+    """Refuse places that overlap another table's folder, given by its metadata file."""
     for other in others:
         for place in places:
             if overlap(place, table_folder(other)):

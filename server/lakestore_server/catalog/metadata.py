@@ -1,6 +1,6 @@
 """Iceberg table metadata as plain JSON: the document, its snapshots and its main. Pure.
 
-Documents are never changed: `metadata_updates.updated` makes new ones. Unknown fields are kept.
+Documents never change: `metadata_updates.updated` makes new ones. Unknown fields are kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FORMAT_VERSIONS = (2, 3)
 
 
 def empty(uuid: str, now_ms: int, format_version: int = 2) -> Json:
-    """Metadata before its first update: no schema, no place."""
+    """Metadata before its first update: no schema, no location."""
     check_format(format_version)
     doc: Json = {
         "format-version": format_version,
@@ -49,7 +49,7 @@ def empty(uuid: str, now_ms: int, format_version: int = 2) -> Json:
 
 
 def snapshot_of(doc: Json, snapshot_id: int | None) -> Json | None:
-    """The snapshot of that id."""
+    """The snapshot of this id."""
     if snapshot_id is None:
         return None
     return next((snapshot for snapshot in reversed(doc["snapshots"]) if snapshot["snapshot-id"] == snapshot_id), None)
@@ -61,13 +61,13 @@ def snapshot_ids(doc: Json) -> set[int]:
 
 
 def main_of(doc: Json) -> int | None:
-    """The snapshot that main stands at."""
+    """The snapshot of main."""
     current = doc.get("current-snapshot-id")
     return None if current is None or current == NO_SNAPSHOT else int(current)
 
 
 def ancestry(doc: Json, number: int | None) -> Iterator[Json]:
-    """A snapshot and those below it, the newest first, as far as they are kept; a circle ends where it closes."""
+    """A snapshot and its ancestors, newest first, as far as they are kept; a cycle ends where it closes."""
     kept = {snapshot["snapshot-id"]: snapshot for snapshot in doc["snapshots"]}
     while number is not None and (snapshot := kept.pop(number, None)) is not None:
         yield snapshot
@@ -75,7 +75,7 @@ def ancestry(doc: Json, number: int | None) -> Iterator[Json]:
 
 
 def normal(doc: Any) -> Json:
-    """Metadata read from outside, with every list and map present, or `Invalid`."""
+    """Foreign metadata with every list and map present, or `Invalid`."""
     if not isinstance(doc, dict) or doc.get("format-version") not in _FORMAT_VERSIONS:
         raise Invalid("this is not Iceberg table metadata of format version 2 or 3")
     if not doc.get("table-uuid") or not doc.get("schemas") or not doc.get("partition-specs"):
@@ -90,7 +90,7 @@ def normal(doc: Any) -> Json:
 
 
 def check_format(version: Any) -> None:
-    """`Invalid` unless the format version is one that this release writes."""
+    """`Invalid` unless this release writes the format version."""
     if version not in _FORMAT_VERSIONS:
         raise Invalid(f"format version {version} is not supported; use 2 or 3")
 

@@ -1,6 +1,6 @@
-"""metadata.json files in the warehouse: written once, durable before a pointer names them, kept parsed while in use.
+"""metadata.json files in the warehouse: written once, durable before a pointer names them, cached in parsed form.
 
-A `Storage` is the seam to the disk or object store; `Store` adds the JSON form and the cache.
+A `Storage` is the interface to disk or object store; `MetadataStore` adds the JSON form and the cache.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from lakestore_server.catalog import locations, metadata
 from lakestore_server.catalog.schemas import Json
 
 SKEW_MS = 60_000
-"""Java allows times to go back this far."""
+"""Milliseconds by which Java lets times go back."""
 _LOGS = ("snapshot-log", "metadata-log")
 _STAMP = "timestamp-ms"
 
 
 def raised(doc: Json) -> Json:
-    """The document with each time that goes back raised to the time before it; the same object if none does."""
+    """The document with each time raised to the time before it; the same object if no time goes back."""
     return _mended(doc, None)
 
 
 def lowered(doc: Json, now_ms: int) -> Json:
-    """The document with no time after now; the same object if it has none."""
+    """The document without times after now; the same object if it has none."""
     return doc if doc["last-updated-ms"] <= now_ms else _mended(doc, now_ms)
 
 
@@ -62,18 +62,16 @@ def _mended(doc: Json, latest: int | None) -> Json:
 log = logging.getLogger("lakestore.catalog")
 Answer = TypeVar("Answer")
 SCHEMES = ("s3", "gs", "abfs", "abfss")
-"""Schemes that the catalog, readers of the lake (`lakestore.iceberg.places`) and Iceberg's Java all know.
-
-The catalog's own store also takes `s3a` and `az`: such a server would start and then fail at every read.
-"""
+"""Schemes that the catalog, lake readers (`lakestore.iceberg.places`) and Iceberg's Java all know. The catalog's own
+store also knows `s3a` and `az`, but such a server would fail at every read."""
 _KNOWN = ", ".join(f"{scheme}://" for scheme in SCHEMES)
 _AZURE = "abfss://<container>@<account>.dfs.core.windows.net/"
 _MEANT = {"s3a": "s3://", "s3n": "s3://", "gcs": "gs://", "az": _AZURE, "azure": _AZURE, "adl": _AZURE}
 CACHE_BYTES_MAX = 64 << 20
 TRY_SECONDS = timedelta(seconds=10)
-"""Within one try obstore asks an object store again for so long, if it answers by 5xx."""
+"""Time in which obstore repeats one request to an object store that answers 5xx."""
 TRIES_SECONDS, PAUSE_SECONDS = 20.0, 0.1
-"""A call to an object store begins no new try after the first time; pauses between tries begin with the second one."""
+"""Seconds after which a call begins no new attempt, and the first pause between attempts."""
 
 
 class Storage(Protocol):
@@ -83,19 +81,19 @@ class Storage(Protocol):
         """The file's bytes, or FileNotFoundError."""
 
     def write_new(self, location: str, data: bytes) -> None:
-        """Create the file; it is durable on return. FileExistsError if it is there."""
+        """Create the file, durably. FileExistsError if it exists."""
 
     def remove(self, location: str) -> None:
-        """Remove the file; FileNotFoundError if it is not there."""
+        """Remove the file; FileNotFoundError if it does not exist."""
 
     def names(self, folder: str) -> list[str]:
-        """Names of the files in a folder; empty when there is none."""
+        """Names of the files in a folder; empty without a folder."""
 
     def remove_below(self, folder: str) -> None:
-        """Remove every file in a folder and in the folders below; nothing if there is none."""
+        """Remove every file in a folder and its subfolders."""
 
     def sync(self) -> None:
-        """Make durable whatever other processes have written below the root."""
+        """Make durable everything that other processes wrote below the root."""
 
 
 class LocalStorage:
@@ -107,11 +105,10 @@ class LocalStorage:
         self._libc = ctypes.CDLL(None, use_errno=True)
 
     def read(self, location: str) -> bytes:
-        """The file's bytes."""
         return Path(locations.plain(location)).read_bytes()
 
     def write_new(self, location: str, data: bytes) -> None:
-        """Create the file and sync it, its folder and every folder made for it."""
+        """Create the file and sync it with all new folders."""
         path = Path(locations.plain(location))
         made = _make_folders(path.parent)
         with path.open("xb") as file:
@@ -122,22 +119,19 @@ class LocalStorage:
             _sync_folder(folder)
 
     def remove(self, location: str) -> None:
-        """Remove the file."""
         Path(locations.plain(location)).unlink()
 
     def names(self, folder: str) -> list[str]:
-        """Names of a folder's files."""
         path = Path(locations.plain(folder))
         return [entry.name for entry in path.iterdir() if entry.is_file()] if path.is_dir() else []
 
     def remove_below(self, folder: str) -> None:
-        """Remove a folder with all it holds."""
         path = Path(locations.plain(folder))
         if path.is_dir():
             shutil.rmtree(path)
 
     def sync(self) -> None:
-        """syncfs of the file system that holds the root."""
+        """syncfs of the root's file system."""
         number = os.open(self.root, os.O_RDONLY)
         try:
             if self._libc.syncfs(number) != 0:
@@ -147,7 +141,6 @@ class LocalStorage:
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Make the folder and the missing ones above it; the folders that got a new entry."""
     changed = []
     above = folder
     while not above.exists():
@@ -166,10 +159,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 class ObjectStorage:
-    """A bucket of an object store: a written object is durable, and put-if-absent makes it new.
-
-    All calls can be done twice, so one that broke off is tried again until `TRIES_SECONDS` are over.
-    """
+    """A bucket of an object store: a written object is durable, and put-if-absent makes it new. Every call may be
+    repeated, so a broken one is tried again until `TRIES_SECONDS` are over."""
 
     def __init__(self, root: str) -> None:
         self._root = locations.plain(root)
@@ -182,11 +173,10 @@ class ObjectStorage:
         return locations.plain(location)[len(self._root) + 1 :]
 
     def read(self, location: str) -> bytes:
-        """The object's bytes."""
         return _tried(lambda: bytes(obstore.get(self._store, self._key(location)).bytes()))
 
     def write_new(self, location: str, data: bytes) -> None:
-        """Create the object. One that is there with these very bytes is ours: the answer to an earlier try was lost."""
+        """Create the object. An existing object with these bytes is ours: the answer to an earlier attempt was lost."""
         try:
             _tried(lambda: obstore.put(self._store, self._key(location), data, mode="create"))
         except FileExistsError:
@@ -194,16 +184,13 @@ class ObjectStorage:
                 raise
 
     def remove(self, location: str) -> None:
-        """Delete the object."""
         _tried(lambda: obstore.delete(self._store, self._key(location)))
 
     def names(self, folder: str) -> list[str]:
-        """Last parts of the objects' keys."""
         found = _tried(lambda: obstore.list_with_delimiter(self._store, prefix=self._key(folder)))
         return [entry["path"].rsplit("/", 1)[-1] for entry in found["objects"]]
 
     def remove_below(self, folder: str) -> None:
-        """Delete every object whose key begins with the folder's."""
         _tried(lambda: self._remove_below(self._key(folder)))
 
     def _remove_below(self, key: str) -> None:
@@ -211,14 +198,12 @@ class ObjectStorage:
             obstore.delete(self._store, [entry["path"] for entry in found])
 
     def sync(self) -> None:
-        """Nothing to do: an object is durable once its writer was told so."""
+        """Nothing to do: a written object is durable."""
 
 
 def _tried(call: Callable[[], Answer]) -> Answer:
-    """The answer of a call that may be done twice; OSError when the object store refuses it or does not answer.
-
-    obstore itself tries again what was answered by 5xx, but no put that is to be new whose connection broke.
-    """
+    """The answer of a repeatable call; OSError if the object store refuses it or does not answer. obstore repeats
+    requests answered by 5xx, but no put-if-absent whose connection broke."""
     deadline, pause = time.monotonic() + TRIES_SECONDS, PAUSE_SECONDS
     while True:
         try:
@@ -235,7 +220,7 @@ def _tried(call: Callable[[], Answer]) -> Answer:
 
 
 def storage_for(warehouse: str) -> Storage:
-    """The storage of a warehouse URI: a folder, or an object store by one of `SCHEMES`, else `Invalid`."""
+    """The storage of a warehouse URI: a folder, or an object store by one of `SCHEMES`; else `Invalid`."""
     if local_folder(warehouse) is not None:
         return LocalStorage(warehouse)
     scheme = locations.plain(warehouse).partition("://")[0]
@@ -246,14 +231,14 @@ def storage_for(warehouse: str) -> Storage:
 
 
 def local_folder(place: str) -> Path | None:
-    """A place in a warehouse as a path of this machine; None of an object store's."""
+    """A place in a warehouse as a local path; None for an object store."""
     plain = locations.plain(place)
     return None if "://" in plain else Path(plain)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMetadata:
-    """Metadata and the bytes it is stored as. Never changed."""
+    """Metadata and its stored bytes. Immutable."""
 
     location: str
     doc: Json
@@ -271,7 +256,6 @@ class MetadataStore:
         self._lock = threading.Lock()
 
     def load(self, location: str) -> StoredMetadata:
-        """The metadata at a location."""
         with self._lock:
             found = self._cache.get(location)
             if found is not None:
@@ -288,7 +272,7 @@ class MetadataStore:
         return stored
 
     def save(self, location: str, doc: Json) -> StoredMetadata:
-        """Write new metadata, durable on return."""
+        """Write new metadata, durably."""
         stored = StoredMetadata(location, doc, orjson.dumps(doc))
         try:
             self._storage.write_new(location, stored.data)
@@ -298,28 +282,27 @@ class MetadataStore:
         return stored
 
     def put(self, location: str, data: bytes) -> None:
-        """Write another file that metadata names, durable on return."""
+        """Write another file that metadata names, durably."""
         try:
             self._storage.write_new(location, data)
         except OSError as error:
             raise Unavailable(f"{location} could not be written: {error}") from error
 
     def names(self, folder: str) -> list[str]:
-        """Names of the files in a folder of the warehouse."""
         try:
             return self._storage.names(folder)
         except OSError as error:
             raise Unavailable(f"{folder} could not be listed: {error}") from error
 
     def sync_warehouse(self) -> None:
-        """Make durable the files that engines wrote; called before a pointer that moves main is journaled."""
+        """Make files of engines durable; called before a pointer that moves main is journaled."""
         try:
             self._storage.sync()
         except OSError as error:
             raise Unavailable(f"the warehouse could not be synced: {error}") from error
 
     def discard(self, location: str) -> bool:
-        """Remove metadata that nothing names any more; False if the file stays, as an orphan."""
+        """Remove metadata that nothing names; False if the file stays as an orphan."""
         with self._lock:
             gone = self._cache.pop(location, None)
             self._cached_bytes -= len(gone.data) if gone else 0
@@ -330,7 +313,7 @@ class MetadataStore:
         return True
 
     def purge(self, folder: str) -> None:
-        """Remove a folder of a table that is gone; what cannot be removed stays, as orphans, and the log says so."""
+        """Remove the folder of a removed table. Files that cannot be removed stay as orphans and are logged."""
         with self._lock:
             for location in [location for location in self._cache if locations.inside(location, folder)]:
                 self._cached_bytes -= len(self._cache.pop(location).data)

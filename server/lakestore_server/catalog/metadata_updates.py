@@ -1,7 +1,7 @@
-"""Every update action of the Iceberg REST protocol on table metadata; the rules are Iceberg Java's builder's. Pure.
+"""Every update action of the Iceberg REST protocol on table metadata, by the rules of Iceberg Java's builder. Pure.
 
-The clock's reading and new uuids are handed in. A snapshot that comes too late (sequence number, first row id) is a
-`Conflict`: the client makes it anew.
+The caller passes the time and new uuids. A snapshot that comes too late (sequence number, first row id) is a
+`Conflict`: the client makes it again.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ class Draft:
         self.last_order: int | None = None
 
     def put(self, key: str, value: Any) -> None:
-        """Set one top-level field."""
+        """Set a top-level field."""
         if self.doc.get(key) != value:
             self.doc[key] = value
             self.changed = True
 
     def append(self, key: str, item: Any) -> None:
-        """Add to a top-level list."""
+        """Append to a top-level list."""
         self.doc[key] = [*(self.doc.get(key) or ()), item]
         self.changed = True
 
     def keep(self, key: str, wanted: Callable[[Any], bool]) -> None:
-        """Drop the unwanted from a top-level list."""
+        """Keep only the wanted items of a top-level list."""
         old = self.doc.get(key) or []
         new = [item for item in old if wanted(item)]
         if len(new) != len(old):
@@ -64,7 +64,7 @@ class Draft:
             self.changed = True
 
     def finished(self, base_location: str | None) -> Json:
-        """The new metadata with its logs, or the base when nothing changed."""
+        """The new metadata with its logs, or the base if nothing changed."""
         if not self.changed:
             return self.base
         self._check()
@@ -76,10 +76,8 @@ class Draft:
         return self.doc
 
     def touch(self, snapshot_ms: int | None = None) -> None:
-        """Move the document's time to a new snapshot's, or to the catalog's if no change has moved it yet.
-
-        It never goes back, and a client whose clock is ahead does not move it ahead of the catalog's.
-        """
+        """Move the document's time to a new snapshot's, or else once to the catalog's. The time never goes back, and a
+        client's clock does not move it ahead of the catalog's."""
         if snapshot_ms is None and self._is_touched:
             return
         self.time_ms = max(self.time_ms, self.now_ms if snapshot_ms is None else min(snapshot_ms, self.now_ms))
@@ -96,7 +94,7 @@ class Draft:
         schemas.check_sources("default sort order", order, schema)
 
     def _snapshot_log(self) -> list[Json]:
-        """Without entries of snapshots that main only passed through, and without history before a gap."""
+        """The snapshot log without snapshots that main only passed through, and without history before a gap."""
         main = main_of(self.doc)
         passed = {number for number in self.was_main & self.added if number != main}
         log: list[Json] = []
@@ -117,7 +115,7 @@ class Draft:
 
 
 LAST_ADDED = -1
-"""In place of an id: the schema, spec or order that the same request added."""
+"""Stands for the id of the schema, spec or order that the same request added."""
 _RESERVED = ("format-version", "uuid", "snapshot-count", "current-snapshot-summary", "current-snapshot-id")
 
 
@@ -131,7 +129,7 @@ def created(
     properties: Mapping[str, str],
     now_ms: int,
 ) -> Json:
-    """The first metadata of a table that a client describes; field ids are given anew."""
+    """The first metadata of a table that a client describes; field ids are assigned here."""
     version = _format_of(properties)
     try:
         fresh, ids = schemas.fresh_ids(schema)
@@ -155,10 +153,8 @@ def created(
 
 
 def updated(base: Json, updates: Sequence[Json], *, now_ms: int, base_location: str | None) -> Json:
-    """The base after the updates, or the base itself when they change nothing.
-
-    `base_location` is the place of the base's file; None of a base that was never stored.
-    """
+    """The base after the updates, or the base itself if nothing changes. `base_location` is the location of the base's
+    file; None if it was never stored."""
     draft = Draft(base, now_ms)
     for update in updates:
         _apply(draft, update)
@@ -265,11 +261,11 @@ def _add_snapshot(draft: Draft, update: Json) -> None:
         raise Invalid(f"snapshot {number} is in the table already")
     last = draft.doc["last-sequence-number"]
     if sequence <= last and "parent-snapshot-id" in snapshot:
-        raise Conflict(f"snapshot {number} has sequence number {sequence}, but the table is at {last}: make it anew")
+        raise Conflict(f"snapshot {number} has sequence number {sequence}, but the table is at {last}: make it again")
     late = int(draft.base["last-updated-ms"]) - timestamp
     if late > SKEW_MS:
         raise Conflict(
-            f"snapshot {number} is {late // 1000:,} s older than the table's last change: make it anew, and set the "
+            f"snapshot {number} is {late // 1000:,} s older than the table's last change: make it again, and set the "
             "clocks of this client and of the catalog by NTP if they differ"
         )
     if draft.doc["format-version"] >= 3:

@@ -1,4 +1,4 @@
-"""The lake side of a Lakestore table: its first Iceberg metadata, and the schema it must have. Pure."""
+"""The lake side of a Lakestore table: its first Iceberg metadata, and its required schema. Pure."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from lakestore_server.catalog.schemas import Json
 
 UUID_PROPERTY = "lakestore.table-uuid"
 TIMELINE_PROPERTY = "lakestore.timeline"
-"""The history that wrote the metadata."""
+"""The timeline that wrote the metadata."""
 _TARGET_BYTES = "write.target-file-size-bytes"
 _METRICS = "write.metadata.metrics.column."
 PREVIOUS_VERSIONS = 20
-"""Metadata files that a table's log names beside the current one."""
+"""Earlier metadata files in a table's log."""
 
 
 def location_of(table: Table, warehouse: str) -> str:
-    """The folder of the table's files: a table dropped and made anew never meets the old one's."""
+    """The folder of the table's files; a new table of the same name gets another folder."""
     return f"{warehouse.rstrip('/')}/{table.namespace}/{table.short_name}-{table.uuid.replace('-', '')[:8]}"
 
 
 def schema_of(table: Table) -> Json:
-    """The Iceberg schema: the user's columns and the three of ours; the primary key identifies."""
+    """The Iceberg schema: the user's columns and our three; the primary key is the identifier."""
     schema: Json = {
         "type": "struct",
         "schema-id": 0,
@@ -50,7 +50,7 @@ def _field(column: Column, format_version: int) -> Json:
 
 
 def properties_of(table: Table) -> dict[str, str]:
-    """Properties by which every engine writes this table: bounds that find offsets, deletes beside the files."""
+    """Properties for every writing engine: bounds to find offsets, deletes in the data files' folders."""
     return {
         UUID_PROPERTY: table.uuid,
         _METRICS + LAKE_OFFSET: "full",
@@ -66,29 +66,26 @@ def properties_of(table: Table) -> dict[str, str]:
 
 
 def seen_properties(table: Table, stored: Mapping[str, str]) -> dict[str, str]:
-    """The properties that the tierer sees: the table's as it was made, less any that others have set."""
+    """The properties for the tierer: the table's own, without those that others have set."""
     own = {key: value for key, value in stored.items() if key.startswith("lakestore.")}
     return {**own, **properties_of(table)}
 
 
 def stored_properties(properties: Mapping[str, str], timeline: str) -> dict[str, str]:
-    """The properties with which a commit is stored.
-
-    Old metadata files are removed by this server alone: PyIceberg would, when told by the property, remove them itself
-    and know of no lease.
-    """
+    """The properties with which a commit is stored. Only this server removes old metadata files: PyIceberg would remove
+    them by property without knowing the leases."""
     kept = {key: value for key, value in properties.items() if key != metadata.DELETE_AFTER_COMMIT}
     return {**kept, TIMELINE_PROPERTY: timeline} if timeline else kept
 
 
 def first_metadata(table: Table, warehouse: str, now_ms: int) -> Json:
-    """The table's Iceberg metadata before its first snapshot; the Iceberg uuid is the table's."""
+    """The table's Iceberg metadata before its first snapshot; its uuid is the table's."""
     updates: list[Json] = [
         {"action": "add-schema", "schema": schema_of(table)},
         {"action": "set-current-schema", "schema-id": metadata_updates.LAST_ADDED},
         {"action": "add-spec", "spec": spec_of(table)},
         {"action": "set-default-spec", "spec-id": metadata_updates.LAST_ADDED},
-        # The unsorted order is there too: Iceberg's rewrite by another order of a user's choice writes under it.
+        # The unsorted order exists too: Iceberg's rewrite in a user's order writes under it.
         {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
         {"action": "add-sort-order", "sort-order": _order(table)},
         {"action": "set-default-sort-order", "sort-order-id": metadata_updates.LAST_ADDED},
@@ -100,7 +97,7 @@ def first_metadata(table: Table, warehouse: str, now_ms: int) -> Json:
 
 
 def version_updates(version: Table) -> list[Json]:
-    """Updates that make a version of the table's definition the lake table's own: its schema and its options."""
+    """Updates that give the lake table a version's schema and options."""
     return [
         {"action": "add-schema", "schema": schema_of(version)},
         {"action": "set-current-schema", "schema-id": metadata_updates.LAST_ADDED},
@@ -109,7 +106,7 @@ def version_updates(version: Table) -> list[Json]:
 
 
 def option_updates(version: Table) -> Json:
-    """The update that brings the lake table the options that can be changed."""
+    """The update of the lake table's changeable options."""
     return {"action": "set-properties", "updates": {_TARGET_BYTES: str(version.lake.target_file_bytes)}}
 
 
@@ -127,7 +124,7 @@ def spec_of(table: Table) -> Json:
 
 
 def _part_name(part: PartitionField) -> str:
-    """The field's name as Iceberg Java gives it: day(ts) is ts_day, truncate(4, s) is s_trunc."""
+    """The field's name in Iceberg Java: day(ts) is ts_day, truncate(4, s) is s_trunc."""
     kind = part.transform.split("[")[0]
     suffix = {"identity": "", "truncate": "_trunc"}.get(kind, f"_{kind}")
     return part.column + suffix

@@ -1,7 +1,8 @@
-"""The files of a lake: those that a table's metadata names, and the same ones for another place. Pure, but for reading.
+"""The files of a lake: listing those of a table's metadata, and rewriting them for another place. Pure except for
+reading.
 
-Iceberg writes whole paths: into metadata, manifest lists and manifests, into the rows of position deletes and into the
-footers of deletion vectors. In another folder each of these is written anew, from the leaves up, as sizes change.
+Iceberg writes absolute paths into metadata, manifest lists, manifests, rows of position deletes and footers of deletion
+vectors. For another folder all of these are rewritten, the leaves first, because sizes change.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from lakestore_server.catalog import locations
 from lakestore_server.catalog.schemas import Json
 
 Read = Callable[[str], bytes]
-"""The bytes of the file at a location."""
+"""Returns the bytes of the file at a location."""
 Save = Callable[[str, bytes], None]
 _DELETED = 2
-"""The status of a manifest's entry whose file left the table."""
+"""The status of a manifest entry whose file left the table."""
 _POSITION_DELETES = 1
 
 
 def named(location: str, read: Read) -> Iterator[str]:
-    """Every file that metadata names, itself first, each before what it names; files may come again."""
+    """Every file that metadata names, including itself, each before the files it names; repetitions are possible."""
     yield location
     doc: Json = orjson.loads(read(location))
     for part in (*doc.get("statistics", ()), *doc.get("partition-statistics", ())):
@@ -50,23 +51,23 @@ def named(location: str, read: Read) -> Iterator[str]:
 
 
 class Relocation:
-    """A lake that moves from one folder to another, table by table."""
+    """A lake's move from one folder to another, table by table."""
 
     def __init__(self, old: str, new: str, read: Read, save: Save) -> None:
-        """`read` takes old locations, `save` new ones; files that are not saved stay as they are, in the new place."""
+        """`read` takes old locations, `save` new ones. Files that are not saved are copied unchanged by the caller."""
         self._old, self._new, self._read, self._save = locations.plain(old), new.rstrip("/"), read, save
         self._sizes: dict[str, int] = {}
-        """Sizes of the files that were written anew, by their old location."""
+        """Sizes of the rewritten files by old location."""
 
     def place(self, location: str) -> str:
-        """The new location of a file or folder; one that is not in the lake stays."""
+        """The new location of a file or folder; unchanged outside the lake."""
         plain = locations.plain(location)
         if plain == self._old:
             return self._new
         return self._new + plain[len(self._old) :] if plain.startswith(self._old + "/") else location
 
     def move(self, location: str) -> str:
-        """Write a table's metadata anew, with all that it names; its new location."""
+        """Rewrite a table's metadata and all its files; returns the new location."""
         doc: Json = orjson.loads(self._read(location))
         for snapshot in doc.get("snapshots", ()):
             self._manifest_list(snapshot["manifest-list"])
@@ -74,7 +75,7 @@ class Relocation:
         for part in (*doc.get("statistics", ()), *doc.get("partition-statistics", ())):
             part["statistics-path"] = self.place(part["statistics-path"])
         doc["location"] = self.place(doc["location"])
-        doc["metadata-log"] = []  # the older files are not there
+        doc["metadata-log"] = []  # the older files are not copied
         doc["properties"] = {
             key: self.place(value) if locations.is_path(key) else value for key, value in doc["properties"].items()
         }
@@ -114,7 +115,8 @@ class Relocation:
         data["file_path"] = self.place(path)
 
     def _bound(self, number: int, bound: bytes) -> bytes | None:
-        """A bound for the new place; None of one that was cut off within the old place, and says nothing any more."""
+        """A bound for the new place; None for a bound that was truncated inside the old place and means nothing any
+        more."""
         if number != PATH_ID:
             return bound
         before = bound.decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""A lake that went on after a backup, set back to the newest state that the backup covers. Pure.
+"""A lake that continued after a backup, set back to the newest state that the backup covers. Pure.
 
-The lake's newest metadata is kept but for main, the snapshots above it and what belongs to them: files, sequence
-numbers and row ids that the gone history used are not used again.
+The newest metadata is kept except main, the snapshots above it and their records, so files, sequence numbers and row
+ids of the lost history are not used again.
 """
 
 from __future__ import annotations
@@ -17,20 +17,18 @@ from lakestore_server.state.catalog_change import TierRecord
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """A table's metadata as it is set back."""
+    """A table's metadata after it was set back."""
 
     doc: Json
     records: tuple[TierRecord, ...]
-    """The tier records of the snapshots that stay, the oldest first."""
+    """The tier records of the remaining snapshots, oldest first."""
 
 
 def rewound(
     doc: Json, location: str, known: Mapping[int, TierRecord], covers: Callable[[TierRecord], bool], now_ms: int
 ) -> Rewound | None:
     """The metadata at `location` set back to the newest snapshot of main that the log covers; None if there is none.
-
-    `known` are the records that the backup has; `covers` says whether lake and log agree at a record's tier point.
-    """
+    `known` are the backup's records; `covers` says whether lake and log agree at a record's tier point."""
     path = list(metadata.ancestry(doc, metadata.main_of(doc)))
     records = _records(path, known)
     at = next((i for i, each in enumerate(path) if (held := records.get(_id(each))) and covers(held)), None)
@@ -46,7 +44,7 @@ def _id(snapshot: Json) -> int:
 
 
 def _records(path: list[Json], known: Mapping[int, TierRecord]) -> dict[int, TierRecord]:
-    """The tier records of main's snapshots: a rewrite has that of the snapshot below."""
+    """The tier records of main's snapshots; a rewrite has the record of the snapshot below."""
     found: dict[int, TierRecord] = {}
     below: TierRecord | None = None
     for snapshot in reversed(path):
@@ -60,7 +58,7 @@ def _records(path: list[Json], known: Mapping[int, TierRecord]) -> dict[int, Tie
 
 
 def _said(number: int, summary: Json) -> TierRecord | None:
-    """The record in a snapshot's own summary, which is not yet compared with the log."""
+    """The record in a snapshot's own summary, not yet compared with the log."""
     try:
         point, sums = (
             tuple(int(text) for text in json.loads(summary[key])) for key in (gate.TIER_POINT, gate.LIVE_SUM)

@@ -1,6 +1,6 @@
-"""Iceberg schemas, partition specs and sort orders as JSON: field ids, checks, sameness.
+"""Iceberg schemas, partition specs and sort orders as JSON: field ids, checks, equality. Pure.
 
-Pure. Nothing here knows of table metadata; `metadata` builds on it.
+This module knows no table metadata; `metadata` uses it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DEPTH_MAX = 64
 
 
 def _parts(kind: Any) -> list[tuple[int, str, Any]]:
-    """(id, name, type) of the fields that a nested type directly holds."""
+    """(id, name, type) of a nested type's direct fields."""
     if not isinstance(kind, dict):
         return []
     if kind["type"] == "struct":
@@ -53,12 +53,12 @@ def field_ids(schema: Json) -> set[int]:
 
 
 def check_schema(schema: Json, format_version: int) -> None:
-    """Refuse a schema that no reader of this format version could take."""
+    """Refuse a schema that readers of this format version cannot read."""
     seen: set[int] = set()
     names: set[str] = set()
     for field_id, name, kind in fields(schema):
         if type(field_id) is not int or field_id in seen:
-            raise Invalid(f"field {name!r} has the id {field_id!r}, which is no number or used twice")
+            raise Invalid(f"field {name!r} has the id {field_id!r}, which is not a number or is used twice")
         if name in names:
             raise Invalid(f"the schema has two fields {name!r}")
         seen.add(field_id)
@@ -80,7 +80,7 @@ def _check_primitive(name: str, kind: str, format_version: int) -> None:
 
 
 def fresh_ids(schema: Json) -> tuple[Json, dict[int, int]]:
-    """The schema with ids 1, 2, … level by level, as Iceberg Java numbers them, and old id to new id."""
+    """The schema with ids 1, 2, … level by level like Iceberg Java, and old id to new id."""
     ids: dict[int, int] = {}
 
     def take(old: int) -> int:
@@ -113,7 +113,7 @@ def _fresh(kind: Any, take: Callable[[int], int]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """JSON without nulls and without spaces in type names, so that equal things compare equal."""
+    """JSON without nulls and without spaces in type names, so that equal values compare equal."""
     if isinstance(value, dict):
         return {
             key: part.replace(" ", "")
@@ -126,7 +126,7 @@ def _plain(value: Any) -> Any:
 
 
 def same_schema(one: Json, other: Json) -> bool:
-    """Whether two schemas have the same fields and identifier fields; their ids do not count."""
+    """Whether two schemas have equal fields and identifier fields; ids do not count."""
     return bool(
         _plain(one["fields"]) == _plain(other["fields"])
         and set(one.get("identifier-field-ids") or ()) == set(other.get("identifier-field-ids") or ())
@@ -153,7 +153,7 @@ def same_order(one: Json, other: Json) -> bool:
 
 
 def numbered_spec(spec: Json, known: list[Json], last_id: int) -> tuple[Json, int]:
-    """The spec with an id in each field, reused from known specs where the field is the same, and the last id."""
+    """The spec with an id in each field, reused from known specs for equal fields, and the last id."""
     used = {(tuple(sources(part)), part["transform"]): part["field-id"] for other in known for part in other["fields"]}
     done: list[Json] = []
     for part in spec["fields"]:
@@ -168,7 +168,7 @@ def numbered_spec(spec: Json, known: list[Json], last_id: int) -> tuple[Json, in
 
 
 def mapped_sources(part: Json, ids: dict[int, int]) -> Json:
-    """A partition or sort field whose source ids went through `ids`."""
+    """A partition or sort field with its source ids mapped by `ids`."""
     changed = dict(part)
     if part.get("source-ids"):
         changed["source-ids"] = [ids[old] for old in part["source-ids"]]
@@ -178,7 +178,7 @@ def mapped_sources(part: Json, ids: dict[int, int]) -> Json:
 
 
 def check_sources(what: str, holder: Json, schema: Json) -> None:
-    """Refuse a spec or sort order over a field that the schema has not."""
+    """Refuse a spec or sort order over a field that is not in the schema."""
     known = field_ids(schema)
     for part in holder["fields"]:
         if part["transform"] != "void" and not set(sources(part)) <= known:

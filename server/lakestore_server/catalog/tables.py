@@ -1,4 +1,4 @@
-"""Verbs of tables: create, alter, rename, get, list. A table is a lake table too, so both are made in one commit."""
+"""Verbs of tables: create, alter, rename, get, list. One commit creates a table and its lake table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lakestore_server.state.view import TableState, View
 
 
 def check_free(view: View, table: Table, limits: Limits) -> None:
-    """Refuse a name that a table cannot have, or that is taken."""
+    """Refuse a name that is taken or not allowed."""
     schema.check(table, limits)
     locations.check_namespace(table.namespace)
     if table.name in view.names:
@@ -61,20 +61,20 @@ def plan(limits: Limits, name: str, uuid: str, new_name: str, key: str = "") -> 
 
 
 class Databases:
-    """Thread-safe."""
+    """The verbs of databases. Thread-safe."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def list_databases(self, _: pb.ListDatabasesRequest) -> pb.ListDatabasesAnswer:
-        """All of them by name, with the number of our tables in each."""
+        """All databases by name, with the number of our tables in each."""
         view = self._engine.view
         tables = Counter(name.partition(".")[0] for name in view.names)
         entries = [pb.DatabaseEntry(name=name, tables=tables[name]) for name in sorted({*view.namespaces, *tables})]
         return pb.ListDatabasesAnswer(databases=entries)
 
     def create_database(self, request: pb.DatabaseRequest) -> pb.DatabaseAnswer:
-        """Make an empty one; a table's database is made with the table."""
+        """Create an empty database. Creating a table creates its database."""
         name = request.database
         check_database(name)
         locations.check_namespace(name)
@@ -87,7 +87,7 @@ class Databases:
         return pb.DatabaseAnswer(token=self._engine.operate(plan).view.token())
 
     def drop_database(self, request: pb.DatabaseRequest) -> pb.DatabaseAnswer:
-        """Remove an empty one; it is refused while anything has a name in it."""
+        """Remove an empty database."""
         name = request.database
 
         def plan(state: State, record: CommitRecord) -> None:
@@ -116,16 +116,14 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
     "day": _DATES,
     "hour": _DATES[1:],
 }
-"""Transform to the types whose values it has and Java can store.
-
-Java 1.12 writes an identity of `fixed` so that no reader can read the manifest. It refuses a decimal that `truncate`
-took below the lowest one of its type: one row near that end would stop the tiering of its table.
-"""
+"""Transform to the source types whose values Java can store. Java 1.12 writes an identity of `fixed` so that no reader
+can read the manifest. It refuses a decimal that `truncate` took below the type's minimum: one row near the minimum
+would stop the tiering of its table."""
 _TRANSFORM = re.compile(r"(\w+)(?:\[(\d+)\])?")
 
 
 def check_new(table: Table) -> None:
-    """Refuse the definition of a new table that Java does not build."""
+    """Refuse a new table's definition that Java cannot build."""
     check_version(table, table)
     types = {number: kind for number, _, kind in schemas.fields(our_tables.schema_of(table))}
     for part, text in zip(our_tables.spec_of(table)["fields"], table.lake.partition_by, strict=True):
@@ -147,7 +145,7 @@ def _check_transform(table: Table, text: str, transform: str, kind: str) -> None
 
 
 def check_version(first: Table, table: Table) -> None:
-    """Refuse a version of a table that Java does not build; partition fields keep the names of the first version."""
+    """Refuse a table's version that Java cannot build; partition fields keep the names of the first version."""
     schema = our_tables.schema_of(table)
     taken: dict[str, tuple[int, str]] = {}
     for number, name, _ in schemas.fields(schema):
@@ -185,7 +183,6 @@ class TableVerbs:
         self._engine, self._catalog = engine, catalog
 
     def create_table(self, request: pb.CreateTableRequest) -> pb.TableInfo:
-        """Create a table and its lake table."""
         table = replace(Table.received(request.definition), uuid=str(uuid.uuid4()), schema_id=0)
         schema.check(table, self._engine.limits)
         if table.name in self._engine.view.names:
@@ -211,7 +208,7 @@ class TableVerbs:
         return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())
 
     def alter_table(self, request: pb.AlterTableRequest) -> pb.TableInfo:
-        """Another definition of a table, from the next commit on."""
+        """Change a table's definition from the next commit on."""
         steps = evolution.from_json(request.alteration)
 
         def plan(state: State, record: CommitRecord) -> Table:
@@ -244,23 +241,20 @@ class TableVerbs:
         return made
 
     def rename_table(self, request: pb.RenameTableRequest) -> pb.TableInfo:
-        """Another name for a table."""
         made = plan(self._engine.limits, request.table, request.table_uuid, request.new_name)
         return pb.TableInfo(definition=self._engine.operate(made).result.to_json())
 
     def get_table(self, request: pb.TableRequest) -> pb.TableInfo:
-        """A table's definition."""
         return pb.TableInfo(definition=self._engine.view.named(request.table).table.to_json())
 
     def list_tables(self, _: pb.ListTablesRequest) -> pb.ListTablesAnswer:
-        """All tables by name."""
         view = self._engine.view
         infos = [pb.TableInfo(definition=view.named(name).table.to_json()) for name in sorted(view.names)]
         return pb.ListTablesAnswer(tables=infos)
 
 
 def _check_room(state: State, most: int) -> None:
-    """Room for one more table; dropped ones count, or who creates and drops again and again fills the disk."""
+    """Check that one more table fits. Dropped tables count, otherwise repeated create and drop would fill the disk."""
     dropped = len(state.view.dropped)
     if len(state.view.tables) + dropped < most:
         return

@@ -1,4 +1,4 @@
-"""The one tierer: an epoch for a time to live, kept in the journal so that a later one fences it for good."""
+"""The one tierer: an epoch with a time to live, journaled so that a later tierer fences it for good."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TiererVerbs:
         self._until = 0.0
 
     def acquire_tierer(self, request: pb.TiererRequest) -> pb.TiererAnswer:
-        """Become the tierer, or renew with the epoch held."""
+        """Become the tierer, or renew the held epoch."""
         most = self._engine.limits
         if len(request.holder) > most.name_chars or request.seconds > most.lease_seconds:
             raise Invalid(f"a tierer has a name of at most {most.name_chars} characters, for {most.lease_seconds} s")
@@ -41,7 +41,7 @@ class TiererVerbs:
         return pb.TiererAnswer(epoch=epoch, seconds=seconds)
 
     def _renewed(self, epoch: int) -> int:
-        """The epoch, if it is still the newest one; `Fenced` otherwise."""
+        """The epoch if it is the newest; else `Fenced`."""
         held = self._engine.view.tierer_epoch
         if epoch != held:
             raise Fenced(f"tierer epoch {epoch} was taken over by {held}")
