@@ -1,4 +1,4 @@
-"""Addresses that a server is to listen on, looked at before a library fails on them with a line of its own."""
+"""A check of listening addresses, made before a library fails on them with a log line of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 
 def is_in_use(host: str, port: int | str) -> bool:
-    """True if another socket listens on the port at an address of the host."""
+    """Whether another socket listens on the port at an address of the host."""
     if not int(port):
         return False
     for family, kind, protocol, _, place in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM):

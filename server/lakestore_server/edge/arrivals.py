@@ -1,10 +1,13 @@
-"""Bytes that came and are no whole message yet: gRPC holds them, and does not say how many there are.
+"""The account of received bytes that are not yet a whole message: gRPC holds them in memory and does not report
+them.
 
-A call that receives a message may send the most part of it and stop. So the bytes that the kernel counts on a
-connection are held against the messages that were taken from it; the rest is held. Beyond a budget the connection that
-holds the most goes first, one that stands still before one that gets on. A connection of health checks alone holds
-next to nothing. What the protocol adds around messages is allowed for, and credit does not add up, so a connection may
-hold some kilobytes more than is seen, whatever was sent on it before.
+A call may send most of a message and stop. So the bytes that the kernel counts on a connection are compared with the
+messages that were taken from it; the difference is held memory.
+
+- Over budget, connections are closed: stalled ones first, then the ones holding the most bytes.
+- A connection with health checks alone holds nearly nothing.
+- Protocol overhead is allowed for and credit does not accumulate, so a connection may hold some kilobytes more than the
+  account shows.
 """
 
 from __future__ import annotations
@@ -23,26 +26,26 @@ from urllib.parse import unquote
 
 _FOLDER = "/proc/self/fd"
 _COUNTS = struct.Struct("=120xQQ")
-"""Two fields of the kernel's `tcp_info`: bytes of ours that were acknowledged, and bytes that came."""
+"""Two fields of the kernel's `tcp_info`: our acknowledged bytes, and received bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Bytes of one connection since it began."""
+    """Bytes of one connection since its start."""
 
     went: int
     came: int
 
 
 class Connections:
-    """The counts of connections by peer, written as gRPC writes them: `ipv4:127.0.0.1:50000`. One thread at a time."""
+    """The counts of connections by peer, in gRPC's notation: `ipv4:127.0.0.1:50000`. One thread at a time."""
 
     def __init__(self) -> None:
         self._found: dict[str, int] = {}
-        """Peer to the descriptor that was its socket when last looked at."""
+        """Peer to the descriptor of its socket at the last look."""
 
     def counts(self, peers: Iterable[str]) -> dict[str, Counts]:
-        """The counts of those peers that are connected; of none where the system does not tell."""
+        """The counts of connected peers; empty if the system has no counts."""
         asked = list(peers)
         told = {peer: counts for peer in asked if (counts := self._look(peer))}
         if len(told) < len(asked):
@@ -68,7 +71,7 @@ class Connections:
 
 
 def _read(number: int) -> tuple[str, Counts] | None:
-    """(peer, counts) of a descriptor that is a connection of TCP."""
+    """(peer, counts) of a descriptor that is a TCP connection."""
     try:
         if not stat.S_ISSOCK(os.fstat(number).st_mode):
             return None
@@ -80,35 +83,35 @@ def _read(number: int) -> tuple[str, Counts] | None:
             return None
         address, port = there.getpeername()[:2]
         told = there.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTS.size)
-    except OSError:  # it listens, or was closed a moment ago
+    except OSError:  # it listens, or was just closed
         return None
     finally:
         there.detach()
     if len(told) < _COUNTS.size:
         return None
-    # A listener of IPv6 takes IPv4 as well, and then says so in the address.
+    # An IPv6 listener accepts IPv4 too and marks it in the address.
     address = address.removeprefix("::ffff:")
     shown = f"ipv6:[{address}]" if ":" in address else f"ipv4:{address}"
     return f"{shown}:{port}", Counts(*_COUNTS.unpack(told))
 
 
 def plain(peer: str) -> str:
-    """A peer as it is written here: gRPC writes the brackets of IPv6 as a URL has them."""
+    """A peer in this module's notation: gRPC escapes the brackets of IPv6."""
     return unquote(peer)
 
 
 SLOW_SECONDS = 0.5
-"""Age of a receive from which it is looked at; a message that is on its way takes less."""
+"""Age from which a receive is checked; a normal message takes less."""
 ALL_SECONDS = 60.0
-"""Seconds between two looks at every connection, which end credit and forget the connections that are no more."""
+"""Seconds between two checks of every connection, which end credit and forget closed connections."""
 LOOK_SHARE = 0.02
-"""The most of a processor's time that looking takes."""
+"""The largest share of a processor for these checks."""
 STILL_BYTES = 16 << 10
-"""A connection that got less since the last look stands still."""
+"""A connection that got fewer bytes since the last check has stalled."""
 STRANGERS_BYTES = 64 << 10
-"""The most that a connection without a known caller may hold."""
+"""The most bytes that a connection without a known caller may hold."""
 _PER_CONNECTION, _PER_MESSAGE, _PER_SECOND, _PER_SENT, _PER_TAKEN = 16 << 10, 1 << 10, 200, 0.01, 0.02
-"""Allowances for handshakes, heads and frames, pings, windows for what is sent, frames of what comes."""
+"""Allowances for handshakes, headers and frames, pings, windows for sent bytes, frames of received bytes."""
 
 
 class Receiver(Protocol):
@@ -116,7 +119,7 @@ class Receiver(Protocol):
 
     peer: str
     is_known: bool
-    """Whether its caller has shown who they are."""
+    """Whether the caller is authenticated."""
 
 
 @dataclass(slots=True)
@@ -124,7 +127,7 @@ class _Connection:
     """One connection's account."""
 
     since: dict[Receiver, float] = field(default_factory=dict)
-    """Calls that receive, and since when; the oldest first."""
+    """Receiving calls and their begin, oldest first."""
     taken: int = _PER_CONNECTION
     """Bytes of whole messages, with the allowances."""
     seen: Counts = field(default_factory=lambda: Counts(0, 0))
@@ -134,7 +137,7 @@ class _Connection:
     is_still: bool = False
 
     def saw(self, counts: Counts, now: float) -> None:
-        """Take in what the kernel says."""
+        """Record the kernel's counts."""
         came, went = counts.came - self.seen.came, counts.went - self.seen.went
         taken = self.taken - self.seen_taken
         seconds = now - self.seen_at if self.seen_at else 0.0
@@ -145,7 +148,7 @@ class _Connection:
 
     @property
     def is_strange(self) -> bool:
-        """Whether nobody known receives."""
+        """Whether no authenticated call receives."""
         return not any(call.is_known for call in self.since)
 
 
@@ -161,19 +164,18 @@ class Arrivals:
         self._due = self._all_due = 0.0
 
     def begins(self, call: Receiver) -> None:
-        """A call begins to receive a message."""
         with self._lock:
             self._connections.setdefault(call.peer, _Connection()).since[call] = time.monotonic()
 
     def ends(self, call: Receiver, nbytes: int) -> None:
-        """A message came, of so many bytes; or the call ended without one."""
+        """A message of `nbytes` came, or the call ended without one."""
         with self._lock:
             found = self._connections[call.peer]
             found.since.pop(call, None)
             found.taken += nbytes + _PER_MESSAGE
 
     def slow(self, now: float) -> list[str]:
-        """The connections to look at: none as long as what they can hold at most is within the budget."""
+        """The connections to check; empty while their possible bytes are within the budget."""
         with self._lock:
             slow = {
                 peer: found
@@ -184,7 +186,7 @@ class Arrivals:
         return [peer for peer, found in slow.items() if most > self._budget or found.is_strange]
 
     def saw(self, counts: Mapping[str, Counts | None], now: float) -> None:
-        """Take in what the kernel says of connections, and refuse what is too much."""
+        """Record the kernel's counts of connections and refuse calls beyond the budget."""
         gone: list[Receiver] = []
         with self._lock:
             for peer, count in counts.items():
@@ -203,10 +205,10 @@ class Arrivals:
                 total -= worst.held
                 gone += self._drop(worst)
         for call in gone:
-            self._refuse(call, "the server holds as many bytes of messages that are not whole as it can")
+            self._refuse(call, "the server is at its limit of bytes of unfinished messages")
 
     def tick(self, now: float, run: Callable[[Callable[[], None]], None]) -> None:
-        """Look, in a thread that `run` finds, if it is time and there is something to look at."""
+        """Check connections if it is time, in a thread that `run` provides."""
         if self._is_looking or now < self._due:
             return
         if now >= self._all_due:
@@ -228,6 +230,6 @@ class Arrivals:
 
     @staticmethod
     def _drop(found: _Connection) -> list[Receiver]:
-        """The calls of a connection that receive, which hold what it holds."""
+        """The receiving calls of a connection, which hold its bytes."""
         found.held = 0.0
         return list(found.since)

@@ -1,7 +1,7 @@
-"""One request to the catalog, read, and the boundary around the verb that answers it.
+"""One request to the catalog, and the error boundary around its verb.
 
-Bodies are read on the event loop; every verb runs in a thread, so that disk and journal never block it. A verb whose
-answer may take long gives `Slow` work instead, which waits among its like and keeps no other request waiting.
+Bodies are read on the event loop. Every verb runs in a thread, so disk and journal never block the loop. A verb whose
+answer may take long returns `Slow` work, which waits among its kind and delays no other request.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ _KINDS = {
     "NotFresh": (503, "ServiceUnavailableException"),
     "PlanExpired": (503, "ServiceUnavailableException"),
 }
-"""A kind that is not here is answered as the nearest class above it that is."""
+"""A missing kind is answered like its nearest superclass that is here."""
 UNKNOWN = (500, "CommitStateUnknownException")
 
 
 class ClientStalled(LakestoreError):
-    """The client stopped within its request."""
+    """The client stopped in the middle of its request."""
 
     kind = "Invalid"
 
 
 def status_of(error: LakestoreError) -> tuple[int, str]:
-    """HTTP status and protocol name of an error; a change that may have been applied is always UNKNOWN."""
+    """HTTP status and protocol name of an error; UNKNOWN for a change that may have been applied."""
     if error.applied == "unknown":
         return UNKNOWN
     if isinstance(error, ClientStalled):
@@ -89,7 +89,7 @@ def answer(error: LakestoreError) -> tuple[int, bytes]:
 
 
 def no_such_call(status: int, call: str) -> tuple[int, bytes]:
-    """HTTP status and body for a path or method that the port does not have."""
+    """HTTP status and body for an unknown path or method."""
     name = "UnsupportedOperationException" if status == 405 else "NoSuchCallException"
     return status, _error_body(
         status, name, f"{call[:200]}: there is no such call here; GET /iceberg/v1/config lists the catalog's"
@@ -106,7 +106,7 @@ IDEMPOTENCY_KEY_CHARS_MAX = 128
 LEVELS = "\x1f"
 """The separator of a namespace's levels in a path."""
 SLOW_THREADS = 64
-"""Requests whose slow work is done, or waited for, at once; further ones wait for one of these."""
+"""Slow requests at once; further ones wait."""
 _LOG = logging.getLogger("lakestore.catalog")
 
 
@@ -121,7 +121,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class CatalogRequest:
-    """One request, read."""
+    """One request after its body was read."""
 
     sources: Sources
     path: Mapping[str, str]
@@ -129,40 +129,36 @@ class CatalogRequest:
     headers: Mapping[str, str]
     body: Json
     key: str
-    """Idempotency-Key, bound to this very request; empty if none was sent."""
+    """Idempotency-Key, bound to this request; empty without one."""
     principal: Principal
-    """The caller. The gate has checked the call itself; lists hold what the principal may know of."""
+    """The caller, whom the gate has admitted. Lists show what this principal may know."""
 
     @property
     def catalog(self) -> Catalog:
-        """The catalog."""
         return self.sources.catalog
 
     @property
     def namespace(self) -> str:
-        """The namespace in the path; only one level exists."""
+        """The namespace in the path, which has one level."""
         name = self.path["namespace"]
         if LEVELS in name or not self.sees_namespace(name):
             raise NoSuchNamespace(f"Namespace does not exist: {name.replace(LEVELS, '.')}")
         return name
 
     def sees_namespace(self, name: str) -> bool:
-        """Whether the caller may know of a namespace."""
         return self.principal.sees_namespace(name.replace(".", LEVELS))
 
     @property
     def name(self) -> Name:
-        """The table in the path.
-
-        Spark asks for `db.table.branch_x` as a table in a deeper namespace and goes on when there is no such table.
-        """
+        """The table in the path. Spark asks for `db.table.branch_x` as a table in a deeper namespace and continues if
+        it does not exist."""
         space, table = self.path["namespace"], self.path["table"]
         if LEVELS in space:
             raise NoSuchTable(f"Table does not exist: {space.replace(LEVELS, '.')}.{table}")
         return Name(space, table)
 
     def field(self, key: str, kind: type[Any], default: Any = None) -> Any:
-        """A field of the body; `Invalid` if its kind is another, or if the field is missing without a default."""
+        """A field of the body; `Invalid` for another type, or without field and default."""
         value = self.body.get(key)
         if value is None and default is not None:
             return default
@@ -182,7 +178,7 @@ Verb = Callable[[CatalogRequest], Response | Slow]
 
 
 def json_answer(content: Any, status: int = 200) -> Response:
-    """An answer of JSON."""
+    """A JSON answer."""
     return Response(orjson.dumps(content), status, media_type="application/json")
 
 
@@ -197,7 +193,7 @@ def _problem(error: LakestoreError) -> Response:
 
 
 def _run(work: Callable[[], Response | Slow]) -> Response | Slow:
-    """The boundary: every error leaves as an answer of the protocol."""
+    """The boundary: every error becomes an answer of the protocol."""
     try:
         return work()
     except LakestoreError as error:
@@ -222,15 +218,15 @@ def _object(data: bytes) -> Json:
     try:
         body = orjson.loads(data) if data else {}
     except orjson.JSONDecodeError as error:
-        raise Invalid(f"the request body is no JSON: {error}") from error
+        raise Invalid(f"the request body is not JSON: {error}") from error
     if not isinstance(body, dict):
-        raise Invalid("the request body is no JSON object")
+        raise Invalid("the request body is not a JSON object")
     typed.plain()(body, "the request body")
     return body
 
 
 def _key(request: Request, principal: Principal, body: bytes) -> str:
-    """The request's key as it is kept: another sender, call or body with the same key is another request."""
+    """The stored form of the request's key: with another sender, call or body it is another key."""
     key = request.headers.get("idempotency-key", "")
     if len(key) > IDEMPOTENCY_KEY_CHARS_MAX:
         raise Invalid(f"Idempotency-Key is longer than {IDEMPOTENCY_KEY_CHARS_MAX} characters")
@@ -242,7 +238,7 @@ def _key(request: Request, principal: Principal, body: bytes) -> str:
 
 
 def _principal(request: Request) -> Principal:
-    """The caller whom the gate has put into the scope; a request that came past the gate is nobody's and is refused."""
+    """The caller that the gate has put into the scope; a request that bypassed the gate is refused."""
     caller: Caller | None = request.scope.get(CALLER)
     if caller is None:
         raise NotAuthenticated("the request came to the catalog without a caller: this is a defect of the server")

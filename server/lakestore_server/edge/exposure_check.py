@@ -1,4 +1,4 @@
-"""The check of settings before a port opens: beyond this machine only with TLS and rights, or by a plain word."""
+"""The check of settings before a port opens: beyond this machine only with TLS and `auth`, or with `--insecure`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lakestore_server.settings import Settings, Tls
 
 TOKEN_KEY = "access-token.key"  # noqa: S105 (the name of a file)
 _USER_INFO = re.compile(r"[a-z0-9+.-]+://[^/@]*:([^/@]*@|[^/@]*[^/@0-9][^/@]*/.*@)", re.IGNORECASE)
-"""`user:password@`, also with a slash in the password; what follows a host's colon otherwise is a port."""
+"""`user:password@`, also with a slash in the password; otherwise a port follows the host's colon."""
 
 
 def check(settings: Settings) -> None:
-    """`Invalid` for settings that would let anyone on the network in, or that hold a secret."""
+    """`Invalid` for settings that expose the server to the network or hold a secret."""
     if _USER_INFO.match(settings.warehouse):
         raise Invalid("warehouse holds a user and a password: leave them out, and give them to the environment")
     if is_loopback(settings.host) or settings.insecure:
@@ -46,7 +46,7 @@ def keys(tls: Tls) -> TlsKeys | None:
 
 
 def token_key(folder: Path) -> bytes:
-    """The key of access tokens, made at the first start and kept: clients need not ask again after a restart."""
+    """The key of access tokens. It is made once and stored, so tokens survive a restart."""
     file = folder / TOKEN_KEY
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

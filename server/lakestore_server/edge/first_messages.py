@@ -1,8 +1,7 @@
-"""Calls whose first message has not come: so many for so long, and where there is no room the least advanced one goes.
+"""Calls without a first message yet: bounded in number and in time. Used by the port's thread alone.
 
-A call costs little until its message is there, yet thousands of silent ones, or a few that send the most part of a
-large message, would take the memory of everybody. So a connection that has the most calls waiting loses its oldest.
-Used by the port's thread alone.
+Thousands of silent calls, or a few that send most of a large message, would take everybody's memory. If there are too
+many, the connection with the most waiting calls loses its oldest.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ class FirstMessages:
     def __init__(self, most: int, seconds: float, refuse: Refuse) -> None:
         self._most, self._seconds, self._refuse = most, seconds, refuse
         self._since: dict[Rpc, float] = {}
-        """The oldest first."""
+        """Call to begin of its wait, oldest first."""
         self._by_connection: dict[str, dict[Rpc, None]] = {}
 
     def __len__(self) -> int:
         return len(self._since)
 
     def add(self, rpc: Rpc) -> None:
-        """A call begins to wait; another one may have to go for it."""
+        """Note that a call waits; another call may be refused for it."""
         if len(self._since) >= self._most:
             worst = max(self._by_connection.values(), key=len)
-            self._drop(next(iter(worst)), "the server holds as many calls without a message as it can")
+            self._drop(next(iter(worst)), "the server is at its limit of calls without a message")
         self._since[rpc] = time.monotonic()
         self._by_connection.setdefault(rpc.peer, {})[rpc] = None
 
     def came(self, rpc: Rpc) -> bool:
-        """Its message came, or it ended; whether it waited still."""
+        """Note that its message came or that it ended; True if it was still waiting."""
         if self._since.pop(rpc, None) is None:
             return False
         mine = self._by_connection[rpc.peer]
@@ -46,7 +45,7 @@ class FirstMessages:
         return True
 
     def tick(self, now: float) -> None:
-        """Let go of the calls whose time is over."""
+        """Refuse the calls whose time is over."""
         while self._since:
             rpc, since = next(iter(self._since.items()))
             if now - since < self._seconds:

@@ -1,7 +1,7 @@
-"""The gRPC edge: the service's verbs, health and reflection behind `Admission`. Errors leave as status and metadata.
+"""The gRPC edge: the service's verbs, health and reflection behind `Admission`. Errors become status and metadata.
 
-A call is decided by its metadata before a byte of its message is taken: the caller, whether any such request is
-allowed, and whether there is room. Then its first message has a time to come; only then a thread works for it.
+The metadata alone decides about a call before a byte of its message is read: caller, right to any such request, room.
+Then the first message must come in time. Only then a thread works for the call.
 """
 
 from __future__ import annotations
@@ -39,18 +39,14 @@ from lakestore_server.host.workers import Workers
 from lakestore_server.operate.clients import Clients
 from lakestore_server.service import Service
 
-# isort: split
-# Below gRPC's own import, which sets how gRPC behaves in a fork: the package imports gRPC itself.
-
-
 SERVICE = "grpc.health.v1.Health"
 WATCHERS_MAX = 1_000
-"""Watchers that are told of changes; for one more the oldest one goes."""
+"""The most health watchers; one more ends the oldest."""
 _Status = health_pb2.HealthCheckResponse
 
 
 class Health:
-    """The answers to health checks. Thread-safe; nothing here waits."""
+    """The answers to health checks. Thread-safe; nothing here blocks."""
 
     def __init__(self, services: tuple[str, ...]) -> None:
         self._lock = threading.Lock()
@@ -59,7 +55,7 @@ class Health:
         self._watchers: dict[Rpc, str] = {}
 
     def set(self, *, serving: bool) -> None:
-        """Tell all that ask, and all watchers."""
+        """Set the health and tell all watchers."""
         with self._lock:
             self._status = _Status.SERVING if serving else _Status.NOT_SERVING
             watchers = dict(self._watchers)
@@ -67,11 +63,11 @@ class Health:
             watcher.send(self._of(service).SerializeToString(), _nothing)
 
     def asked(self, rpc: Rpc, data: bytes) -> None:
-        """Answer a call, whose only message this is."""
+        """Answer a call with this message."""
         try:
             service = health_pb2.HealthCheckRequest.FromString(data).service
         except DecodeError:
-            rpc.finish(grpc.StatusCode.INVALID_ARGUMENT, "the message is no HealthCheckRequest")
+            rpc.finish(grpc.StatusCode.INVALID_ARGUMENT, "the message is not a HealthCheckRequest")
             return
         if rpc.path == f"/{SERVICE}/Watch":
             self._watch(rpc, service)
@@ -91,7 +87,7 @@ class Health:
             oldest = next(iter(self._watchers)) if len(self._watchers) >= WATCHERS_MAX else None
             self._watchers[rpc] = service
         if oldest is not None:
-            oldest.finish(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watch: ask by Check")
+            oldest.finish(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watchers: use Check")
         rpc.add_callback(lambda: self._forget(rpc))
         rpc.send(self._of(service).SerializeToString(), _nothing)
 
@@ -100,14 +96,13 @@ class Health:
             self._watchers.pop(rpc, None)
 
 
-def _nothing() -> None:
-    """A message that was sent asks for no other."""
+def _nothing() -> None: ...
 
 
 CALLS_MAX = 64
-"""Calls of one stream that are under way."""
+"""The most running calls of one stream."""
 ASK_BYTES_MAX = 2 * rpc.TALK_BYTES_MAX
-"""A longer message ends its stream; a request that is a little too long is refused alone."""
+"""A longer message ends its stream; a request that is only slightly too long is refused alone."""
 _PATHS = {method.name: method.path for method in rpc.methods() if method.name in rpc.TALKED}
 
 
@@ -121,16 +116,16 @@ class CallStream:
         self._running = 0
         self._is_asking = False
         self._end: LakestoreError | None = None
-        """Why the stream ends, once it does."""
+        """The reason why the stream ends."""
         self._is_left = False
-        """Whether the client has said its last word."""
+        """Whether the client has closed its side."""
 
     def begin(self) -> None:
-        """Take the first call."""
+        """Receive the first call."""
         self._ask()
 
     def end(self, error: LakestoreError) -> None:
-        """Take no more calls, and end the stream when those under way are answered."""
+        """Receive no more calls; end the stream after the running ones are answered."""
         with self._lock:
             self._end = self._end or error
             ends = not self._running
@@ -138,7 +133,7 @@ class CallStream:
             self._failed(self._stream, self._end)
 
     def tick(self, now: float) -> None:
-        """End a stream whose caller is no longer who it was."""
+        """End a stream whose caller has lost the right to it."""
         try:
             self._call.tick(now)
         except LakestoreError as error:
@@ -152,7 +147,6 @@ class CallStream:
         self._stream.receive(self._came)
 
     def _came(self, data: bytes | None) -> None:
-        """A call, or the end of them; in the port's thread."""
         came = time.monotonic()
         with self._lock:
             self._is_asking = False
@@ -161,7 +155,7 @@ class CallStream:
             elif self._end is None:
                 self._running += 1
             else:
-                return  # it was not begun, and the stream ends
+                return  # the stream ends, so the call does not begin
         if data is None:
             if leaves:
                 self._stream.finish(grpc.StatusCode.OK)
@@ -173,19 +167,18 @@ class CallStream:
             self.end(error)
             return
         if self._workers.is_full:
-            busy = Exhausted("the server serves as many calls as it can: try again later", retry_after=BUSY_SECONDS)
+            busy = Exhausted("the server is at its limit of calls: try again later", retry_after=BUSY_SECONDS)
             self._reply(pb.Reply(id=ask.id, error=errors.error_fields(busy)))
         else:
             self._workers.run(lambda: self._answer(ask, came))
         self._ask()
 
     def _answer(self, ask: pb.Ask, came: float) -> None:
-        """Answer one call; in a worker's thread."""
         try:
             reply = pb.Reply(id=ask.id, answer=self._answer_of(ask, came))
         except LakestoreError as error:
             reply = pb.Reply(id=ask.id, error=errors.error_fields(error))
-        except Exception as error:  # the edge: whatever fails, the client is told, and the stream goes on
+        except Exception as error:  # the edge: the client is told of any failure, and the stream continues
             reply = pb.Reply(id=ask.id, error=errors.error_fields(self._dispatch.defect(ask.method, error)))
         self._reply(reply)
 
@@ -202,7 +195,6 @@ class CallStream:
         self._stream.send(reply.SerializeToString(), self._answered)
 
     def _answered(self) -> None:
-        """One answer less is on its way."""
         with self._lock:
             self._running -= 1
             end, is_last = self._end, not self._running
@@ -216,22 +208,18 @@ class CallStream:
 
 
 def _parsed(data: bytes) -> pb.Ask:
-    """The call that bytes are, or `Invalid`."""
+    """The call in the bytes, or `Invalid`."""
     if len(data) <= ASK_BYTES_MAX:
         with suppress(DecodeError):
             return pb.Ask.FromString(data)
     raise Invalid(f"{len(data)} bytes are no Ask of the protocol, of {ASK_BYTES_MAX} bytes at most")
 
 
-# isort: split
-# Below gRPC's own import, which sets how gRPC behaves in a fork: the package imports gRPC itself.
-
-
 log = logging.getLogger("lakestore.grpc")
 STREAM_THREADS = 64
-"""Streams for which something is made at once; the others wait their turn."""
+"""Streams that make a message at once; others wait."""
 STRANGERS_MAX, STRANGER_SECONDS = 64, 2.0
-"""Health checks whose message has not come, from callers that nobody knows: so many at once, for so long."""
+"""Unauthenticated health checks without a message: the most at once, and the seconds for each."""
 _CODES = {
     "Invalid": grpc.StatusCode.INVALID_ARGUMENT,
     "NothingToKeep": grpc.StatusCode.INVALID_ARGUMENT,
@@ -254,7 +242,7 @@ _CODES = {
 
 
 class GrpcServer:
-    """The gRPC port of a `Service` on one address, by TLS if there are keys."""
+    """The gRPC port of a `Service` on one address, with TLS if there are keys."""
 
     def __init__(
         self,
@@ -271,14 +259,14 @@ class GrpcServer:
         self._asks_certificates = keys is not None and keys.client_ca is not None
         self._dispatch = Dispatch(service, clock, limits)
         self._workers = Workers(limits.threads, "grpc-call")
-        # Thousands of streams may hear of one commit: calls do not queue behind them.
+        # Thousands of streams may wake for one commit; calls must not queue behind them.
         self._stream_workers = Workers(min(limits.threads, STREAM_THREADS), "grpc-stream")
         refusal = "streams are open, the limit: try again later"
         self._permits = Quota(limits.streams, 0.0, f"{limits.streams} {refusal}", share_of(limits.streams, limits))
-        # One for each connection that calls: they are no subscribers' streams, and take no room from those.
+        # One per calling connection. They take no room from subscribers' streams.
         refusal = "connections have a stream of small calls, the limit"
         self._talkers = Quota(limits.streams, 0.0, f"{limits.streams} {refusal}", share_of(limits.streams, limits))
-        # Messages of streams of commits that may come while another one of their stream is taken, beside the budget.
+        # Messages of commit streams that come while an earlier one of the stream is processed, beyond the budget.
         self._slabs = BufferPool(limits.journal_bytes)
         self._ahead = threading.Semaphore(max(1, limits.receiving_bytes // limits.message_bytes))
         self._is_stopping = False
@@ -294,16 +282,15 @@ class GrpcServer:
         self.port = self._port.bind(address, None if keys is None else _credentials(keys))
 
     def start(self) -> None:
-        """Begin to serve."""
         self._port.start()
         self._health.set(serving=True)
 
     def turn_away(self) -> None:
-        """Tell health checks that this server goes; calls are still answered."""
+        """Tell health checks that this server is going down; calls are still answered."""
         self._health.set(serving=False)
 
     def stop(self, grace_seconds: float) -> None:
-        """Stop taking calls; running ones have the grace to end."""
+        """Accept no more calls; running ones have the grace to end."""
         self._health.set(serving=False)
         self._is_stopping = True
         for talk in list(self._talks):
@@ -313,7 +300,7 @@ class GrpcServer:
         self._stream_workers.close()
 
     def _all_handlers(self) -> dict[str, Callable[[Rpc, RpcCall], None]]:
-        """Path to the beginning of an admitted call, before its first message."""
+        """Path to the begin of an admitted call, before its first message."""
         found: dict[str, Callable[[Rpc, RpcCall], None]] = {}
         for method in rpc.methods():
             if method.streams_in:
@@ -329,10 +316,10 @@ class GrpcServer:
         found[f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"] = self._reflect
         return found
 
-    # The port's thread: nothing waits here.
+    # The port's thread: nothing blocks here.
 
     def _opened(self, call: Rpc) -> None:
-        """A call begins: by its metadata it is refused, or its first message is asked for."""
+        """A new call: it is refused by its metadata, or its first message is read."""
         handler = self._handlers.get(call.path)
         if handler is None:
             call.finish(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
@@ -341,7 +328,7 @@ class GrpcServer:
             names = _certificate_names(call) if self._asks_certificates else ()
             admitted = self._admission.rpc(call.path, _token(call), names)
             if call.path in self._dispatch and self._workers.is_full:
-                raise Exhausted("the server serves as many calls as it can: try again later", retry_after=BUSY_SECONDS)
+                raise Exhausted("the server is at its limit of calls: try again later", retry_after=BUSY_SECONDS)
         except LakestoreError as error:
             self._fail(call, error)
         else:
@@ -365,7 +352,7 @@ class GrpcServer:
                 talk.end(_leaving())
 
     def _too_late(self, call: Rpc, why: str) -> None:
-        """End a call whose message has not come; of a stream of commits earlier messages may have."""
+        """End a call whose message has not come; a stream of commits may have sent earlier messages."""
         applied: Applied = "no" if call.path in self._dispatch else "unknown"
         self._fail(call, Unavailable(f"{why}: try again", applied=applied, retry_after=BUSY_SECONDS), if_receiving=True)
 
@@ -385,15 +372,12 @@ class GrpcServer:
         call.receive(came)
 
     def _asked(self, call: Rpc, _: RpcCall, data: bytes) -> None:
-        """A health check, which needs no thread."""
         self._health.asked(call, data)
 
     def _call(self, call: Rpc, admitted: RpcCall, data: bytes) -> None:
-        """A call of one message and one answer."""
         self._workers.run(lambda: self._answer(call, admitted, data))
 
     def _stream(self, method: rpc.Method, call: Rpc, admitted: RpcCall, data: bytes) -> None:
-        """A call of one message and many answers."""
         verb = self._service.watched(method)
         waits = method.name == "Changes"
 
@@ -406,7 +390,7 @@ class GrpcServer:
         self._begin(call, admitted, AnswerStream(call, admitted, items(), encode, self._stream_workers, self._fail))
 
     def _write(self, method: rpc.Method, call: Rpc, admitted: RpcCall) -> None:
-        """A stream of commits, which may be silent for as long as its client may write."""
+        """A stream of commits; it may be silent while its client has the right to write."""
         stream, verb = self._service.write_stream(admitted.told), self._service.watched(method)
         judged = partial(commit_parsed, judged=admitted.request)
         intake = Intake(call, stream, judged, self._workers, self._ahead, self._slabs)
@@ -420,7 +404,6 @@ class GrpcServer:
         self._begin(call, admitted, AnswerStream(call, admitted, items(), encode, self._stream_workers, self._fail))
 
     def _talk(self, call: Rpc, admitted: RpcCall) -> None:
-        """A stream of small calls."""
         room = ExitStack()
         try:
             room.enter_context(self._talkers.taken(1, admitted.owner))
@@ -444,8 +427,6 @@ class GrpcServer:
         call.add_callback(partial(self._clients.ends, "grpc", admitted.owner, call.peer))
 
     def _reflect(self, call: Rpc, admitted: RpcCall) -> None:
-        """The next question of a stream of questions about the protocol."""
-
         def came(data: bytes | None) -> None:
             self._callers.came(call)
             if data is not None:
@@ -475,7 +456,6 @@ class GrpcServer:
             self._fail(call, error)
 
     def _fail(self, call: Rpc, error: Exception, *, if_receiving: bool = False) -> None:
-        """End a call by an error."""
         if not isinstance(error, LakestoreError):
             error = self._dispatch.defect(call.path.rsplit("/", 1)[-1], error)
         code, trailing = _CODES.get(error.kind, grpc.StatusCode.INTERNAL), errors.pack_error(error)
@@ -502,7 +482,7 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
 
 
 def _credentials(keys: TlsKeys) -> grpc.ServerCredentials:
-    """TLS of the port: with a client CA every client must show a certificate; handshakes use the files as they are."""
+    """TLS of the port: with a client CA every client must show a certificate. Handshakes use the present files."""
     state = {"stamp": keys.stamp()}
 
     def configured() -> grpc.ServerCertificateConfiguration:
@@ -520,12 +500,11 @@ def _credentials(keys: TlsKeys) -> grpc.ServerCredentials:
             log.error("the certificate stays as it was: %s", error.message)
             return None
 
-    fetch: Any = renewed  # None means no change, which the stubs do not say
+    fetch: Any = renewed  # None means no change; the stubs lack this
     return grpc.dynamic_ssl_server_credentials(configured(), fetch, require_client_authentication=bool(keys.client_ca))
 
 
 def _token(call: Rpc) -> str:
-    """The bearer token of a call; empty if there is none."""
     said = [value for key, value in call.metadata if key == "authorization"]
     if not said:
         return ""
@@ -538,7 +517,6 @@ def _token(call: Rpc) -> str:
 
 
 def _certificate_names(call: Rpc) -> Sequence[str]:
-    """The names in the client's certificate, which TLS has checked."""
     said = call.auth_context()
     fields = ("x509_common_name", "x509_subject_alternative_name")
     return [value.decode("utf-8", "replace") for field in fields for value in said.get(field, ())]

@@ -94,7 +94,7 @@ class GuardedProtocol(H11Protocol):
         self._writing: asyncio.TimerHandle | None = None
         self.waiting_since = 0.0
         self.is_advanced = False
-        """Whether the sender of the present request is known, or the request is there whole."""
+        """Whether the sender of the present request is known, or the request is complete."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -107,7 +107,7 @@ class GuardedProtocol(H11Protocol):
     @property
     def is_busy(self) -> bool:
         """Whether a request is being answered."""
-        cycle: Any = self.cycle  # None until the first request, which its type does not say
+        cycle: Any = self.cycle  # None until the first request; its type does not say so
         return cycle is not None and not cycle.response_complete
 
     def on_response_complete(self) -> None:
@@ -155,7 +155,7 @@ class GuardedProtocol(H11Protocol):
 
 
 def _told(application: Any, facts: Mapping[str, Any]) -> Callable[..., Any]:
-    """The application with facts of the connection put into its scope."""
+    """The application, which gets facts of the connection in its scope."""
 
     async def told(scope: Any, receive: Any, send: Any) -> Any:
         scope.update(facts)
@@ -205,7 +205,7 @@ def routes(sources: Sources, admission: Admission, console: Console) -> list[Bas
 
 
 async def _no_such_call(request: Request, error: Exception) -> Response:
-    """The answer to a path or a method that no route has, in the form that clients of the catalog read."""
+    """The answer for an unknown path or method, in the form that catalog clients read."""
     status = error.status_code if isinstance(error, HTTPException) else 404
     status, body = catalog_request.no_such_call(status, f"{request.method} {request.url.path}")
     headers = error.headers if isinstance(error, HTTPException) else None
@@ -227,7 +227,7 @@ class HttpServer:
         limits: Limits = DEFAULT,
         on_end: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
-        """`on_end` is told when the server ends without being stopped."""
+        """`on_end` is called if the server ends without `stop`."""
         own: Any = application
         protocol: Any = partial(GuardedProtocol, limits=limits)
         config = uvicorn.Config(
@@ -251,7 +251,7 @@ class HttpServer:
         self.port = 0
 
     def start(self) -> None:
-        """Begin to serve; the port is known then."""
+        """Begin to serve; the port is known afterwards."""
         refused = Unavailable(
             f"the HTTP port {self._wanted} cannot be opened: is it in use? --http-port 0 picks a free one"
         )
@@ -274,14 +274,13 @@ class HttpServer:
                 self._on_end(Unavailable("the HTTP server has ended by itself"))
 
     def stop(self) -> None:
-        """Stop and wait."""
         self._server.should_exit = True
         if self._thread.ident is not None:
             self._thread.join(10)
 
 
 def _renewing(keys: TlsKeys) -> Callable[[Any, Any], ssl.SSLContext]:
-    """TLS whose files are read again when they have changed, for the connections after that."""
+    """A TLS context that reads its files again when they have changed, for later connections."""
 
     def made(_: Any, __: Any) -> ssl.SSLContext:
         context = keys.context()

@@ -1,7 +1,8 @@
-"""The gate of the HTTP port: a request's caller, its right, and no more of its body than the server will hold.
+"""The gate of the HTTP port: finds a request's caller, checks the right, bounds the body. Every request passes here
+first.
 
-Every request passes here before any route sees it. A body is taken whole, within a limit of bytes and of time,
-only after its sender is known, except for the one small body in which a sender asks for an access token.
+A body is read whole, within limits of bytes and time, only after its sender is known. The exception is the small body
+that asks for an access token.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from lakestore_server.host.quota import share_of
 from lakestore_server.operate.clients import Clients
 
 ANY_HOST = "*"
-"""The entry of `http.allowed_hosts` that lets every host name pass."""
+"""The entry of `http.allowed_hosts` that allows every host name."""
 
 
 class PageGuard:
-    """The rules of one server."""
+    """The rules of one server for requests of web pages."""
 
     def __init__(self, allowed_hosts: Sequence[str] = ()) -> None:
         self._allowed = frozenset(_name(host) for host in allowed_hosts)
@@ -52,7 +53,7 @@ class PageGuard:
 
     @staticmethod
     def check_page(headers: Mapping[str, str]) -> None:
-        """`Denied` for a foreign page's request: a browser shows a client certificate for every page, unasked."""
+        """`Denied` for a foreign page's request: a browser shows a client certificate for every page."""
         origin = headers.get("origin")
         if origin is not None and not _is_same(origin, headers.get("host", "")):
             raise Denied(f"a page of {origin!r} may not call this server without a token: it takes only its own pages")
@@ -60,12 +61,12 @@ class PageGuard:
     def _is_ours(self, name: str, local_address: str) -> bool:
         if ANY_HOST in self._allowed or name in self._allowed or name.endswith(".localhost"):
             return True
-        # An address, unlike a name, leads nowhere else: the one that the connection came to is this server.
+        # An address cannot be rebound like a name: the address of this connection is this server.
         return is_loopback(name) or (_is_address(name) and name == local_address)
 
 
 def _name(host: str) -> str:
-    """The host without its port, in one spelling; empty if it cannot be read."""
+    """The host without its port in one spelling; empty if it is malformed."""
     try:
         return (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:
@@ -73,7 +74,7 @@ def _name(host: str) -> str:
 
 
 def _is_same(origin: str, host: str) -> bool:
-    """Whether a page's origin is the very host and port that the request names."""
+    """Whether a page's origin is the host and port of the request."""
     return urlsplit(origin).netloc.lower() == host.lower() if "://" in origin else False
 
 
@@ -91,7 +92,7 @@ def _is_json(content_type: str) -> bool:
 
 
 THREADS = 40
-"""Requests that are answered at once: starlette's own pool of threads."""
+"""Requests answered at once, in starlette's thread pool."""
 
 
 class HttpShares:
@@ -100,30 +101,28 @@ class HttpShares:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._held: Counter[str] = Counter()
-        """Owner to bytes; those of nobody in particular under the empty name."""
+        """Owner to bytes; the empty name has the bytes of unknown callers."""
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of all bodies."""
         return self._held.total()
 
     def hold(self, owner: str, nbytes: int) -> None:
-        """Note more bytes of an owner's, or `Exhausted` with the bytes noted: `let_go` of all of them follows."""
+        """Count more bytes of an owner, or `Exhausted`; in both cases `let_go` must release them."""
         self._held[owner] += nbytes
         most = self._limits.http_bodies_bytes
         if self._held.total() > most or (owner and self._held[owner] > share_of(most, self._limits)):
             raise Exhausted("too many large requests at once: try again later")
 
     def let_go(self, owner: str, nbytes: int) -> None:
-        """Note that so many bytes are held no more."""
         self._held[owner] -= nbytes
         if not self._held[owner]:
             del self._held[owner]
 
     @asynccontextmanager
     async def turn(self, owner: str) -> AsyncIterator[None]:
-        """The owner's turn to be answered; no wait without an owner."""
+        """Wait for the owner's turn to be answered; no wait without an owner."""
         if not owner:
             yield
             return
@@ -140,24 +139,24 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 CERTIFICATE = "lakestore.certificate"
-"""Key of the scope under which the protocol puts the names of the client's certificate."""
+"""Key of the scope with the names in the client's certificate."""
 ADVANCE = "lakestore.advance"
-"""Key of the scope under which the protocol puts the function to call once a request's sender is known, or all of it
-is there; a connection that does not come so far in time is closed."""
+"""Key of the scope with the function that the gate calls once a request's sender is known or the request is complete. A
+connection that does not get so far in time is closed."""
 OPEN_BODY_BYTES_MAX = 64 << 10
-"""Limit of the body of a request whose sender is not known yet."""
+"""The largest body of a request with an unknown sender."""
 _ICEBERG, _CONSOLE = "/iceberg/", "/console/"
 _BODILESS = ("GET", "HEAD")
 _ONCE = frozenset(
     (b"authorization", b"content-encoding", b"content-length", b"content-type", b"host", b"idempotency-key", b"origin")
 )
-"""Headers by which a request is judged: a proxy in front may go by another one of two than the server does."""
+"""Headers that decide about a request: a proxy might use the other one of two equal headers."""
 _SHOWN_CHARS = 100
-"""Characters of an unknown path that log and refusal show."""
+"""Characters of an unknown path in log and refusal."""
 
 
 class ClientGone(Exception):
-    """The client went away within its request."""
+    """The client closed the connection during its request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +199,11 @@ class Gate:
             async with self._shares.turn(owner):
                 await self._application({**scope, CALLER: caller}, _replayed(body, receive), send)
         finally:
-            # Only now: a body counts against `http_bodies_bytes` for as long as it is in memory.
+            # Only now: a body counts against `http_bodies_bytes` while it is in memory.
             self._shares.let_go(owner, len(body))
 
     async def _admitted(self, scope: Scope, receive: Receive) -> tuple[bytes, Caller | None]:
-        """(body, caller) of a request that may go on."""
+        """(body, caller) of an admitted request."""
         _check_head(scope, self._limits.header_bytes)
         matched = _matched(self._routes, scope)
         method = scope["method"]
@@ -221,10 +220,10 @@ class Gate:
         _check_encoding(scope)
         if matched is None:
             return b"", caller
-        # A right that does not depend on the body is asked for before a byte of the body is read.
+        # If the right does not depend on the body, it is checked before the body is read.
         if row is None or not row.body:
             self._admission.check(row, caller, facts_of(matched.path, None), what)
-        if method in _BODILESS:  # whoever sends one with these waits for nobody
+        if method in _BODILESS:  # a sender of a body with these methods waits for nobody
             _advance(scope)
             return b"", caller
         body = await self._body(receive, caller)
@@ -238,7 +237,7 @@ class Gate:
         return body, caller
 
     def _check_page(self, scope: Scope, row: Row | None, token: str) -> None:
-        """Refuse a foreign page's request that a browser lets pass without a token."""
+        """Refuse a foreign page's request that a browser sends without a token."""
         headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
         if row is not None and row.right == "open":
             return
@@ -275,7 +274,7 @@ class Gate:
 
 
 def _matched(routes: Sequence[BaseRoute], scope: Scope) -> MatchedRoute | None:
-    """The route that the application will choose, found in the same way."""
+    """The route that the application will choose, found the same way."""
     for route in routes:
         match, child = route.matches(scope)
         if match is not Match.FULL:
@@ -289,12 +288,12 @@ def _matched(routes: Sequence[BaseRoute], scope: Scope) -> MatchedRoute | None:
 
 
 def _owner(caller: Caller | None) -> str:
-    """The principal that a request is counted against; empty where there are none."""
+    """The principal whose quota a request uses; empty on a server without principals."""
     return caller.counted_as if caller else ""
 
 
 def _advance(scope: Scope) -> None:
-    """Tell the connection that its request got on; there is none in a test of the gate alone."""
+    """Tell the connection that its request advanced; tests of the gate alone have no connection."""
     told = scope.get(ADVANCE)
     if told is not None:
         told()
@@ -305,10 +304,8 @@ def _header(scope: Scope, name: bytes) -> str:
 
 
 def _token(scope: Scope) -> str:
-    """The token of a request; empty if there is none.
-
-    A browser sends Basic by itself, also for a page of somebody else's, so Basic is taken only where nothing changes.
-    """
+    """The token of a request; empty if there is none. A browser sends Basic by itself, also for foreign pages, so Basic
+    is accepted only for requests that change nothing."""
     scheme, _, said = _header(scope, b"authorization").partition(" ")
     if not scheme:
         return ""
@@ -322,7 +319,7 @@ def _token(scope: Scope) -> str:
 
 
 def _check_head(scope: Scope, bytes_max: int) -> None:
-    """Refuse a head that is too large, which the parser only does while it is incomplete, or that reads in two ways."""
+    """Refuse a head that is too large or ambiguous; the parser checks the size of incomplete heads only."""
     size = len(scope["raw_path"]) + len(scope["query_string"])
     size += sum(len(name) + len(value) for name, value in scope["headers"])
     if size > bytes_max:
@@ -335,7 +332,7 @@ def _check_head(scope: Scope, bytes_max: int) -> None:
 
 
 def _check_encoding(scope: Scope) -> None:
-    """A compressed body could unfold to any size, and no client of ours sends one."""
+    """Refuse a compressed body: it could expand to any size, and our clients send none."""
     encoding = _header(scope, b"content-encoding").strip().lower()
     if encoding not in ("", "identity"):
         raise Invalid("a request body with a Content-Encoding is not taken: send it as it is")
@@ -345,11 +342,11 @@ def _parsed(body: bytes) -> Any:
     try:
         return orjson.loads(body) if body else {}
     except orjson.JSONDecodeError as error:
-        raise Invalid(f"the request body is no JSON: {error}") from error
+        raise Invalid(f"the request body is not JSON: {error}") from error
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """The messages for the application: the body that was read already, then those that still come."""
+    """The messages for the application: the body that was read, then the rest."""
     pending = [body]
 
     async def replay() -> Message:
@@ -364,7 +361,7 @@ async def _refuse(scope: Scope, send: Send, error: LakestoreError) -> None:
     status, body = catalog_request.answer(error)
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     if status == 401:
-        # A browser asks for a name and a password itself where Basic is offered; the console asks by its own form.
+        # A browser asks for name and password if Basic is offered; the console has its own form.
         basic_helps = not scope["path"].startswith((_ICEBERG, _CONSOLE))
         headers.append(
             (b"www-authenticate", b'Basic realm="lakestore"' if basic_helps else b'Bearer realm="lakestore"')

@@ -1,6 +1,6 @@
-"""The Iceberg REST protocol over a `Catalog`: the verbs of the lake's own warehouse. Mounted under `/iceberg`.
+"""The Iceberg REST protocol over a `Catalog`: the verbs of the warehouse `lake`, mounted under `/iceberg`.
 
-`VERBS` is the one list of endpoints: routes, those under a prefix (`presented_rest`) and the answer of /v1/config are
+`VERBS` is the one list of endpoints: routes, routes under a prefix (`presented_rest`) and the answer of /v1/config are
 made from it.
 """
 
@@ -32,7 +32,7 @@ PAGE_SIZE_MAX = 100_000
 
 
 def _table(stored: StoredMetadata, *, refs_only: bool = False) -> Response:
-    """A LoadTableResult; the stored bytes are not parsed or written again."""
+    """A LoadTableResult from the stored bytes, without parsing them."""
     content: Json = {"metadata": orjson.Fragment(stored.data) if stored.data else stored.doc, "config": {}}
     if refs_only:
         named = {ref["snapshot-id"] for ref in stored.doc["refs"].values()}
@@ -84,10 +84,8 @@ def _list_namespaces(call: CatalogRequest) -> Response:
 
 
 def _page(call: CatalogRequest, names: Sequence[str]) -> tuple[Sequence[str], Json]:
-    """The names that a list's request asks for, sorted before, and where they go on; all of them if it asks for none.
-
-    A page's token is the last name before it, so that names which come and go between two pages move no other.
-    """
+    """The requested page of a sorted list and its continuation; the whole list without a page size. A page's token is
+    the last name before it, so names that come and go between pages move no other."""
     size, token = call.query.get("pageSize"), call.query.get("pageToken")
     if size is None and token is None:
         return names, {}
@@ -95,7 +93,7 @@ def _page(call: CatalogRequest, names: Sequence[str]) -> tuple[Sequence[str], Js
         after = base64.urlsafe_b64decode(token or "").decode()
         wanted = PAGE_SIZE_MAX if size is None else int(size)
     except ValueError as error:
-        raise Invalid(f"pageSize {size!r} or pageToken {token!r} is none: begin the list anew") from error
+        raise Invalid(f"pageSize {size!r} or pageToken {token!r} is none: start the list again") from error
     if not 1 <= wanted <= PAGE_SIZE_MAX:
         raise Invalid(f"pageSize is a whole number from 1 to {PAGE_SIZE_MAX}, not {size!r}")
     rest = names[bisect.bisect_right(names, after) :] if token else names
@@ -139,7 +137,7 @@ def _list_tables(call: CatalogRequest) -> Response:
 
 
 def list_tables(call: CatalogRequest, found: Iterable[str]) -> Response:
-    """These tables of the path's namespace, as far as the caller may know of them."""
+    """These tables of the path's namespace, without those that the caller may not know."""
     space = call.namespace
     seen = [name for name in found if call.principal.sees(catalog_target(space, name))]
     names, more = _page(call, seen)
@@ -250,7 +248,7 @@ VERBS: Verbs = (
     ("GET", _VIEW, _load_view),
     ("HEAD", _VIEW, _load_view),
 )
-"""Method, path and verb of every endpoint. Those of views answer clients that ask unasked: there are none."""
+"""Method, path and verb of every endpoint. View endpoints exist for clients that call them anyway."""
 
 
 def prefixed(path: str) -> str:
@@ -263,7 +261,7 @@ def routes(sources: Sources, body_bytes_max: int = DEFAULT.http_body_bytes, verb
     endpoints, by_path = Endpoints(sources, body_bytes_max), dict[str, list[tuple[str, Verb]]]()
     for method, path, verb in verbs:
         by_path.setdefault(path, []).append((method, verb))
-    # A route for GET answers HEAD too, so the HEAD routes come first.
+    # A GET route answers HEAD too, so the HEAD routes come first.
     return [
         Route(path, endpoints.of(verb), methods=[method])
         for path, found in by_path.items()

@@ -1,6 +1,6 @@
-"""The Iceberg REST protocol under a prefix: warehouses in which every table is shown at a cut, read-only.
+"""The Iceberg REST protocol under a prefix: warehouses that present every table at a cut, read-only.
 
-Every verb of the lake's warehouse is there. Verbs that write are refused by 403, which no client tries again.
+Every verb of the warehouse `lake` exists. Verbs that write are refused with 403, which no client retries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEASE_HEADER = "x-lakestore-lease-seconds"
 """The header of a load that asks for another lease than the default."""
 _READS = ("GET", "HEAD")
 _ROOTED = "ClickHouse/"
-"""The user agent that misreads paths of files outside of a table's location: it gets the whole warehouse for one."""
+"""The user agent that misreads paths outside a table's location; it gets the whole warehouse as location."""
 
 
 def verbs() -> Verbs:
@@ -34,12 +34,12 @@ def verbs() -> Verbs:
 
 
 def routes(sources: Sources, body_bytes_max: int = DEFAULT.http_body_bytes) -> list[Route]:
-    """The routes under a prefix, for the `Mount` of the catalog's."""
+    """The routes under a prefix, for the catalog's `Mount`."""
     return iceberg_rest.routes(sources, body_bytes_max, verbs())
 
 
 def _shown(method: str, path: str, verb: Verb) -> Verb:
-    """The verb under a prefix of one of the lake's."""
+    """The verb under a prefix for a verb of the lake."""
     own: dict[tuple[str, str], Callable[[CatalogRequest, Verb], Response | Slow]] = {
         ("GET", TABLES): _list_tables,
         ("GET", TABLE): _load_table,
@@ -78,7 +78,7 @@ def _presented(call: CatalogRequest) -> SnapshotTables:
 
 
 def _list_tables(call: CatalogRequest, _: Verb) -> Response:
-    """Under a position the tables of ours that were there; others have no state there."""
+    """Under a position: our tables that existed there. Foreign tables have no state there."""
     found, position = call.catalog.tables(call.namespace), _warehouse(call).position
     if position:
         found = [name for name in found if _presented(call).was_there(f"{call.namespace}.{name}", position)]
@@ -118,7 +118,7 @@ def _report(call: CatalogRequest, _: Verb) -> Response:
 
 
 def _ask(call: CatalogRequest) -> LoadRequest | None:
-    """The load that a request is of; None for a table that is not ours, which `now` shows as it is."""
+    """The load that a request asks for; None for a foreign table, which `now` shows as it is."""
     shown, name = _warehouse(call), call.name
     ledger, position = call.catalog.ledger, shown.position
     if ledger.own_table(name.namespace, name.table) is None:
@@ -139,7 +139,7 @@ def _ask(call: CatalogRequest) -> LoadRequest | None:
 
 
 def _check_not_ours(call: CatalogRequest, shown: Warehouse) -> None:
-    """`NoSuchTable` unless the table is one of another engine's and the warehouse shows such tables."""
+    """`NoSuchTable` unless the table is foreign and the warehouse shows foreign tables."""
     name = call.name
     if shown.position and name.table in call.catalog.ledger.pointers(name.namespace):
         raise NoSuchTable(

@@ -1,7 +1,7 @@
-"""One message in, one message out: bytes become a request, the caller's right to it is asked, its verb runs.
+"""One message in, one message out: decode the request, check the caller's right, run the verb.
 
-Whatever a message holds, the way out is an answer or a `LakestoreError`: bytes that are no message are `Invalid`, and
-a defect is `Internal` with a line in the log, now and then one with its traceback.
+Every message gets an answer or a `LakestoreError`. Malformed bytes are `Invalid`. A defect is `Internal` with a log
+line, at a limited rate with its traceback.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Dispatch:
         return path in self._verbs
 
     def answer(self, call: RpcCall, data: bytes) -> bytes:
-        """The answer to one message of a call that begins and ends with it, or a `LakestoreError`."""
+        """The answer to the only message of a call, or a `LakestoreError`."""
         method, verb = self._verbs[call.path]
         try:
             request = call.request(parsed(method.request, data))
@@ -56,21 +56,21 @@ class Dispatch:
             raise self.defect(method.name, error) from error
 
     def defect(self, what: str, error: Exception) -> Internal:
-        """The error that a client is told of a defect, which is in the log."""
+        """Log a defect; returns the error for the client."""
         if count := self._defects.due((what, type(error))):
             log.error("%s failed by a defect, %d times since the last line", what, count, exc_info=error)
         return errors.defect(error)
 
 
 def commit_parsed(data: bytes | pa.Buffer, judged: Callable[[Any], Any]) -> CommitMessage:
-    """The commit that bytes are, its large rows left where they lie, once `judged` has let it pass; or `Invalid`."""
+    """The commit in the bytes, with its large rows left in place, after `judged` admits it; or `Invalid`."""
     left, rows = taken_apart(data)
     return CommitMessage(judged(parsed(pb.CommitRequest, left)), rows)
 
 
 def parsed(kind: Any, data: bytes) -> Any:
-    """The message of a kind that bytes are, or `Invalid`."""
+    """The message of this kind in the bytes, or `Invalid`."""
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise Invalid(f"{len(data)} bytes are no {kind.DESCRIPTOR.name} of the protocol") from None
+        raise Invalid(f"{len(data)} bytes are not a {kind.DESCRIPTOR.name} of the protocol") from None

@@ -1,11 +1,11 @@
-"""A gRPC port as events: one thread hears of calls, messages and ends, and no call holds a thread while it waits.
+"""A gRPC port as events: one thread gets calls, messages and ends, and a waiting call holds no thread.
 
-gRPC's own servers for Python decide too late or cost too much. The one with threads holds one for each call from its
-first byte to its last, and receives a message before anybody may refuse it. The one for asyncio adds 0.13 ms to a call
-of 0.22 ms, measured with both ends on one machine. Below both lies the same core, which is used here as they use it:
-operations are begun from any thread, and their ends come to one completion queue.
+gRPC's own Python servers decide too late or cost too much. The threaded server holds a thread for each whole call and
+receives a message before it can be refused. The asyncio server adds 0.13 ms to a call of 0.22 ms, measured on one
+machine. This port uses the same core below them: any thread begins operations, and their ends come to one completion
+queue.
 
-Handlers run in the port's thread: they must not wait. One that raises ends its call.
+Handlers run in the port's thread and must not block. A handler that raises ends its call.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ USED = (
 )
 """The names of the core that the port uses."""
 TESTED = "1.85"
-"""The minor of grpcio that the port is tested with; `pyproject.toml` allows no other one."""
+"""The minor release of grpcio with which the port is tested; `pyproject.toml` pins it."""
 
 
 def loaded(module: str = "grpc._cython.cygrpc") -> Any:
-    """The core, or `Unavailable` if this grpcio has no such core."""
+    """The core, or `Unavailable` if this grpcio lacks it."""
     try:
         core = importlib.import_module(module)
     except ImportError:
@@ -59,7 +59,7 @@ def loaded(module: str = "grpc._cython.cygrpc") -> Any:
 log = logging.getLogger("lakestore.grpc")
 core = loaded()
 TICK_SECONDS = 0.25
-"""Granularity of everything that the port does after a time."""
+"""Granularity of the port's timers."""
 _NO_FLAGS = 0
 _Metadata = Sequence[tuple[str, str | bytes]]
 _OK = core.StatusCode.ok
@@ -73,14 +73,14 @@ class Rpc:
         self._port, self._call = port, event.call
         self.path: str = event.call_details.method.decode("latin-1")
         self.peer: str = event.call.peer().decode("latin-1")
-        """The connection, by the address and port of its other end."""
+        """The remote address and port."""
         self.metadata: _Metadata = event.invocation_metadata or ()
         self._lock = threading.Lock()
         self._begun = 0
         """Operations that have not ended."""
         self._has_spoken = self._is_finished = self._is_gone = False
         self.is_known = False
-        """Whether the caller has shown who they are."""
+        """Whether the caller is authenticated."""
         self._is_receiving = False
         self._unsent: deque[tuple[bytes, Callable[[], None]]] = deque()
         self._is_sending = False
@@ -89,16 +89,16 @@ class Rpc:
             self._begin((core.ReceiveCloseOnServerOperation(_NO_FLAGS),), self._closed)
 
     def auth_context(self) -> dict[str, list[bytes]]:
-        """The client certificate's fields, which TLS has checked."""
+        """The client certificate's fields, checked by TLS."""
         said = core.auth_context(self._call) or {}
         return {key.decode("latin-1"): list(values) for key, values in said.items()}
 
     def is_active(self) -> bool:
-        """Whether the client still waits for something."""
+        """Whether the client still waits."""
         return not (self._is_gone or self._is_finished)
 
     def add_callback(self, callback: Callable[[], None], /) -> bool:
-        """Call back once when the client waits no more, at once if that is so."""
+        """Call back once when the client stops waiting, at once if it already has."""
         with self._lock:
             if self.is_active():
                 self._callbacks.append(callback)
@@ -107,7 +107,7 @@ class Rpc:
         return True
 
     def receive(self, then: Callable[[bytes | None], None]) -> None:
-        """Take the client's next message; None when there will be no more, or the call has ended. One at a time."""
+        """Read the client's next message; None if there is no more or the call has ended. One at a time."""
 
         def came(event: Any) -> None:
             data: bytes | None = event.batch_operations[0].message()
@@ -124,7 +124,7 @@ class Rpc:
                 self._begin((core.ReceiveMessageOperation(_NO_FLAGS),), came)
 
     def send(self, data: bytes, then: Callable[[], None]) -> None:
-        """Send a message behind those that wait; `then` comes when the client has room for more."""
+        """Queue a message; `then` is called when the client has room for more."""
         with self._lock:
             if not self.is_active():
                 return
@@ -134,16 +134,14 @@ class Rpc:
                 self._send(data, then)
 
     def answer(self, data: bytes) -> None:
-        """Send the only message of a call, and its good end, together."""
+        """Send the only message of a call together with its success."""
         self._finish(_OK, "", (), (core.SendMessageOperation(data, _NO_FLAGS),))
 
     def finish(
         self, code: grpc.StatusCode, details: str = "", trailing: _Metadata = (), *, if_receiving: bool = False
     ) -> None:
-        """End the call; messages that wait to be sent are dropped.
-
-        With `if_receiving` only if no message has come since the last `receive`: then none is handed on any more.
-        """
+        """End the call; queued messages are dropped. With `if_receiving` only if no message has come since the last
+        `receive`; no later message is delivered then."""
         self._finish(code.value[0], details, trailing, if_receiving=if_receiving)
 
     def _finish(
@@ -168,7 +166,7 @@ class Rpc:
         _call_all(callbacks)
 
     def _opening(self) -> tuple[Any, ...]:
-        """The operation that opens the answer, before its first message or its status."""
+        """The operation that opens the answer, before its first message or status."""
         if self._has_spoken:
             return ()
         self._has_spoken = True
@@ -199,7 +197,7 @@ class Rpc:
                 self.finish(grpc.StatusCode.INTERNAL, DEFECT)
             finally:
                 if not self._begun and not self.is_active():
-                    # The core counts the call among its connection's as long as it is held.
+                    # The core counts a call among its connection's while it is referenced.
                     self._call = None
                     self._port.forget(self)
 
@@ -207,7 +205,7 @@ class Rpc:
         self._begun += 1
 
     def _closed(self, event: Any) -> None:
-        """The client has gone, or has all it wanted."""
+        """The client is gone or has everything."""
         with self._lock:
             self._is_gone = event.batch_operations[0].cancelled() or self._is_gone
             if self.is_active():
@@ -250,17 +248,16 @@ class RpcPort:
 
     @property
     def calls(self) -> int:
-        """The calls that have not ended."""
+        """The number of running calls."""
         return len(self._calls)
 
     def start(self) -> None:
-        """Begin to serve."""
         self._server.start()
         self._expect()
         self._thread.start()
 
     def stop(self, grace_seconds: float) -> None:
-        """Take no more calls; those that run have the grace to end, then they are cut off."""
+        """Accept no more calls. Running ones have the grace to end, then they are cut off."""
         with self._lock:
             begins = not self._is_stopping and self._thread.ident is not None
             self._is_stopping = True
@@ -271,7 +268,7 @@ class RpcPort:
             self._ended.wait()
 
     def forget(self, rpc: Rpc) -> None:
-        """Let go of a call that has ended, which the call itself says."""
+        """Drop the reference to a call; called by a call that has ended."""
         self._calls.discard(rpc)
 
     def _expect(self) -> None:
@@ -291,7 +288,7 @@ class RpcPort:
         self._calls.add(rpc)
         try:
             self._opened(rpc)
-        except Exception:  # the edge: the next call must be asked for, and this one told
+        except Exception:  # the edge: the next call must be requested, and this one told
             log.exception("%s failed by a defect", rpc.path)
             rpc.finish(grpc.StatusCode.INTERNAL, DEFECT)
 
@@ -302,11 +299,11 @@ class RpcPort:
         priority.take_short_turns()
         due = 0.0
         while not (self._is_shut and not self._expects and not self._calls):
-            # gRPC's core takes a time of the wall clock here; one that jumps shortens or lengthens one tick.
+            # gRPC's core takes wall-clock time here; a clock jump changes the length of one tick.
             event = self._queue.poll(time.time() + TICK_SECONDS)
             if event.completion_type is not core.CompletionType.queue_timeout:
                 self._guard(event.tag, event)
-            # An event holds its call, which must not outlive the server.
+            # An event references its call, which must not outlive the server.
             del event
             now = time.monotonic()
             if now >= due:

@@ -1,7 +1,7 @@
-"""Streams of answers: a thread is theirs while there is something to make, and none while they wait.
+"""Streams of answers: a stream has a thread while it makes a message and none while it waits.
 
-A stream is asked for one message at a time; it is asked again when the client has taken the last one, or when its
-pause is over. Its rights are asked before each message, and every second while it is silent.
+A stream makes one message at a time: the next one when the client has taken the last, or when its pause is over. Its
+rights are checked before each message and once a second while it is silent.
 """
 
 from __future__ import annotations
@@ -25,22 +25,18 @@ from lakestore_server.host.quota import SLAB_BYTES_MIN, BufferPool
 from lakestore_server.host.workers import Workers
 
 STAY_SECONDS, STAY_BYTES = 0.05, 256 << 10
-"""A thread waits so long for a client to take a message of that size, and then makes the next one.
-
-Large messages made in one thread, while the one before is held, come to lie in memory that is there already: made here
-and there they cost four times the page faults, and a third more of a processor.
-"""
+"""A thread waits this long for a client to take a message of this size, then makes the next one. Large messages made by
+one thread, one after the other, reuse memory: made by different threads they cost four times the page faults and a
+third more processor time."""
 TOGETHER_MAX, TOGETHER_BYTES = 8, 4 << 20
-"""Messages of a stream of commits that come, and are taken, together; of larger ones two are in hand.
-
-What a commit costs beside its rows is half of one of 10,000 rows, measured: several that wait become one group.
-"""
+"""Messages of a commit stream that come and are processed together; of larger ones two are in hand. Half of the cost of
+a commit of 10,000 rows is per commit (measured), so waiting commits become one group."""
 Failed = Callable[[Rpc, Exception], None]
-"""Ends a call by an error."""
+"""Ends a call with an error."""
 
 
 class AnswerStream:
-    """The answers of one call, made by a generator that yields messages and `Pause`s. Thread-safe."""
+    """The answers of one call, from a generator that yields messages and `Pause`s. Thread-safe."""
 
     def __init__(
         self,
@@ -57,22 +53,21 @@ class AnswerStream:
         self._is_scheduled = self._is_due = self._is_sending = self._is_over = False
         self._sent_now = threading.Event()
         self._last: Any = None
-        """The last message, held until the next one is made."""
+        """The last message, referenced until the next one is made."""
         self._pause: Pause | None = None
         self._pause_ends = float("inf")
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended and let go of what it held."""
+        """Whether the stream has ended and released everything."""
         return self._is_over
 
     def begin(self) -> None:
-        """Make the first message."""
         self._rpc.add_callback(self.wake)
         self.wake()
 
     def wake(self) -> None:
-        """Look again, in some thread, whether there is something to do."""
+        """Check, in some thread, whether there is work."""
         with self._lock:
             if self._is_scheduled:
                 self._is_due = True
@@ -81,7 +76,7 @@ class AnswerStream:
         self._workers.run(self._run)
 
     def tick(self, now: float) -> None:
-        """Wake the stream when its pause is over; end it when its client has lost the right to it."""
+        """Wake the stream when its pause is over; end it when its client has lost the right."""
         if now >= self._pause_ends:
             self.wake()
         try:
@@ -155,10 +150,8 @@ class AnswerStream:
 
 
 class Intake:
-    """The requests of a stream of commits, in their order, and none while too many wait for their answers.
-
-    Those that have come are taken together, in one turn. Others come meanwhile, as far as the port has room for such.
-    """
+    """The requests of a commit stream, in order; none while too many wait for answers. Requests that have come are
+    processed together in one turn. More may come meanwhile if the port has room."""
 
     def __init__(
         self,
@@ -169,23 +162,23 @@ class Intake:
         ahead: threading.Semaphore,
         slabs: BufferPool,
     ) -> None:
-        """`ahead` is the port's room for messages that come while others of their stream are being taken."""
+        """`ahead` is the port's quota for messages that come while earlier ones of their stream are processed."""
         self._rpc, self._stream, self._request, self._workers = rpc, stream, request, workers
         self._ahead, self._slabs = ahead, slabs
         self._lock = threading.Lock()
         self._is_asking = False
         self._taking: Sequence[bytes | pa.Buffer] = ()
-        """Messages that a thread is taking now."""
+        """Messages that a thread processes now."""
         self._came: deque[bytes | pa.Buffer] = deque()
-        """Messages that nobody has begun to take."""
+        """Messages that wait to be processed."""
         self._ahead_held = 0
-        """Quota of those, and of the one that is coming."""
+        """Quota of the waiting messages and of the one that is coming."""
         self._has_ended = False
-        """Whether there will be no more."""
+        """Whether no more will come."""
         stream.room.listener = self.ask
 
     def ask(self) -> None:
-        """Have the next message come, if one is welcome and none is coming."""
+        """Ask for the next message, if it may come and none is coming."""
         with self._lock:
             in_hand = len(self._taking) + len(self._came)
             if self._is_asking or self._has_ended or not self._stream.takes or not self._stream.has_room(in_hand):
@@ -200,11 +193,11 @@ class Intake:
         self._rpc.receive(self.came)
 
     def _is_small(self, in_hand: int) -> bool:
-        """Whether so many messages are so small together that another one pays: each turn costs the same."""
+        """Whether these messages are so small together that one more pays, because each turn costs the same."""
         return in_hand < TOGETHER_MAX and sum(map(len, (*self._taking, *self._came))) < TOGETHER_BYTES
 
     def came(self, data: bytes | None) -> None:
-        """A message, or the end of them; in the port's thread, which so gets the same memory for the next one."""
+        """A message, or the end; in the port's thread, which thereby gets the same memory for the next one."""
         large = self._slabs.held(data) if data is not None and len(data) >= SLAB_BYTES_MIN else None
         with self._lock:
             self._is_asking = False
@@ -223,7 +216,7 @@ class Intake:
             self.ask()
 
     def _take_over(self) -> None:
-        """Have what came be taken. A message that comes beside that keeps its permit. Under the lock."""
+        """Start processing the waiting messages. A message that comes meanwhile keeps its quota. Under the lock."""
         self._taking = tuple(self._came)
         self._came.clear()
         free = self._ahead_held - min(self._ahead_held, int(self._is_asking and bool(self._taking)))
@@ -254,7 +247,7 @@ class Intake:
                 break
         try:
             self._stream.take(requests)
-        except Exception as error:  # a defect of the stream itself, which its client must hear of too
+        except Exception as error:  # a defect of the stream itself, of which its client must learn
             failure = error
         if failure is not None:
             self._stream.end(errors.typed(failure))

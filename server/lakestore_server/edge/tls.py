@@ -15,10 +15,10 @@ class TlsKeys:
     """The files of certificate and key. Only their names are ever shown."""
 
     cert: Path
-    """The server's certificate, and those that lead to its authority."""
+    """The server's certificate and its chain."""
     key: Path
     client_ca: Path | None = None
-    """Authority of client certificates; None: the server asks for no certificates."""
+    """Authority of client certificates; None: the server asks for none."""
 
     def read(self) -> tuple[bytes, bytes, bytes | None]:
         """(certificate, key, client CA), or `Invalid` that names the file."""
@@ -26,19 +26,19 @@ class TlsKeys:
         return _bytes(self.cert), _bytes(self.key), _bytes(self.client_ca) if self.client_ca else None
 
     def stamp(self) -> tuple[int, ...]:
-        """Another value when a file has changed; zeros for files that are not there at this moment."""
+        """Changes when a file changes; zeros for missing files."""
         files = [self.cert, self.key, *([self.client_ca] if self.client_ca else [])]
         return tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files)
 
     def context(self) -> ssl.SSLContext:
-        """The context of HTTP: a client may show a certificate, and a certificate that is shown must be good."""
+        """The HTTP context: a client certificate is optional but must be valid."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.load(context)
         return context
 
     def load(self, context: ssl.SSLContext) -> None:
-        """Put the files, as they are now, into a context; new connections use them."""
+        """Load the present files into a context; new connections use them."""
         try:
             context.load_cert_chain(self.cert, self.key, password=_no_password)
         except (ssl.SSLError, OSError, ValueError) as error:
@@ -56,7 +56,7 @@ class TlsKeys:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address to listen on."""
+    """Whether a listening address is reachable from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -66,7 +66,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_of(certificate: object) -> list[str]:
-    """Common name and alternative names of a peer's certificate, from the form that `ssl` gives."""
+    """Common name and alternative names of a peer's certificate, in the form of `ssl`."""
     if not isinstance(certificate, dict):
         return []
     common = [value for part in certificate.get("subject", ()) for field, value in part if field == "commonName"]

@@ -58,9 +58,9 @@ async def body_of(request: Request) -> dict[str, Any]:
     try:
         found = orjson.loads(await request.body() or b"{}")
     except orjson.JSONDecodeError as error:
-        raise Invalid(f"the request body is no JSON: {error}") from error
+        raise Invalid(f"the request body is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise Invalid("the request body is no JSON object")
+        raise Invalid("the request body is not a JSON object")
     return found
 
 

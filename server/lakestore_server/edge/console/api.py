@@ -55,7 +55,7 @@ class Api:
         try:
             access, token = self._admission.access, text_in(await body_of(request), "token")
             if access.is_open:
-                raise Invalid("this server asks nobody who they are: there is nothing to sign in to")
+                raise Invalid("this server asks no principals: there is nothing to sign in to")
             return json(self._session(await run_in_threadpool(access.caller, token.strip())))
         except Exception as error:  # the edge: an error becomes an answer
             return problem(error)

@@ -146,10 +146,10 @@ class Tail:
                     began = time.monotonic()
                     yield event
                     if time.monotonic() - began > SLOW_SECONDS:
-                        yield event_of("dropped", {"message": "the changes were not taken in time: follow anew"})
+                        yield event_of("dropped", {"message": "the changes were not read in time: follow again"})
                         return
             if not self._is_ended:
-                yield event_of("skipped", {"message": "more changes than can be shown: going on at the newest"})
+                yield event_of("skipped", {"message": "more changes than can be shown: continuing at the newest"})
         yield event_of("failed", {"message": "the server is going down", "kind": "Unavailable"})
 
     async def _followed(self) -> AsyncGenerator[bytes]:
