@@ -1,8 +1,8 @@
 """The client for asyncio: `async with aio.connect(…) as lake`.
 
-The sync client does the work, in a bounded pool of threads and one thread per open stream, so both have the same
-models, retries and errors. The loop never waits; cancelling a task cancels its RPC. An `async for` that was
-interrupted loses nothing: the batch that was on its way comes next.
+The sync client does the work, in a bounded thread pool and one thread per open stream, so both have the same models,
+retries and errors. The loop never blocks; cancelling a task cancels its RPC. An interrupted `async for` loses nothing:
+the pending batch comes next.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Stream(Generic[T]):
             raise StopAsyncIteration
         if self._next is None:
             self._next = asyncio.get_running_loop().run_in_executor(self._thread, self._context.run, self._step)
-        found = await asyncio.shield(self._next)  # a cancelled wait leaves the item to the next one
+        found = await asyncio.shield(self._next)  # a cancelled wait leaves the item for the next one
         self._next = None
         if not found:
             await self.aclose()
@@ -73,7 +73,7 @@ class Stream(Generic[T]):
         return []
 
     async def aclose(self) -> None:
-        """End the stream. Again is harmless."""
+        """End the stream; idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -85,7 +85,7 @@ class Stream(Generic[T]):
         self._thread.shutdown(wait=False)
 
     def _let_go(self) -> None:
-        """Give back what the iterator holds, such as the lease of a read: a call that no loop may wait for."""
+        """Release what the iterator holds, for example a read's lease. The loop must not wait for this call."""
         close = getattr(self._items, "close", None)
         if close:
             close()
@@ -101,21 +101,21 @@ class Changes(Stream[ChangeBatch]):
     """A change stream."""
 
     async def next(self, timeout: float | None = None) -> ChangeBatch | None:  # noqa: ASYNC109 (the sync client's name)
-        """The next batch, or None if none comes within `timeout` seconds; `StreamEnded` if nothing comes any more."""
+        """The next batch, or None if none comes within `timeout` seconds; `StreamEnded` at the end."""
         try:
             return await asyncio.wait_for(anext(self), timeout)
         except TimeoutError:
             return None
         except StopAsyncIteration:
-            raise StreamEnded("the stream is closed, or has come to its end: nothing comes any more") from None
+            raise StreamEnded("the stream is closed, or at its end: there are no more batches") from None
 
     async def ack(self, batch: ChangeBatch) -> None:
-        """Everything up to and with the batch is done, as `ChangeBatch.ack` without making the loop wait."""
+        """Acknowledge everything up to the batch, like `ChangeBatch.ack` without blocking the loop."""
         await self._bridge.run(batch.ack)
 
 
 class Scan:
-    """A union read; nothing happens before one of its methods is awaited."""
+    """A union read; it starts when one of its methods is awaited."""
 
     def __init__(self, bridge: Bridge, scan: SyncScan) -> None:
         self._bridge, self._scan = bridge, scan
@@ -138,7 +138,7 @@ class Scan:
 
 
 class Writer:
-    """Pipelined writing: awaits only while the window is full."""
+    """Pipelined writing: it waits only while the window is full."""
 
     def __init__(self, bridge: Bridge, begin: Callable[[], SyncWriter]) -> None:
         self._bridge, self._begin = bridge, begin
@@ -146,29 +146,29 @@ class Writer:
 
     @property
     def sync(self) -> SyncWriter:
-        """The writer behind it, once the block is entered."""
+        """The sync writer, once the block is entered."""
         if self._writer is None:
             raise RuntimeError("a writer is used in `async with table.writer() as writer:`")
         return self._writer
 
     async def append(self, data: Any, *, progress: str = "") -> None:
-        """Rows for a log table."""
+        """Append rows to a log table."""
         await self._bridge.run(self.sync.append, data, progress=progress)
 
     async def upsert(self, data: Any, *, progress: str = "", keep: Keep = ()) -> None:
-        """Rows to insert or update by key; with `keep` as the sync writer."""
+        """Insert or update rows by key; `keep` as in the sync writer."""
         await self._bridge.run(self.sync.upsert, data, progress=progress, keep=keep)
 
     async def insert_if_absent(self, data: Any, *, progress: str = "") -> None:
-        """Rows to insert where their keys are not there."""
+        """Insert rows whose keys do not exist."""
         await self._bridge.run(self.sync.insert_if_absent, data, progress=progress)
 
     async def delete(self, data: Any, *, progress: str = "") -> None:
-        """Keys to delete."""
+        """Delete keys."""
         await self._bridge.run(self.sync.delete, data, progress=progress)
 
     async def flush(self) -> str:
-        """Wait until everything is durable; the last commit's token."""
+        """Wait until everything is durable; returns the last commit's token."""
         return await self._bridge.run(self.sync.flush)
 
     async def __aenter__(self) -> Self:
@@ -187,48 +187,48 @@ class Table:
     def __init__(self, bridge: Bridge, table: SyncTable) -> None:
         self._bridge = bridge
         self.sync = table
-        """The same table for blocking code, and what is known of it: name, schema, definition."""
+        """The same table for blocking code, with its name, schema and definition."""
 
     async def alter(self, *steps: Step, **changes: Any) -> Self:
-        """Change the table's definition, as `lakestore.Table.alter` does."""
+        """Change the table's definition, like `lakestore.Table.alter`."""
         await self._bridge.run(self.sync.alter, *steps, **changes)
         return self
 
     async def append(self, data: Any) -> CommitToken:
-        """Add rows to a log table; the commit's token."""
+        """Append rows to a log table; returns the commit's token."""
         return await self._bridge.run(self.sync.append, data)
 
     async def upsert(self, data: Any, *, keep: Keep = ()) -> CommitToken:
-        """Insert or update rows by key, less the columns that they keep; the commit's token."""
+        """Insert or update rows by key, except the columns that they keep; returns the commit's token."""
         return await self._bridge.run(self.sync.upsert, data, keep=keep)
 
     async def delete(self, data: Any = None, **options: Any) -> CommitToken:
-        """Delete keys, or with `where=` the rows that meet a condition; the commit's token."""
+        """Delete keys, or with `where=` the rows that meet a condition; returns the commit's token."""
         return await self._bridge.run(self.sync.delete, data, **options)
 
     async def truncate(self, *, check_only: bool = False) -> Truncated:
-        """Take all rows away in one commit; with `check_only` say what it would cost."""
+        """Remove all rows in one commit; with `check_only` report what it would remove."""
         return await self._bridge.run(self.sync.truncate, check_only=check_only)
 
     async def rename(self, name: str) -> Self:
-        """Give the table another name; this handle then has it."""
+        """Rename the table; this handle has the new name."""
         await self._bridge.run(self.sync.rename, name)
         return self
 
     async def insert_if_absent(self, data: Any) -> pa.Table:
-        """Insert the rows whose keys are not there; of every key the row that is there then."""
+        """Insert the rows whose keys do not exist; returns the row of every key."""
         return await self._bridge.run(self.sync.insert_if_absent, data)
 
     async def lookup(
         self, keys: Any, *, columns: Sequence[str] | None = None, at: At | None = None, **required: Any
     ) -> pa.Table:
-        """The rows of these keys, or of their first columns, in order, now or at a token or a time."""
+        """The rows of these keys, or key prefixes, in order, now or at a token or a time."""
         return await self._bridge.run(self.sync.lookup, keys, columns=columns, at=at, **required)
 
     def scan(
         self, columns: Sequence[str] | None = None, where: str | None = None, at: At | None = None, **required: Any
     ) -> Scan:
-        """A union read; `require_freshness` and `require_complete_through` as for the sync client."""
+        """A union read; `require_freshness` and `require_complete_through` as in the sync client."""
         return Scan(self._bridge, self.sync.scan(columns, where, at, **required))
 
     def writer(self, *, producer: str | None = None) -> Writer:
@@ -236,7 +236,7 @@ class Table:
         return Writer(self._bridge, lambda: self.sync.writer(producer=producer))
 
     def changes(self, start: str = "earliest", **options: Any) -> Changes:
-        """The changelog, with the options of the sync client's `changes`; it begins with the first batch asked for."""
+        """The changelog, with the options of the sync client's `changes`; it starts with the first awaited batch."""
         return Changes(self._bridge, lambda: self.sync.changes(start, **options))
 
 
@@ -257,7 +257,7 @@ class Snapshot:
         return await self._bridge.run(self.sync.sql, text, params, external_access=external_access)
 
     async def aclose(self) -> None:
-        """Let go what the cut needs. Again is harmless."""
+        """Release the cut; idempotent."""
         await self._bridge.run(self.sync.close)
 
     async def __aenter__(self) -> Self:
@@ -294,15 +294,15 @@ class Lake:
         return [Table(self._bridge, table) for table in await self._bridge.run(self.sync.tables)]
 
     async def drop_table(self, name: str, *, purge: bool = False, uuid: str = "") -> str:
-        """Drop a table, which `undrop` has back for a time unless it is purged; the commit's token."""
+        """Drop a table; `undrop` restores it for a time unless it is purged. Returns the commit's token."""
         return await self._bridge.run(self.sync.drop_table, name, purge=purge, uuid=uuid)
 
     async def undrop(self, name: str, *, uuid: str = "", as_name: str = "") -> Table:
-        """Have a dropped table back as it was, under its own or another name."""
+        """Restore a dropped table under its own or another name."""
         return Table(self._bridge, await self._bridge.run(self.sync.undrop, name, uuid=uuid, as_name=as_name))
 
     async def dropped_tables(self) -> list[DroppedTable]:
-        """The dropped tables that `undrop` can still have back, the newest first."""
+        """The dropped tables that `undrop` can restore, newest first."""
         return await self._bridge.run(self.sync.dropped_tables)
 
     async def databases(self) -> dict[str, int]:
@@ -310,7 +310,7 @@ class Lake:
         return await self._bridge.run(self.sync.databases)
 
     async def reset_subscription(self, name: str, to: Start) -> str:
-        """Set a subscription's position, and fence whoever reads it; the position."""
+        """Set a subscription's position and fence its readers; returns the position."""
         return await self._bridge.run(self.sync.reset_subscription, name, to)
 
     def commit(self) -> Commit:
@@ -318,11 +318,11 @@ class Lake:
         return Commit(self._bridge, self.sync.commit())
 
     async def producer(self, name: str) -> NamedWrites:
-        """Open a named producer, which fences its predecessor and is handed its progress back."""
+        """Open a named producer: it fences its predecessor and gets its last progress."""
         return NamedWrites(self._bridge, await self._bridge.run(self.sync.producer, name))
 
     async def registers(self, names: Iterable[str]) -> Registers:
-        """Open registers, named positions in other systems, and be handed their values."""
+        """Open registers, named positions in other systems, and get their values."""
         return Registers(self._bridge, await self._bridge.run(self.sync.registers, names))
 
     async def sql(self, text: str, params: Params = None, **options: Any) -> SqlResult:
@@ -330,15 +330,15 @@ class Lake:
         return await self._bridge.run(self.sync.sql, text, params, **options)
 
     async def snapshot(self, **options: Any) -> Snapshot:
-        """One cut over all tables, held until `aclose` or the end of `async with`; options as of the sync client."""
+        """One cut over all tables, held until `aclose` or the end of `async with`; options as in the sync client."""
         return Snapshot(self._bridge, await self._bridge.run(self.sync.snapshot, **options))
 
     def at(self, position: At, **required: Any) -> Snapshot:
-        """All tables exactly at a token, or as of a time (UTC where it names no zone)."""
+        """All tables exactly at a token, or as of a time (UTC without a zone)."""
         return Snapshot(self._bridge, self.sync.at(position, **required))
 
     def changes(self, tables: Sequence[str], start: str = "earliest", **options: Any) -> Changes:
-        """The changelogs of several tables in one stream, as `Table.changes`."""
+        """The changelogs of several tables in one stream, like `Table.changes`."""
         return Changes(self._bridge, lambda: self.sync.changes(tables, start, **options))
 
     async def aclose(self) -> None:

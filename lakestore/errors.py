@@ -2,25 +2,25 @@
 
     LakestoreError
     ├── Invalid           fix the request; nothing was stored
-    │   ├── NothingToKeep a row keeps a column of a row that is not there: the error has the rows
+    │   ├── NothingToKeep a row keeps a column of a row that does not exist: the error has the rows
     │   ├── UnknownCall   the server's release is too old to know this call
-    │   └── StreamEnded   nothing comes any more: the stream was closed, or has come to its end
+    │   └── StreamEnded   the stream is closed or at its end
     ├── NotFound          the named table, snapshot or lease does not exist
     │   └── PlanExpired   the read took longer than its lease: plan again
     ├── Conflict          exists already, or another writer came first
     ├── Fenced            a newer epoch took over: stop
-    │   └── ProducerForgotten  the server no longer knows the producer: open it anew
-    ├── Denied            you may not: ask who runs the server for the right
-    │   └── NotAuthenticated   who are you? Send a valid token or certificate
+    │   └── ProducerForgotten  the server no longer knows the producer: open it again
+    ├── Denied            you have no right to this: ask the server's operator for it
+    │   └── NotAuthenticated   send a valid token or certificate
     ├── Unavailable       try again later
-    │   └── Stopped       this very connection or server has ended: another one may answer, this one never
+    │   └── Stopped       this connection or server has ended and will not answer again
     ├── Exhausted         a limit is reached: slow down, then try again
-    │   └── LimitReached  no waiting lifts this one: drop what the message names, or have the limit raised
+    │   └── LimitReached  waiting does not help: drop what the message names, or have the limit raised
     ├── Corrupt           stored bytes are damaged: the message names the file
     │   └── NewerFormat   a newer release wrote them: the message names it
     ├── NotFresh          the data is not as complete as was required: wait, or ask for less
     ├── PositionExpired   the position lies below the log start: read a snapshot
-    │   └── OtherTimeline      the server was restored: this is of a history that has ended
+    │   └── OtherTimeline      the server was restored: the position belongs to an ended timeline
     └── Internal          a defect of Lakestore
 
 `applied` says whether the request may have taken effect: "no" or "unknown".
@@ -46,7 +46,7 @@ class LakestoreError(Exception):
         self.message = message
         self.applied: Applied = applied
         self.retry_after = retry_after
-        """Seconds after which to try again, as far as the server can say; 0 if it does not say."""
+        """Seconds after which to try again; 0 if the server does not know."""
 
 
 class Invalid(LakestoreError):
@@ -59,7 +59,7 @@ class ChangeRows(NamedTuple):
     """Some rows of one change of a commit."""
 
     change: int
-    """The change's place among those of the commit, from 0."""
+    """The change's number in the commit, from 0."""
     table: str
     """The table's name."""
     rows: tuple[int, ...]
@@ -67,18 +67,16 @@ class ChangeRows(NamedTuple):
 
 
 class NothingToKeep(Invalid):
-    """Rows keep columns of rows that are not there; nothing of the commit is stored.
-
-    Without these rows the commit is as it would have been if they had not been sent.
-    """
+    """Rows keep columns of rows that do not exist; nothing of the commit is stored. Without these rows the commit
+    succeeds."""
 
     kind = "NothingToKeep"
     changes: tuple[ChangeRows, ...] = ()
-    """All such rows, by change; those of the first changes, should there be more than an answer has room for."""
+    """All these rows, by change; only the first changes if an answer has no room for all."""
 
     @classmethod
     def of(cls, changes: Sequence[ChangeRows]) -> Self:
-        """The error of these rows, of one change at least."""
+        """The error of these rows, of at least one change."""
         table, rows = changes[0].table, changes[0].rows
         count = sum(len(each.rows) for each in changes)
         several = f", one of {count} such rows" if count > 1 else ""
@@ -91,12 +89,12 @@ class NothingToKeep(Invalid):
 
     @property
     def table(self) -> str:
-        """The first such table."""
+        """The first table with such rows."""
         return self.changes[0].table if self.changes else ""
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The numbers of the rows in the first such change."""
+        """The row numbers in the first change with such rows."""
         return self.changes[0].rows if self.changes else ()
 
 
@@ -105,7 +103,7 @@ class UnknownCall(Invalid):
 
 
 class StreamEnded(Invalid):
-    """A stream was asked for more that was closed, or has come to its end."""
+    """The stream is closed or at its end."""
 
 
 class NotFound(LakestoreError):
@@ -113,19 +111,19 @@ class NotFound(LakestoreError):
 
     kind = "NotFound"
     renamed_to: str = ""
-    """The present name of a renamed table, beside the server alone: the message tells it to callers who see it."""
+    """The present name of a renamed table, on the server only: the message tells it to callers who may see it."""
     dropped_as: str = ""
-    """The name of a dropped table that can be undropped, beside the server alone as well."""
+    """The name of a dropped table that can be undropped, on the server only."""
 
 
 class PlanExpired(NotFound):
-    """The lease of a read ran out before the read was done."""
+    """The lease of a read expired before the read was done."""
 
     kind = "PlanExpired"
 
 
 class Conflict(LakestoreError):
-    """The thing exists already, or somebody else changed it first."""
+    """The thing exists already, or another writer came first."""
 
     kind = "Conflict"
 
@@ -135,28 +133,26 @@ class Fenced(LakestoreError):
 
     kind = "Fenced"
     buckets: tuple[tuple[str, int], ...] = ()
-    """Table and number of each bucket that an acknowledgement of a shared subscription did not move; its other buckets
-    count. Empty if nothing of the acknowledgement counts, and in every other error."""
+    """Table and number of each bucket that an acknowledgement of a shared subscription did not move; the other buckets
+    count. Empty if no bucket counts, and in every other error."""
 
 
 class ProducerForgotten(Fenced):
-    """The server no longer knows the producer, so it cannot tell a retry from a new commit, and applies neither.
-
-    A named producer was dropped, by somebody or for its age; one with a random name had rested too long. Nothing is
-    applied by a call that ends so; `applied` is "unknown" where an earlier try of the same rows was not answered.
-    """
+    """The server no longer knows the producer. It cannot tell a retry from a new commit and applies neither. A named
+    producer was dropped; one with a random name was idle too long. `applied` is "unknown" if an earlier attempt with
+    the same rows was not answered."""
 
     kind = "ProducerForgotten"
 
 
 class Denied(LakestoreError):
-    """The caller has no right to this; no retry mends it."""
+    """The caller has no right to this; a retry does not help."""
 
     kind = "Denied"
 
 
 class NotAuthenticated(Denied):
-    """The caller did not show who it is: no token, or one that is not known or no longer valid."""
+    """The caller is not authenticated: no token, or an unknown or expired one."""
 
     kind = "NotAuthenticated"
 
@@ -168,10 +164,8 @@ class Unavailable(LakestoreError):
 
 
 class Stopped(Unavailable):
-    """The connection was closed here, or the server in this process has ended: no later call of it succeeds.
-
-    A server that ends over a network is an `Unavailable`: another process may answer under the same address.
-    """
+    """This connection was closed, or the server in this process has ended: no later call of it succeeds. A server over
+    a network raises `Unavailable` instead, because another process may answer at its address."""
 
 
 class Exhausted(LakestoreError):
@@ -193,33 +187,31 @@ class Corrupt(LakestoreError):
 
 
 class NewerFormat(Corrupt):
-    """A file has a version that this release does not read."""
+    """This release does not read the file's version."""
 
 
 class NotFresh(LakestoreError):
-    """The data of a read is not complete through the time that was required; nothing was read."""
+    """The data of a read is not complete through the required time; nothing was read."""
 
     kind = "NotFresh"
     table: str = ""
-    """The table that holds it back."""
+    """The table that is not complete."""
     complete_through: datetime | None = None
-    """The time through which that table is complete; None where it is not known."""
+    """The time through which this table is complete; None if unknown."""
 
 
 class PositionExpired(LakestoreError):
-    """The changelog is no longer complete from the asked position, or the table can no longer be read there."""
+    """The changelog is no longer complete from the position, or the table can no longer be read there."""
 
     kind = "PositionExpired"
     earliest: str = ""
-    """The token of the first position that can be read now, of all tables asked for; empty where that is not said."""
+    """The token of the first position at which all requested tables can be read; empty if unknown."""
 
 
 class OtherTimeline(PositionExpired):
-    """The position, producer or stream belongs to another history: the server was restored from a backup since.
-
-    Positions after the backup name nothing any more, and commits after the backup are gone. Begin anew: read a
-    snapshot, open the producer or the subscription again.
-    """
+    """The position, producer or stream belongs to another timeline: the server was restored from a backup since.
+    Positions and commits after the backup are lost. Start again: read a snapshot, open the producer or the subscription
+    again."""
 
     kind = "OtherTimeline"
 
@@ -263,7 +255,7 @@ def error_of(
     changes: Iterable[ChangeRows] = (),
     figures: Mapping[str, Any] | None = None,
 ) -> LakestoreError:
-    """The error that a kind's name stands for."""
+    """The error of a kind's name."""
     outcome: Applied = "unknown" if applied == "unknown" else "no"
     made = KINDS.get(kind, Internal)(message, applied=outcome, retry_after=retry_after)
     if isinstance(made, Fenced):
@@ -278,7 +270,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def figures_of(error: LakestoreError) -> dict[str, Any]:
-    """The figures of an error beside its message, as `error_of` takes them."""
+    """The fields of an error besides its message, as `error_of` takes them."""
     if isinstance(error, PositionExpired) and error.earliest:
         return {"earliest": error.earliest}
     if isinstance(error, NotFresh):

@@ -1,8 +1,8 @@
 """Steps that change a table's definition, as values; `lakestore.model.altered` applies them.
 
-Columns are told apart by id, never by name, and ids are never used again: a name that is dropped and added anew is
-another column. A new set of columns is a new schema version; options alone are not.
-A default for rows that are there already is Iceberg's `initial-default`, which needs a lake of format version 3.
+- Columns are identified by id, and ids are never reused: a dropped name that is added again is another column.
+- A new set of columns is a new schema version; new options alone are not.
+- A default for existing rows is Iceberg's `initial-default`, which needs a lake of format version 3.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lakestore.model.ttl import parsed as parse_ttl
 UNCHANGED = "unchanged"
 """The value of an option that a step does not set."""
 LAKE_SETTABLE = ("freshness", "target_file_bytes", "snapshots", "snapshot_seconds")
-"""Options of the lake that may be changed."""
+"""Options of the lake that can be changed."""
 STEPS_MAX = 10_000
 """Steps of one alteration."""
 _ASIDE = "lakestore_renaming_"
@@ -34,12 +34,12 @@ _ASIDE = "lakestore_renaming_"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of a table that may be changed."""
+    """A changeable option of a table."""
 
     field: str
     """The field of `Table`."""
     read: Callable[[Any], Any]
-    """From what a user writes."""
+    """Parses the user's value."""
 
 
 def _as_said(value: Any) -> Any:
@@ -53,27 +53,27 @@ OPTIONS: dict[str, Option] = {
     "ttl": Option("ttl", parse_ttl),
     "tombstone_ttl": Option("tombstone_seconds", lambda value: seconds(value, "tombstone_ttl")),
 }
-"""By the names of `create_table`; beside `LAKE_SETTABLE`."""
+"""By the names of `create_table`, without `LAKE_SETTABLE`."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
-    """A new column, last unless told otherwise."""
+    """A new column, at the end unless `first` or `after` is set."""
 
     name: str
     type: str
     required: bool = False
     default: Any = None
-    """The value for rows that do not name the column, and for rows that are there already."""
+    """The value for existing rows and for rows that do not name the column."""
     new_rows_only: bool = False
-    """The default is for new rows alone: older ones show null."""
+    """The default applies to new rows only: existing rows show null."""
     first: bool = False
     after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DropColumn:
-    """A column goes, with what it held."""
+    """Drop a column and its values."""
 
     name: str
 
@@ -96,7 +96,7 @@ class WidenColumn:
 
 @dataclass(frozen=True, slots=True)
 class MoveColumn:
-    """Another place among the columns."""
+    """Another position among the columns."""
 
     name: str
     first: bool = False
@@ -135,7 +135,7 @@ class SetOptions:
     tombstone_ttl: Any = UNCHANGED
     """The time as `create_table` takes it."""
     merge: Any = UNCHANGED
-    """Refused if it is another engine: rows that are there were merged by the one that was."""
+    """Another merge engine is refused, because the existing rows were merged by the present one."""
 
 
 Step = AddColumn | DropColumn | RenameColumn | WidenColumn | MoveColumn | MakeOptional | SetDefault | SetOptions
@@ -154,13 +154,13 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def to_json(steps: Iterable[Step]) -> str:
-    """Steps as they are sent."""
+    """Steps in their wire form."""
     said = [{"step": _NAMES[type(step)], **_said(step)} for step in steps]
     return json.dumps(said, separators=(",", ":"), default=_plain)
 
 
 def _plain(value: Any) -> Any:
-    """A default or an option as a user writes it in Python."""
+    """A default or an option in Python notation."""
     if isinstance(value, Ttl):
         return {"column": value.column, "after": value.seconds}
     if isinstance(value, Merge):
@@ -197,7 +197,7 @@ def _step(data: Any, place: str) -> Step:
 
 
 def _shape(kind: type[Step]) -> typed.Reader[dict[str, Any]]:
-    """The reader of a step's fields: those without a default must be there."""
+    """The reader of a step's fields; fields without a default are required."""
     parts = dataclasses.fields(kind)
     needed = [part.name for part in parts if _is_needed(part)]
     return typed.record({part.name: _READERS[str(part.type)] for part in parts}, needed)
