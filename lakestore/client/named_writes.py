@@ -55,7 +55,7 @@ class NamedWrites:
     def _committed(self, changes: Sequence[pb.Change], progress: str) -> pb.CommitAnswer:
         PROCESS.check()
         if self._end:
-            raise Invalid(f"producer {self.name!r} {self._end}: open it anew, its progress says how far it came")
+            raise Invalid(f"producer {self.name!r} {self._end}: open it again, its progress says how far it came")
         if self._is_sending:
             raise Invalid(f"a commit of producer {self.name!r} is on its way still: wait for its end")
         request = self._producer.request(changes, progress)

@@ -413,7 +413,7 @@ def serve(settings: Settings, announce: Callable[[Mapping[str, str]], None]) -> 
 
 
 def _not_refreshed(error: Exception) -> None:
-    log.error("the rights stay as they were: %s", error)
+    log.error("the rights stay unchanged: %s", error)
 
 
 def _log_start(server: Server) -> None:

@@ -47,7 +47,7 @@ def test_rights_are_read_again_on_sighup_however_often_it_comes(tmp_path: Path) 
         until(lambda: knows(server, "two"), "the new rights")
         auth.write_text("principals: {")
         os.kill(server.pid, signal.SIGHUP)
-        until(lambda: "the rights stay as they were" in server.said(), "a look at the file")
+        until(lambda: "the rights stay unchanged" in server.said(), "a look at the file")
         assert knows(server, "two"), "a file that cannot be used changes nothing"
         write_auth(auth, {"two": {"*": ["admin"]}})
         os.kill(server.pid, signal.SIGHUP)

@@ -92,7 +92,7 @@ def test_a_position_of_another_stream_is_refused(served: Served) -> None:
     stream = served.lake.table(NAME).changes(subscription="billing")
     next(stream)
     for wrong in (foreign, token):
-        with pytest.raises(Invalid, match="not one of subscription"):
+        with pytest.raises(Invalid, match="does not belong to subscription"):
             stream.ack(wrong)
     with pytest.raises(NotFound, match="was dropped"):
         served.lake.transport.ack(pb.AckRequest(subscription="none", epoch=1, token=foreign))

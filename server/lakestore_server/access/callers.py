@@ -95,7 +95,9 @@ class Access:
             return caller
         proof = self._book.renewed(caller.proof, self._clock.now_us())
         if proof is None:
-            raise NotAuthenticated(f"the proof of {caller.principal.name} is no longer valid: use a new token")
+            raise NotAuthenticated(
+                f"the token or certificate of {caller.principal.name} is no longer valid: use a new one"
+            )
         return Caller(self, proof)
 
     def is_principal(self, name: str) -> bool:

@@ -79,7 +79,7 @@ def start_position(engine: Engine, view: View, start: str, tables: tuple[str, ..
     states = [view.by_uuid(uuid) for uuid in tables]
     token = _token(engine, view, start, states)
     if isinstance(token, SharedPosition):
-        raise Invalid("the position is one of a shared subscription, which can only acknowledge its batches")
+        raise Invalid("the position belongs to a shared subscription and can only acknowledge a batch")
     if token.lsn > view.lsn:
         raise Invalid("the position lies ahead of the server's history")
     if token.tables and token.tables != tables:

@@ -113,7 +113,7 @@ class Totals:
     seconds: float = 0.0
     """Spent in waiting for the journal."""
     commit_seconds: Histogram = field(default_factory=Histogram)
-    """From the queue to the answer, per request."""
+    """Time from the queue to the answer, per request."""
     group_requests: Histogram = field(default_factory=lambda: Histogram(COUNTS))
     sync_seconds: Histogram = field(default_factory=Histogram)
 

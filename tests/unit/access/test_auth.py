@@ -237,7 +237,7 @@ def test_an_access_token_ends_with_its_time_its_origin_or_its_key(access: Access
     clock.us += seconds * 1_000_000
     with pytest.raises(NotAuthenticated):
         access.caller(token)
-    with pytest.raises(NotAuthenticated, match="valid no more"):
+    with pytest.raises(NotAuthenticated, match="no longer valid"):
         access.renewed(caller)
     fresh, _ = access.exchanged(access.caller(TOKEN))
     changed(file, yaml.safe_dump(said((["read"], ["*"]), tokens=[{"sha256": hash_of(OTHER)}])))

@@ -85,7 +85,7 @@ def test_between_positions(served: Served) -> None:
     snapshot = ranges(served, start="snapshot")
     assert not snapshot.ranges
     assert snapshot.start != commits[-1].token
-    with pytest.raises(Invalid, match="earlier one"):
+    with pytest.raises(Invalid, match="earlier position"):
         ranges(served, start=commits[4].token, until=commits[1].token)
 
 

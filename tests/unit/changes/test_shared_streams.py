@@ -442,7 +442,7 @@ def test_a_member_and_its_position_are_what_they_say(served: Served) -> None:
         SharedPosition(token.timeline, 0, token.tables, (Part(0, 99, 0, 1),)): "does not have",
         SharedPosition(token.timeline, 0, token.tables, (Part(1, 0, 0, 1),)): "not a position token",
         SharedPosition(token.timeline, 0, token.tables, (Part(0, 0, 0, 1 << 40),)): "ahead",
-        LogPosition(token.timeline, 0, token.tables): "not one of subscription",
+        LogPosition(token.timeline, 0, token.tables): "does not belong to subscription",
     }
     for position, wrong in forged.items():
         asked = pb.AckRequest(subscription="s", member="m", session=1, token=str(position))

@@ -311,7 +311,7 @@ def test_requests_that_make_no_sense_are_refused(served: Served) -> None:
     with pytest.raises(Invalid, match="subscription='name' as well"):
         table.changes(shared=True)
     batch = consumer(served, "a").poll()[0]
-    with pytest.raises(Invalid, match="to be acknowledged only"):
+    with pytest.raises(Invalid, match="can only acknowledge a batch"):
         next(table.changes(batch.token))
     served.lake.drop_subscription("billing")
     with pytest.raises(NotFound):
