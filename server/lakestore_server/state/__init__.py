@@ -1,9 +1,10 @@
 """The server's memory as values, and the commit record that changes it.
 
-`State` is owned by the commit loop; a `View` is the immutable value of one LSN that readers get. Applying a record is
-the same code at commit and at recovery. No file, no clock, no thread: bytes are the room `files`.
+- The commit loop owns `State`; readers get a `View`, the immutable value of one LSN.
+- A record is applied by the same code at commit and at recovery.
+- No file, clock or thread: the room `files` has the bytes.
 
 A bucket's log is chunks in offset order with a commit index: LSN, time, end, live sum and live rows after each commit
-that touched the bucket. The log start is the `base` of each bucket. A table keeps every version of its definition with
-the LSN it begins at, and a tier record for each snapshot from which reads may begin.
+of the bucket. The `base` of a bucket is its log start. A table keeps every version of its definition with its first
+LSN, and a tier record for each snapshot from which reads may begin.
 """

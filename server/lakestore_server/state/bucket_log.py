@@ -1,10 +1,11 @@
 """The log of one bucket as an immutable value: chunks of rows in offset order and the commit index.
 
-A chunk is a segment file or rows still in memory. `append`, `freeze` and `install` give a new log; a reader of an old
-log goes on reading that one. Small chunks in memory are joined, sixteen of a size at a time and 16 MB at most; where
-that cannot be done there are more chunks, for an append never fails. Chunks of a primary-key table stay below the log
-start: they hold the rows that live there (the base). Their other rows go when the chunk is compacted; a compacted chunk
-knows which rows are left.
+- A chunk is a segment file or rows in memory. `append`, `freeze` and `install` return a new log; readers of an old log
+  are not affected.
+- Small chunks in memory are joined, sixteen of one size at a time and 16 MB at most. An append never fails: if chunks
+  cannot be joined, there are more of them.
+- Chunks of a keyed table stay below the log start, with the rows that are live there (the base). Compaction drops their
+  other rows; a compacted chunk knows which rows are left.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from lakestore_server.state.chunk import CHANGE, PREV, Chunk, CommitIndex, Ints,
 JOIN_COUNT = 16
 JOIN_ROWS_MAX = 65_536
 JOIN_BYTES_MAX = 64 << 10
-"""Chunks in memory from so many rows or bytes on are not joined before a checkpoint cuts segments."""
+"""Chunks in memory of at least this many rows or bytes are not joined before a checkpoint cuts segments."""
 _EMPTY: Ints = np.empty(0, dtype=np.int64)
 _FIRST: Ints = np.zeros(1, dtype=np.int64)
 
 
 Shown = Callable[[pa.RecordBatch, int], pa.RecordBatch]
-"""A stored batch and its schema version, as the reader wants it."""
+"""A stored batch and its schema version in the reader's form."""
 Needed = Callable[[int], Sequence[str]]
 """Schema version to the stored columns that a reader needs."""
 
@@ -60,26 +61,26 @@ class BucketLog:
     """The rows of a bucket from its log start to its head."""
 
     schema: pa.Schema
-    """Storage schema, with `__change` and `__prev` in front for primary-key tables."""
+    """Storage schema, with `__change` and `__prev` in front for keyed tables."""
     chunks: tuple[Chunk, ...] = ()
     sealed: int = 0
-    """The number of chunks in front that are segments, or that a running checkpoint is cutting into segments."""
+    """The number of leading chunks that are segments or that a running checkpoint cuts into segments."""
     at_head: Position = field(default_factory=Position)
     base: Position = field(default_factory=Position)
-    """The bucket at its log start. Its LSN is the table's log start: nothing is known of commits before it."""
+    """The bucket at its log start. Its LSN is the table's log start: earlier commits are unknown."""
     compactions: int = 0
-    """The number of times that rows below the log start were dropped since the server began."""
+    """The number of times that rows below the log start were dropped since the server's start."""
     floor: int = 0
-    """The head at which the log was emptied last, since the server began: nothing is stored below it."""
+    """The head at the last truncate since the server's start: nothing is stored below it."""
 
     @property
     def head(self) -> int:
-        """First offset not yet taken."""
+        """The first free offset."""
         return self.at_head.end
 
     @property
     def keyed(self) -> bool:
-        """Whether rows carry `__prev`."""
+        """Whether rows have `__prev`."""
         return bool(self.schema.names[:1] == [CHANGE])
 
     def append(self, chunk: MemoryChunk) -> BucketLog:
@@ -89,11 +90,11 @@ class BucketLog:
         return replace(self, chunks=_joined((*self.chunks, chunk), self.sealed), at_head=chunk.index.position(-1))
 
     def freeze(self) -> BucketLog:
-        """The log whose chunks will not be joined with what comes after."""
+        """The log whose present chunks are not joined with later ones."""
         return self if self.sealed == len(self.chunks) else replace(self, sealed=len(self.chunks))
 
     def install(self, segments: Sequence[Chunk]) -> BucketLog:
-        """The log with what was frozen replaced by segments."""
+        """The log with segments in place of the frozen chunks."""
         standing = [chunk for chunk in segments if chunk.end > self.floor]
         kept = tuple(chunk for chunk in standing if self.keyed or chunk.end > self.base.end)
         before, later = self.chunks[: self.sealed], self.chunks[self.sealed :]
@@ -101,18 +102,18 @@ class BucketLog:
         return replace(self, chunks=(*kept, *later), sealed=len(kept), compactions=compactions)
 
     def emptied(self, lsn: int, time_us: int) -> BucketLog:
-        """The log without any row, as of a commit that takes all of them away; offsets go on."""
+        """The log without rows, after a commit that removes all of them; offsets continue."""
         end = Position(self.head, 0, 0, time_us, lsn)
         compactions = self.compactions + 1
         return BucketLog(self.schema, at_head=end, base=end, compactions=compactions, floor=self.head)
 
     def from_lsn(self, lsn: int) -> BucketLog:
-        """The log without the commits up to `lsn`; a chunk that reaches beyond them stays whole."""
+        """The log without the commits up to `lsn`; a chunk that reaches further stays whole."""
         base = replace(self.at_lsn(lsn), lsn=lsn)
         return self.above(base)
 
     def above(self, base: Position) -> BucketLog:
-        """The log that starts at `base`, one of its commit ends. Rows that live below the start stay."""
+        """The log that starts at `base`, which is one of its commit ends. Live rows below it stay."""
         if self.keyed:
             return replace(self, base=base)
         kept = tuple(chunk for chunk in self.chunks if chunk.end > base.end)
@@ -128,17 +129,15 @@ class BucketLog:
         return np.concatenate([_EMPTY, *(chunk.starts for chunk in self.chunks)])
 
     def _first_beyond(self, offset: int) -> int:
-        """The number of the first chunk that ends beyond an offset.
-
-        Every commit makes a new log: an array of all ends would be built for each message of a reader at the head.
-        """
+        """The number of the first chunk that ends above an offset. An array of all ends would be built for each message
+        of a reader at the head, because every commit makes a new log."""
         return bisect_right(self.chunks, offset, key=_end)
 
     def _chunks_beyond(self, offset: int) -> Iterator[Chunk]:
         return (self.chunks[number] for number in range(self._first_beyond(offset), len(self.chunks)))
 
     def at_lsn(self, lsn: int) -> Position:
-        """The bucket as of the last commit at or before `lsn`."""
+        """The bucket at the last commit at or before `lsn`."""
         if lsn < self.base.lsn:
             raise PositionExpired(
                 f"changes are kept from LSN {self.base.lsn} on, and the position is LSN {lsn}: read a snapshot"
@@ -146,11 +145,10 @@ class BucketLog:
         return self._last(lsn, lambda index: index.lsn)
 
     def at_time(self, time_us: int) -> Position:
-        """The bucket as of the last commit at or before a time, or the log start if there is none."""
+        """The bucket at the last commit at or before a time, or the log start if there is none."""
         return self._last(time_us, lambda index: index.time_us)
 
     def _last(self, value: int, values: Callable[[CommitIndex], Ints]) -> Position:
-        """The position after the last commit that has at most this value."""
         at = bisect_right(self.chunks, value, key=lambda chunk: values(chunk.index)[0]) - 1
         if at < 0:
             return self.base
@@ -159,7 +157,7 @@ class BucketLog:
         return found if found.lsn > self.base.lsn else self.base
 
     def lsn_beyond(self, end: int) -> int | None:
-        """The first commit behind the log start that ends beyond `end`; None when `end` is the head."""
+        """The first commit after the log start that ends above `end`; None if `end` is the head."""
         end = max(end, self.base.end)
         at = self._first_beyond(end)
         if at == len(self.chunks):
@@ -168,7 +166,7 @@ class BucketLog:
         return int(index.lsn[np.searchsorted(index.end, end, side="right")])
 
     def at_end(self, end: int) -> tuple[int, Position] | None:
-        """(lsn, position) of the commit that ends at `end`; None when none does."""
+        """(lsn, position) of the commit that ends at `end`; None if none does."""
         if end <= self.base.end:
             return (self.base.lsn, self.base) if end == self.base.end else None
         at = bisect_left(self.chunks, end, key=_end)
@@ -181,7 +179,8 @@ class BucketLog:
         return int(index.lsn[i]), index.position(i)
 
     def reach(self, start: int, rows_max: int, bytes_max: int) -> int:
-        """The offset up to which about so many rows, and stored bytes, lie behind `start`; at least one row."""
+        """The offset up to which about `rows_max` rows and `bytes_max` stored bytes lie after `start`; at least one
+        row."""
         at, rows, room = start, rows_max, float(bytes_max)
         for chunk in self._chunks_beyond(start):
             row_bytes = max(chunk.size / (chunk.end - chunk.start), 1.0)
@@ -192,7 +191,7 @@ class BucketLog:
         return max(at, start + 1)
 
     def lsn_reaching(self, start: int, reach: int) -> int:
-        """The LSN of the last commit that ends at or before `reach`, or of the first one behind `start`."""
+        """The LSN of the last commit that ends at or before `reach`, or of the first one after `start`."""
         commits = self.commits(start, min(reach, self.head))
         if len(commits.lsn):
             return int(commits.lsn[-1])
@@ -201,13 +200,12 @@ class BucketLog:
         return beyond
 
     def commits(self, start: int, end: int) -> CommitIndex:
-        """The commits whose rows lie in [start, end), both commit ends."""
+        """The commits with rows in [start, end), both commit ends."""
         chunks = itertools.takewhile(lambda chunk: chunk.start < end, self._chunks_beyond(start))
         parts = [chunk.index for chunk in chunks]
         return CommitIndex.joined(parts).between(start, end)
 
     def times_at(self, offsets: Ints) -> Ints:
-        """The commit time of each offset."""
         if not len(offsets):
             return _EMPTY
         last = int(offsets.max())
@@ -224,11 +222,9 @@ class BucketLog:
         needed: Needed | None = None,
         wanted: Callable[[StoredBatch], bool] | None = None,
     ) -> Iterator[tuple[int, pa.RecordBatch, int]]:
-        """(first offset, batch, schema version) triples that cover [start, end), each of at most `rows_max` rows.
-
-        With `needed`, the batches of compressed segments have those columns only. In a log that was restored without
-        what only the lake had, nothing was below the start, and nothing is missing there.
-        """
+        """(first offset, batch, schema version) triples that cover [start, end), each with at most `rows_max` rows.
+        With `needed`, batches of compressed segments have only those columns. A log restored without rows that only the
+        lake had is complete from its start on."""
         if start < self.base.end and start < end and (self.keyed or self.base.live_rows):
             raise PositionExpired(
                 f"changes are kept from offset {self.base.end} on, and offset {start} was asked for: read a snapshot"
@@ -244,10 +240,8 @@ class BucketLog:
         needed: Needed | None = None,
         wanted: Callable[[StoredBatch], bool] | None = None,
     ) -> Iterator[tuple[Ints, pa.RecordBatch, int]]:
-        """(offsets, batch, schema version) of what is left of [start, end), below the log start as well; see `rows`.
-
-        A piece that is not `wanted` is not loaded.
-        """
+        """(offsets, batch, schema version) of what is left of [start, end), also below the log start; see `rows`. A
+        piece that is not `wanted` is not loaded."""
         first = max(int(np.searchsorted(self._starts, start, side="right")) - 1, 0)
         for piece in self._batches[first:]:
             if piece.start >= end:
@@ -272,12 +266,12 @@ class BucketLog:
         return [array[array >= 0] for array in arrays]
 
     def dead_below(self, end: int) -> list[Ints]:
-        """Every superseded offset of which the row may still be there, as of a commit end at or above the log start."""
+        """Every superseded offset whose row may still be stored, as of a commit end at or above the log start."""
         prevs = [batch.column(PREV).to_numpy() for _, batch, _ in self.stored(0, end)]
         return [*(array[array >= 0] for array in prevs), *(chunk.kills() for chunk in self.chunks)]
 
     def holds(self, offsets: Ints) -> npt.NDArray[np.bool_]:
-        """For each offset, whether its record is there: it may be gone below the log start."""
+        """For each offset, whether its record is stored; it may be gone below the log start."""
         there = np.zeros(len(offsets), dtype=np.bool_)
         piece_of = np.searchsorted(self._starts, offsets, side="right") - 1
         for number in np.unique(piece_of[piece_of >= 0]).tolist():
@@ -305,7 +299,7 @@ class BucketLog:
             yield order[first:last], piece, rows[first:last]
 
     def place_of(self, offset: int) -> tuple[StoredBatch, int]:
-        """(piece, row in it) of a single offset."""
+        """(piece, row in it) of one offset."""
         piece = self._batches[int(np.searchsorted(self._starts, offset, side="right")) - 1]
         row = piece.place(offset)
         if row < 0:
@@ -334,10 +328,8 @@ class BucketLog:
         needed: Needed | None = None,
         claim: Callable[[int], None] | None = None,
     ) -> pa.RecordBatch:
-        """The rows at these offsets, in their order; `shown` brings them to one schema version.
-
-        With `needed`, it is given those columns only. `claim` is told of bytes before they are copied.
-        """
+        """The rows at these offsets, in order; `shown` converts them to one schema version. With `needed`, `shown` gets
+        only those columns. `claim` is called with the bytes before they are copied."""
         if not len(offsets):
             return pa.RecordBatch.from_pylist([], schema=self.schema)
         parts, order = [], []
@@ -350,7 +342,6 @@ class BucketLog:
         return in_order(found, np.concatenate(order))
 
     def _fetched(self, offsets: Ints, needed: Needed | None) -> Iterator[Fetched]:
-        """The rows at these offsets, version by version."""
         alike: dict[int, list[Pick]] = {}
         for places, piece, rows in self.located(offsets):
             alike.setdefault(piece.schema_id, []).append(Pick(0, piece, places, rows))
@@ -368,7 +359,7 @@ def in_order(found: pa.RecordBatch, places: Ints) -> pa.RecordBatch:
 
 
 def _joined(chunks: tuple[Chunk, ...], sealed: int) -> tuple[Chunk, ...]:
-    """Join the last chunks while sixteen of them are of one size. Never fails: the rows are in the journal."""
+    """Join the last chunks while sixteen of them have one size. Never fails, because the rows are in the journal."""
     while len(chunks) - sealed >= JOIN_COUNT:
         tail = chunks[-JOIN_COUNT:]
         level = _level(tail[-1])
@@ -382,7 +373,7 @@ def _joined(chunks: tuple[Chunk, ...], sealed: int) -> tuple[Chunk, ...]:
 
 
 def _one(chunks: Sequence[Chunk]) -> Chunk | None:
-    """Chunks as one, of 16 MB at most; None when there is no memory for it: they are read as well one by one."""
+    """Chunks as one, of at most 16 MB; None without memory for it: they can be read one by one."""
     try:
         batch = pa.concat_batches([piece.load() for chunk in chunks for piece in chunk.batches()])
         return MemoryChunk(chunks[0].start, batch, CommitIndex.joined([c.index for c in chunks]), chunks[0].schema_id)
@@ -391,7 +382,7 @@ def _one(chunks: Sequence[Chunk]) -> Chunk | None:
 
 
 PIECES_MIN, ROWS_MAX = 4, 512
-"""Gathering pays from so many pieces on, and up to so many rows of each on average."""
+"""Gathering pays from this many pieces on, up to this many rows of each on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +402,7 @@ class Pick:
 
 
 class Fetched(Protocol):
-    """Rows that were found, and are not copied yet."""
+    """Rows that were located and not copied yet."""
 
     @property
     def picks(self) -> Sequence[Pick]:
@@ -425,7 +416,7 @@ class Fetched(Protocol):
 
 
 def fetched(picks: Sequence[Pick], names: Sequence[str] | None) -> Sequence[Fetched]:
-    """The rows of picks of one schema version, with these stored columns, by default all."""
+    """The rows of picks of one schema version, with these stored columns (by default all)."""
     flat = [pick for pick in picks if pick.piece.flat is not None]
     if len(flat) < PIECES_MIN or sum(len(pick.rows) for pick in flat) > ROWS_MAX * len(flat):
         return [_Single(pick, names) for pick in picks]
@@ -450,11 +441,9 @@ class _Many:
     gathered: Gathered
 
     def sizes(self) -> Ints:
-        """The bytes of each row."""
         return self.gathered.sizes()
 
     def batch(self) -> pa.RecordBatch:
-        """The rows."""
         return self.gathered.batch()
 
 
@@ -468,11 +457,9 @@ class _Single:
         self._batch = batch if names is None else batch.select(names)
 
     def sizes(self) -> Ints:
-        """The bytes of each row."""
         return flat_batch.of_rows(self._batch, self._rows)
 
     def batch(self) -> pa.RecordBatch:
-        """The rows."""
         if len(self._rows) == 1:
             return self._batch.slice(int(self._rows[0]), 1)
         return self._batch.take(pa.array(self._rows))

@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 from lakestore.errors import Conflict, LimitReached, NotFound
 
 DROPPED = "\0dropped"
-"""The namespace of the pointers of dropped tables, by uuid: of no catalog, for no name begins so."""
+"""The namespace of the pointers of dropped tables, by uuid; no catalog name begins like it."""
 
 NAMESPACES_MAX = 100_000
-"""Databases of a server, which are in every checkpoint and in memory; one more is refused."""
+"""The most databases of a server, because every checkpoint and the memory hold them."""
 PROPERTIES_TOTAL_BYTES_MAX = 32 << 20
-"""Properties of all databases together, which are in every checkpoint and in memory; more are refused."""
+"""The most bytes of all databases' properties, because every checkpoint and the memory hold them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The place of an Iceberg table's current metadata."""
+    """The location of an Iceberg table's current metadata."""
 
     location: str
     """URI of metadata.json."""
     uuid: str
-    """The Iceberg table's uuid; one of our own tables has the Lakestore table's uuid."""
+    """The Iceberg table's uuid; our own tables have the Lakestore table's uuid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,26 +36,26 @@ class TierRecord:
     live_sums: tuple[int, ...]
     """Per bucket, the live sum at the tier point."""
     lsn: int
-    """The commit at whose end the tier point lies."""
+    """The commit whose end is the tier point."""
     epoch: int
     live_rows: int | None = None
-    """Rows that live at the tier point; None in a record written before this was kept."""
+    """Live rows at the tier point; None in older records."""
     schema_id: int = 0
-    """The version of the table's definition that the snapshot has."""
+    """The snapshot's version of the table's definition."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetPointer:
-    """Create (`expected` is None) or move one pointer; refused with Conflict if `expected` is not current."""
+    """Create (`expected` is None) or move one pointer; `Conflict` if `expected` is not current."""
 
     namespace: str
     name: str
     expected: str | None
     pointer: Pointer
     tiers: tuple[TierRecord, ...] = ()
-    """Tier records to add: a flush, or a replace that carries the last tier point to a new snapshot."""
+    """Tier records to add: a flush, or a replace that gives the last tier point to a new snapshot."""
     forget: tuple[int, ...] = ()
-    """Snapshot ids that expired: their tier records go."""
+    """Expired snapshot ids, whose tier records are removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ Pointers = dict[tuple[str, str], Pointer]
 def check(
     change: CatalogChange, namespaces: Mapping[str, Mapping[str, str]], pointers: Mapping[tuple[str, str], Pointer]
 ) -> None:
-    """Refuse a change whose expectations are not met; nothing of it is written then."""
+    """Refuse a change whose expectations are not met, before anything is written."""
     known = set(namespaces)
     current: dict[tuple[str, str], str | None] = {}
     for step in change.steps:
@@ -121,7 +121,7 @@ def check(
 
 
 def _check_properties(step: SetNamespace, namespaces: Mapping[str, Mapping[str, str]]) -> None:
-    """Refuse properties that grow beyond what all databases may have together."""
+    """Refuse properties that exceed the limit of all databases together."""
     more = size_of(step.properties) - size_of(namespaces.get(step.namespace, {}))
     if more > 0 and more + sum(map(size_of, namespaces.values())) > PROPERTIES_TOTAL_BYTES_MAX:
         raise LimitReached(
@@ -154,7 +154,7 @@ def _check_pointer(
 
 
 def apply(change: CatalogChange, namespaces: Namespaces, pointers: Pointers) -> None:
-    """Do what a checked change says."""
+    """Apply a checked change."""
     for step in change.steps:
         if isinstance(step, SetNamespace):
             namespaces[step.namespace] = step.properties
@@ -167,7 +167,7 @@ def apply(change: CatalogChange, namespaces: Namespaces, pointers: Pointers) -> 
 
 
 def tier_changes(change: CatalogChange) -> Iterator[tuple[str, tuple[TierRecord, ...], frozenset[int]]]:
-    """(table uuid, records to add, snapshot ids to forget) of each step that has any."""
+    """(table uuid, records to add, snapshot ids to remove) of each step that has any."""
     for step in change.steps:
         if isinstance(step, SetPointer) and (step.tiers or step.forget):
             yield step.pointer.uuid, step.tiers, frozenset(step.forget)

@@ -1,4 +1,4 @@
-"""Chunks: runs of rows of one bucket, with the commits that end in them."""
+"""Chunks: runs of rows of one bucket, with a commit index: the commit of each offset, and its result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class CommitIndex:
-    """One entry per commit that touched the bucket, in LSN order."""
+    """One entry per commit of the bucket, in LSN order."""
 
     lsn: Ints
     time_us: Ints
@@ -48,17 +48,17 @@ class CommitIndex:
         )
 
     def of(self, offsets: Ints) -> CommitIndex:
-        """The commits that these offsets are of, and the last one."""
+        """The commits of these offsets, and the last commit."""
         which = np.searchsorted(self.end, offsets, side="right")
         return self._at(np.union1d(which, np.array([len(self.end) - 1])))
 
     def between(self, start: int, end: int) -> CommitIndex:
-        """The commits whose rows lie in [start, end), both commit ends."""
+        """The commits with rows in [start, end), both commit ends."""
         first, last = np.searchsorted(self.end, [start, end], side="right")
         return self._at(slice(int(first), int(last)))
 
     def less(self, base: Position) -> CommitIndex:
-        """The commits above a position, as if there had been no rows below it."""
+        """The commits above a position, as if there were no rows below it."""
         above = self._at(slice(int(np.searchsorted(self.end, base.end, side="right")), len(self.end)))
         sums, rows = above.live_sum - np.uint64(base.live_sum), above.live_rows - base.live_rows
         return CommitIndex(above.lsn, above.time_us, above.end, sums, rows)
@@ -90,7 +90,7 @@ class CommitIndex:
 
 Ints = npt.NDArray[np.int64]
 CHANGE, PREV = "__change", columns.PREV
-"""System columns in front of the rows of primary-key tables: the record's kind, and the offset that it supersedes."""
+"""System columns before the rows of keyed tables: the record's kind, and the offset that it supersedes."""
 INSERT, UPDATE, DELETE = 0, 1, 2
 """Kinds of records."""
 _NONE: Ints = np.empty(0, dtype=np.int64)
@@ -100,12 +100,10 @@ class Chunk(Protocol):
     """Rows [start, end) of a bucket."""
 
     @property
-    def start(self) -> int:
-        """First offset."""
+    def start(self) -> int: ...
 
     @property
-    def end(self) -> int:
-        """Offset after the last."""
+    def end(self) -> int: ...
 
     @property
     def index(self) -> CommitIndex:
@@ -113,42 +111,42 @@ class Chunk(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """Estimated bytes."""
 
     @property
     def rows(self) -> int:
-        """The number of rows; fewer than offsets if some are gone."""
+        """The number of rows; less than the number of offsets if some are gone."""
 
     @property
     def schema_id(self) -> int:
-        """The table's version that the rows were stored in."""
+        """The table's version in which the rows are stored."""
 
     def kills(self) -> Ints:
-        """Offsets that records superseded which are gone from here; sorted."""
+        """Offsets superseded by records that are gone from here; sorted."""
 
     def batches(self) -> Sequence[StoredBatch]:
         """The chunk's record batches, in offset order."""
 
     @property
     def starts(self) -> Ints:
-        """The first offset of each of these."""
+        """The first offset of each batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """One record batch of a chunk, loaded when asked."""
+    """One record batch of a chunk, loaded on demand."""
 
     start: int
     end: int
     load: BatchLoader
     schema_id: int = 0
     left: Callable[[], Ints] | None = None
-    """Gives the offsets of the rows that are left; None where no row of the range is gone."""
+    """Returns the offsets of the rows that are left; None if no row of the range is gone."""
     flat: Callable[[], FlatBatch] | None = None
-    """Gives the batch for those who read few of its rows; None where it is loaded as a whole."""
+    """Returns the batch for readers of few rows; None if it can only be loaded whole."""
 
     def load_rows(self, rows: Ints, names: Sequence[str] | None) -> pa.RecordBatch:
-        """The batch with at least these columns, by default all, of which only these rows may be read."""
+        """The batch with at least these columns (by default all); only these rows may be read."""
         if self.flat is None:
             return self.load(names)
         flat = self.flat()
@@ -190,22 +188,21 @@ class StoredBatch:
 
 
 class BatchLoader(Protocol):
-    """Gives a record batch; checks its bytes the first time. With `names`, at least these columns."""
+    """Returns a record batch and checks its bytes the first time. With `names`, at least these columns."""
 
     def __call__(self, names: Sequence[str] | None = None) -> pa.RecordBatch: ...
 
 
 class Unwatched:
-    """A `Watch` of bytes that may all be read."""
+    """A `Watch` for bytes that may all be read."""
 
     is_needless = True
 
-    def touch(self, first: Ints, last: Ints) -> None:
-        """Nothing to tell."""
+    def touch(self, first: Ints, last: Ints) -> None: ...
 
 
 class LazyFlat:
-    """A batch in one piece of memory, laid out for those who read few of its rows when somebody first asks."""
+    """A batch in one piece of memory, prepared for readers of few rows on the first call."""
 
     __slots__ = ("_batch", "_flat", "_memory")
 
@@ -231,7 +228,7 @@ class MemoryChunk:
     flat: Callable[[], FlatBatch] | None = None
     """The `flat` of the one batch."""
     size: int = field(init=False)
-    """Bytes of the batch, which Arrow counts anew whenever it is asked."""
+    """Bytes of the batch; Arrow would count them at every call."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", int(self.batch.nbytes))

@@ -1,7 +1,7 @@
-"""Times of commits whose stamps are ahead of them: a stamp cannot fall, so a clock once wrong leaves such stamps.
+"""Times of commits whose stamps are ahead: a stamp cannot go back, so a wrong clock leaves stamps in the future.
 
-A mark says that everything up to a commit was made at a time or before. Marks ascend in both; one a minute is kept,
-and the older ones thin out, which makes times of old commits later, never earlier.
+A mark says that everything up to a commit was made at a time or earlier. Marks are ascending in both. One per minute is
+kept and older ones are thinned out, which makes times of old commits later, never earlier.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class ClockMarks(tuple[ClockMark, ...]):
 
     @staticmethod
     def of(pairs: Sequence[Sequence[int]]) -> ClockMarks:
-        """The marks of such pairs."""
+        """The marks of (lsn, time) pairs."""
         return ClockMarks(ClockMark(*pair) for pair in pairs)
 
     def noted(self, lsn: int, time_us: int) -> ClockMarks:
-        """With a mark for the newest commit. One of a later time says nothing any more."""
+        """With a mark for the newest commit; marks of later times are dropped."""
         kept = list(self)
         while kept and (kept[-1].time_us >= time_us or kept[-1].time_us // SPAN_US == time_us // SPAN_US):
             kept.pop()
@@ -42,12 +42,12 @@ class ClockMarks(tuple[ClockMark, ...]):
         return ClockMarks(kept)
 
     def time_us(self, lsn: int, stamp_us: int) -> int:
-        """The time before which a commit was made, as far as it is known."""
+        """The latest time at which a commit may have been made."""
         at = bisect.bisect_left(self, (lsn,))
         return min(stamp_us, self[at].time_us) if at < len(self) else stamp_us
 
     def lsn(self, time_us: int) -> int:
-        """The newest commit that a mark says was made until then; 0 if no mark says so."""
+        """The newest commit that a mark dates at or before this time; 0 if there is none."""
         at = bisect.bisect_right(self, time_us, key=lambda mark: mark.time_us)
         return self[at - 1].lsn if at else 0
 

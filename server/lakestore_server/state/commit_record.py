@@ -1,7 +1,14 @@
 """A commit as a record: everything that one LSN changes, as values.
 
-`State.apply` is the meaning of a record, at commit and at recovery alike; `files/journal.py` is its bytes. A record is
-filled by the step that plans the commit, and never changed once it is appended.
+`State.apply` is the meaning of a record, at commit and at recovery; `files/journal.py` has its bytes. The step that
+plans the commit fills the record; it never changes after it is appended.
+
+`Journal` is the interface to the one log of a server's commits, in order and durable.
+
+- The commit loop owns the numbers of records (LSNs). A journal owns their places (`Place`), the claim that only one
+  server appends, and the confirmation that a record is durable.
+- A journal splits a record that is too long for it (a Kafka topic takes 1 MB; a file takes any).
+- `append` does not wait, so records can be built while others are in flight.
 """
 
 from __future__ import annotations
@@ -24,11 +31,11 @@ from lakestore_server.state.subscription import Subscription, SubscriptionDrop, 
 
 @dataclass(frozen=True, slots=True)
 class RowsMessage:
-    """Rows as one Arrow message, with the checksums that were found when they came."""
+    """Rows as one Arrow message, with the checksums from their receipt."""
 
     data: pa.Buffer
     crcs: npt.NDArray[np.uint32] | None = None
-    """The checksum of each 64 KB of them; None if that has to be found out."""
+    """The checksum of each 64 KB; None if it must be computed."""
 
     def __len__(self) -> int:
         return int(self.data.size)
@@ -44,19 +51,20 @@ def plain(part: Buffer) -> Plain:
 
 
 Place = NewType("Place", str)
-"""A position in a journal, which only that journal reads. A checkpoint goes on at one."""
+"""A position in a journal, which only this journal interprets. A checkpoint continues from one."""
 
 
 class Deposed(Exception):
-    """Another server has claimed the journal. Records beyond `durable` may stand or not; this one appends no more."""
+    """Another server has claimed the journal. Records after `durable` may or may not be in it; this server appends no
+    more."""
 
 
 class Unknown(Exception):
-    """Whether the records beyond `durable` stand cannot be told; opening the journal again tells."""
+    """It is unknown whether the records after `durable` are in the journal; opening it again tells."""
 
 
 class NotWritten(Exhausted):
-    """No record from `lsn` on is in the journal, and none of them will be: the journal goes on at that LSN."""
+    """No record from `lsn` on is or will be in the journal; it continues at this LSN."""
 
     def __init__(self, lsn: int, message: str) -> None:
         super().__init__(message)
@@ -69,13 +77,13 @@ class Entry:
 
     lsn: int
     record: Sequence[Buffer]
-    """The record as it was appended, perhaps in other pieces behind the first one."""
+    """The record as appended; pieces after the first may be cut differently."""
     place: Place
 
 
 @dataclass(frozen=True, slots=True)
 class PartPlace:
-    """The rows that one commit added to one bucket, where the journal wrote them."""
+    """The rows that one commit added to one bucket, at their place in the journal."""
 
     table: str
     """The table's uuid."""
@@ -88,12 +96,12 @@ class PartPlace:
     size: int
     """In bytes."""
     crcs: npt.NDArray[np.uint32] | None = None
-    """The checksum of each 64 KB of them as they were written; None if that has to be found out."""
+    """The checksum of each 64 KB as written; None if it must be computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalFile:
-    """A file of a journal that nothing is appended to any more."""
+    """A closed file of a journal."""
 
     path: Path
     data: pa.Buffer
@@ -103,52 +111,53 @@ class JournalFile:
 
 
 class Journal(Protocol):
-    """A journal of whole commits. The commit loop appends; one thread at a time settles; any may ask for the rest."""
+    """A journal of whole commits. The commit loop appends, one thread at a time settles, any thread may call the
+    rest."""
 
     @property
     def settles_in_place(self) -> bool:
-        """Whether `settle` does the work itself, so that a caller without other work loses nothing by calling it."""
+        """Whether `settle` does the work itself, so that a caller without other work should call it."""
 
     def read(self, after: Place) -> Iterator[Entry]:
-        """The records behind a place, in order; `Corrupt` where one is damaged."""
+        """The records after a place, in order; `Corrupt` for a damaged one."""
 
     def lead(self, address: str) -> Iterator[Entry]:
-        """Claim the journal: the records that were appended before the claim and not read yet; or `Deposed`."""
+        """Claim the journal: returns the unread records from before the claim; or `Deposed`."""
 
     def place_after(self, lsn: int) -> Place:
-        """The place at which a checkpoint of that LSN goes on."""
+        """The place at which a checkpoint of this LSN continues."""
 
     def append(self, lsn: int, record: Sequence[Buffer]) -> None:
-        """Take the record behind the last one, without waiting. `NotWritten` if an earlier one was given back."""
+        """Append the next record without waiting. `NotWritten` if an earlier one was given back."""
 
     def durable(self) -> int:
-        """The last LSN that stands. Raises `Deposed` or `Unknown` once and for good, `NotWritten` once."""
+        """The last durable LSN. Raises `Deposed` or `Unknown` for good, `NotWritten` once."""
 
     def settle(self, beyond: int) -> int:
-        """Wait until a record beyond an LSN stands; returns and raises as `durable`."""
+        """Wait until a record after `beyond` is durable; returns and raises like `durable`."""
 
     def prepare(self) -> None:
-        """Do what `roll` can do before it: commits go on meanwhile. `Exhausted` if there is no room."""
+        """Do the part of `roll` that can run while commits continue. `Exhausted` without room."""
 
     def roll(self, first_lsn: int) -> Place:
-        """Begin the part that `trim` leaves: `first_lsn` is the next record's. Nothing is under way."""
+        """Begin the part that `trim` leaves: `first_lsn` is the next record's. Nothing is in flight."""
 
     def trim(self, below: Place) -> None:
-        """Forget the records before a place: a durable checkpoint holds them."""
+        """Remove the records before a place, which a durable checkpoint holds."""
 
     def close(self) -> None:
-        """Let go of the journal."""
+        """Close the journal."""
 
 
 class LocalJournal(Journal, Protocol):
-    """A journal whose records lie in files of the data folder."""
+    """A journal whose records are in files of the data folder."""
 
     @property
     def written(self) -> tuple[str, int]:
-        """(name of the file that is appended to, bytes of it that stand)."""
+        """(name of the current file, durable bytes of it)."""
 
     def files(self, below: Place, bytes_min: int) -> Iterator[JournalFile]:
-        """The files before a place, each with its parts of so many bytes or more; none where rows cannot stay."""
+        """The files before a place, each with its parts of at least `bytes_min`; empty if rows cannot stay in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +165,10 @@ class KeySlot:
     """The index slot of one stored row whose key shares its hash with another key."""
 
     row: int
-    """In the part's batch."""
+    """Row number in the part's batch."""
     slot: int
     is_link: bool
-    """Whether a delete leaves a flagged entry, for a further slot is in use."""
+    """Whether a delete leaves a flagged entry, because a further slot is in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,17 +186,16 @@ class RowsPart:
     live_rows: int
     """The bucket's live rows after these rows."""
     schema_id: int = 0
-    """The table's version that the batch is in."""
+    """The table's version of the batch."""
     slots: Sequence[KeySlot] = ()
-    """Index entries that the keys alone do not tell."""
+    """Index entries that do not follow from the keys alone."""
     memory: pa.Buffer | None = field(default=None, compare=False)
-    """All bytes of the batch in one piece, where they lie so."""
+    """All bytes of the batch, if they are in one piece."""
     message: RowsMessage | None = field(default=None, compare=False)
-    """The batch as the Arrow message that the journal is to have; None: it is yet to be made."""
+    """The batch as the Arrow message for the journal; None if it must be encoded."""
 
     @property
     def end(self) -> int:
-        """Offset after the last row."""
         return self.start + int(self.batch.num_rows)
 
     def chunk(self, lsn: int, time_us: int) -> MemoryChunk:
@@ -199,7 +207,7 @@ class RowsPart:
 
 @dataclass(frozen=True, slots=True)
 class ChangeResult:
-    """The counts that a client is told of one change. Each row sent is counted once."""
+    """The counts of one change for the client. Each sent row is counted once."""
 
     table: str
     """The table's name."""
@@ -208,24 +216,24 @@ class ChangeResult:
     deleted: int = 0
     not_found: int = 0
     schema_id: int = 0
-    """The version that the rows were stored in."""
+    """The version in which the rows were stored."""
     ignored: int = 0
-    """By the merge engine, by the table's rule for deletes, or because the key is there."""
+    """Rows ignored by the merge engine, by the table's rule for deletes, or because the key exists."""
     unchanged: int = 0
-    """Equal to the live row, where the table skips such rows."""
+    """Rows equal to the live row, in a table that skips them."""
     folded: int = 0
-    """Became one change with a later row of the same key."""
+    """Rows folded into a later row of the same key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A producer's commit that happened; kept for retries."""
+    """The answer to a producer's commit; kept for retries."""
 
     lsn: int
     results: tuple[ChangeResult, ...]
     """One for each change of the request."""
     is_repeated: bool = False
-    """Whether the commit is one of before whose registers have moved already; then it has no results."""
+    """Whether the commit is a repeat, whose registers have moved already; then it has no results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,19 +243,19 @@ class ProducerCommit:
     producer: str
     epoch: int
     sequence: int = 0
-    """0: the producer was opened with a new epoch, and wrote nothing."""
+    """0: the producer was opened with a new epoch and wrote nothing."""
     results: tuple[ChangeResult, ...] = ()
     progress: str = ""
-    """The producer's own note; empty leaves the last one."""
+    """The producer's own note; empty keeps the last one."""
     owner: str = ""
-    """The principal that sent it; empty in a process of its own."""
+    """The principal that sent it; empty in an embedded server."""
     is_named: bool = True
-    """Whether a user named the producer; False for a name that a client drew at random."""
+    """Whether a user chose the name; False for a name that a client drew at random."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerDrop:
-    """The end of a producer: its sequences, answers and progress are forgotten."""
+    """The end of a producer with its sequences, answers and progress."""
 
     producer: str
 
@@ -257,12 +265,12 @@ ProducerChange = ProducerCommit | ProducerDrop
 
 @dataclass(frozen=True, slots=True)
 class RegistersOpen:
-    """New epoch of registers; those that are not there begin empty."""
+    """A new epoch of registers; new registers begin empty."""
 
     names: tuple[str, ...]
     epoch: int
     owner: str = ""
-    """The principal of new ones; empty in a process of its own."""
+    """The principal of new registers; empty in an embedded server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,27 +321,27 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Shelving:
-    """The drop of a table that is kept for a time, in which it can be undropped."""
+    """The drop of a table, which can be undropped for a time."""
 
     table: str
     """The table's uuid."""
     until_us: int
-    """The end of that time; 0: its files go at once."""
+    """The end of this time; 0: its files are removed at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undrop:
-    """A dropped table is there again."""
+    """The undrop of a table."""
 
     table: str
     """The table's uuid."""
     name: str
-    """The name that it has from then on."""
+    """The table's name from then on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """The end of all rows of a table: its log starts at its heads, and nothing lies below."""
+    """The end of all rows of a table: its log starts at its heads."""
 
     table: str
     """The table's uuid."""
@@ -342,7 +350,7 @@ class Truncation:
 
 
 SubscriptionChange = Subscription | SubscriptionMove | SubscriptionDrop
-"""A whole subscription as it is now, new marks of one, or the end of one."""
+"""A whole subscription, new marks of one, or the end of one."""
 
 
 @dataclass(slots=True)
@@ -357,27 +365,27 @@ class CommitRecord:
     alter: list[Table] = field(default_factory=list)
     """Definitions that replace those of the same uuid."""
     drop: list[str] = field(default_factory=list)
-    """Uuids of tables, also dropped ones: nothing is kept of them."""
+    """Uuids of tables, also dropped ones, of which nothing is kept."""
     catalog: list[CatalogChange] = field(default_factory=list)
     tierer: TiererClaim | None = None
     starts: list[LogStart] = field(default_factory=list)
     subscriptions: list[SubscriptionChange] = field(default_factory=list)
     beside_us: int = 0
-    """The time of the commit where its stamp `time_us` is far ahead of it; else 0."""
+    """The time of the commit if its stamp `time_us` is far ahead of it; else 0."""
 
     in_doubt: bool = False
-    """Whether nothing may be forgotten because of its age."""
+    """Whether nothing may be removed by age."""
 
     registers: list[RegisterChange] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
-    """Ids of the parts whose rows are in it: none of them is committed again."""
+    """Ids of the parts with its rows: they are not committed again."""
     rename: list[Rename] = field(default_factory=list)
     truncate: list[Truncation] = field(default_factory=list)
     shelve: list[Shelving] = field(default_factory=list)
-    """Also of dropped tables, whose time changes."""
+    """Also of dropped tables whose time changes."""
     undrop: list[Undrop] = field(default_factory=list)
 
     @property
     def clock_us(self) -> int:
-        """The time of the commit, which ages are told by."""
+        """The time of the commit, from which ages are computed."""
         return self.beside_us or self.time_us

@@ -1,12 +1,13 @@
-"""Producers as the server knows them: named ones until they are dropped, those with random names for a time.
+"""Known producers: named ones until they are dropped, those with random names for a time.
 
-A producer that a user named stays until a record drops it. One whose client drew the name at random is remembered for
-`unnamed_producer_seconds` after its last commit, longer than any client tries again; an owner who is at the limit of
-such producers gives up the ones that have rested longest, but none that has rested less than `RESTED_US`.
+- A named producer stays until a record drops it.
+- A producer whose client drew the name at random is remembered for `unnamed_producer_seconds` after its last commit,
+  longer than any client retries. An owner at the limit loses the ones that were idle longest, but none that was idle
+  for less than `RESTED_US`.
 
-The *horizon* of an owner is the highest LSN of a commit by an unnamed producer of the owner that was forgotten. A
-client says with a new name how far it had seen the history: a name that is drawn at or beyond the horizon, and is not
-known, has committed nothing. So a retry is never taken for a new commit, however late it comes.
+The *horizon* of an owner is the highest LSN of a commit by a forgotten unnamed producer. With a new name a client sends
+the newest LSN it knows: an unknown name drawn at or above the horizon has committed nothing. So a retry is never taken
+for a new commit, however late it comes.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore_server.state.commit_record import Answer, ProducerChange, ProducerCommit, ProducerDrop
 
 RESTED_US = 300_000_000
-"""Rest of an unnamed producer, in microseconds, before its owner's limit may have it forgotten: clients try again for
-a minute."""
+"""Microseconds for which an unnamed producer must be idle before the limit may remove it: clients retry for a
+minute."""
 _DRAWN = re.compile(r"(?:.*/)?[0-9a-f]{32}", re.DOTALL)
 
 
 def is_drawn(name: str, epoch: int) -> bool:
-    """Whether a client that does not say so has drawn the name at random: as clients before protocol 5 did."""
+    """Whether the name was drawn at random, for clients before protocol 5, which do not say so."""
     return epoch == 0 and _DRAWN.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """A producer as the server knows it; the newest answers are kept for retries."""
+    """A producer with its newest answers, for retries."""
 
     epoch: int = 0
     last_sequence: int = 0
@@ -41,16 +42,16 @@ class ProducerState:
     answers: Mapping[int, Answer] = field(default_factory=dict)
     """By sequence."""
     owner: str = ""
-    """The principal that opened it first, or wrote first; empty in a process of its own, and in older data."""
+    """The principal that first opened it or wrote; empty in an embedded server and in older data."""
     is_named: bool = True
-    """Whether a user named it; False for a name drawn at random."""
+    """Whether a user chose the name; False for a random name."""
     used_us: int = 0
-    """When it was last opened or wrote."""
+    """Microseconds of its last opening or write."""
     lsn: int = 0
-    """The commit of that moment."""
+    """The commit of this last use."""
 
     def after(self, lsn: int, time_us: int, commit: ProducerCommit, answers_kept: int) -> ProducerState:
-        """The producer after one of its commits, or after its opening with a new epoch."""
+        """The producer after one of its commits, or after an opening with a new epoch."""
         last, answers = (0, {}) if commit.epoch > self.epoch else (self.last_sequence, self.answers)
         if commit.sequence:
             last, answers = commit.sequence, {**answers, commit.sequence: Answer(lsn, commit.results)}
@@ -69,15 +70,15 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class FrozenProducers:
-    """All producers as of one LSN, as a value."""
+    """All producers at one LSN, as a value."""
 
     known: Mapping[str, ProducerState] = field(default_factory=dict)
     """By name; unnamed ones in the order of their last commits."""
     horizons: Mapping[str, int] = field(default_factory=dict)
-    """By owner; no entry where nothing was forgotten."""
+    """By owner; absent if nothing was forgotten."""
 
     def dated(self, lsn: int, time_us: int) -> FrozenProducers:
-        """The same; producers of a release that did not keep their last commits have theirs here."""
+        """The same; producers of older releases get this commit as their last one."""
         return replace(
             self, known={n: p if p.lsn else replace(p, used_us=time_us, lsn=lsn) for n, p in self.known.items()}
         )
@@ -99,18 +100,18 @@ class Producers:
         """Owner to the bytes of all progress."""
         self._horizons: dict[str, int] = {}
         self._due_us = 0
-        """The time up to which none is too old."""
+        """The time up to which no producer is too old."""
         if frozen is not None:
             self._horizons.update(frozen.horizons)
             for name, state in frozen.known.items():
                 self._put(name, state)
 
     def known(self, name: str) -> ProducerState | None:
-        """A producer; None for one that was never seen, was dropped or is forgotten."""
+        """A producer; None if it is unknown, dropped or forgotten."""
         return self.named.get(name) or self._unnamed.get(name)
 
     def horizon(self, owner: str) -> int:
-        """The highest LSN of a commit by a forgotten unnamed producer of an owner; 0 if none was forgotten."""
+        """The highest LSN of a commit by a forgotten unnamed producer of an owner; 0 for none."""
         return self._horizons.get(owner, 0)
 
     def named_of(self, owner: str) -> int:
@@ -118,11 +119,11 @@ class Producers:
         return self._named_of.get(owner, 0)
 
     def progress_of(self, owner: str) -> int:
-        """The bytes of progress that all of an owner's producers have."""
+        """The bytes of progress of all of an owner's producers."""
         return self._progress_of[owner]
 
     def has_room(self, owner: str, more: int, time_us: int) -> bool:
-        """Whether an owner may have so many more unnamed producers: some that have rested are forgotten for them."""
+        """Whether an owner may have `more` unnamed producers; idle ones are removed for them."""
         names = self._of_owner.get(owner, {})
         over = len(names) + more - self.limits.unnamed_producers
         if over > len(names):
@@ -130,13 +131,13 @@ class Producers:
         return all(self._unnamed[name].used_us <= time_us - RESTED_US for name in islice(names, max(over, 0)))
 
     def apply(self, lsn: int, time_us: int, change: ProducerChange) -> None:
-        """Note a producer's commit, opening or end."""
+        """Apply a producer's commit, opening or end."""
         if isinstance(change, ProducerDrop):
             self._take(change.producer)
             return
         name, kept = change.producer, self.limits.producer_answers
         named = self.named.get(name)
-        if named is not None and not change.progress and (named.owner or not change.owner):  # nothing to count anew
+        if named is not None and not change.progress and (named.owner or not change.owner):  # nothing to count again
             self.named[name] = named.after(lsn, time_us, change, kept)
             return
         state = (self._take(name) or ProducerState()).after(lsn, time_us, change, kept)
@@ -147,8 +148,8 @@ class Producers:
                 self._forget(next(iter(names)))
 
     def grow_old(self, time_us: int) -> None:
-        """Forget the unnamed producers that have rested for too long at a time."""
-        if time_us <= self._due_us:  # asked at every commit
+        """Remove the unnamed producers that were idle too long at this time."""
+        if time_us <= self._due_us:  # called at every commit
             return
         kept_us = self.limits.unnamed_producer_seconds * 1_000_000
         while self._unnamed and self._oldest().used_us < time_us - kept_us:
@@ -156,11 +157,11 @@ class Producers:
         self._due_us = (self._oldest().used_us if self._unnamed else time_us) + kept_us
 
     def frozen(self) -> FrozenProducers:
-        """All of them as of now."""
+        """The present producers as a value."""
         return FrozenProducers({**self.named, **self._unnamed}, dict(self._horizons))
 
     def idle(self, oldest_us: int) -> Iterator[str]:
-        """The names of named producers that were last used before a time."""
+        """The names of named producers last used before a time."""
         return (name for name, state in self.named.items() if state.used_us < oldest_us)
 
     def _oldest(self) -> ProducerState:

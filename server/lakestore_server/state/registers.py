@@ -1,8 +1,10 @@
-"""Registers: named positions in other systems, such as one partition of a Kafka topic, which commits move with rows.
+"""Registers: named positions in other systems, for example a partition of a Kafka topic, which commits move with
+rows.
 
-A register is opened under an epoch, the LSN of its opening, and only the newest epoch moves it. It keeps its value and
-the LSN and the mark of the commit that set it, and no answers: these tell a retry from a new commit. Time alone never
-ends a register, for a program that was paused for long must not begin anew.
+- A register is opened under an epoch, the LSN of its opening; only the newest epoch moves it.
+- It keeps its value, and the LSN and mark of the commit that set it, which tell a retry from a new commit. It keeps no
+  answers.
+- Time never ends a register, because a program that was paused for long must not start again from zero.
 """
 
 from __future__ import annotations
@@ -16,16 +18,16 @@ from lakestore_server.state.commit_record import RegisterChange, RegistersDrop, 
 
 
 class Register(NamedTuple):
-    """A register as the server keeps it."""
+    """A register."""
 
     epoch: int
     value: str
     owner: str
-    """The principal that opened it first; empty in a process of its own."""
+    """The principal that opened it first; empty in an embedded server."""
     moved: int = 0
     """LSN of the commit that set the value; 0 before the first."""
     mark: int = 0
-    """Checksum of the request that did, which tells its retry from another request."""
+    """Checksum of the request that set it, which tells a retry from another request."""
 
 
 class Move(NamedTuple):
@@ -40,12 +42,12 @@ class Move(NamedTuple):
 
     @property
     def stays(self) -> bool:
-        """Whether the value is the same afterwards: then the register is asked for its epoch, and not moved."""
+        """Whether the value stays the same: then only the register's epoch is checked."""
         return self.before == self.after
 
 
 class Moves(NamedTuple):
-    """The moves of a request, its mark, and their bytes."""
+    """The register updates of a request, its mark, and their bytes."""
 
     each: tuple[Move, ...] = ()
     mark: int = 0
@@ -55,7 +57,7 @@ class Moves(NamedTuple):
 NO_MOVES = Moves()
 
 FEED_VALUES_MAX = 64
-"""Values of one feed that are kept in memory, for cuts of before its newest one."""
+"""Values of one feed in memory, for cuts before its newest one."""
 Values = tuple[tuple[int, str], ...]
 """(LSN, value), ascending."""
 
@@ -68,7 +70,7 @@ class Registers:
         """By name."""
         self._count = Counter(register.owner for register in self.known.values())
         self._feeds: dict[str, dict[str, Values]] = {}
-        """Table to its feeds by the names of their registers. Read by other threads: each mapping is a value."""
+        """Table to its feeds by register name. Other threads read it: each mapping is a value."""
         for name, register in self.known.items():
             self._fed(name, ((register.moved, register.value),))
 
@@ -77,10 +79,8 @@ class Registers:
         return self._count[owner]
 
     def said(self, table: str, lsn: int) -> list[tuple[str, str]]:
-        """Each feed of a table and its value at a commit, as far as that is known, which is empty if nothing is.
-
-        For any thread, that has seen the commit published.
-        """
+        """Each feed of a table with its value at a commit; empty if unknown. Any thread may call it after the commit is
+        published."""
         feeds = self._feeds.get(table, {})
         return [(name, next((value for at, value in reversed(v) if at <= lsn), "")) for name, v in feeds.items()]
 
@@ -101,16 +101,16 @@ class Registers:
         if found is None:
             return
         values = (*self._feeds.get(found.table, {}).get(name, ()), (lsn, value))
-        if len(values) > FEED_VALUES_MAX:  # the older half thins out: an earlier value is a promise of less
+        if len(values) > FEED_VALUES_MAX:  # thin out the older half: an earlier value promises less
             values = (*values[: FEED_VALUES_MAX // 2 : 2], *values[FEED_VALUES_MAX // 2 :])
         self._fed(name, values)
 
     def frozen(self) -> Mapping[str, Register]:
-        """All of them as of now, as a value."""
+        """The present registers as a value."""
         return dict(self.known)
 
     def apply(self, lsn: int, change: RegisterChange) -> None:
-        """Note that registers were opened, moved or dropped."""
+        """Apply that registers were opened, moved or dropped."""
         known = self.known
         if isinstance(change, RegistersMove):
             for name, value in zip(change.names, change.values, strict=True):

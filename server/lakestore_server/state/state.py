@@ -1,7 +1,7 @@
-"""The commit loop's state, and the change that a commit record makes to it.
+"""The commit loop's state, and the effect of a commit record on it.
 
-The published part is a `View`; producers, registers, idempotency keys and numbers are the loop's alone. A `FrozenState`
-is all of it as of one LSN, for a checkpoint.
+The published part is a `View`; producers, registers, idempotency keys and numbers belong to the loop alone. A
+`FrozenState` is all of it at one LSN, for a checkpoint.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from lakestore_server.state.view import Dropped, TableState, View
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The backup that a restored history began with."""
+    """The backup from which a timeline began."""
 
     timeline: str
-    """The timeline of the history that was backed up."""
+    """The timeline of the backup."""
     lsn: int
     """The newest commit in the backup."""
     epochs: int = 0
-    """Added to an LSN to make an epoch. Drawn at the restore: epochs of commits that the backup does not have were
-    given to processes that may still run."""
+    """Added to an LSN to make an epoch. Drawn at the restore, because epochs of commits after the backup were granted
+    to processes that may still run."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenState:
-    """The whole state as of one LSN, which later commits do not change."""
+    """The whole state at one LSN; later commits do not change it."""
 
     view: View
     restored: Origin | None
@@ -44,7 +44,7 @@ class FrozenState:
     producers: FrozenProducers
     tierer_holder: str
     idempotency: tuple[str, ...]
-    """Keys of catalog changes, the oldest first."""
+    """Keys of catalog changes, oldest first."""
     registers: Mapping[str, Register] = field(default_factory=dict)
     """By name."""
 
@@ -55,7 +55,7 @@ class State:
     def __init__(self, timeline: str, limits: Limits = DEFAULT) -> None:
         self._limits = limits
         self.restored: Origin | None = None
-        """None for a history that began with an empty folder."""
+        """None for a timeline that began with an empty folder."""
         self.view = View(timeline=timeline)
         self.next_number = 1
         self.producers = Producers(limits)
@@ -65,11 +65,11 @@ class State:
 
     @property
     def timeline(self) -> str:
-        """The history that this state is of."""
+        """The timeline of this state."""
         return self.view.timeline
 
     def epoch(self, lsn: int) -> int:
-        """The epoch of whoever takes something over in a commit: higher than all that were given before."""
+        """The epoch that a takeover in a commit gets: higher than all granted before."""
         return lsn + (self.restored.epochs if self.restored else 0)
 
     def apply(self, record: CommitRecord) -> View:
@@ -78,12 +78,12 @@ class State:
         return self.view
 
     def follow(self, record: CommitRecord, view: View) -> None:
-        """Apply a record of which `view_after` has made the view, here or in another copy of this state."""
+        """Apply a record whose view `view_after` has made, here or in another copy of this state."""
         self.view = view
         self._note(record)
 
     def copy(self) -> State:
-        """A state that goes its own way from here."""
+        """An independent copy."""
         return State.of(self.frozen(), self._limits)
 
     def _note(self, record: CommitRecord) -> None:
@@ -105,7 +105,7 @@ class State:
             del self.idempotency[next(iter(self.idempotency))]
 
     def view_after(self, record: CommitRecord) -> View:
-        """The view that a record makes of this one; nothing is changed yet."""
+        """The view that a record makes of this one; changes nothing."""
         view = self.view
         tables, names = view.tables, view.names
         namespaces, pointers, epoch = view.namespaces, view.pointers, view.tierer_epoch
@@ -202,7 +202,7 @@ class State:
         return self.view
 
     def freeze(self) -> FrozenState:
-        """Seal every log; the state as of now, which a checkpoint is to hold."""
+        """Seal every log; returns the present state for a checkpoint."""
         open_logs = {
             uuid: tuple(log.freeze() for log in state.logs)
             for uuid, state in self.view.kept.items()
@@ -212,14 +212,14 @@ class State:
         return self.frozen()
 
     def frozen(self) -> FrozenState:
-        """The state as of now, as a value."""
+        """The present state as a value."""
         producers, keys = self.producers.frozen(), tuple(self.idempotency)
         beside = self.tierer_holder, keys, self.registers.frozen()
         return FrozenState(self.view, self.restored, self.next_number, producers, *beside)
 
     @staticmethod
     def of(frozen: FrozenState, limits: Limits = DEFAULT) -> State:
-        """The state that goes on from a frozen one."""
+        """The state that continues from a frozen one."""
         state = State(frozen.view.timeline, limits)
         state.view, state.restored, state.next_number = frozen.view, frozen.restored, frozen.next_number
         state.producers, state.registers = Producers(limits, frozen.producers), Registers(frozen.registers)
@@ -228,7 +228,7 @@ class State:
 
 
 def _with_logs(view: View, logs: Mapping[str, tuple[BucketLog, ...]]) -> View:
-    """The view with the logs of some tables, dropped ones among them, in another form."""
+    """The view with other logs of some tables, including dropped ones."""
     tables, dropped = dict(view.tables), dict(view.dropped)
     for uuid, mine in logs.items():
         if uuid in tables:
@@ -239,7 +239,6 @@ def _with_logs(view: View, logs: Mapping[str, tuple[BucketLog, ...]]) -> View:
 
 
 def _with_rows(tables: Mapping[str, TableState], record: CommitRecord) -> dict[str, TableState]:
-    """The tables with a record's rows behind their logs."""
     parts: dict[str, list[RowsPart]] = {}
     for part in record.rows:
         parts.setdefault(part.table, []).append(part)
@@ -253,7 +252,6 @@ def _with_rows(tables: Mapping[str, TableState], record: CommitRecord) -> dict[s
 
 
 def _subscribed(before: Mapping[str, Subscription], changes: Sequence[SubscriptionChange]) -> dict[str, Subscription]:
-    """The subscriptions after a record's changes."""
     after = dict(before)
     for change in changes:
         if isinstance(change, SubscriptionDrop):
@@ -268,7 +266,7 @@ def _subscribed(before: Mapping[str, Subscription], changes: Sequence[Subscripti
 def _expired(
     before: Mapping[str, Subscription], record: CommitRecord, tables: Mapping[str, TableState]
 ) -> dict[str, Subscription]:
-    """The subscriptions after the end of all rows of some tables: their readers must be told, also at the head."""
+    """The subscriptions after a truncate of some tables: their readers must be told, also at the head."""
     after = dict(before)
     for each in record.truncate:
         starts = tables[each.table].starts()

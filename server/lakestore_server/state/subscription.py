@@ -1,6 +1,6 @@
-"""A named subscription as a value: the positions of its consumers. Journal and checkpoint keep it.
+"""A named subscription as a value: the positions of its consumers. Journal and checkpoint store it.
 
-One consumer alone has one position for all tables; consumers that share a subscription have a mark for each bucket.
+A single consumer has one position for all tables; consumers that share a subscription have a mark for each bucket.
 """
 
 from __future__ import annotations
@@ -18,67 +18,68 @@ class Mark:
     """The acknowledged position of one bucket of a shared subscription."""
 
     offset: int
-    """The next one; a commit end but in a snapshot."""
+    """The next offset; a commit end except in a snapshot."""
     cut: int = NO_CUT
     """The LSN of the snapshot that is read."""
     by: int = 0
     """The session that moved it last."""
     since: int = 0
-    """The offset at which that session found the mark: nobody else has moved the mark since."""
+    """The offset of the mark when this session began; no other session has moved it since."""
 
     def order(self) -> tuple[int, int]:
-        """Marks of one bucket in the order in which a consumer reaches them."""
+        """Sort key of a bucket's marks in reading order."""
         return int(self.cut == NO_CUT), self.offset
 
     def counts(self, session: int, begin: int) -> bool:
-        """Whether a session that began to read at an offset may move it: if nobody else has since."""
+        """Whether a session that began to read at `begin` may move the mark: no other session has moved it since."""
         return self.offset == begin or (self.by == session and begin >= self.since)
 
     def has(self, session: int, begin: int, end: int, cut: int) -> bool:
-        """Whether a session that began to read at an offset has moved it that far: its answer may have been lost."""
+        """Whether a session that began at `begin` has moved the mark that far already: its answer may have been
+        lost."""
         return self.by == session and begin >= self.since and self.order() >= Mark(end, cut).order()
 
     def moved(self, session: int, end: int, cut: int) -> Mark:
-        """The mark behind what a session has acknowledged."""
+        """The mark after a session's acknowledgement."""
         return Mark(end, cut, session, self.since if self.by == session else self.offset)
 
 
 Marks = tuple[tuple[Mark, ...], ...]
 """By table of the subscription and bucket."""
 REFUSALS_KEPT = 8
-"""Refusals that are remembered of a bucket, the newest ones: so many sessions may each have undone what they read."""
+"""Newest refusals per bucket that are remembered: this many sessions may each have undone what they read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refused acknowledgement of a bucket: what its session has read of it in an earlier run counts no more."""
+    """A refused acknowledgement of a bucket: earlier reads of the session no longer count."""
 
     table: int
-    """The table's place among those of the subscription."""
+    """The table's index in the subscription."""
     bucket: int
     session: int
     run: int
-    """The first run of the session that counts again."""
+    """The session's first run that counts again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One name and the positions of its consumers."""
+    """A name and the positions of its consumers."""
 
     name: str
     tables: tuple[str, ...]
     """Uuids."""
     lsn: int
-    """Everything up to this commit was acknowledged, or, with a place, the cut of the snapshot that is read."""
+    """Everything up to this commit was acknowledged; with a place, the cut of the snapshot that is read."""
     place: Place | None
     epoch: int
-    """Raised by every opening: only the newest consumer reads and acknowledges."""
+    """Grows with every opening: only the newest consumer reads and acknowledges."""
     acked_us: int
-    """When it was last opened, acknowledged, or seen with a consumer."""
+    """Microseconds when it was last opened, acknowledged or seen with a consumer."""
     marks: Marks = ()
-    """The marks of a shared subscription, whose `lsn` and `place` are where it began; empty for one consumer alone."""
+    """The marks of a shared subscription, which began at `lsn` and `place`; empty for one consumer alone."""
     refusals: tuple[Refusal, ...] = ()
-    """The refusals of a shared subscription, the oldest first."""
+    """The refusals of a shared subscription, oldest first."""
 
     @property
     def is_shared(self) -> bool:
@@ -96,7 +97,7 @@ class Subscription:
         return replace(newest, acked_us=max(time_us, self.acked_us))
 
     def order(self) -> tuple[int, int, int, int, int]:
-        """Positions of one consumer in the order in which a consumer reaches them."""
+        """Sort key of one consumer's positions in reading order."""
         if self.place is None:
             return (self.lsn, 1, 0, 0, 0)
         return (self.lsn, 0, self.tables.index(self.place.table), self.place.bucket, self.place.offset)
@@ -110,7 +111,7 @@ class Subscription:
         return replace(self, acked_us=move.acked_us, marks=tuple(map(tuple, marks)), refusals=refusals)
 
     def expired(self, table: str, starts: Sequence[int]) -> Subscription:
-        """A shared subscription of a table that was emptied: no bucket that had a row is read on before a reset."""
+        """A shared subscription after a truncate of a table: buckets that had rows are not read before a reset."""
         marks = [list(each) for each in self.marks]
         mine = marks[self.tables.index(table)]
         for bucket, start in enumerate(starts):
@@ -119,7 +120,7 @@ class Subscription:
         return replace(self, marks=tuple(map(tuple, marks)))
 
     def _refusals_after(self, move: SubscriptionMove) -> tuple[Refusal, ...]:
-        """The refusals that still matter: what lies below a mark that another session has moved counts no more."""
+        """The refusals that still matter: reads below a mark that another session has moved no longer count."""
         if not (self.refusals or move.refusals):
             return ()
         moved = {(new.table, new.bucket): new.mark.by for new in move.marks}
@@ -136,20 +137,20 @@ class MovedMark:
     """A new mark of one bucket."""
 
     table: int
-    """The table's place among those of the subscription."""
+    """The table's index in the subscription."""
     bucket: int
     mark: Mark
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionMove:
-    """New marks of a shared subscription; none when it is only noted that its consumers are there."""
+    """New marks of a shared subscription; none if it only notes that its consumers are present."""
 
     name: str
     acked_us: int
     marks: tuple[MovedMark, ...] = ()
     refusals: tuple[Refusal, ...] = ()
-    """Refusals that their sessions are about to be told."""
+    """Refusals that are journaled before their sessions are told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""The values that readers get: a table, and everything together, as of one LSN."""
+"""The values that readers get: a table with its definitions, and everything together, at one LSN.
+
+A row is stored in the version at its commit and never rewritten into another: readers project it by column ids. New
+options alone (freshness, retention, `deletes`, `skip_unchanged`, `ttl`, `tombstone_ttl`) make no new version.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ class Versions:
     """The definitions of one table, oldest first."""
 
     lsns: tuple[int, ...]
-    """The commit since which each definition holds."""
+    """The first commit of each definition."""
     tables: tuple[Table, ...]
 
     @staticmethod
@@ -47,58 +51,58 @@ class Versions:
         return self.tables[-1]
 
     def altered(self, table: Table, lsn: int) -> Versions:
-        """With one more version; a definition that differs in options only takes the newest one's place."""
+        """With one more version; a definition that differs in options only replaces the newest one."""
         if table.schema_id == self.current.schema_id:
             return Versions(self.lsns, (*self.tables[:-1], table))
         return Versions((*self.lsns, lsn), (*self.tables, table))
 
     def known_as(self, *, name: str | None = None, number: int | None = None) -> Versions:
-        """The same definitions of a table that has another name or number."""
+        """The same definitions under another name or number."""
         current = self.current
         said = current.name if name is None else name, current.number if number is None else number
         tables = (replace(table, name=said[0], number=said[1]) for table in self.tables)
         return Versions(self.lsns, tuple(tables))
 
     def at(self, lsn: int) -> Table:
-        """The definition that holds at an LSN."""
+        """The definition at an LSN."""
         found = [table for since, table in zip(self.lsns, self.tables, strict=True) if since <= lsn]
         return found[-1] if found else self.tables[0]
 
     def until(self, lsn: int, limit: int) -> int:
-        """The last LSN up to `limit` that the definition of the commit right behind `lsn` reaches."""
+        """The last LSN up to `limit` with the definition of the commit after `lsn`."""
         return min((since - 1 for since in self.lsns if lsn + 1 < since <= limit), default=limit)
 
     def since(self, schema_id: int) -> int:
-        """The LSN since which the version of that number holds."""
+        """The first LSN of the version with this number."""
         return next(lsn for lsn, table in zip(self.lsns, self.tables, strict=True) if table.schema_id == schema_id)
 
     def numbered(self, schema_id: int) -> Table:
-        """The version of that number, or `Invalid`."""
+        """The version of this number, or `Invalid`."""
         for table in reversed(self.tables):
             if table.schema_id == schema_id:
                 return table
         raise Invalid(f"table {self.current.name} has no schema version {schema_id}: load the table again")
 
     def column_id(self, name: str) -> int:
-        """The id of the column that has the name, or had it last, so that readers follow a renamed column."""
+        """The id of the column that has the name now or had it last, so that readers follow a renamed column."""
         named = (column.id for table in reversed(self.tables) for column in table.columns if column.name == name)
         found = next(named, None)
         return self.current.column(name).id if found is None else found
 
     def stored(self, schema_id: int) -> pa.Schema:
-        """The schema of batches that were stored in that version."""
+        """The schema of batches stored in this version."""
         return stored_schema(self.numbered(schema_id))
 
     def projection(self, schema_id: int, target: Table) -> Projection:
-        """From a stored version to another one."""
+        """The projection from a stored version to another one."""
         return Projection(self.numbered(schema_id), target)
 
     def shown_as(self, target: Table) -> Callable[[pa.RecordBatch, int], pa.RecordBatch]:
-        """A function that turns stored batches into batches of that version."""
+        """A function that converts stored batches to this version."""
         return lambda batch, schema_id: self.projection(schema_id, target).batch(batch)
 
     def stored_names(self, target: Table, columns: Sequence[str]) -> Callable[[int], list[str]]:
-        """A function from a stored version to its names of these columns of `target`, by default of all."""
+        """A function from a stored version to its names of these columns of `target` (by default all)."""
         names = [name for name in columns if name not in SYSTEM_TYPES] if columns else target.selected(None)
         ids = {target.column(name).id for name in names}
 
@@ -110,16 +114,16 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table as of one LSN."""
+    """A table at one LSN."""
 
     versions: Versions
     logs: tuple[BucketLog, ...]
     tiers: Mapping[int, TierRecord] = field(default_factory=dict)
     created_lsn: int = 0
     created_us: int = 0
-    """0: in data of a release that did not keep it."""
+    """0 in data of a release that did not store it."""
     truncated_lsn: int = 0
-    """The commit that took all rows away last; 0: none has."""
+    """The commit of the last truncate; 0 for none."""
 
     @staticmethod
     def new(table: Table, lsn: int, time_us: int) -> TableState:
@@ -133,13 +137,13 @@ class TableState:
         return self.versions.current
 
     def meant(self, uuid: str) -> TableState:
-        """The table, or `NotFound` if a request means another one, which had its name; an empty uuid means any."""
+        """The table, or `NotFound` if the request means an earlier table of this name; an empty uuid means any."""
         if uuid and self.table.uuid != uuid:
-            raise NotFound(f"table {self.table.name!r} was dropped, and this is another one of that name: open it anew")
+            raise NotFound(f"table {self.table.name!r} was dropped, and a new table has its name: open it again")
         return self
 
     def altered(self, table: Table, lsn: int) -> TableState:
-        """The table with another definition; rows stay as they were stored."""
+        """The table with another definition; rows stay as stored."""
         return replace(self, versions=self.versions.altered(table, lsn))
 
     def renamed(self, name: str) -> TableState:
@@ -147,7 +151,7 @@ class TableState:
         return replace(self, versions=self.versions.known_as(name=name))
 
     def truncated(self, number: int, lsn: int, time_us: int) -> TableState:
-        """The table without any row, under another number; no snapshot of the lake is a state of it any more."""
+        """The table without rows, under another number; no lake snapshot is a state of it any more."""
         versions, logs = self.versions.known_as(number=number), tuple(log.emptied(lsn, time_us) for log in self.logs)
         return replace(self, versions=versions, logs=logs, tiers={}, truncated_lsn=lsn)
 
@@ -156,21 +160,20 @@ class TableState:
         return replace(self, logs=(*self.logs[:bucket], log, *self.logs[bucket + 1 :]))
 
     def heads(self) -> list[int]:
-        """Each bucket's head."""
         return [log.head for log in self.logs]
 
     @property
     def log_start_lsn(self) -> int:
-        """The log start `L` as a commit: what came after it is complete, in every bucket. 0: nothing was dropped."""
+        """The log start `L` as a commit: later changes are complete in every bucket. 0: nothing was dropped."""
         return self.logs[0].base.lsn
 
     def starts(self) -> tuple[int, ...]:
-        """Each bucket's log start."""
         return tuple(log.base.end for log in self.logs)
 
     @property
     def has_all_rows(self) -> bool:
-        """Whether the log and what lives below its start are the whole table, so that reads can do without the lake."""
+        """Whether the log and the live rows below its start are the whole table, so that reads can do without the
+        lake."""
         return self.table.keyed or not any(log.base.live_rows for log in self.logs)
 
     def from_lsn(self, lsn: int) -> TableState:
@@ -180,15 +183,15 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A table that was dropped and is kept for a time."""
+    """A dropped table in its grace."""
 
     state: TableState
     lsn: int
     """The commit that dropped it."""
     time_us: int
-    """When that was."""
+    """Microseconds of the drop."""
     until_us: int
-    """Up to when it can be undropped; 0: its files are being removed."""
+    """Microseconds until which it can be undropped; 0: its files are being removed."""
 
     @property
     def name(self) -> str:
@@ -198,7 +201,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A cut: everything a reader may ask, as of one LSN."""
+    """A cut: everything a reader may ask, at one LSN."""
 
     lsn: int = 0
     time_us: int = 0
@@ -211,30 +214,30 @@ class View:
     tierer_epoch: int = 0
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
     timeline: str = ""
-    """The history that the LSNs belong to; a restored server begins another one."""
+    """The timeline of the LSNs; a restored server begins another."""
     marks: ClockMarks = NO_MARKS
-    """Times of commits whose stamps are ahead of them."""
+    """Times of commits whose stamps are ahead."""
     dropped: Mapping[str, Dropped] = field(default_factory=dict)
-    """By uuid: tables that nobody reads or writes, and whose files stay."""
+    """By uuid: dropped tables, whose files stay and which nobody reads or writes."""
 
     @property
     def kept(self) -> Mapping[str, TableState]:
-        """By uuid, all tables whose rows are kept, dropped ones as well."""
+        """By uuid, all tables with kept rows, dropped ones too."""
         if not self.dropped:
             return self.tables
         return {**self.tables, **{uuid: each.state for uuid, each in self.dropped.items()}}
 
     @property
     def clock_us(self) -> int:
-        """The time of the newest commit: its stamp, unless that is known to be ahead."""
+        """The time of the newest commit: its stamp, unless the stamp is known to be ahead."""
         return self.marks.time_us(self.lsn, self.time_us)
 
     def token(self, lsn: int | None = None) -> str:
-        """The text of the position behind a commit of this history, by default behind the newest one."""
+        """The token of the position after a commit of this timeline, by default the newest."""
         return _token_text(self.timeline, self.lsn if lsn is None else lsn)
 
     def named(self, name: str) -> TableState:
-        """The table of that name, or `NotFound`."""
+        """The table of this name, or `NotFound`."""
         uuid = self.names.get(name)
         if uuid is None:
             error = NotFound(f"there is no table {shown_name(name)}")
@@ -244,7 +247,7 @@ class View:
         return self.tables[uuid]
 
     def meant(self, name: str, uuid: str) -> TableState:
-        """The table of that name, or `NotFound`, also if it is not the one of that uuid; an empty uuid means any."""
+        """The table of this name, or `NotFound`, also if it does not have this uuid; an empty uuid means any."""
         held = self.tables.get(uuid) if uuid else None
         if held is not None and held.table.name != name:
             error = NotFound(f"table {name!r} was renamed: open it by its present name, as `lakestore tables` lists it")
@@ -253,7 +256,7 @@ class View:
         return self.named(name).meant(uuid)
 
     def by_uuid(self, uuid: str) -> TableState:
-        """The table with that uuid, or `NotFound`."""
+        """The table of this uuid, or `NotFound`."""
         state = self.tables.get(uuid)
         if state is None:
             raise NotFound("the table was dropped")
@@ -262,11 +265,11 @@ class View:
 
 @lru_cache(maxsize=256)
 def _token_text(timeline: str, lsn: int) -> str:
-    """The same few positions are asked for again and again."""
+    """Cached, because the same few positions are requested again and again."""
     return str(LogPosition(timeline, lsn))
 
 
 def log_of(table: Table, chunks: Sequence[Chunk], base: Position) -> BucketLog:
-    """A log made of segments above a log start."""
+    """A log of segments above a log start."""
     head = chunks[-1].index.position(-1) if chunks and chunks[-1].end > base.end else base
     return BucketLog(stored_schema(table), tuple(chunks), len(chunks), head, base)
