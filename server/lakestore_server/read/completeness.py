@@ -1,7 +1,7 @@
-"""Completeness of cuts: the time through which a table's data is complete, as commits and feeds say (docs/time.md).
+"""Completeness of cuts: the time through which a table's data is complete, from commits and feeds (docs/time.md).
 
-A cut is complete through a time if the clock has passed it, if the cut has every commit to the table until then, and if
-every feed of the table has said so in a commit that the cut has. A head may become complete; a cut of the past cannot.
+A cut is complete through a time if the clock has passed it, the cut has every commit to the table until then, and every
+feed of the table has declared it in a commit of the cut. A head may become complete; a past cut cannot.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Lack:
 
     table: str
     through_us: int | None
-    """The time through which the table is complete; None where that is not known."""
+    """The time through which the table is complete; None if unknown."""
     why: str
     passes: bool
     """Whether a later head may be complete."""
@@ -42,7 +42,7 @@ class Lack:
 
 
 class Completeness:
-    """The judge of cuts. Thread-safe."""
+    """Judges the completeness of cuts. Thread-safe."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine, self._clock = engine, clock
@@ -71,7 +71,7 @@ class Completeness:
     def _lack(
         self, view: View, names: Sequence[str], lsn: int, wanted_us: int, now_us: int, *, is_head: bool
     ) -> Lack | None:
-        """The worst reason; None for a cut that is complete."""
+        """The worst reason; None for a complete cut."""
         if wanted_us >= now_us:
             return Lack(names[0], now_us - 1, "that lies ahead of the server's clock, so commits may still come", True)
         lacks = [
@@ -85,7 +85,7 @@ class Completeness:
         return min(lacks, key=lambda lack: (lack.passes, lack.through_us or 0), default=None)
 
     def _behind_feeds(self, name: str, lsn: int, wanted_us: int, *, is_head: bool) -> Iterator[Lack]:
-        # The view was taken first: of what the commit loop has done since, nothing up to that view is undone.
+        # The view was taken first: the commit loop has undone nothing up to this view since.
         for feed, said in self._engine.loop.state.registers.said(name, lsn):
             through_us = times.micros_of(said) if said else None
             if through_us is None:
@@ -97,7 +97,7 @@ class Completeness:
 
 
 def _behind_commits(view: View, state: TableState, lsn: int, wanted_us: int) -> Iterator[Lack]:
-    """The commits to a table until the time that a cut of the past lacks."""
+    """The commits to a table until the time that a past cut lacks."""
     marked = min(view.marks.lsn(wanted_us), view.lsn)
     missing = []
     for log in state.logs:

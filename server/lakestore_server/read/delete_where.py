@@ -1,10 +1,9 @@
-"""Deleting the rows of a primary-key table that meet a condition, as they stood at one cut.
+"""Deletes of a keyed table's rows that meet a condition at one cut.
 
-A call looks at a part of the offsets below the heads of the cut, in order, and deletes what matched: a row that lives
-now and lies below those heads lived at the cut, so that the index alone tells what is to go. A row that was rewritten
-since has another offset and stays. Every delete is a change with `prev` like any other. What a call has done stands;
-the place to go on from is with the client, and the same call again finds what is left. All rows are in the server's
-own log, whatever of them is in the lake.
+A call reads a part of the offsets below the cut's heads, in order, and deletes the matches. A row that is live now and
+lies below the heads was live at the cut, so the index alone decides. A row that was rewritten since has another offset
+and stays. Each delete is a normal change with `prev`. Deletes of a call are final; the client holds the place to
+continue from and may repeat a call. All rows are in the server's own log, also those in the lake.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from lakestore_server.state.chunk import CHANGE, DELETE
 from lakestore_server.state.view import TableState
 
 CALL_SECONDS = 1.0
-"""About the time of one call."""
+"""Seconds of one call, about."""
 BLOCK_OFFSETS = 1 << 18
 """Offsets between two looks at the clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The place of a call among the offsets below the heads of a cut."""
+    """A position of a call among the offsets below the heads of a cut."""
 
     heads: tuple[int, ...]
     bucket: int = 0
@@ -53,28 +52,25 @@ class _Place:
         try:
             bucket, offset, *heads = map(int, text.split(","))
         except ValueError as error:
-            raise Invalid("the place to go on from is none that the server gave: begin anew") from error
+            raise Invalid("the server did not give this place to continue from: start again") from error
         is_known = len(heads) == len(state.logs) and 0 <= bucket < len(heads) and 0 <= offset
         if not is_known or any(not 0 <= head <= log.head for head, log in zip(heads, state.logs, strict=True)):
-            raise Invalid("the place to go on from is none of this table: begin anew")
+            raise Invalid("the place to continue from belongs to another table: start again")
         return _Place(tuple(heads), bucket, offset)
 
     @property
     def is_end(self) -> bool:
-        """Whether everything was looked at."""
         return self.bucket == len(self.heads)
 
     @property
     def done(self) -> int:
-        """Offsets before it."""
+        """Number of offsets before it."""
         return sum(self.heads[: self.bucket]) + self.offset
 
     def to(self, offset: int) -> _Place:
-        """The place at an offset of the same bucket."""
         return replace(self, offset=offset) if offset < self.heads[self.bucket] else self.skipped()
 
     def skipped(self) -> _Place:
-        """The beginning of the next bucket that has offsets."""
         after = _Place(self.heads, self.bucket + 1)
         while not after.is_end and not after.heads[after.bucket]:
             after = _Place(self.heads, after.bucket + 1)
@@ -108,7 +104,7 @@ class ConditionalDeletes:
             except LakestoreError:
                 if not answer.deleted:
                     raise
-                break  # what was deleted is told; the next call begins at this block, and meets the error again
+                break  # the finished deletes are reported; the next call begins at this block and meets the error again
             if self._clock.monotonic() >= end:
                 break
         answer.looked_at = (answer.offsets if place.is_end else place.done) - begin
@@ -125,10 +121,8 @@ class ConditionalDeletes:
         *,
         dry_run: bool,
     ) -> _Place:
-        """Look at some offsets of a bucket, and delete of their rows what is to go; the place behind them.
-
-        A condition may take long on few rows: at the time of `end` the place is behind the rows that were looked at.
-        """
+        """Read some offsets of a bucket and delete their matching rows; returns the place after them. A condition may
+        be slow: at the time `end` the place is after the rows that were read."""
         bucket = place.bucket
         upto = min(place.offset + BLOCK_OFFSETS, place.heads[bucket])
         for behind, found in self._matching(state, place, upto, condition):
@@ -155,10 +149,8 @@ class ConditionalDeletes:
     def _matching(
         self, state: TableState, place: _Place, upto: int, condition: RowFilter
     ) -> Iterator[tuple[int, FoundRows | None]]:
-        """The stored rows of a range that meet the condition in the current version, alive or not, batch by batch.
-
-        Each with the offset behind the batch.
-        """
+        """The stored rows of a range that meet the condition in the current version, live or not, batch by batch, each
+        with the offset after the batch."""
         table, log, versions = state.table, state.logs[place.bucket], state.versions
         carried = [column.name for column in exact_deletes.carried(table)]
         names = list(dict.fromkeys([*carried, *condition.columns]))
@@ -179,13 +171,13 @@ def _deletable(table: Table) -> bool:
 
 
 def _condition(table: Table, where: str) -> RowFilter:
-    """The condition, or `Invalid` where rows of the table are not deleted by one."""
+    """The condition, or `Invalid` if the table's rows cannot be deleted by one."""
     if not where:
-        raise Invalid(f"a delete of rows of table {table.name} needs a condition; `truncate` takes all of them away")
+        raise Invalid(f"a delete of rows of table {table.name} needs a condition; `truncate` removes all rows")
     if not table.keyed:
         raise Invalid(
             f"table {table.name} is a log table, whose rows stay as they were written: `truncate` takes all of them"
-            " away, and retention what is old"
+            " away, and retention removes old rows"
         )
     if not _deletable(table):
         said = "refuses" if table.deletes == "refuse" else "ignores"

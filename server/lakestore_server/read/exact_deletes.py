@@ -1,7 +1,7 @@
-"""Deletes of rows that were found before: each holds only if that very row is still the live one when it is committed.
+"""Deletes of rows that were read before: each applies only if this row is still live when it is committed.
 
-A row that was rewritten meanwhile stays. The merge engine has no say: the row goes as a whole, and of a `versioned`
-table its own version is what is remembered of it.
+A row that was rewritten meanwhile stays. The merge engine does not apply: the row is removed whole, and a `versioned`
+table remembers the row's own version.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lakestore_server.state.view import TableState, stored_schema
 
 Ints = npt.NDArray[np.int64]
 BATCH_ROWS = 8192
-"""Deletes of one commit: small beside what producers send, for it goes between their commits."""
+"""Deletes of one commit: few next to what producers send, because it goes between their commits."""
 _NONE: Ints = np.empty(0, dtype=np.int64)
 
 
@@ -43,7 +43,6 @@ class FoundRows:
     """The columns that a delete carries."""
 
     def take(self, rows: npt.NDArray[np.bool_] | Ints) -> FoundRows:
-        """Some of them."""
         mask = pa.array(rows)
         batch = self.batch.filter(mask) if rows.dtype == np.bool_ else self.batch.take(mask)
         return FoundRows(self.offsets[rows], batch)
@@ -55,7 +54,7 @@ def carried(table: Table) -> Sequence[Column]:
 
 
 def live(engine: Engine, table: Table, rows: FoundRows) -> npt.NDArray[np.bool_]:
-    """Which of the rows are the live ones of their keys."""
+    """Which of the rows are live."""
     if not len(rows.offsets):
         return np.zeros(0, dtype=np.bool_)
     asked = _asked(engine, table, rows)
@@ -64,7 +63,7 @@ def live(engine: Engine, table: Table, rows: FoundRows) -> npt.NDArray[np.bool_]
 
 
 def commits(state: TableState, bucket: int, rows: FoundRows, bytes_max: int) -> Iterator[FoundRows]:
-    """The rows of each commit, whose readers are shown them as they were."""
+    """The rows of each commit; readers are shown them as they were."""
     ends, at = np.cumsum(state.logs[bucket].sizes(rows.offsets)), 0
     while at < len(ends):
         before = int(ends[at - 1]) if at else 0
@@ -76,10 +75,8 @@ def commits(state: TableState, bucket: int, rows: FoundRows, bytes_max: int) -> 
 def delete(
     engine: Engine, table: Table, bucket: int, rows: FoundRows, holds: Callable[[Table], bool] = lambda _: True
 ) -> tuple[int, Done[Entries | None]]:
-    """One commit of deletes, on the commit loop; it waits for room as a bulk load does. Number of rows, and the commit.
-
-    `Conflict` if the table was altered or truncated since, or the rule by which the rows were found `holds` no more.
-    """
+    """One commit of deletes on the commit loop; waits for room like a bulk load. Returns the number of rows and the
+    commit. `Conflict` if the table was altered or truncated since, or the rule of the deletes no longer `holds`."""
     asked = _asked(engine, table, rows)
 
     def plan(state: State, record: CommitRecord) -> Entries | None:
@@ -111,7 +108,7 @@ def _asked(engine: Engine, table: Table, rows: FoundRows) -> KeyQuery:
 def _deletes(
     held: TableState, bucket: int, rows: FoundRows, found: FoundKeys, places: Ints
 ) -> tuple[RowsPart, Entries]:
-    """The deletes of rows as they are stored, and what the index then says."""
+    """The stored deletes of rows, and their index entries."""
     table, at, count = held.table, held.logs[bucket].at_head, len(rows.offsets)
     schema = stored_schema(table)
     there = {
@@ -129,7 +126,7 @@ def _deletes(
 
 
 def _entries(held: TableState, bucket: int, slotted: IndexKeys, found: FoundKeys) -> Entries:
-    """Index entries of deletes; those of a table that remembers them stay as tombstones."""
+    """Index entries of deletes; tombstones in a table that remembers them."""
     head, count = held.logs[bucket].head, len(slotted)
     offsets = np.arange(head, head + count, dtype=np.int64)
     deletes, remembers = np.ones(count, dtype=np.bool_), held.table.merge.engine == "versioned"

@@ -13,10 +13,8 @@ from lakestore_server.read.rows import sent_bytes
 
 
 class InsertedRows:
-    """Adds rows to answers of commits. Thread-safe.
-
-    A commit stays answered if its look-up fails: rows that cannot be read, or have no room in the answer, are left out.
-    """
+    """Adds rows to answers of commits. Thread-safe. A commit stays answered if its look-up fails: rows that cannot be
+    read, or have no room in the answer, are left out."""
 
     def __init__(self, lookups: Lookups, limits: Limits) -> None:
         self._lookups, self._limits = lookups, limits
@@ -30,7 +28,7 @@ class InsertedRows:
                     room -= self._add(change, result, answer.token)
 
     def _add(self, change: pb.Change, result: pb.ChangeResult, token: str) -> int:
-        """Put the rows of a change into its result, all or none; their bytes."""
+        """Put the rows of a change into its result, all or none; returns their bytes."""
         lookup = pb.LookupRequest(table=change.table, keys=change.rows, at=token, in_parts=True)
         if change.HasField("schema_id"):
             lookup.schema_id = change.schema_id

@@ -1,6 +1,6 @@
-"""Leases of reads: lake snapshots, metadata files and ranges of the log that a plan names stay until its lease is over.
+"""Leases of reads: lake snapshots, metadata files and log ranges that a plan names stay until its lease ends.
 
-In memory. After a start, what was there is held for one grace time: its readers may still be running.
+In memory. After a start everything is held for one grace time, because readers from before may still run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakestore_server.state.view import TableState
 
 @dataclass(slots=True)
 class _Earlier:
-    """A table up to a truncate."""
+    """A table before its truncate."""
 
     state: TableState
     lsn: int
@@ -33,13 +33,13 @@ class EarlierTables:
     """The tables that were truncated under a read. Thread-safe."""
 
     def __init__(self, running: Callable[[Iterable[str]], set[str]]) -> None:
-        """`running` says which of some leases are not over."""
+        """`running` returns the leases that are not over."""
         self._running = running
         self._lock = threading.Lock()
         self._kept: list[_Earlier] = []
 
     def keep(self, state: TableState, lsn: int, leases: Iterable[str]) -> None:
-        """Keep a table as it is before the commit `lsn`, while one of these leases runs."""
+        """Keep a table as before the commit `lsn`, while one of these leases runs."""
         self._forget()
         held = set(leases)
         if held:
@@ -53,7 +53,7 @@ class EarlierTables:
         return mine[0].state if mine else None
 
     def at(self, table_uuid: str, lsn: int) -> TableState | None:
-        """A table that was truncated after `lsn`, as reads at that cut need it; None if it is not kept."""
+        """A table that was truncated after `lsn`, for reads at that cut; None if it is not kept."""
         self._forget()
         with self._lock:
             for each in self._kept:
@@ -62,7 +62,7 @@ class EarlierTables:
         return None
 
     def read_by(self, lease: str, states: Iterable[TableState]) -> None:
-        """Note that a lease reads those of the states that are kept here."""
+        """Note that a lease reads the states that are kept here."""
         wanted = {id(state) for state in states}
         with self._lock:
             for each in self._kept:
@@ -70,7 +70,7 @@ class EarlierTables:
                     each.leases.add(lease)
 
     def _forget(self) -> None:
-        """Let go of what no running lease needs."""
+        """Remove tables that no running lease needs."""
         with self._lock:
             every = {lease for each in self._kept for lease in each.leases}
         if not every:
@@ -83,9 +83,9 @@ class EarlierTables:
 
 
 MayRead = Callable[[str, str], bool]
-"""Whether an owner, who is empty where nobody is asked, may read the table with a uuid."""
+"""Whether an owner (empty without principals) may read the table with a uuid."""
 KEPT_PART = 10
-"""Leases of streams that are gone are this part of all that there may be, at most."""
+"""Leases of disconnected streams are at most this part of all leases."""
 
 
 @dataclass(slots=True)
@@ -101,18 +101,17 @@ class Lease:
     metadata: frozenset[str] = frozenset()
     """Metadata files that the plan names."""
     owner: str = ""
-    """The principal that it counts against; empty where there are none."""
+    """The principal whose quota it uses; empty without principals."""
     holders: int = 0
-    """Number of connected streams that need the lease: it does not expire while there are any."""
+    """Number of connected streams that need the lease, which does not expire while there are any."""
     cut: int | None = None
-    """LSN of a cut that is held as a whole, with what reads of any table that the owner may read need at it; None for a
-    read of named ones."""
+    """LSN of a cut over all tables that the owner may read; None for a read of named tables."""
     is_kept: bool = False
-    """Whether a stream has held it and is gone: it is kept for a consumer that may come back."""
+    """Whether its stream is disconnected: it is kept for a consumer that may return."""
 
     @property
     def may_go(self) -> bool:
-        """Whether it may go before its time, for a read that runs."""
+        """Whether it may end early for the sake of a running read."""
         return self.is_kept and not self.holders
 
 
@@ -121,13 +120,13 @@ class HeldRead:
     """A lease as an operator sees it."""
 
     owner: str
-    """The principal; empty where there are none."""
+    """The principal; empty without principals."""
     seconds: float
-    """Time that is left of it, unless it is renewed."""
+    """Seconds until it ends without a renewal."""
     tables: tuple[str, ...]
     """Uuids of the tables whose rows it holds."""
     cut: int | None
-    """LSN of a cut that is held over all tables."""
+    """LSN of a cut over all tables."""
     streams: int
     """Connected streams that need it."""
 
@@ -152,9 +151,9 @@ class Leases:
         self._held, self._held_until = held, clock.monotonic() + grace_seconds
         self._log_starts: dict[str, tuple[int, ...]] = {}
         self._newest_start = 0
-        """The highest LSN that a log start was raised to."""
+        """The highest LSN to which a log start was raised."""
         self.earlier = EarlierTables(self.running)
-        """Tables as they were before a truncate, for reads that hold a cut from before."""
+        """Tables from before a truncate, for reads at a cut from before."""
 
     @property
     def count(self) -> int:
@@ -164,7 +163,7 @@ class Leases:
             return len(self._leases)
 
     def holders(self, most: int) -> list[HeldRead]:
-        """The leases that have run longest, so many at most."""
+        """The `most` leases that have run longest."""
         with self._lock:
             self._drop_expired()
             first = list(self._leases.values())[:most]
@@ -190,11 +189,9 @@ class Leases:
         owner: str = "",
         earlier: Iterable[TableState] = (),
     ) -> str:
-        """A new lease on lake snapshots, on the log from `starts` on and on metadata files; its id.
-
-        Tables in `earlier` are read as they were before a truncate.
-        `Unavailable` if a snapshot is being expired, or the log being cut above a start: plan again.
-        """
+        """A new lease on lake snapshots, on the log from `starts` on and on metadata files; returns its id. Tables in
+        `earlier` are read as before a truncate. `Unavailable` if a snapshot expires or the log start moves at this
+        moment: plan again."""
         name = uuid.uuid4().hex
         lease = Lease(self._until(seconds), snapshots, starts or {}, frozenset(metadata), owner)
         before = list(earlier)
@@ -204,7 +201,7 @@ class Leases:
         return name
 
     def grant_cut(self, lsn: int, seconds: int, *, owner: str = "") -> str:
-        """A new lease on a cut over all tables; its id. `Unavailable` if a log start passes the cut."""
+        """A new lease on a cut over all tables; returns its id. `Unavailable` if a log start passes the cut."""
         name = uuid.uuid4().hex
         with self._lock:
             if lsn < self._newest_start:
@@ -213,7 +210,7 @@ class Leases:
         return name
 
     def cuts(self, table_uuid: str) -> list[int]:
-        """The LSNs of the cuts that are held as a whole, for reads of a table."""
+        """The LSNs of leased cuts, for reads of a table."""
         with self._lock:
             self._drop_expired()
             return sorted({lease.cut for lease in self._of_cuts(table_uuid).values() if lease.cut is not None})
@@ -230,9 +227,7 @@ class Leases:
         self, name: str, snapshots: Mapping[str, int], starts: Mapping[str, tuple[int, ...]], *, owner: str = ""
     ) -> None:
         """Lease for a stream until `leave`, under a name by which a stream with the same needs finds the lease again.
-
-        As `grant` otherwise.
-        """
+        Otherwise like `grant`."""
         with self._lock:
             self._drop_expired()
             if name not in self._leases:
@@ -241,10 +236,8 @@ class Leases:
             self._leases[name].is_kept = False
 
     def leave(self, name: str, seconds: int) -> None:
-        """Note that one holder is gone; the lease lasts so many seconds more, for it to come back.
-
-        Such leases are few: the ones whose time is over first go for others, and for reads that run.
-        """
+        """Note that one holder is gone; the lease lasts `seconds` more for its return. Such leases are few: the ones
+        that end first make room for others and for running reads."""
         with self._lock:
             lease = self._leases[name]
             lease.holders -= 1
@@ -255,7 +248,7 @@ class Leases:
             self._drop_kept(self._leases, kept - max(self._limits.leases // KEPT_PART, 2))
 
     def _drop_kept(self, among: Iterable[str], count: int) -> None:
-        """End so many leases that are kept for a stream that is gone, those whose time is over first."""
+        """End `count` leases of disconnected streams, the ones that end first."""
         if count > 0:
             kept = sorted((name for name in among if self._leases[name].may_go), key=lambda n: self._leases[n].expires)
             for name in kept[:count]:
@@ -289,11 +282,9 @@ class Leases:
         self._leases[name] = lease
 
     def raise_log_start(self, table_uuid: str, starts: tuple[int, ...], lsns: range = range(0)) -> bool:
-        """Let no read begin below these offsets from now on; False, and nothing done, if a read needs them.
-
-        `lsns` are the cuts that the log has now and will not have then. Checked and noted under one lock, so no read
-        can begin between the check and the cut of the log.
-        """
+        """Let no read begin below these offsets from now on; False, and nothing done, if a read needs them. `lsns` are
+        the cuts that the log loses. Check and note use one lock, so no read can begin between the check and the cut of
+        the log."""
         with self._lock:
             if any(_below(held, starts) for held in self._starts(table_uuid)):
                 return False
@@ -304,7 +295,7 @@ class Leases:
         return True
 
     def truncate(self, state: TableState, lsn: int) -> None:
-        """Let no read begin on a table's log as it is before the commit `lsn`; those that run keep what they read."""
+        """Let no read begin on a table's log from before the commit `lsn`; running reads keep what they read."""
         uuid = state.table.uuid
         with self._lock:
             self._drop_expired()
@@ -320,18 +311,18 @@ class Leases:
             return {name for name in names if name in self._leases}
 
     def reset_log_start(self, table_uuid: str, starts: tuple[int, ...]) -> None:
-        """Take a raised log start back: it stays at `starts`."""
+        """Undo a raised log start: it stays at `starts`."""
         with self._lock:
             self._log_starts[table_uuid] = starts
 
     def starts(self, table_uuid: str) -> list[tuple[int, ...]]:
-        """The first offset of each bucket that is needed of a table's log, one entry per running read."""
+        """The first needed offset of each bucket of a table's log, one entry per running read."""
         with self._lock:
             return self._starts(table_uuid)
 
     @property
     def in_grace(self) -> bool:
-        """Whether reads that began before the last start may still be running."""
+        """Whether reads that began before the last start may still run."""
         return self._clock.monotonic() < self._held_until
 
     def _starts(self, table_uuid: str) -> list[tuple[int, ...]]:
@@ -347,7 +338,7 @@ class Leases:
             self._leases[name].expires = self._until(seconds)
 
     def check(self, name: str) -> None:
-        """`PlanExpired` unless the lease runs; the empty name stands for a read without a lease."""
+        """`PlanExpired` unless the lease runs; the empty name means a read without a lease."""
         if name:
             with self._lock:
                 self._drop_expired()
@@ -355,10 +346,8 @@ class Leases:
                     raise PlanExpired("the read took longer than its lease: plan it again")
 
     def release(self, name: str) -> None:
-        """End a lease; unknown ones are over already, and one that streams need is theirs.
-
-        Takes no lock: a read that nobody finishes is ended by the garbage collector, which runs under any lock.
-        """
+        """End a lease; unknown ones are over, and one that streams need stays. Takes no lock, because the garbage
+        collector ends abandoned reads and runs under any lock."""
         self._released.append(name)
 
     def retire(self, table_uuid: str, snapshots: frozenset[int]) -> bool:
@@ -370,7 +359,7 @@ class Leases:
         return True
 
     def keep(self, table_uuid: str, snapshots: frozenset[int]) -> None:
-        """Take a retirement back: these snapshots do not expire."""
+        """Undo a retirement: these snapshots do not expire."""
         with self._lock:
             self._retired.difference_update((table_uuid, snapshot) for snapshot in snapshots)
 
@@ -379,18 +368,18 @@ class Leases:
         return (table_uuid, snapshot) in self._retired
 
     def holds_metadata(self, location: str) -> bool:
-        """Whether some read may still open a metadata file."""
+        """Whether a read may still open a metadata file."""
         with self._lock:
             self._drop_expired()
             return any(location in lease.metadata for lease in self._leases.values())
 
     def pinned(self, table_uuid: str) -> frozenset[int]:
-        """Snapshots of a table that some read holds."""
+        """Snapshots of a table that a read holds."""
         with self._lock:
             return self._pinned(table_uuid)
 
     def is_read(self, table_uuid: str) -> bool:
-        """Whether some read holds anything of a table: a snapshot, or a range of its log."""
+        """Whether a read holds a snapshot or a log range of a table."""
         with self._lock:
             return bool(self._pinned(table_uuid) or self._starts(table_uuid))
 

@@ -1,6 +1,6 @@
 """Look-ups: the rows of whole keys, or of leading parts of keys, now or at a cut.
 
-An answer holds what fits into it; a client that takes it in parts asks again for the rest, at the same cut.
+An answer holds what fits into it; a client that takes it in parts asks for the rest at the same cut.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from lakestore_server.state.view import TableState, View, stored_schema
 
 @dataclass(frozen=True, slots=True)
 class AnswerShape:
-    """The version and the columns in which rows are shown."""
+    """The version and the columns of an answer."""
 
     state: TableState
     target: Table
     """The version in which the rows are shown."""
     columns: Sequence[str]
-    """Names of columns in that version, system columns among them."""
+    """Names of columns in this version, including system columns."""
     stored: Callable[[int], list[str]]
     """Schema version to the stored columns that the shown ones need."""
 
     @property
     def is_change_shown(self) -> bool:
-        """Whether the kind of a row's record is."""
+        """Whether the record's kind is shown."""
         return "__change" in self.columns
 
     def wanted(self, version: int) -> list[str]:
-        """The stored columns to read of a version; one at least, which tells the number of rows."""
+        """The stored columns to read of a version; at least one, which gives the number of rows."""
         stored = self.stored(version)
         return [CHANGE, *stored] if self.is_change_shown or not stored else stored
 
@@ -78,7 +78,7 @@ class AnswerShape:
 
 
 class Located:
-    """Rows that were found, of which as many are read as an answer holds."""
+    """Rows that were located; as many are read as an answer holds."""
 
     def __init__(self, shape: AnswerShape, offsets: Ints, picks: Sequence[Pick]) -> None:
         self._shape, self.offsets, self._picks = shape, offsets, picks
@@ -88,7 +88,7 @@ class Located:
         return list(self._fetched(self._picks))
 
     def _fetched(self, picks: Sequence[Pick]) -> Iterator[Fetched]:
-        """The rows of these picks: those of one version together, and of one bucket where the answer tells it."""
+        """The rows of these picks, grouped by version, and by bucket if the answer shows it."""
         alike: dict[tuple[int, int], list[Pick]] = {}
         by_bucket = LAKE_BUCKET in self._shape.columns
         for pick in picks:
@@ -97,7 +97,7 @@ class Located:
             yield from fetched(same, self._shape.wanted(version))
 
     def fitting(self, bytes_max: int) -> int:
-        """The number of first rows that take at most so many bytes together; at least one."""
+        """The number of first rows that take at most `bytes_max` together; at least one."""
         if len(self.offsets) <= 1:
             return len(self.offsets)
         sizes = np.empty(len(self.offsets), dtype=np.int64)
@@ -106,7 +106,7 @@ class Located:
         return max(int(np.searchsorted(np.cumsum(sizes), bytes_max, side="right")), 1)
 
     def rows(self, count: int) -> pa.RecordBatch:
-        """The first rows, in the order in which they were asked for."""
+        """The first rows, in the order of the request."""
         every = self._every if count == len(self.offsets) else list(self._fetched(list(_first(self._picks, count))))
         if not every:
             fields = self._shape.target.read_schema(list(self._shape.columns))
@@ -116,7 +116,6 @@ class Located:
         return in_order(shown[0] if len(shown) == 1 else pa.concat_batches(shown), places)
 
     def _shown(self, fetched: Fetched) -> pa.RecordBatch:
-        """Rows of one version as the answer shows them."""
         shape, picks = self._shape, fetched.picks
         batch, places = fetched.batch(), _places(picks)
         times = np.zeros(len(places), dtype=np.int64)
@@ -136,7 +135,7 @@ def _places(picks: Sequence[Pick]) -> Ints:
 
 
 def _first(picks: Sequence[Pick], count: int) -> Iterator[Pick]:
-    """The picks, without rows that are not among the first."""
+    """The picks without rows that are not among the first `count`."""
     for pick in picks:
         kept = pick.places < count
         if kept.any():
@@ -144,9 +143,9 @@ def _first(picks: Sequence[Pick], count: int) -> Iterator[Pick]:
 
 
 FORMS_MAX = 1_024
-"""Tables, and lists of columns of one table, whose forms are kept."""
+"""Tables, and column lists of one table, whose forms are cached."""
 KEY_BYTES_MAX = keys.WHOLE_BYTES_MAX - PREFIX_BYTES
-"""Longer keys are hashed in the index, and rows are compared with them."""
+"""Longer keys are hashed in the index and compared with the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +153,18 @@ class _Answers:
     """The answers of one version for one list of columns."""
 
     places: tuple[int, ...]
-    """Places of the columns in stored batches."""
+    """Positions of the columns in stored batches."""
     schema: pa.Schema
     head: bytes
     """The schema's message."""
     nothing: bytes
-    """The answer for a key that is not there."""
+    """The answer for a missing key."""
     nothing_crc: int
 
 
 @dataclass(frozen=True, slots=True)
 class KeyForm:
-    """One version of a table, as look-ups of one key need it."""
+    """One version of a table in the form for look-ups of one key."""
 
     table: Table
     code: KeyCode | None
@@ -193,14 +192,14 @@ class KeyForm:
         return code.batch(code.split(key))
 
     def index_keys(self, key: bytes) -> IndexKeys:
-        """The key as the index takes it."""
+        """The key in the index's form."""
         if self.number_width is None:
             return ByteKeys((self.prefix + key,))
         number = np.array((int.from_bytes(key, "big"),), dtype=np.uint64)
         return NumberKeys(self.prefix, self.number_width, number)
 
     def answered(self, columns: Sequence[str]) -> _Answers | None:
-        """The answers for these columns, by default for all; None for system columns."""
+        """The answers for these columns (by default all); None for system columns."""
         asked = tuple(columns)
         found = self.answers.get(asked)
         if found is None:
@@ -223,7 +222,7 @@ class KeyForm:
 
 
 class KeyForms:
-    """The forms of the tables that were asked for last. Thread-safe."""
+    """The forms of recently used tables. Thread-safe."""
 
     def __init__(self) -> None:
         self._forms: dict[str, KeyForm] = {}
@@ -239,7 +238,7 @@ class KeyForms:
 
 
 def row_of(engine: Engine, form_of: Callable[[Table], KeyForm], request: pb.LookupRequest) -> pb.RowBatch | None:
-    """The answer to a request for one whole key; None where it takes the common way."""
+    """The answer to a request for one whole key; None if it needs the general path."""
     key, table = request.key, engine.view.meant(request.table, request.table_uuid).table
     is_older = request.HasField("schema_id") and request.schema_id != table.schema_id
     if request.at or is_older or len(key) > KEY_BYTES_MAX:
@@ -268,7 +267,7 @@ def row_of(engine: Engine, form_of: Callable[[Table], KeyForm], request: pb.Look
 
 
 def _live_offset(engine: Engine, table: Table, wanted: IndexKeys) -> tuple[View, int] | None:
-    """(view, the key's live offset or a negative number) at one moment; None if the table or the index moved on."""
+    """(view, the key's live offset or a negative number) at one moment; None if the table or the index changed."""
     index = engine.index
     with index.lock:
         view = engine.view
@@ -285,7 +284,7 @@ def _live_offset(engine: Engine, table: Table, wanted: IndexKeys) -> tuple[View,
 
 Ints = npt.NDArray[np.int64]
 _ANSWER_BYTES = 1 << 10
-"""More than an answer holds beside its rows: token, prefix and frames."""
+"""Upper bound of an answer's bytes besides its rows: token, prefix and frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +292,7 @@ class LookupKeys:
     """The keys of a request, in the table's names and types."""
 
     columns: list[pa.Array]
-    """The columns of the primary key, or the first of these columns, in the key's order."""
+    """The columns of the primary key, or the first of them, in the key's order."""
     bucket_columns: list[pa.Array]
     """The columns of the bucket key."""
     is_whole: bool
@@ -322,7 +321,7 @@ class LookupKeys:
 
 
 class _RequestedKeys:
-    """A request, and its keys conformed to the table's version of the moment."""
+    """A request, and its keys conformed to the table's present version."""
 
     def __init__(self, request: pb.LookupRequest, batch: pa.RecordBatch, limits: Limits) -> None:
         self.request, self.batch, self._limits = request, batch, limits
@@ -330,7 +329,6 @@ class _RequestedKeys:
         self._keys: LookupKeys | None = None
 
     def keys(self, state: TableState) -> LookupKeys:
-        """The keys in the current version."""
         if self._keys is None or self._table is not state.table:
             meant = state.meant(self.request.table_uuid)
             self._table, self._keys = state.table, LookupKeys.of(meant, self.request, self.batch, self._limits)
@@ -345,7 +343,7 @@ class Lookups:
         self._forms = KeyForms()
 
     def lookup(self, request: pb.LookupRequest) -> pb.RowBatch:
-        """The rows of many keys, in the order of the keys; absent keys give no row."""
+        """The rows of many keys, in the order of the keys; missing keys give no row."""
         engine = self._engine
         if request.at_least:
             reached(engine, parse_token(request.at_least, engine).lsn)
@@ -357,7 +355,6 @@ class Lookups:
         return self._asked(request, ipc.decode(request.keys, limits=engine.limits))
 
     def _one_key(self, request: pb.LookupRequest) -> pa.RecordBatch:
-        """The whole key of a request as a row in the names of the request's version."""
         source = _source(self._engine.view.meant(request.table, request.table_uuid), request)
         return KeyForm.of(source).batch(request.key)
 
@@ -401,7 +398,7 @@ class Lookups:
         return answer
 
     def _page(self, asking: _RequestedKeys, cut: int | None, prefixes: int, keys_most: int) -> pb.RowBatch | None:
-        """An answer for the first prefixes; None when that many keys of the first one are not enough."""
+        """An answer for the first prefixes; None if `keys_most` keys of the first one are not enough."""
         request = asking.request
 
         def ask(state: TableState) -> Leading:
@@ -423,12 +420,11 @@ class Lookups:
         return self._answer(found, shape, page.answered, page.next, live.view.lsn if cut is None else cut)
 
     def _shape(self, state: TableState, request: pb.LookupRequest, cut: int | None) -> AnswerShape:
-        """The shape of the answer: in the current version, or in the version at the cut."""
         target = state.table if cut is None else state.versions.at(cut)
         return AnswerShape.of(state, target, _columns(list(request.columns), _source(state, request), target))
 
     def _fitting(self, located: Located, request: pb.LookupRequest) -> int:
-        """The number of rows that fit into the answer; `Invalid` when all of them must fit and do not."""
+        """The number of rows that fit into the answer; `Invalid` if all must fit and do not."""
         limits = self._engine.limits
         bytes_max = reads.sent_bytes(limits) if request.in_parts else limits.message_bytes
         count = located.fitting(bytes_max)
@@ -458,7 +454,6 @@ def check_created(state: TableState, lsn: int) -> None:
 
 
 def _fits(batch: pa.RecordBatch, table: Table) -> bool:
-    """Whether a batch is the whole key as the table has it: nothing to rename, cast or refuse."""
     if batch.schema.names != list(table.primary_key):
         return False
     wanted = (table.column(name).arrow.type for name in table.primary_key)
@@ -471,7 +466,7 @@ def _source(state: TableState, request: pb.LookupRequest) -> Table:
 
 
 def _leading(table: Table, given: pa.RecordBatch, batch: pa.RecordBatch) -> tuple[str, ...]:
-    """The leading part of the primary key that these columns are, or `Invalid`."""
+    """The leading part of the primary key with these columns, or `Invalid`."""
     key = ", ".join(table.primary_key)
     if given.num_columns != batch.num_columns or not given.num_columns:
         other = next((name for name in batch.schema.names if name not in given.schema.names), "")
@@ -495,7 +490,7 @@ def _leading(table: Table, given: pa.RecordBatch, batch: pa.RecordBatch) -> tupl
 
 
 def _columns(names: list[str], source: Table, target: Table) -> list[str]:
-    """Names of columns in the request's version, or else in the answer's, as the answer has them."""
+    """Names of columns in the request's version, or else in the answer's, in the answer's names."""
     if source.schema_id == target.schema_id or not names:
         return target.selected(names)
     ids = {column.name: column.id for column in (*target.columns, *source.columns)}

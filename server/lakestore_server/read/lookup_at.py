@@ -1,7 +1,7 @@
 """The offsets that were live at a cut, for look-ups of the past.
 
-A key that was live at the cut and changed since is named by exactly one record behind the cut whose `prev` lies below
-it; every other key is as the index says now, or was not there.
+A key that was live at the cut and changed since is named by exactly one later record whose `prev` lies below the cut.
+Every other key is as the index says now, or did not exist.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakestore_server.state.view import TableState
 
 Ints = npt.NDArray[np.int64]
 WALK_STEPS_MAX = 8
-"""Versions of a key that are followed back; for older ones the range behind the cut is searched."""
+"""Versions of a key that are followed back; for older ones the range after the cut is searched."""
 Matching = Callable[[Sequence[pa.Array]], pa.Array]
 """Key columns to a mask of the keys that may be wanted."""
 
@@ -30,7 +30,7 @@ Matching = Callable[[Sequence[pa.Array]], pa.Array]
 def offsets_at(
     state: TableState, lsn: int, columns: Sequence[pa.Array], buckets: npt.NDArray[np.int32], now: Ints
 ) -> Ints:
-    """The offsets that were live at a cut, of keys whose live offsets are known now; ABSENT for none."""
+    """The offsets that were live at a cut, of keys with known present live offsets; ABSENT for none."""
     found = now.copy()
     for bucket in np.unique(buckets):
         log = state.logs[int(bucket)]
@@ -61,7 +61,7 @@ def _walked_back(log: BucketLog, end: int, now: Ints) -> tuple[Ints, Ints]:
 
 
 def _searched(state: TableState, bucket: int, end: int, wanted: Sequence[pa.Array]) -> Ints:
-    """The offsets below `end` that records behind it supersede, for wanted keys."""
+    """The offsets below `end` that later records supersede, for wanted keys."""
 
     def matching(columns: Sequence[pa.Array]) -> pa.Array:
         return _all_of([pc.is_in(c, value_set=w) for c, w in zip(columns, wanted, strict=True)])
@@ -104,7 +104,7 @@ def _all_of(masks: Sequence[pa.Array]) -> pa.Array:
 
 
 def without_deletes(log: BucketLog, offsets: Ints) -> Ints:
-    """Offsets of rows; a record of a delete, which may be remembered for its version, is ABSENT."""
+    """Offsets of rows; a tombstone is ABSENT."""
     live = np.flatnonzero(offsets >= 0)
     deletes = log.values(CHANGE, offsets[live]) == DELETE
     if not deletes.any():

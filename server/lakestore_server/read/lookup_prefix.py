@@ -1,7 +1,7 @@
 """Look-ups by a leading part of the key: the rows in a range of keys, page by page, in key order.
 
-The index cuts long keys and puts a hash behind them. So keys that begin alike up to the cut are one group: a page
-sorts a group by the whole keys and says how many rows of it were sent.
+The index cuts long keys and appends a hash. Keys that are equal up to the cut are one group: a page sorts a group by
+whole keys and says how many of its rows were sent.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from lakestore_server.state.view import TableState
 
 Ints = npt.NDArray[np.int64]
 PAGE_KEYS = 65_536
-"""Keys that an answer looks at, about."""
+"""About the keys that an answer reads."""
 PREFIX_KEYS_MIN = 256
-"""Keys that an answer looks at of each of many prefixes, at least."""
+"""The fewest keys that an answer reads of each of many prefixes."""
 PREFIXES_MAX = 1_024
-"""Prefixes that one answer looks at, at most."""
+"""The most prefixes of one answer."""
 GROUP_KEYS_MAX = 1_000_000
-"""Keys of one group, which are alike up to the length that the index keeps."""
+"""Keys of one group, which are equal up to the length that the index keeps."""
 _SKIP = struct.Struct("<I")
 KeyAndOffset = tuple[bytes, int]
-"""A key as the index has it, and the offset of its row."""
+"""A key in the index's form, and the offset of its row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Page:
     answered: int
     """Number of keys, or prefixes, that are answered in full."""
     next: bytes
-    """The place at which the rows of the next prefix go on; empty for its first row."""
+    """The place at which the rows of the next prefix continue; empty for its first row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class _Row:
     """A row of an answer."""
 
     key: bytes
-    """The key as the index has it, cut if it is long."""
+    """The key in the index's form, cut if it is long."""
     whole: bytes
     """The whole key, by which rows are sorted."""
     offset: int
@@ -67,7 +67,7 @@ class _PrefixRows:
 
     rows: list[_Row]
     following: bytes
-    """The place at which the prefix goes on; empty if these are all its rows."""
+    """The place at which the prefix continues; empty if these are all its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Leading:
 
     table: bytes
     prefixes: list[bytes]
-    """The bytes with which all keys of a prefix begin; longer ones than the index keeps are not cut."""
+    """The bytes with which all keys of a prefix begin; prefixes longer than the index's keys are not cut."""
     columns: list[pa.Array]
     buckets: npt.NDArray[np.int32]
     skip: int
@@ -87,7 +87,7 @@ class Leading:
     def of(
         state: TableState, columns: list[pa.Array], buckets: npt.NDArray[np.int32], after: bytes, most: int
     ) -> Leading:
-        """The first prefixes by their columns; `after` is the place at which the first one goes on."""
+        """The first prefixes by their columns; `after` is the place at which the first one continues."""
         table = table_prefix(state.table.number)
         columns = [column.slice(0, most) for column in columns]
         prefixes = keys.leading(columns, table)
@@ -110,7 +110,7 @@ class Leading:
         answered, following = len(ranges), b""
         for at, live in enumerate(ranges):
             if live.end is not None and self._is_one_group(at, live.end):
-                # A group is sorted as a whole, so one that was read in part gives no rows yet.
+                # A group is sorted whole, so a partly read group gives no rows yet.
                 if not at:
                     return None
                 answered = at
@@ -145,11 +145,11 @@ class Leading:
         return _PrefixRows(rows[self.skip :] if at == 0 else rows, following)
 
     def _is_one_group(self, at: int, end: bytes) -> bool:
-        """Whether all keys that were read, up to `end`, are of one group."""
+        """Whether all read keys, up to `end`, belong to one group."""
         return len(end) >= keys.KEPT_BYTES and self.bounds[at][0] >= end[: keys.KEPT_BYTES]
 
     def _in_order(self, state: TableState, at: int, entries: list[KeyAndOffset]) -> list[_Row]:
-        """The rows sorted by their whole keys, without rows whose keys do not begin with the whole prefix."""
+        """The rows sorted by their whole keys, without keys that do not begin with the whole prefix."""
         if all(len(key) < keys.KEPT_BYTES for key, _ in entries):
             return [_Row(key, key, offset) for key, offset in entries]
         log, prefix = state.logs[int(self.buckets[at])], self.prefixes[at]
@@ -167,7 +167,7 @@ class Leading:
         return sorted(found, key=lambda row: row.whole)
 
     def place(self, found: list[_Row], owners: list[int], count: int) -> bytes:
-        """The place at which the rows behind the first `count` go on, in the prefix of the next row."""
+        """The place at which the rows after the first `count` continue, in the prefix of the next row."""
         row, owner = found[count], owners[count]
         group = row.key[: keys.KEPT_BYTES]
         if len(row.key) < keys.KEPT_BYTES:
@@ -204,7 +204,7 @@ class Leading:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Rows of prefixes in order, before it is known how many of them fit into the answer."""
+    """Rows of prefixes in order, before it is known how many fit into the answer."""
 
     leading: Leading
     rows: list[_Row]
@@ -222,11 +222,8 @@ class Candidates:
 
 
 def _of_bucket(state: TableState, bucket: int, live: Range) -> list[KeyAndOffset]:
-    """The entries of one bucket.
-
-    A hashed key may be that of another bucket's row. Its entry says the bucket, or nothing: then the row at the offset
-    decides, which is compared with the key.
-    """
+    """The entries of one bucket. A hashed key may belong to another bucket's row. Its entry says the bucket, or
+    nothing: then the row at the offset decides, which is compared with the key."""
     if not any(map(keys.is_hashed, live.keys)):
         return list(zip(live.keys, live.values, strict=True))
     log = state.logs[bucket]

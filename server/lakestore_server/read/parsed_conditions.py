@@ -1,4 +1,4 @@
-"""Conditions in SQL as filters, kept parsed: a query's goes to every bucket, a stream's to every message."""
+"""Conditions in SQL as filters, cached in parsed form: a query's goes to every bucket, a stream's to every message."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from lakestore.rows import condition_text
 from lakestore.rows.condition import RowFilter
 
 CONDITIONS_KEPT = 1_024
-"""Conditions that are kept parsed, each for one version of a table, in the whole process."""
+"""Parsed conditions in the cache of the process, each for one version of a table."""
 CHARS_KEPT = 4 * condition_text.CHARS_MAX
-"""Characters of all kept conditions together; parsed they take about ten times as many bytes."""
+"""Characters of all cached conditions; parsed they take about ten times as many bytes."""
 
 
 class ParsedConditions:
-    """The conditions parsed last, as many as the bounds let it keep and at least one. Thread-safe."""
+    """The most recently parsed conditions, within the bounds and at least one. Thread-safe."""
 
     def __init__(self, most: int, chars_max: int) -> None:
         self._most, self._chars_max = most, chars_max
         self._lock = threading.Lock()
         self._filters: OrderedDict[tuple[str, str, tuple[Column, ...]], RowFilter] = OrderedDict()
         self.chars = 0
-        """Characters of the texts that are kept."""
+        """Characters of the cached texts."""
 
     def of(self, text: str, name: str, columns: tuple[Column, ...]) -> RowFilter:
-        """The filter of a condition's text on a table of these columns."""
+        """The filter of a condition's text on a table with these columns."""
         key = text, name, columns
         with self._lock:
             if key in self._filters:

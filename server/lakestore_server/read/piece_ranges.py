@@ -1,7 +1,7 @@
-"""The least and greatest values of columns in pieces of the log, noted when a condition first asks for them.
+"""The least and greatest values of columns in pieces of the log, computed when a condition first needs them.
 
-A piece never changes but for rows that go, and then its ranges hold what is left. Offsets and times need no note: they
-ascend. The notes are in memory and bounded; a piece without one is read.
+A piece only loses rows, and its ranges still cover the rest. Offsets and times need no cache, because they are
+ascending. The cache is bounded; a piece without a range is read.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from lakestore_server.state.view import Versions
 
 RANGES_KEPT = 65_536
 ROWS_MIN = 512
-"""A smaller piece is filtered as soon as its ranges are looked up."""
+"""A smaller piece is filtered as fast as its ranges are looked up."""
 TEXT_MAX = 128
-"""Characters or bytes of a value that is kept."""
+"""Characters or bytes of a cached value."""
 _UNKNOWN = Range()
 _TIMES = -1
-"""The commit times in place of a column's id."""
+"""Stands for the commit times instead of a column's id."""
 Key = tuple[str, int, int, int, int, int]
 
 
 class PieceRanges:
-    """The ranges that were asked for last. Thread-safe."""
+    """The most recently used ranges. Thread-safe."""
 
     def __init__(self, most: int = RANGES_KEPT) -> None:
         self._most = most
@@ -45,7 +45,7 @@ class PieceRanges:
         self._ranges: OrderedDict[Key, Range] = OrderedDict()
 
     def of(self, key: Key, made: Callable[[], Range]) -> Range:
-        """The range that is kept under a key, or is made now."""
+        """The cached range of a key, or the result of `made`."""
         with self._lock:
             if key in self._ranges:
                 self._ranges.move_to_end(key)
@@ -60,7 +60,7 @@ class PieceRanges:
 
 @dataclass(frozen=True, slots=True)
 class PiecePruning:
-    """A condition on the rows of one bucket, which are shown in one version."""
+    """A condition on the rows of one bucket, shown in one version."""
 
     skip: Skip
     ranges: PieceRanges
@@ -100,7 +100,7 @@ class PiecePruning:
 
 
 def _comparable(stored: pa.DataType, shown: pa.DataType) -> bool:
-    """Whether values of the stored type are, as Python has them, those of the type that is shown."""
+    """Whether Python values of the stored type compare like those of the shown type."""
     t = pa.types
     both = (stored, shown)
     return stored == shown or all(map(t.is_integer, both)) or all(map(t.is_decimal, both))
@@ -110,7 +110,7 @@ def _range_of(column: pa.Array) -> Range:
     try:
         found: dict[str, Any] = pc.min_max(column).as_py()
     except (pa.ArrowNotImplementedError, ValueError, OverflowError):
-        return _UNKNOWN  # Nested values have no order, and Python no years beyond 9999.
+        return _UNKNOWN  # Nested values have no order, and Python has no years beyond 9999.
     low, high = found["min"], found["max"]
     if isinstance(high, str | bytes) and max(len(low), len(high)) > TEXT_MAX:
         low = high = None

@@ -1,8 +1,8 @@
 """Verbs of union reads: a cut with its lease, and the rows of its hot ranges.
 
-A plan's `definition` is the version at the cut, `lake_definition` the one at its tier point: the server projects hot
-rows, the reader lake rows, by field id. A log table only grows: a cut older than the newest usable snapshot, whose hot
-range is gone from the log, is read from that snapshot below the heads (`lake_beyond`).
+A plan's `definition` is the version at the cut, `lake_definition` the version at its tier point: the server projects
+hot rows, the reader projects lake rows, by field id. A log table only grows: a cut older than the newest usable
+snapshot, whose hot range is gone from the log, is read from this snapshot below the heads (`lake_beyond`).
 """
 
 from __future__ import annotations
@@ -54,19 +54,17 @@ class LiveRanges(Generic[Question]):
     """The first live keys of some ranges, at one moment."""
 
     view: View
-    """The state that the ranges belong to."""
+    """The state of the ranges."""
     question: Question
-    """The question as it was put to this very view's table."""
+    """The question in the form for this view's table."""
     ranges: list[Range]
 
 
 def of_keys(
     engine: Engine, name: str, encode: Callable[[TableState], KeyQuery], *, uuid: str = ""
 ) -> tuple[View, npt.NDArray[np.int64]]:
-    """(view, live offset of each key) at one moment; `Unavailable` if the table changes under every attempt.
-
-    With a uuid it is that table, whatever its name is by now; `NotFound` if it was dropped.
-    """
+    """(view, live offset of each key) at one moment; `Unavailable` if the table changes during every attempt. A uuid
+    selects its table whatever the present name; `NotFound` if it was dropped."""
 
     def held(view: View) -> TableState:
         return view.by_uuid(uuid) if uuid else view.named(name)
@@ -94,7 +92,7 @@ def of_keys(
 
 
 def of_ranges(engine: Engine, name: str, ask: Callable[[TableState], Question], most: int) -> LiveRanges[Question]:
-    """The first live keys of each range, `most` altogether; `Unavailable` as `of_keys`."""
+    """The first live keys of each range, `most` altogether; `Unavailable` like `of_keys`."""
     index, moved_on = engine.index, _moved_on(name)
     for _ in range(RETRIES):
         state = engine.view.named(name)
@@ -116,7 +114,7 @@ def _moved_on(name: str) -> Unavailable:
 
 
 def _is_another(now: TableState, asked: TableState) -> bool:
-    """Whether keys that were encoded for a table mean nothing now: it was made anew, or truncated."""
+    """Whether encoded keys of a table are meaningless now: the table was created again or truncated."""
     return (now.table.uuid, now.table.number) != (asked.table.uuid, asked.table.number)
 
 
@@ -128,10 +126,8 @@ class HotRows:
         self._ranges = PieceRanges()
 
     def fetch(self, request: pb.FetchRequest, earlier: TableState | None = None) -> Iterator[pb.RowBatch]:
-        """The rows of one split, of the table as it was `earlier` if it was truncated since the read began.
-
-        A read that holds a lease goes on although the table was dropped, as long as its rows are kept.
-        """
+        """The rows of one split, of the table as it was `earlier` if it was truncated since the read began. A leased
+        read continues after a drop, as long as the table's rows are kept."""
         limits = self._engine.limits
         view = self._engine.view
         dropped = view.dropped.get(request.table_uuid) if request.lease else None
@@ -157,7 +153,6 @@ class HotRows:
     def _parts(
         self, state: TableState, log: BucketLog, request: pb.FetchRequest, options: rows.ReadOptions
     ) -> Iterator[rows.Rows]:
-        """The stored rows."""
         if not request.live_only:
             return rows.read(log, request.start, request.end, options)
         dead = self._dead.of(state.table.uuid, request.bucket, log, request.live_start, request.live_end)
@@ -172,7 +167,6 @@ class HotRows:
         request: pb.FetchRequest,
         parts: Iterable[rows.Rows],
     ) -> Iterator[pa.RecordBatch]:
-        """The stored rows in the version that is wanted."""
         for part in parts:
             shape = state.versions.projection(part.schema_id, wanted)
             yield rows.sendable(shape, part, columns, request.bucket, self._engine.limits)
@@ -180,7 +174,7 @@ class HotRows:
 
 @dataclass(slots=True)
 class _Prune:
-    """A condition at work, and what it spared."""
+    """A condition in use, and the pieces that it skipped."""
 
     pruning: PiecePruning
     request: pb.FetchRequest
@@ -196,7 +190,6 @@ class _Prune:
     def meeting(
         self, shown: Iterable[pa.RecordBatch], condition: RowFilter, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows that meet the condition."""
         for batch in shown:
             self.tested += batch.num_rows
             kept = condition.apply(batch)
@@ -221,14 +214,14 @@ def _checked(state: TableState, request: pb.FetchRequest) -> BucketLog:
     if request.live_only and not request.live_start <= request.live_end <= log.head:
         raise Invalid(f"bucket {request.bucket} has no rows [{request.live_start}, {request.live_end})")
     if request.where and not request.live_only:
-        raise Invalid("a condition is held against live rows: fetch them with live_only")
+        raise Invalid("a condition applies to live rows: fetch with live_only")
     return log
 
 
 AGAIN_SECONDS = 0.1
-"""Seconds to wait for the next view when an expiry or a moving log start got between a cut and its lease."""
+"""Seconds to wait for the next view if an expiry or a moving log start came between a cut and its lease."""
 NOT_READ = 1 << 62
-"""The first offset that is needed of a bucket whose log is not read."""
+"""The first needed offset of a bucket whose log is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +231,7 @@ class _LeasedCut:
     view: View
     states: list[TableState]
     tiers: list[TierRecord | None]
-    """The tier record of the lake snapshot to read of each table; None for a table that is read from its log."""
+    """The tier record of each table's lake snapshot; None for a table that is read from its log."""
     lease: str
     """Empty for a cut without a lease."""
 
@@ -262,18 +255,16 @@ class Plans:
         return answer
 
     def _lsn(self, request: pb.PlanRequest) -> int:
-        """The cut that is meant: a position, or the head, once what is required of it holds."""
+        """The LSN of the requested position, or of the head once it meets the requirement."""
         at = lsn_at(self._engine, request.at, request.tables) if request.at else None
         if request.HasField("require") and request.tables:
             return self._completeness.cut(request.tables, at, request.require)
         return self._engine.view.lsn if at is None else at
 
     def _leased(self, request: pb.PlanRequest, lsn: int) -> _LeasedCut:
-        """The cut over the request's tables, leased for its seconds; without a lease for 0.
-
-        Between choosing a snapshot and leasing it an expiry may take it, or the log start move: then the next view
-        shows what is left, and the choice is made again.
-        """
+        """The cut over the request's tables, leased for its seconds; 0 means no lease. Between choosing a snapshot and
+        leasing it an expiry may remove it, or the log start may move: then the choice is made again in the next
+        view."""
         view = reached(self._engine, lsn)
         while True:
             states = [self._before(view.named(name), lsn) for name in request.tables]
@@ -298,7 +289,7 @@ class Plans:
             except Unavailable:
                 view = self._engine.wait_beyond(view.lsn, AGAIN_SECONDS)
                 continue
-            # A file goes some commits after the pointer left it: one that is still named is held from here on.
+            # A file is removed some commits after the pointer left it: a file that is still named is held from here on.
             now = self._engine.view
             if all(metadata.get(state.table.uuid) in (None, _metadata_of(now, state)) for state in states):
                 return _LeasedCut(view, states, tiers, lease)
@@ -306,7 +297,7 @@ class Plans:
             view = now
 
     def _before(self, state: TableState, lsn: int) -> TableState:
-        """The table as reads at `lsn` see it: it may have been truncated since, while the cut is held."""
+        """The table for reads at `lsn`: it may have been truncated since, while the cut is held."""
         return state if lsn >= state.truncated_lsn else self._leases.earlier.at(state.table.uuid, lsn) or state
 
     def _table_plan(
@@ -350,21 +341,18 @@ class Plans:
 
 
 def without_lake(engine: Engine, state: TableState) -> bool:
-    """Whether a table is read from its log alone, as the log has all rows and its lake went another way.
-
-    The history that the lake went on with may have expired the files that this one knows.
-    """
+    """Whether a table is read from its log alone: the log has all rows and the lake continued under another timeline.
+    That timeline may have expired the files that this one knows."""
     return state.table.uuid in engine.lake_ahead and state.has_all_rows
 
 
 def _metadata_of(view: View, state: TableState) -> str:
-    """The lake table's metadata file; empty when there is none."""
     pointer = view.pointers.get((state.table.namespace, state.table.short_name))
     return pointer.location if pointer else ""
 
 
 def _tier_state(state: TableState, tier: TierRecord) -> pb.TierState:
-    """The record, with every snapshot that a rewrite made upon it: each of them may be main by now."""
+    """The record, with every snapshot that a rewrite made on top of it: each of them may be main now."""
     same = [each.snapshot_id for each in state.tiers.values() if each.tier_point == tier.tier_point]
     return pb.TierState(
         snapshot_ids=same,
@@ -386,11 +374,9 @@ def _heads(state: TableState, lsn: int) -> tuple[int, ...]:
 
 
 def usable_tier(state: TableState, lsn: int, leases: Leases) -> TierRecord | None:
-    """The snapshot from which the table at `lsn` can be made: the newest one below it whose hot range is in the log.
-
-    A log table only grows, so of a newer snapshot the rows below the cut are the table as well. A snapshot of a later
-    version of the schema may lack what the version at the cut has.
-    """
+    """The newest snapshot below `lsn` from which the table at `lsn` can be made, with its hot range in the log. A log
+    table only grows, so the rows below the cut of a newer snapshot are the table too. A snapshot of a later schema
+    version may lack columns of the version at the cut."""
     heads, starts = _heads(state, lsn), state.starts()
     version = state.versions.at(lsn).schema_id
     kept = [
@@ -420,10 +406,8 @@ def _fits(points: tuple[int, ...], heads: tuple[int, ...], starts: tuple[int, ..
 
 
 def log_needed(state: TableState, tier: TierRecord | None, lsn: int) -> tuple[int, ...]:
-    """The first offset of each bucket that is read from the log; beyond all of them where none is.
-
-    Without a snapshot a log table needs all of its log; of a primary-key table the log start may come up to the cut.
-    """
+    """The first offset of each bucket that is read from the log; above all offsets if none is. Without a snapshot a log
+    table needs all of its log; the log start of a keyed table may reach the cut."""
     heads = _heads(state, lsn)
     if tier is None and state.table.keyed:
         return heads

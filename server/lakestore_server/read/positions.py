@@ -1,4 +1,4 @@
-"""Positions in a server's history: tokens as text, and waiting for one that lies ahead."""
+"""Positions in a server's timeline: tokens as text, and waits for positions ahead."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lakestore_server.state.view import TableState, View
 
 AT_WAIT_SECONDS = 30.0
 TOKEN_CHARS_KEPT = 256
-"""Characters up to which a parsed token is kept: clients name the same token in every read until they write again."""
+"""Length up to which a parsed token is cached: clients repeat a token in every read until they write again."""
 
 
 _parsed = lru_cache(maxsize=256)(position_of)
 
 
 def parse_token(text: str, engine: Engine) -> Token:
-    """A token of this server's history."""
+    """A token of this server's timeline."""
     token = _parsed(text) if len(text) <= TOKEN_CHARS_KEPT else position_of(text)
     engine.check_timeline(token.timeline, "the position")
     return token
@@ -42,7 +42,7 @@ def check_place(view: View, place: Place) -> None:
 
 
 def reached(engine: Engine, lsn: int) -> View:
-    """A view at or beyond `lsn`, waited for if it lies ahead."""
+    """A view at or above `lsn`, after a wait if it lies ahead."""
     view = engine.view
     if view.lsn < lsn:
         view = engine.wait_beyond(lsn - 1, AT_WAIT_SECONDS)
@@ -53,9 +53,7 @@ def reached(engine: Engine, lsn: int) -> View:
 
 def lsn_at(engine: Engine, text: str, names: Sequence[str], *, is_end: bool = False) -> int:
     """The LSN of the cut that a token or a time names; a time means the last commit to these tables until then.
-
-    `is_end` is for the end of changes, of which a table had none before it was created: a cut of it would be no table.
-    """
+    `is_end` is for the end of changes: before its creation a table had none, while a cut would have no table."""
     time_us = times.micros_of(text)
     if time_us is None:
         return parse_token(text, engine).lsn
@@ -68,13 +66,9 @@ def lsn_at(engine: Engine, text: str, names: Sequence[str], *, is_end: bool = Fa
 
 
 def lsn_by_time(view: View, states: Sequence[TableState], time_us: int, *, before: bool = False) -> int:
-    """The LSN of the last commit to these tables at a time or before; 0 when there is none.
-
-    Commits whose stamps are ahead of their time are found by the marks beside them, to the minute.
-
-    With `before` a commit of that very time does not count, as a stream that starts there is to send it.
-    `PositionExpired` if the log no longer reaches back to the time.
-    """
+    """The LSN of the last commit to these tables at a time or earlier; 0 if there is none. Commits with stamps ahead
+    are dated by the clock marks, to the minute. With `before` a commit of exactly this time does not count, because a
+    stream that starts there sends it. `PositionExpired` if the log starts after the time."""
     last, marks = time_us - before, view.marks
     for state in states:
         begins = max(marks.time_us(log.base.lsn, log.base.time_us) for log in state.logs)
@@ -94,7 +88,7 @@ def lsn_by_time(view: View, states: Sequence[TableState], time_us: int, *, befor
 
 
 def _created(state: TableState, time_us: int, tables: int) -> int:
-    """The LSN at which a table was created; `Invalid` if that was after the time. Older releases noted no time."""
+    """The LSN of a table's creation; `Invalid` if it is after the time. Older releases stored no time."""
     if state.created_us > time_us:
         raise Invalid(f"table {state.table.name} did not exist at {times.text_of(time_us)}: choose a later time")
     return state.created_lsn if state.created_us or tables == 1 else 0

@@ -1,4 +1,4 @@
-"""Reach: the first position at which a table can be read, by its log and the snapshots that the lake keeps."""
+"""The first position at which a table can be read, from its log and the snapshots that the lake keeps."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ class Reach:
 
     lsn: int
     time_us: int
-    """Time of that commit; 0 where an older release noted none."""
+    """Time of this commit; 0 if an older release stored none."""
     why: str
-    """The reason why the table cannot be read before it."""
+    """Why the table cannot be read before it."""
     advice: str = "; a longer retention keeps more from now on"
 
     @staticmethod
     def of(view: View, state: TableState, leases: Leases | None = None) -> Reach:
-        """The reach of a table, which only grows shorter."""
+        """The first readable position of a table; it only moves forward."""
         begin, start = max(state.created_lsn, state.log_start_lsn), state.log_start_lsn
         lsn = max(begin, _kept_since(state, leases))
         if lsn > begin:
             stamp_us = max(log.at_lsn(lsn).time_us for log in state.logs)
-            return Reach(lsn, view.marks.time_us(lsn, stamp_us), "for the lake keeps no snapshot of its older columns")
+            return Reach(
+                lsn, view.marks.time_us(lsn, stamp_us), "because the lake keeps no snapshot of its older columns"
+            )
         if start and start == state.truncated_lsn:
             stamp_us = max(log.base.time_us for log in state.logs)
-            return Reach(lsn, view.marks.time_us(start, stamp_us), "for a truncate took away all rows before", "")
+            return Reach(lsn, view.marks.time_us(start, stamp_us), "because a truncate removed all earlier rows", "")
         if start:
             begins = max(view.marks.time_us(log.base.lsn, log.base.time_us) for log in state.logs)
             kept = (
                 f"by its retention of {state.table.retention}" if state.table.retention else "by an earlier retention"
             )
-            return Reach(lsn, begins, f"for its log starts there, {kept}")
-        return Reach(lsn, state.created_us, "for it was created then")
+            return Reach(lsn, begins, f"because its log starts there, {kept}")
+        return Reach(lsn, state.created_us, "because it was created then")
 
 
 def _kept_since(state: TableState, leases: Leases | None) -> int:
-    """The LSN from which the snapshots that are kept have what a read needs beside the log.
-
-    A snapshot of a later version of the columns may lack what an older version has.
-    """
+    """The LSN from which the kept snapshots have what a read needs besides the log. A snapshot of a later schema
+    version may lack columns of an older one."""
     if state.has_all_rows:
         return 0
     starts = state.starts()
@@ -60,7 +60,7 @@ def _kept_since(state: TableState, leases: Leases | None) -> int:
 
 
 def check(view: View, states: Sequence[TableState], lsn: int, leases: Leases | None = None) -> None:
-    """`PositionExpired` unless all of these tables, which were there by then, can be read at an LSN."""
+    """`PositionExpired` unless all of these tables that existed can be read at an LSN."""
     if not states:
         return
     reaches = [(Reach.of(view, state, leases), state.table.name) for state in states]

@@ -1,4 +1,4 @@
-"""Rows of a bucket's range as readers see them: chosen columns, system columns, live ones only, before-images."""
+"""Rows of a bucket's range for readers: chosen columns, system columns, live rows only, before-images."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Ints = npt.NDArray[np.int64]
 CHANGE_NAMES = pa.array(["+I", "+U", "-D", "-U"])
 BEFORE = 3
 MESSAGE_BYTES = 4 << 20
-"""Bytes that a message of a stream of rows holds, about: large enough to cost little, small enough to overlap."""
+"""About the bytes of a message of a row stream: large enough to be cheap, small enough to overlap."""
 
 
 _AROUND_BYTES = 1 << 10
-"""More than a column takes in a message beside its values, but for nested ones of very many fields."""
+"""Upper bound of a column's bytes in a message besides its values, except for nested columns of very many fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Rows:
     times_us: Ints
     change: npt.NDArray[np.int8]
     schema_id: int = 0
-    """The table's version that the batch is in."""
+    """The table's version of the batch."""
 
     def filter(self, mask: npt.NDArray[np.bool_]) -> Rows:
         """The rows where the mask is true."""
@@ -55,16 +55,16 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The needs of a reader; whatever is not needed costs nothing."""
+    """The needs of a reader; anything else costs nothing."""
 
     rows_max: int = DEFAULT.fetch_batch_rows
-    """Rows in one piece, at most."""
+    """The most rows of one piece."""
     timed: bool = True
     """Whether times are needed; without them all are zero."""
     needed: Needed | None = None
     """Stored columns that are needed; all by default."""
     wanted: Callable[[StoredBatch], bool] | None = None
-    """Whether a stored piece has rows for the reader; all have by default."""
+    """Whether a stored piece has rows for the reader; by default every piece has."""
 
 
 def read(log: BucketLog, start: int, end: int, options: ReadOptions = ReadOptions()) -> Iterator[Rows]:
@@ -93,10 +93,8 @@ def live(log: BucketLog, start: int, end: int, dead: OffsetSet, options: ReadOpt
 def live_at(
     log: BucketLog, start: int, end: int, dead: OffsetSet, options: ReadOptions = ReadOptions()
 ) -> Iterator[Rows]:
-    """The rows of offsets [start, end) that live at a cut, rows of the base included; `dead` is `dead_of(log, 0, cut)`.
-
-    Rows of a log table below its log start are in the lake only, and not among them.
-    """
+    """The rows of offsets [start, end) that are live at a cut, including rows of the base; `dead` is `dead_of(log, 0,
+    cut)`. Rows of a log table below its log start are only in the lake and not included."""
     if not log.keyed:
         yield from live(log, start, end, dead, options)
         return
@@ -116,10 +114,8 @@ def dead_of(log: BucketLog, start: int, end: int) -> OffsetSet:
 
 
 def changes(log: BucketLog, start: int, end: int, options: ReadOptions = ReadOptions()) -> Iterator[Rows]:
-    """The changes of [start, end): its records, but for deletes of keys that had no row.
-
-    Such a record is there for the version that it remembers; nothing changed for whoever follows the rows.
-    """
+    """The changes of [start, end): its records without tombstones of keys that had no row, because readers of rows see
+    no change there."""
     for rows in read(log, start, end, options):
         if not log.keyed:
             yield rows
@@ -130,15 +126,13 @@ def changes(log: BucketLog, start: int, end: int, options: ReadOptions = ReadOpt
 
 
 def with_before_images(log: BucketLog, rows: Rows, versions: Versions) -> Rows:
-    """Changes with the row before each update in front of it, and deletes carrying the row they removed."""
+    """Changes with the row before each update in front of it, and deletes with the removed row."""
     return imaged(log, rows, rows.batch.column(PREV).to_numpy(), versions, updates=True)
 
 
 def imaged(log: BucketLog, rows: Rows, prev: Ints, versions: Versions, *, updates: bool) -> Rows:
-    """Changes with the rows at `prev` (-1 for none), which are shown in the version of their change.
-
-    Deletes carry the row that they removed; with `updates` the row before each update stands in front of the update.
-    """
+    """Changes with the rows at `prev` (-1 for none), shown in the version of their change. Deletes carry the removed
+    row; with `updates` each update is preceded by the row before it."""
     wanted = (prev >= 0) & (updates | (rows.change == DELETE))
     has_prev = np.flatnonzero(wanted)
     if not len(has_prev):
@@ -158,7 +152,7 @@ def imaged(log: BucketLog, rows: Rows, prev: Ints, versions: Versions, *, update
 
 
 def project(shape: Projection, rows: Rows, columns: Sequence[str], bucket: int) -> pa.RecordBatch:
-    """The user and system columns of rows that the target's definition names so."""
+    """The user and system columns of rows, by the names of the target's definition."""
     user = shape.named(rows.batch, [name for name in columns if name not in SYSTEM_TYPES and name != PREV])
     count = len(rows.offsets)
     arrays = [user[name] if name in user else _system(name, rows, bucket, count) for name in columns]
@@ -166,10 +160,8 @@ def project(shape: Projection, rows: Rows, columns: Sequence[str], bucket: int) 
 
 
 def sent_bytes(limits: Limits) -> int:
-    """Bytes of the rows that a reader is sent at once: `read_batch_bytes`, or half a message where that is less.
-
-    The other half is for what surrounds the values in a message. A single row may be larger.
-    """
+    """Bytes of the rows that a reader is sent at once: `read_batch_bytes`, or half a message if that is less. The other
+    half is for the bytes around the values. A single row may be larger."""
     return min(limits.read_batch_bytes, max(limits.message_bytes // 2, 1))
 
 
@@ -184,7 +176,7 @@ def bounded(batch: pa.RecordBatch, bytes_max: int = DEFAULT.read_batch_bytes) ->
 
 
 def sendable(shape: Projection, rows: Rows, columns: Sequence[str], bucket: int, limits: Limits) -> pa.RecordBatch:
-    """The rows that `project` makes; `Invalid` that names the row if a message does not hold one of these."""
+    """The rows that `project` makes; `Invalid`, which names the row, if no message holds a single one."""
     batch, bytes_max = project(shape, rows, columns, bucket), limits.message_bytes
     if batch.nbytes + _AROUND_BYTES * len(batch.schema) <= bytes_max:
         return batch
@@ -196,13 +188,13 @@ def sendable(shape: Projection, rows: Rows, columns: Sequence[str], bucket: int,
 
 
 def message(*batches: pa.RecordBatch) -> pb.RowBatch:
-    """Rows as they go over the wire."""
+    """Rows in their wire form."""
     data = encode(batches[0].schema, batches)
     return pb.RowBatch(rows=data, crc32c=crc32c(data))
 
 
 def messages(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[pb.RowBatch]:
-    """Rows as a stream: large batches are cut to fit into a message, small ones travel together."""
+    """Rows as a stream: large batches are cut to fit into a message, small ones are joined."""
     waiting: list[pa.RecordBatch] = []
     size, together = 0, min(MESSAGE_BYTES, sent_bytes(limits))
     for batch in batches:
@@ -217,7 +209,7 @@ def messages(batches: Iterable[pa.RecordBatch], limits: Limits) -> Iterator[pb.R
 
 
 def _sent(batches: Sequence[pa.RecordBatch], bytes_max: int) -> Iterator[pb.RowBatch]:
-    """Rows as one message, or as several where so many columns surround them that one is too large."""
+    """Rows as one message, or as several if their many columns make one too large."""
     made, first = message(*batches), batches[0]
     if made.ByteSize() <= bytes_max or (len(batches) == 1 and first.num_rows <= 1):
         yield made
@@ -240,7 +232,7 @@ def _system(name: str, rows: Rows, bucket: int, count: int) -> pa.Array:
 
 
 class DeadCache:
-    """Dead sets of ranges that several splits of a read ask for."""
+    """Dead sets of ranges that several splits of a read use."""
 
     def __init__(self, ranges_max: int, bytes_max: int = DEFAULT.dead_cache_bytes) -> None:
         self._ranges_max, self._bytes_max, self._bytes = ranges_max, bytes_max, 0

@@ -133,11 +133,11 @@ def test_describe_and_status_say_since_when_and_why(served: Served) -> None:
         [line] = [line for line in done.output.splitlines() if line.startswith("readable from")]
         return line
 
-    assert described().endswith(", for it was created then")
+    assert described().endswith(", because it was created then")
     served.clock.advance(60)
     table.upsert([{"id": 1, "v": 1}])
     start = move_log_start(served.engine, KEYED)
-    assert described().endswith(", for its log starts there, by an earlier retention")
+    assert described().endswith(", because its log starts there, by an earlier retention")
     status = served.server.service.status.now([KEYED]).tables[0].as_dict()
     assert (status["reads_from_lsn"], position_of(status["reads_from_token"]).lsn) == (start, start)
     assert text_of(status["reads_from_us"])[:19].replace("T", " ") in described()
