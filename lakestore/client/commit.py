@@ -27,7 +27,7 @@ def fitting(connection: Connection, definition: Table, data: Any) -> tuple[Table
         return definition, batch
     newest = connection.newest(definition.name)
     if newest.uuid != definition.uuid:
-        raise NotFound(f"table {definition.name!r} was dropped, and this is another one of that name: open it anew")
+        raise NotFound(f"table {definition.name!r} was dropped, and a new table has its name: open it again")
     if newest == definition:
         return definition, batch
     return newest, user.from_user(data, newest.schema)

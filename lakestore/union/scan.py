@@ -110,7 +110,7 @@ class Scan:
     def _meant(self, scan: TableScan) -> TableScan:
         """The plan of the table, or `NotFound` if that is another one of its name."""
         if self._uuid and scan.table.uuid != self._uuid:
-            raise NotFound(f"table {self._table!r} was dropped, and this is another one of that name: open it anew")
+            raise NotFound(f"table {self._table!r} was dropped, and a new table has its name: open it again")
         return scan
 
 

@@ -1,7 +1,7 @@
-"""A group of requests as one commit record: the step between the queue and the disk. It reads the index and old rows.
+"""A group of requests as one commit record: the step between queue and disk. It reads the index and old rows.
 
-The group is one commit: its rows are numbered together, in the order of the requests. Plain upserts and deletes of a
-table are numbered at once; where rows are merged, change after change, each one finding what those before it left.
+The rows of a group are numbered together, in the order of the requests. Plain upserts and deletes of a table are
+numbered at once. Where rows are merged, each change is numbered after the ones before it.
 """
 
 from __future__ import annotations
@@ -43,19 +43,17 @@ from lakestore_server.state.view import View, stored_schema
 
 @dataclass(slots=True)
 class Commit:
-    """A record to write, and what to do once it is durable."""
+    """A record to write, and the work for the time when it is durable."""
 
     record: CommitRecord
     answers: list[Answer]
     entries: IndexEntries
-    """To be put into the index."""
+    """Entries for the index."""
 
 
 def build(group: Sequence[Request], view: View, index: Index, record: CommitRecord, limits: Limits) -> Commit:
-    """The commit that these requests are; or `RequestRefused`, and the others may be built again without that one.
-
-    `GroupTooLarge` if they need more than `batch_memory_bytes` of the rows that are there.
-    """
+    """The commit of these requests; or `RequestRefused`, after which the others may be built again. `GroupTooLarge` if
+    they need more than `batch_memory_bytes` of existing rows."""
     draft = Draft(record, limits.batch_memory_bytes, limits.message_bytes)
     _store(group, view, index, draft)
     answers = []
@@ -71,7 +69,6 @@ def build(group: Sequence[Request], view: View, index: Index, record: CommitReco
 
 
 def _store(group: Sequence[Request], view: View, index: Index, draft: Draft) -> None:
-    """Put the rows of these requests into the draft, table by table."""
     by_table: dict[str, list[Change]] = {}
     for request in group:
         for change in request.changes:
@@ -107,7 +104,7 @@ def _registers_move(request: Request) -> RegistersMove:
 
 
 def _is_plain(change: Change, table: Table) -> bool:
-    """Whether rows replace what is there, whatever it is."""
+    """Whether rows replace existing rows whatever these hold."""
     if change.delete:
         return not table.merge.folds and table.deletes != "ignore"
     return not (table.merge.folds or table.skip_unchanged or change.insert or change.marks.kept)
@@ -126,7 +123,6 @@ def _append(table: TableDraft, change: Change) -> None:
 
 
 def _replace(table: TableDraft, changes: Sequence[Change], index: Index) -> None:
-    """Plain upserts and deletes, numbered at once."""
     deletes = np.concatenate([np.full(len(c.keys), c.delete) for c in changes])
     buckets = np.concatenate([c.buckets for c in changes])
     found = table.found(changes, index)
@@ -177,15 +173,15 @@ class Unmade(Exception):
     def __init__(self, error: LakestoreError, *, is_of_one: bool) -> None:
         super().__init__(error.message)
         self.error, self.is_of_one = error, is_of_one
-        """Whether the error may be one request's, and others of the group do without."""
+        """Whether the error may concern one request only, so that the others can be committed without it."""
 
 
 class GaveWay(Exception):
-    """A group that waits again: a stage of its making was where others went before."""
+    """A group that returns to the queue, because small commits went first at a yield point."""
 
 
 def defect(error: Exception, what: str, count: int) -> Internal:
-    """The error of an exception that nobody foresaw."""
+    """The error for an unexpected exception."""
     log.error("%s %d not made, nothing of that is written", what, count, exc_info=error)
     return errors.defect(error, "no")
 
@@ -193,7 +189,7 @@ def defect(error: Exception, what: str, count: int) -> Internal:
 def made(
     group: Sequence[Request], state: State, index: Index, record: CommitRecord, limits: Limits
 ) -> tuple[Underway, Sequence[Buffer]]:
-    """The commit that these requests are, and its bytes; or `RequestRefused`, `Unmade` or `GaveWay`."""
+    """The commit of these requests, and its bytes; or `RequestRefused`, `Unmade` or `GaveWay`."""
     try:
         commit = build(group, state.view, index, record, limits)
         stage()
@@ -204,7 +200,7 @@ def made(
         raise Unmade(large.error, is_of_one=True) from large
     except LakestoreError as error:
         raise Unmade(error, is_of_one=False) from error
-    except Exception as error:  # whatever one request does to the code, others of its group go on
+    except Exception as error:  # whatever one request does to the code, the others of its group continue
         raise Unmade(defect(error, "requests:", len(group)), is_of_one=True) from error
     queued = [request.queued for request in group]
     answers = [(request.answer, answer) for request, answer in zip(group, commit.answers, strict=True)]

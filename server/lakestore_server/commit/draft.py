@@ -1,4 +1,4 @@
-"""A commit while it is built: its record so far, and where the buckets of a table stand inside it."""
+"""A commit while it is built: its record so far, and each bucket's position inside it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Assigned:
     prev: Ints
     """-1 for none."""
     offset: Ints
-    """Meaningless where not kept."""
+    """Meaningless for rows that are not kept."""
 
 
 def assign(
@@ -74,17 +74,17 @@ class RequestRefused(Exception):
         self.change, self.error = change, error
 
     def among(self, group: Sequence[Request]) -> Request:
-        """The request that the refused change is of."""
+        """The request of the refused change."""
         return next(request for request in group if any(change is self.change for change in request.changes))
 
 
 class GroupTooLarge(Exception):
-    """A group that takes too much memory of the rows that are there: fewer of its requests go into one commit."""
+    """A group that needs too much memory of existing rows: a commit with fewer requests is tried."""
 
     def __init__(self, error: Invalid) -> None:
         super().__init__(error.message)
         self.error = error
-        """For a request that is alone."""
+        """The error for a request that is alone."""
 
 
 @dataclass(slots=True)
@@ -93,9 +93,9 @@ class Draft:
 
     record: CommitRecord
     current_bytes_max: int
-    """The memory that the rows that are there may take."""
+    """The most memory of existing rows."""
     message_bytes: int
-    """The message that a merged row has to fit into."""
+    """The message size into which a merged row must fit."""
     current_bytes: int = 0
     results: dict[int, ChangeResult] = field(default_factory=dict)
     """By the id of the change object."""
@@ -104,12 +104,12 @@ class Draft:
     """Rows of changes that have nothing to keep: the draft becomes no commit."""
 
     def claim(self, nbytes: int, table: str) -> None:
-        """Count rows of a table that are there, before they are copied; `GroupTooLarge` beyond the limit."""
+        """Count existing rows of a table before they are copied; `GroupTooLarge` beyond the limit."""
         self.current_bytes += nbytes
         if self.current_bytes > self.current_bytes_max:
             raise GroupTooLarge(
                 Invalid(
-                    f"table {table}: with the rows that are there, those of this commit take more than"
+                    f"table {table}: with the existing rows, this commit takes more than"
                     f" {self.current_bytes_max} bytes: send fewer rows at once"
                 )
             )
@@ -134,8 +134,8 @@ class TableDraft:
         slots: Sequence[KeySlot] = (),
         message: RowsMessage | None = None,
     ) -> RowsPart:
-        """Add rows to a bucket: `born` are the offsets of rows that live behind them, `died` of those that no longer
-        do; `message` is the batch as an Arrow message, if there is one."""
+        """Add rows to a bucket. `born` are the offsets of its new live rows, `died` the superseded ones; `message` is
+        the batch as an Arrow message, if there is one."""
         self._sums[bucket] = moved(self._sums[bucket], born, died)
         self._rows[bucket] += len(born) - len(died)
         start = self.next[bucket]
@@ -146,7 +146,7 @@ class TableDraft:
         return part
 
     def counted(self, kinds: npt.NDArray[np.int8], *, not_found: int) -> ChangeResult:
-        """The counts of stored records by their kind."""
+        """The counts of stored records by kind."""
         counts = np.bincount(kinds, minlength=3)
         inserted, updated, deleted = int(counts[INSERT]), int(counts[UPDATE]), int(counts[DELETE])
         return ChangeResult(self.table.name, inserted, updated, deleted, not_found, self.table.schema_id)

@@ -1,4 +1,12 @@
-"""The engine: the commit loop as the verbs use it, with the rules for who may put work in now."""
+"""The commit loop, one thread that owns all state, and the engine, the verbs' interface to it.
+
+- A turn takes a group of requests or one operation from the queue and builds a commit record on the next state, which
+  has all commits so far. A failure until then is an error of its caller and changes nothing.
+- Then the record is applied to the next state and appended to the journal; `in_flight` publishes and answers it when
+  it is durable. A durable record has happened: no later failure tells a caller "refused".
+- Tasks, for example checkpoints, run while nothing is in flight.
+- The engine decides who may submit work now: no rows during a drain, on a full disk or without room in the queue.
+"""
 
 from __future__ import annotations
 
@@ -44,20 +52,19 @@ from lakestore_server.state.view import View
 
 log = logging.getLogger("lakestore.engine")
 EXPECTED_KEYS_MAX = 4_096
-"""Keys under way of one table that look-ups of the next commit go through: arranging them costs what putting them does.
-"""
+"""Keys in flight of one table that look-ups of the next commit search; sorting more costs as much as putting them into
+the index."""
 QUICK_BYTES_MAX = 256 << 10
-"""A commit up to here is settled sooner than another thread is awake."""
+"""A commit up to this size is settled sooner than another thread wakes."""
 REFUSED_FROM_MAX = 8
-"""Requests of a group that are made again whole without a refused one. More are made in halves, or a group of which
-all are refused would be made as often as it has requests.
-"""
+"""Up to this number of refused requests the rest of a group is built again whole. After that it is built in halves;
+otherwise a group with every request refused would be built once per request."""
 FLIGHT_GROUPS = 2
-"""Commits of about so many full groups are under way at most: one is written while the next one is made."""
+"""Full groups in flight: one is written while the next is built."""
 
 
 class CommitLoop:
-    """State, journal, index and the thread that owns them. Public methods are called by any thread."""
+    """State, journal, index and the thread that owns them. Any thread may call public methods."""
 
     def __init__(
         self,
@@ -75,7 +82,7 @@ class CommitLoop:
         self.parts = parts
         self.published = Published(opened.state, opened.index, JournalSize(opened.journal_bytes))
         self._next = opened.state.copy()
-        """The state with all commits under way, upon which the next one is made."""
+        """The state with all commits in flight, on which the next commit is built."""
         self.pace, self.precedence = Pace(self.published.size, limits, clock.monotonic), Precedence()
         self.queue = CommitQueue(limits, self.pace, self.refuse_when_down, self.precedence)
         lsn, bytes_max = opened.state.view.lsn, FLIGHT_GROUPS * limits.group_bytes
@@ -91,16 +98,16 @@ class CommitLoop:
 
     @property
     def state(self) -> State:
-        """The state as of the newest durable commit."""
+        """The state at the newest durable commit."""
         return self.published.state
 
     @property
     def view(self) -> View:
-        """The newest published state: all of it is durable."""
+        """The newest durable view."""
         return self.published.view
 
     def wait_beyond(self, lsn: int, seconds: float) -> View:
-        """The view once it is beyond `lsn`, or the current one when the time is over."""
+        """The view once it is above `lsn`, or the present one after `seconds`."""
         self.published.wait_for(lambda: self.view.lsn > lsn or not self.is_running, seconds)
         self.refuse_when_down()
         return self.view
@@ -118,18 +125,18 @@ class CommitLoop:
         return self.failure is None and not self._closing
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run a function on the loop when no commit is under way; its result."""
+        """Run a function on the loop while no commit is in flight; returns its result."""
         task = Task(work)
         self.queue.put(task)
         return task.answer.result()
 
     def on_checkpoint_due(self, listener: Callable[[], None]) -> None:
-        """Tell `listener` after every turn and every commit that leave a checkpoint due; and now, if one is due."""
+        """Call `listener` after every turn or commit that leaves a checkpoint due, and now if one is due."""
         self._checkpoint_due = listener
         self._maybe_checkpoint()
 
     def freeze(self) -> FrozenState:
-        """Begin a checkpoint: the state as of now, all later commits in a new journal file and a new overlay."""
+        """Begin a checkpoint: the present state; later commits go to a new journal file and a new overlay."""
 
         def freeze() -> FrozenState:
             self.journal.roll(self.state.view.lsn + 1)
@@ -144,11 +151,11 @@ class CommitLoop:
         return self.run(freeze)
 
     def exchange(self, change: Callable[[State], View]) -> None:
-        """Show the same commits in another form, which `change` makes of the durable state."""
+        """Publish the same commits in another form, which `change` makes of the durable state."""
         self.run(lambda: self._exchange(change(self.state)))
 
     def install(self, install: Callable[[State], View]) -> None:
-        """End a checkpoint that is durable: `install` puts its segments in the place of rows in memory."""
+        """End a durable checkpoint: `install` replaces rows in memory by its segments."""
 
         def exchange() -> None:
             view = install(self.state)
@@ -160,7 +167,7 @@ class CommitLoop:
         self.queue.wake()
 
     def close(self) -> None:
-        """Commit what is queued, then stop. Every acknowledged commit is durable with or without a checkpoint."""
+        """Commit queued work, then stop. Acknowledged commits are durable with or without a checkpoint."""
         if self._closing:
             return
         self._closing = True
@@ -171,7 +178,7 @@ class CommitLoop:
         self.journal.close()
         self.index.close()
 
-    # The rest runs on the loop's thread, `_show` also on the flight's.
+    # The rest runs on the loop's thread, `_show` also on the settling thread.
 
     def _run(self) -> None:
         priority.take_short_turns()
@@ -200,7 +207,6 @@ class CommitLoop:
         return True
 
     def _wait(self, wait: Callable[[], None]) -> None:
-        """Wait for commits under way; those that were given back are undone."""
         try:
             wait()
         except NotWritten as refusal:
@@ -216,7 +222,6 @@ class CommitLoop:
             task.answer.set_result(result)
 
     def _exchange(self, view: View) -> None:
-        """Show the same commits in another form. Nothing is under way."""
         self._next.view = view
         self.published.exchange(view)
 
@@ -227,10 +232,8 @@ class CommitLoop:
         return CommitRecord(view.lsn + 1, stamp_us, beside_us=now.beside_us(stamp_us), in_doubt=not now.may_delete)
 
     def _commit(self, requests: list[Request], refused: set[str], *, gives_way: bool = False) -> None:
-        """Commit what can be of these requests; `refused` has the producers of earlier ones that were refused.
-
-        `gives_way`: they may go back into the queue. Halves of a group never do, for that would reorder them.
-        """
+        """Commit these requests as far as possible; `refused` has the producers of earlier refused requests. With
+        `gives_way` they may return to the queue. Halves of a group never do, because that would reorder them."""
         if any(self._looks_up_many(change.table) for request in requests for change in request.changes):
             self._wait(self._flight.drain)
         now = self.time.read()
@@ -270,14 +273,12 @@ class CommitLoop:
             raise GaveWay
 
     def _looks_up_many(self, table: Table) -> bool:
-        """Whether to find the keys under way takes longer than to wait until they are in the index."""
+        """Whether a search of the keys in flight takes longer than waiting until they are in the index."""
         return table.keyed and self.index.expected_keys(table_prefix(table.number)) > EXPECTED_KEYS_MAX
 
     def _admitted(self, requests: list[Request], refused: set[str], now: Reading) -> list[Request]:
-        """The requests to commit; the others have their answer already. A broken sequence breaks all behind it.
-
-        `refused` has the producers of requests that were refused, and gets those that are.
-        """
+        """The requests to commit; the others already have their answers. A broken sequence refuses all later requests
+        of its producer. `refused` has the producers of refused requests and gets new ones."""
         group = []
         sequences = Sequences(self._next.producers, self._record(now).clock_us, refused)
         for request in requests:
@@ -290,7 +291,7 @@ class CommitLoop:
                 refused.add(request.producer)
                 self._flight.answer(request.answer, error)
                 continue
-            except Exception as error:  # of this request alone
+            except Exception as error:  # an error of this request alone
                 refused.add(request.producer)
                 self._flight.answer(request.answer, defect(error, "requests:", 1))
                 continue
@@ -315,13 +316,12 @@ class CommitLoop:
         except LakestoreError as error:
             self._flight.answer(operation.answer, error)
             return
-        except Exception as error:  # of this operation alone: nothing of it is written or applied
+        except Exception as error:  # an error of this operation alone: nothing of it is written or applied
             self._flight.answer(operation.answer, defect(error, "operations:", 1))
             return
         self._launch(Underway(record, view, entries, answers=[(operation.answer, Done(view, result))]), encoded)
 
     def _launch(self, commit: Underway, encoded: Sequence[Buffer]) -> None:
-        """Apply a commit to the next state and have it on its way to the journal."""
         self._next.follow(commit.record, commit.view)
         self.index.expect(commit.entries)
         try:
@@ -331,12 +331,12 @@ class CommitLoop:
             self._undo(refusal, commit)
 
     def _is_settled_in_place(self, commit: Underway) -> bool:
-        """Whether the loop has nothing to do before the commit is durable, or nothing that could go on without it."""
+        """Whether the loop has nothing else to do before the commit is durable."""
         is_quick = not len(self.queue) and commit.nbytes <= QUICK_BYTES_MAX
         return is_quick or sum(len(keys) for keys, _ in commit.entries) > EXPECTED_KEYS_MAX
 
     def _undo(self, refusal: NotWritten, *given_back: Underway) -> None:
-        """Go on from the durable state: no commit that is under way is in the journal, nor will be."""
+        """Continue from the durable state: no commit in flight is or will be in the journal."""
         lost = {id(commit): commit for commit in (*self._flight.undo(), *given_back)}
         self._next = self.state.copy()
         self.index.forget_expected()
@@ -345,7 +345,6 @@ class CommitLoop:
                 future.set_exception(Exhausted(refusal.message))
 
     def _show(self, commit: Underway) -> None:
-        """Publish a commit that is durable; its answers are given next."""
         record, totals = commit.record, self.totals
         self.published.show(record, commit.view, commit.entries)
         self.parts.committed(record.parts)
@@ -359,7 +358,7 @@ class CommitLoop:
             now = self._clock.monotonic()
             for queued in commit.queued:
                 totals.commit_seconds.add(now - queued)
-        self._maybe_checkpoint()  # a single commit may fill the journal, and then no further turn comes
+        self._maybe_checkpoint()  # a single commit may fill the journal without a further turn
 
     def _maybe_checkpoint(self) -> None:
         if (
@@ -383,13 +382,14 @@ class CommitLoop:
 
 DRAINING = "the server is going down: try again in a moment"
 OPERATION_WAIT_SECONDS = 30.0
-"""Operations are few and small, and some of them make room: they wait where rows are refused."""
+"""Seconds for which an operation waits for room. Operations are few and small, and some of them free room, so they wait
+when rows are already refused."""
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.05, 5.0
 DISK_CHECK_SECONDS = 1.0
 
 
 class Engine:
-    """Reads the published state and submits work to the commit loop. Thread-safe."""
+    """Reads the durable state and submits work to the commit loop. Thread-safe."""
 
     def __init__(
         self,
@@ -415,39 +415,39 @@ class Engine:
         self.timeline = opened.state.timeline
         self.is_restored = opened.state.restored is not None
         self.former_timeline = opened.state.restored.timeline if opened.state.restored else ""
-        """The timeline of the history that this one was restored from; empty for none."""
-        """Whether this history began with a backup."""
+        """The timeline from which this one was restored; empty for none."""
+        """Whether this timeline began with a backup."""
         self.lake_ahead: Mapping[str, str] = {}
-        """Table uuid to the problem, for tables whose lake went on without this history."""
+        """Table uuid to the problem, for tables whose lake continued under another timeline."""
         self._disk_checked = float("-inf")
         self._disk_full = False
         self._draining = False
 
     @property
     def view(self) -> View:
-        """The newest published state."""
+        """The newest durable view."""
         return self._published.view
 
     def serving(self) -> View:
-        """The newest state, or `Unavailable` when no more will come."""
+        """The newest view, or `Unavailable` if no more will come."""
         self.loop.refuse_when_down()
         return self._published.view
 
     def wait_beyond(self, lsn: int, seconds: float) -> View:
-        """The view once it is beyond `lsn`, or the current one when the time is over."""
+        """The view once it is above `lsn`, or the present one after `seconds`."""
         return self.loop.wait_beyond(lsn, seconds)
 
     def now_us(self) -> int:
-        """The time as it is judged."""
+        """The judged time."""
         return self.time.read().time_us
 
     def settled(self) -> View:
-        """The view once every commit that has its time by now is published."""
+        """The view once every commit that has its time by now is durable."""
         self.loop.run(lambda: None)
         return self.loop.view
 
     def submit(self, *several: Request | Operation[Any]) -> None:
-        """Queue work, all or nothing; answers come by futures. `Exhausted`, with a hint, when there is no room soon."""
+        """Queue work, all or nothing; futures get the answers. `Exhausted`, with a hint, if there is no room soon."""
         waits = OPERATION_WAIT_SECONDS if isinstance(several[0], Operation) else None
         self.await_room(waits, max(work.nbytes for work in several))
         for work in several:
@@ -455,13 +455,13 @@ class Engine:
         self.loop.queue.put(*several)
 
     def operate(self, plan: Callable[[State, CommitRecord], T]) -> Done[T]:
-        """Run an operation to its end: the view that has it, and the result of `plan`."""
+        """Run an operation to its end: the view with it, and the result of `plan`."""
         operation = Operation(plan)
         self.submit(operation)
         return operation.answer.result()
 
     def foreseen(self, several: Sequence[IndexKeys]) -> list[Hint | None]:
-        """Values of changes' keys in the index, if there is time before the commit loop can ask for them."""
+        """The index values of changes' keys, if they can be looked up before the commit loop needs them."""
         return self.index.foreseen(several) if self.is_busy else [None] * len(several)
 
     @property
@@ -470,7 +470,7 @@ class Engine:
         return len(self.loop.queue) > 0
 
     def await_room(self, seconds: float | None = None, nbytes: int = 1 << 30) -> None:
-        """Have the queue have room, which is waited for; for rows no longer than `queue_wait_ms`."""
+        """Wait until the queue has room; for rows at most `queue_wait_ms`."""
         if seconds is not None:
             self.loop.queue.await_room(seconds, self._drain_seconds, nbytes)
             return
@@ -479,7 +479,7 @@ class Engine:
 
     @contextmanager
     def turn(self, nbytes: int, *, waits: bool = True) -> Iterator[None]:
-        """The turn of rows, which is waited for as room is: before their memory is taken, until they are queued."""
+        """The turn of rows, from before their memory is taken until they are queued. Waits like `await_room`."""
         seconds = self.limits.queue_wait_ms / 1000 if waits else 0.0
         with ExitStack() as stack:
             with self._taking_rows():
@@ -488,10 +488,10 @@ class Engine:
 
     @contextmanager
     def _taking_rows(self) -> Iterator[None]:
-        """Refuse rows that no disk or no server is left for, before and after they have waited."""
+        """Refuse rows if disk or server cannot take them, before and after they have waited."""
         if self.is_disk_full():
             kept = len(self.view.dropped)
-            way = f", such as that of {kept} dropped tables by `lakestore drop TABLE --now`" if kept else ""
+            way = f", for example that of {kept} dropped tables by `lakestore drop TABLE --now`" if kept else ""
             raise Exhausted(
                 f"less than {self.limits.disk_free_bytes >> 20} MB are free for {self.folder}: free space{way}",
                 retry_after=RETRY_SECONDS_MAX,
@@ -501,7 +501,7 @@ class Engine:
         self.refuse_when_draining()
 
     def _drain_seconds(self) -> float:
-        """About how long the loop takes for what waits, at the pace of the journal so far."""
+        """Estimated seconds in which the loop does the waiting work, at the journal's pace so far."""
         if self.loop.pace.is_full():
             return 1.0
         pace = self.totals.bytes / self.totals.seconds if self.totals.seconds else 1.0
@@ -516,34 +516,32 @@ class Engine:
         return self._disk_full
 
     def has_idempotency_key(self, key: str) -> bool:
-        """Whether a catalog change with that key was committed."""
+        """Whether a catalog change with this key was committed."""
         return key in self.loop.state.idempotency
 
     def producer(self, name: str) -> ProducerState | None:
-        """The state of a producer, or None for one that never wrote or was forgotten."""
+        """The state of a producer; None if it is unknown."""
         return self.loop.state.producers.known(name)
 
     def named_producers(self) -> dict[str, ProducerState]:
-        """The named producers of this moment."""
+        """The present named producers."""
         return self.loop.run(lambda: dict(self.loop.state.producers.named))
 
     def registers(self) -> Mapping[str, Register]:
-        """The registers of this moment."""
+        """The present registers."""
         return self.loop.run(lambda: self.loop.state.registers.frozen())
 
     def check_timeline(self, timeline: str, what: str) -> None:
-        """`OtherTimeline` if a request names another history than this one; an empty name means any."""
+        """`OtherTimeline` if a request names another timeline; an empty name means any."""
         if timeline and timeline != self.timeline:
-            raise OtherTimeline(
-                f"{what} belongs to another history: the server was restored from a backup, and goes on from there"
-            )
+            raise OtherTimeline(f"{what} belongs to another timeline: the server was restored from a backup")
 
     def reach(self, point: CrashPoint) -> None:
         """Pass a crash point."""
         self.disk.reach(point)
 
     def drain(self) -> None:
-        """Take no more rows; what is queued is still committed."""
+        """Accept no more rows; queued rows are still committed."""
         self._draining = True
 
     @property

@@ -1,9 +1,9 @@
-"""Commits under way: appended to the journal and applied to the loop's next state, not durable yet.
+"""Commits in flight: appended to the journal and applied to the loop's next state, not yet durable.
 
-The loop adds them; they are shown and answered in order as the journal says that they stand. With a journal that does
-its work in the caller's thread, the loop settles a commit by itself as long as nothing else waits: one writer alone is
-never handed from thread to thread. Otherwise a thread of its own settles them, and the loop makes the next commit
-meanwhile. An answer that was read from a state with commits under way waits for the newest of them.
+- The loop adds commits. They are published and answered in order, as the journal confirms them.
+- If the journal works in the caller's thread, the loop settles a single commit itself, so one writer alone causes no
+  thread switch. Otherwise a settling thread does it, several commits per fsync, while the loop builds the next commit.
+- An answer that was read from a state with commits in flight waits for the newest of them.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from lakestore_server.state.commit_record import Buffer, CommitRecord, Journal, 
 from lakestore_server.state.view import View
 
 COMMITS_MAX = 16
-"""Commits under way at most: beyond it, work waits in the queue, where it becomes one group."""
+"""The most commits in flight. More work waits in the queue, where it becomes one group."""
 LOG_BYTES_MIN, LOG_COMMITS_MAX = 512 << 10, 2
-"""Large commits of logs under way: one that is synced and one that is written meanwhile. More would be durable no
-sooner, and each one costs the same whether it has one request or several; those that wait become one group.
-"""
+"""Large commits of log tables in flight: one is synced while another is written. More would be durable no sooner, and
+waiting requests become one group, which costs as much as one request."""
 
 
 @dataclass(slots=True)
 class Underway:
-    """One commit that is under way."""
+    """A commit that is in flight."""
 
     record: CommitRecord
     view: View
     """The state after it."""
     entries: IndexEntries
     queued: Sequence[float] = ()
-    """When each request of a group was queued; none of an operation."""
+    """The time at which each request of a group was queued; empty for an operation."""
     answers: list[tuple[Future[Any], Any]] = field(default_factory=list)
-    """Futures, and their results or errors, given once the commit is durable."""
+    """Futures with their results or errors, set once the commit is durable."""
     nbytes: int = 0
 
     @property
     def is_large_log(self) -> bool:
-        """Whether it is many bytes that no index is to know of, so that to make it costs little beside writing it."""
+        """True for a large append to a log table: it has no index entries, so writing it costs more than building
+        it."""
         return self.nbytes >= LOG_BYTES_MIN and not self.entries
 
 
@@ -61,7 +61,7 @@ def give(future: Future[Any], outcome: Any) -> None:
 
 
 class Flight:
-    """The commits under way and, when they are handed over, the thread that settles them."""
+    """The commits in flight and the thread that settles them if they are handed over."""
 
     def __init__(
         self,
@@ -74,13 +74,14 @@ class Flight:
         made_room: Callable[[], None],
         wake: Callable[[], None],
     ) -> None:
-        """`show` is told of each commit that has become durable, in order; `wake` of a failure, for the loop to ask."""
+        """`show` is called with each commit that became durable, in order; `wake` on a failure, so that the loop
+        asks."""
         self._journal, self._clock, self._totals = journal, clock, totals
         self._show, self._made_room, self._wake = show, made_room, wake
         self._durable, self._bytes_max = durable, bytes_max
         lock = threading.RLock()
         self._changed, self._asked = threading.Condition(lock), threading.Condition(lock)
-        """One for the loop, one for the thread: a commit that the loop settles itself need not wake that."""
+        """One for the loop, one for the thread: a commit that the loop settles itself need not wake the thread."""
         self._commits: deque[Underway] = deque()
         self._nbytes = self._large_logs = 0
         self._is_handed_over = self._closing = False
@@ -89,17 +90,17 @@ class Flight:
         self._thread = threading.Thread(target=self._run, name="journal-sync", daemon=True)
         self._thread.start()
 
-    # On the loop.
+    # Called by the loop.
 
     def room(self) -> Room:
-        """The work for which there is room now; `made_room` is called when there is more."""
+        """The kinds of work with room in flight; `made_room` is called when there is more."""
         if len(self._commits) >= COMMITS_MAX:
             return Room.NONE
         is_full = self._nbytes >= self._bytes_max or self._large_logs >= LOG_COMMITS_MAX
         return Room.SMALL if is_full else Room.ANY
 
     def drain(self) -> None:
-        """Wait until nothing is under way; raises as `check`."""
+        """Wait until nothing is in flight; raises like `check`."""
         if self._commits:
             self._await(lambda: not self._commits)
         self.check()
@@ -110,27 +111,27 @@ class Flight:
         self.check()
 
     def check(self) -> None:
-        """`NotWritten` if commits under way were given back by the journal; its failure if it has failed."""
+        """`NotWritten` if the journal gave commits back; the journal's failure if it has failed."""
         if self._failure is not None:
             raise self._failure
         if self._refusal is not None:
             raise self._refusal
 
     def add(self, commit: Underway, record: Sequence[Buffer]) -> None:
-        """Append a commit to the journal; raises as `check`, and then the commit is not under way."""
+        """Append a commit to the journal; raises like `check`, and the commit is then not in flight."""
         self.check()
         commit.nbytes = HEADER_BYTES + nbytes_of(record)
         try:
             self._journal.append(commit.record.lsn, record)
         except NotWritten:
-            self._await(lambda: False)  # earlier ones were given back; those before them have first to be shown
+            self._await(lambda: False)  # earlier commits were given back; the ones before those must be published first
         with self._changed:
             self._commits.append(commit)
             self._nbytes += commit.nbytes
             self._large_logs += commit.is_large_log
 
     def go_on(self, *, in_place: bool) -> None:
-        """Have the commits that were added settled: `in_place` if the loop loses nothing by that; raises as `check`."""
+        """Have the added commits settled: `in_place` if the loop has nothing else to do; raises like `check`."""
         if in_place and not self._is_handed_over and self._journal.settles_in_place:
             self._settle()
             return
@@ -139,7 +140,7 @@ class Flight:
             self._asked.notify_all()
 
     def answer(self, future: Future[Any], outcome: Any) -> None:
-        """Answer, an error included, from the loop's next state: once the newest commit in it is durable."""
+        """Answer from the loop's next state, an error too: once the newest commit in this state is durable."""
         with self._changed:
             if self._commits:
                 self._commits[-1].answers.append((future, outcome))
@@ -147,7 +148,7 @@ class Flight:
         give(future, outcome)
 
     def undo(self) -> list[Underway]:
-        """Take the commits that were given back; none of them is in the journal, and none is under way."""
+        """Take the commits that were given back; none of them is in the journal or in flight."""
         with self._changed:
             lost, self._refusal = list(self._commits), None
             self._commits.clear()
@@ -155,14 +156,14 @@ class Flight:
             return lost
 
     def stop(self) -> list[Underway]:
-        """End the thread; the commits that nobody will ever know of."""
+        """End the thread; returns the commits whose outcome nobody will know."""
         with self._asked:
             self._closing = True
             self._asked.notify_all()
         self._thread.join()
         return list(self._commits)
 
-    # On the loop, or on the thread when commits are handed over.
+    # Called by the loop, or by the thread for commits that are handed over.
 
     def _settle(self) -> None:
         began = self._clock.monotonic()
@@ -182,7 +183,7 @@ class Flight:
             for future, outcome in commit.answers:
                 give(future, outcome)
 
-    # On the thread.
+    # Called by the thread.
 
     def _run(self) -> None:
         priority.take_short_turns()

@@ -1,8 +1,9 @@
-"""Parts: rows that were uploaded for a later commit, durable and seen by nobody until a commit names them.
+"""Parts: rows uploaded for a later commit, durable and invisible until a commit names them.
 
-A part is committed once. The record of its commit has its id, and its file stays until a checkpoint, which removes the
-files before the journal that says so goes: so a part of a commit is known after every crash. A part that no commit has
-named goes by its age, when the clock is not in doubt. Parts belong to the principal that uploaded them.
+- A part is committed once. The commit record has its id. Its file stays until a checkpoint, which removes it before the
+  journal with the record, so a committed part is known after every crash.
+- A part that no commit has named is removed by age while the clock is not in doubt.
+- A part belongs to the principal that uploaded it.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ from lakestore_server.host.quota import share_of
 log = logging.getLogger("lakestore.parts")
 RETRY_SECONDS = 5.0
 IDS_SHOWN = 8
-"""Characters of an id that an error shows."""
+"""Characters of an id in an error."""
 
 
 class PartStore:
-    """The parts of a data folder. Thread-safe; the lock is held for memory only."""
+    """The parts of a data folder. Thread-safe; the lock protects memory only."""
 
     def __init__(self, disk: Disk, folder: Path, limits: Limits, committed: Collection[str], now_us: int) -> None:
         """`committed` are the parts of commits that the newest checkpoint does not hold."""
         self._disk, self._folder, self._limits = disk, folder / part_file.FOLDER, limits
         self._lock = threading.Lock()
         self._heads: dict[str, PartHead] = {}
-        """Parts that no commit has named, those that are being committed among them."""
+        """Parts that no commit has named, including parts of pending commits."""
         self._taken: set[str] = set()
-        """Parts that a commit under way names."""
+        """Parts of pending commits."""
         self._committed = set(committed)
-        """Parts of durable commits whose files may still be there."""
+        """Parts of durable commits whose files may still exist."""
         self._reserved: Counter[str] = Counter()
-        """Owner to the parts that are there, or being written."""
+        """Owner to the number of stored parts and parts being written."""
         self._reserved_bytes: Counter[str] = Counter()
         self._load(now_us)
 
@@ -75,12 +76,12 @@ class PartStore:
 
     @property
     def nbytes(self) -> int:
-        """Their bytes."""
+        """Bytes of these parts."""
         with self._lock:
             return self._reserved_bytes.total()
 
     def add(self, change: pb.Change, rows: int, owner: str, time_us: int) -> PartHead:
-        """Keep a change that was checked, durably; `Exhausted` where there is no room for it."""
+        """Store a checked change, durably; `Exhausted` without room."""
         head = PartHead(
             secrets.token_hex(16),
             owner,
@@ -126,18 +127,18 @@ class PartStore:
 
     def _exhausted(self, what: str) -> Exhausted:
         return Exhausted(
-            f"{what}: commit those that were uploaded, or drop them; without a commit they go after"
+            f"{what}: commit or drop the uploaded parts; without a commit the server drops them after"
             f" {self._limits.part_seconds} s",
             retry_after=RETRY_SECONDS,
         )
 
     def bytes_of(self, parts: Collection[str]) -> int:
-        """The bytes of the rows of those of the parts that are there."""
+        """Bytes of the rows of the parts that exist."""
         with self._lock:
             return sum(self._heads[part].nbytes for part in parts if part in self._heads)
 
     def take(self, parts: Sequence[str], owner: str) -> dict[str, PartHead]:
-        """Take parts for a commit: nobody else commits, drops or ages them until they are released."""
+        """Reserve parts for a commit: nobody else commits, drops or expires them until `release`."""
         if not parts:
             return {}
         if len(set(parts)) < len(parts):
@@ -160,20 +161,20 @@ class PartStore:
         if head.damage:
             raise Corrupt(head.damage)
         if part in self._taken:
-            raise Conflict(f"part {shown} is of another commit that is under way: wait for its answer")
+            raise Conflict(f"part {shown} belongs to another pending commit: wait for its answer")
         return head
 
     def release(self, parts: Collection[str]) -> None:
-        """Let go of parts that were taken: their commit happened, or never will."""
+        """Release reserved parts: their commit happened or never will."""
         with self._lock:
             self._taken.difference_update(parts)
 
     def change(self, named: pb.Change, table_uuid: str, head: PartHead) -> pb.Change:
-        """The change that a commit names by its part; or the reason why it is not that."""
+        """The change that a commit names by its part; or the reason why the part does not match."""
         shown = repr(head.id[:IDS_SHOWN])
         if head.table_uuid != table_uuid:
             raise NotFound(
-                f"part {shown} is of a table {head.table!r} that was dropped, or of another one than"
+                f"part {shown} is of a table {head.table!r} that was dropped, or of another table than"
                 f" {named.table!r}: upload its rows again"
             )
         if named.kind != head.kind or named.crc32c != head.crc32c or named.rows:
@@ -195,12 +196,12 @@ class PartStore:
                     self._count(head, -1)
 
     def clear(self) -> None:
-        """Remove the files of parts whose commits are durable, durably. Called by a checkpoint before it is written."""
+        """Remove the files of parts of durable commits, durably. A checkpoint calls this before it is written."""
         with self._lock:
             done = set(self._committed)
         if not done:
             return
-        if self._folder.name in self._disk.list(self._folder.parent):  # it is in no backup
+        if self._folder.name in self._disk.list(self._folder.parent):  # a backup has no such folder
             self._remove(done)
             self._disk.sync_folder(self._folder)
         with self._lock:
@@ -215,14 +216,14 @@ class PartStore:
                 self._disk.reach(CrashPoint.PART_REMOVED)
 
     def drop(self, parts: Collection[str], owner: str) -> int:
-        """Remove parts of an owner; the number of those that there were. One that is being committed stays."""
+        """Remove parts of an owner, except parts of pending commits; returns their number."""
         with self._lock:
             gone = self._popped([p for p in parts if p in self._heads and self._heads[p].owner == owner])
         self._remove(gone)
         return len(gone)
 
     def expire(self, now_us: int) -> int:
-        """Remove parts that have waited too long for a commit; their number."""
+        """Remove parts that waited too long for a commit; returns their number."""
         oldest_us = now_us - self._limits.part_seconds * 1_000_000
         with self._lock:
             gone = self._popped([part for part, head in self._heads.items() if head.time_us <= oldest_us])

@@ -1,9 +1,9 @@
-"""Small commits on their way, to which other work gives way for a moment: a caller waits for a small one.
+"""Commit priority: small commits that callers wait for go first, other work waits a moment for them.
 
-On two processors a commit of ten rows takes a few milliseconds by itself, and three times that beside the decoding of
-large requests and behind a large commit that begins just before it is queued. Large requests lose next to nothing by
-waiting for it: they are not faster while two threads take the interpreter's lock from one another. Checkpoints and
-merges lose as little; they wait a bounded share of the time of their work.
+On two processors a commit of ten rows takes a few milliseconds alone, and three times as long while large requests are
+decoded or behind a large commit that began just before it. Large requests lose almost nothing by waiting, because two
+threads that share the interpreter's lock are not faster. Checkpoints and merges lose as little; they wait for a bounded
+share of their working time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import TypeAlias
 from lakestore.limits import Limits
 
 SECONDS_AT_FIRST = 1.0
-"""A checkpoint's time before one was measured."""
+"""The assumed seconds of a checkpoint before one was measured."""
 LATE_PART = 0.75
-"""The part of the time that a checkpoint has taken so far which it is taken to need at least: it may be late."""
+"""A running checkpoint is assumed to need at least this part of its time so far: it may be late."""
 LATE_LEFT = LATE_PART / (1 + LATE_PART)
-"""The part of the room that is kept when that begins to hold."""
+"""The part of the room that is left when this assumption begins to hold."""
 LEFT_MIN = 0.001
-"""The part of the room that counts as left at least: a wait is to have an end."""
+"""The smallest part of the room that counts as left, so that a wait ends."""
 
 
 @dataclass(slots=True)
@@ -35,11 +35,11 @@ class JournalSize:
 
     since_checkpoint: int
     frozen: int = 0
-    """Bytes of the records that the running checkpoint makes needless."""
+    """Bytes of the records that the running checkpoint makes unnecessary."""
 
     @property
     def untrimmed(self) -> int:
-        """All of them."""
+        """Bytes of all records."""
         return self.frozen + self.since_checkpoint
 
     def freeze(self) -> None:
@@ -49,18 +49,18 @@ class JournalSize:
 
 
 class Pace:
-    """Waits of large requests, which the queue asks for under its lock; what a checkpoint notes needs none."""
+    """The pace of large requests. The queue asks under its lock; a checkpoint's notes need no lock."""
 
     def __init__(self, size: JournalSize, limits: Limits, monotonic: Callable[[], float]) -> None:
         self._size, self._limits, self._monotonic = size, limits, monotonic
         self._began: float | None = None
         self._room = 0
-        """The room that the journal had when the checkpoint began."""
+        """The journal's room when the checkpoint began."""
         self._last = self._seconds = SECONDS_AT_FIRST
-        """The time that the last checkpoint took, and the shorter one of the last two: one alone may have been slow."""
+        """Seconds of the last checkpoint, and the shorter of the last two, because one alone may have been slow."""
 
     def is_full(self, stretch: float = 1.0) -> bool:
-        """Whether a recovery would have to read as much journal as the limit, times `stretch`, allows."""
+        """Whether a recovery would read as much journal as the limit times `stretch`."""
         return self._size.untrimmed >= self._limits.journal_bytes * stretch
 
     def begin(self) -> None:
@@ -70,7 +70,7 @@ class Pace:
         self._began = self._monotonic()
 
     def end(self) -> None:
-        """Note that its journal is needed no more."""
+        """Note that the checkpoint's journal is not needed any more."""
         self._size.frozen = 0
         if self._began is not None:
             took = self._monotonic() - self._began
@@ -78,11 +78,11 @@ class Pace:
         self._began = None
 
     def give_up(self) -> None:
-        """Note that it failed: nobody knows when the next one ends before it begins."""
+        """Note that the checkpoint failed: the end of the next one is unknown until it begins."""
         self._began = None
 
     def wait(self, coming: int) -> float:
-        """Seconds until a request may go, beside so many bytes that are on their way to the journal; 0 for at once."""
+        """Seconds until a request may go, with `coming` bytes already on their way to the journal; 0 for at once."""
         began = self._began
         if began is None:
             return 0.0
@@ -98,11 +98,11 @@ class Pace:
 
 
 GIVEN_SECONDS_MAX = 0.03
-"""The most that requests which are taken together wait in all: large ones go on however many small ones come."""
+"""The longest total wait of requests that are taken together: large requests continue however many small ones come."""
 PATIENT_SHARE = 0.5
-"""The part of the time of its own work that a duty waits at most: it goes on however many small ones come."""
+"""The share of its working time that a duty waits at most."""
 PATIENT_SECONDS_MAX = 0.02
-"""The longest wait of a duty at a stage."""
+"""The longest wait of a duty at one yield point."""
 
 
 class Precedence:
@@ -112,19 +112,19 @@ class Precedence:
         self._changed = threading.Condition()
         self._numbers = count()
         self._under_way: OrderedDict[int, None] = OrderedDict()
-        """Numbers of small commits that are not answered yet, in the order in which they came."""
+        """Numbers of small commits without an answer, in order of arrival."""
         self._coming = 0
         self.on_none_coming: Callable[[], None] = lambda: None
-        """Told that no small commit is coming any more: some were refused, or the last one is queued."""
+        """Called when no small commit is coming any more: some were refused, or the last one is queued."""
 
     @property
     def is_coming(self) -> bool:
-        """Whether a small commit has come that is to be queued in a moment."""
+        """Whether a small commit has come that will be queued in a moment."""
         return self._coming > 0
 
     @contextmanager
     def coming(self) -> Iterator[None]:
-        """A small commit, until it is queued or refused."""
+        """Marks a small commit as coming until it is queued or refused."""
         with self._changed:
             self._coming += 1
         try:
@@ -138,7 +138,7 @@ class Precedence:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """A small commit, until it is answered."""
+        """Marks a small commit as pending until it is answered."""
         with self._changed:
             number = next(self._numbers)
             self._under_way[number] = None
@@ -150,7 +150,7 @@ class Precedence:
                 self._changed.notify_all()
 
     def answered(self, seconds: float) -> None:
-        """Wait until the small commits that are under way now are answered, at most so long."""
+        """Wait until the present small commits are answered, at most `seconds`."""
         if not self._under_way:  # long work asks often
             return
         with self._changed:
@@ -159,34 +159,34 @@ class Precedence:
 
 
 class Urgency:
-    """The manner of a small commit that a caller waits for: it gives way to nobody, whatever its rows become."""
+    """The priority of a small commit that a caller waits for: it waits for nobody."""
 
     def __init__(self, precedence: Precedence) -> None:
         self._precedence = precedence
 
     def give_way(self) -> None:
-        """Go on."""
+        """Continue at once."""
 
     def coming(self) -> AbstractContextManager[None]:
-        """`Precedence.coming`, once it has its turn and the memory for its rows."""
+        """Mark the commit as coming, once it has its turn and the memory for its rows."""
         return self._precedence.coming()
 
 
 class Courtesy:
-    """The manner of other requests: the waits of those that are taken together, by one thread."""
+    """The priority of other requests: one wait budget for requests that one thread takes together."""
 
     def __init__(self, precedence: Precedence) -> None:
         self._precedence, self._left = precedence, GIVEN_SECONDS_MAX
 
     def give_way(self) -> None:
-        """Let small commits be answered, as long as there is time left for that."""
+        """Let small commits be answered while the wait budget lasts."""
         if self._left > 0:
             began = time.monotonic()
             self._precedence.answered(self._left)
             self._left -= time.monotonic() - began
 
     def coming(self) -> AbstractContextManager[None]:
-        """Nobody waits for it to come."""
+        """Nobody waits for this request to come."""
         return nullcontext()
 
 
@@ -194,16 +194,16 @@ Manner: TypeAlias = Urgency | Courtesy
 
 
 class Patience:
-    """The manner of a duty, from the moment it begins; one thread does it."""
+    """The priority of a duty, from its begin; used by one thread."""
 
     def __init__(self, precedence: Precedence, is_awaited: Callable[[], bool] = lambda: False) -> None:
-        """`is_awaited`: whether small commits may be waiting for this very duty."""
+        """`is_awaited`: whether small commits may wait for this duty."""
         self._precedence, self._is_awaited = precedence, is_awaited
         self._left, self._since = 0.0, time.monotonic()
-        """Seconds that it may wait, and the moment at which it went on."""
+        """Seconds that the duty may wait, and the moment at which it continued."""
 
     def give_way(self) -> None:
-        """Let small commits be answered, as long as the work so far has earned."""
+        """Let small commits be answered, within the share that the work so far has earned."""
         if self._is_awaited():
             return
         began = time.monotonic()

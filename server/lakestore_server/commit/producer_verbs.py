@@ -1,7 +1,7 @@
-"""Verbs of named producers: open, list, drop. Each is in the journal until somebody drops it, or it is too old.
+"""Verbs of named producers: open, list, drop. A producer is journaled until it is dropped or too old.
 
 A producer counts against the limit of the principal that opened it first. Its epochs are the LSNs of its openings, so
-they grow for ever, also where a name was dropped in between.
+they grow even if the name was dropped in between.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lakestore_server.state.producers import ProducerState
 from lakestore_server.state.state import State
 
 PROGRESS_CHARS_SHOWN = 256
-"""Characters of a progress that a list shows."""
+"""Characters of a progress in a list."""
 
 
 class NamedProducers:
@@ -27,7 +27,7 @@ class NamedProducers:
         self._idle_us = int(idle_seconds * 1e6)
 
     def open_producer(self, request: pb.OpenProducerRequest) -> pb.ProducerInfo:
-        """Take a producer over: a new epoch fences whoever wrote under that name before."""
+        """Take a producer over: a new epoch fences earlier writers of this name."""
         if not request.producer:
             raise Invalid("a producer needs a name")
         check_name(request.producer, self._engine.limits)
@@ -44,12 +44,11 @@ class NamedProducers:
         return self._engine.operate(plan).result
 
     def list_producers(self, _: pb.ListProducersRequest) -> pb.ListProducersAnswer:
-        """All named producers by name."""
         known = sorted(self._engine.named_producers().items())
         return pb.ListProducersAnswer(producers=[_entry(name, state) for name, state in known])
 
     def drop_producer(self, request: pb.DropProducerRequest) -> pb.DropProducerAnswer:
-        """Forget a producer with its progress; whoever still writes under it is told."""
+        """Drop a producer with its progress; its writers are refused from now on."""
 
         def plan(state: State, record: CommitRecord) -> None:
             if request.producer not in state.producers.named:
@@ -60,7 +59,7 @@ class NamedProducers:
         return pb.DropProducerAnswer()
 
     def forget_idle(self, now_us: int) -> None:
-        """Drop the producers that nobody has opened or used for too long."""
+        """Drop the producers that were not opened or used for too long."""
         oldest_us = now_us - self._idle_us
         if not any(state.used_us < oldest_us for state in self._engine.named_producers().values()):
             return

@@ -1,4 +1,4 @@
-"""Verbs of commits: one, or a stream of them."""
+"""Verbs of commits: one commit, or a stream of them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from lakestore_server.state.registers import Moves
 
 IDLE_SECONDS = 1.0
 MOVE_BYTES = 128
-"""A register's move beside its texts."""
+"""Memory of a register update without its texts."""
 DECODING_COPIES = 3
-"""Copies of a request's bytes that decoding makes: the rows, cast, and in the order of their buckets."""
+"""Copies of a request's bytes that decoding makes: the rows, the cast rows, and the rows sorted by bucket."""
 
 
 class Writes:
-    """Commits. Thread-safe."""
+    """The verbs of commits. Thread-safe."""
 
     def __init__(self, engine: Engine, add_rows: Callable[[pb.CommitRequest, pb.CommitAnswer], None]) -> None:
         """`add_rows` puts the wanted rows of inserts into the answer of a commit."""
@@ -64,13 +64,14 @@ class Writes:
             return self._answered(submitted.answer, request.sequence)
 
     def write(self, requests: Iterator[Sent]) -> Iterator[pb.CommitAnswer]:
-        """Pipelined commits: requests are taken while earlier ones are being written. An error ends the stream."""
+        """Pipelined commits: requests are taken while earlier ones are written. An error ends the stream."""
         stream = self.stream()
         threading.Thread(target=_take_all, args=(stream, requests), name="write-stream", daemon=True).start()
         yield from waited(stream.answers(IDLE_SECONDS))
 
     def stream(self, known: Callable[[LakestoreError], LakestoreError] = lambda error: error) -> WriteStream:
-        """A stream of pipelined commits, whose requests are handed in; its client gets errors as `known` has them."""
+        """A stream of pipelined commits whose requests are passed in; `known` cuts errors to what its client may
+        know."""
         return WriteStream(
             self._submitted,
             self._answered,
@@ -80,10 +81,10 @@ class Writes:
         )
 
     def upload_part(self, request: pb.UploadPartRequest) -> pb.PartInfo:
-        """Keep rows for a later commit: checked as those of a commit are, durable when answered."""
+        """Store rows for a later commit, checked like a commit's rows; durable when answered."""
         change, engine = request.change, self._engine
         if change.part or change.want_rows:
-            raise Invalid("a part has rows of its own and gives none back: upload it without `part` and `want_rows`")
+            raise Invalid("an uploaded part cannot name a part or return rows: leave `part` and `want_rows` out")
         engine.check_timeline(request.timeline, "the commit that the part is for")
         engine.await_room(nbytes=0)
         with self._decoding.taken(DECODING_COPIES * request.ByteSize()) as claim:
@@ -98,7 +99,7 @@ class Writes:
         return pb.PartInfo(part=head.id, rows=rows, bytes=head.nbytes, seconds=engine.limits.part_seconds)
 
     def drop_parts(self, request: pb.DropPartsRequest) -> pb.DropPartsAnswer:
-        """Remove parts that no commit will name. Absent ones are passed over."""
+        """Remove parts that no commit will name. Missing parts are ignored."""
         return pb.DropPartsAnswer(dropped=self._engine.parts.drop(request.parts, request.owner))
 
     def _submit(self, sent: Sent, manner: Manner) -> Request:
@@ -108,10 +109,8 @@ class Writes:
         return queued
 
     def _submitted(self, several: Sequence[Sent]) -> Iterator[Future[Answer]]:
-        """Answers of requests of one stream, queued together as far as there is memory for that at once.
-
-        The first one that is refused raises its error, once those before it are queued.
-        """
+        """Answers of requests of one stream, queued together as far as memory allows. The first refused request raises
+        its error after the earlier ones are queued."""
         left, courtesy = deque(several), Courtesy(self._precedence)
         while left:
             prepared: list[Request] = []
@@ -123,9 +122,9 @@ class Writes:
                         left.popleft()
                     except Exhausted as error:
                         if prepared:
-                            break  # who holds memory waits for none
+                            break  # a holder of memory waits for nobody
                         refusal = error
-                    except Exception as error:  # those before it are queued and answered, whatever it is
+                    except Exception as error:  # earlier requests are queued and answered whatever the error is
                         refusal = error
                 for request in self._queued(prepared, courtesy):
                     yield request.answer
@@ -133,10 +132,8 @@ class Writes:
                 raise refusal
 
     def _queued(self, several: Sequence[Request], manner: Manner) -> Iterator[Request]:
-        """Queue requests with what the index holds for their keys: those that are, up to one that cannot be.
-
-        Small ones do not wait for the room of a large one that came with them.
-        """
+        """Look the keys up ahead of time and queue the requests in order. Yields the queued ones and stops at the first
+        refusal. Small requests do not wait for the room of a large one."""
         queued = 0
         try:
             is_quick = all(is_small(request.nbytes) for request in several)
@@ -152,10 +149,10 @@ class Writes:
                 yield from together
         finally:
             for request in several[queued:]:
-                request.answer.cancel()  # which lets go of its parts
+                request.answer.cancel()  # this releases its parts
 
     def _prepared(self, sent: Sent, claims: ExitStack, manner: Manner, *, waits: bool = True) -> Request:
-        """A request, decoded and checked; `claims` gets its turn and the memory for that, for which it `waits`."""
+        """A request, decoded and checked; `claims` gets its turn and memory, for which it `waits`."""
         message = beside(sent)
         request = message.request
         self._check(request)
@@ -179,7 +176,7 @@ class Writes:
             except REFUSALS as error:
                 if not (request.producer or moves.each):
                     raise
-                changes, refusal = (), error  # it may be the retry of a commit from before the table was altered
+                changes, refusal = (), error  # it may be the retry of a commit from before an alteration
             prepared = Request.of(request, changes, refusal, moves)
             letting_go = held.pop_all()
             prepared.answer.add_done_callback(lambda _: letting_go.close())
@@ -188,7 +185,7 @@ class Writes:
     def _changes(
         self, message: CommitMessage, parts: list[str], moves: Moves, claim: Claim, held: ExitStack
     ) -> tuple[Change, ...]:
-        """The changes of a request; its parts are taken until `held` is closed."""
+        """The changes of a request; its parts stay reserved until `held` is closed."""
         request = message.request
         engine, spread = self._engine, request.producer or (moves.each[0].register if moves.each else "")
         view, limits = engine.view, engine.limits
@@ -229,7 +226,7 @@ class Writes:
         if len(request.progress.encode()) > limits.progress_bytes:
             raise Invalid(f"the progress of a producer is longer than {limits.progress_bytes} bytes: keep it elsewhere")
         if any(change.part and change.want_rows for change in request.changes):
-            raise Invalid("rows of a part are not given back: send them in the commit, or without `want_rows`")
+            raise Invalid("rows of a part are not returned: send them in the commit, or leave `want_rows` out")
         check_name(request.producer, limits)
         self._engine.check_timeline(request.timeline, "a register" if request.registers else "the producer")
 
@@ -244,7 +241,7 @@ class Writes:
 
 
 def _nbytes(message: CommitMessage) -> int:
-    """About the memory of a request but for its parts: to ask rows inside for their length copies them."""
+    """Estimated memory of a request without its parts; the length of rows inside the message would copy them."""
     return message.nbytes + MOVE_BYTES * len(message.request.registers)
 
 
@@ -254,7 +251,7 @@ def _message(result: ChangeResult) -> pb.ChangeResult:
 
 
 def _take_all(stream: WriteStream, requests: Iterator[Sent]) -> None:
-    """Hand in requests as long as they are taken; what fails in their making ends the stream."""
+    """Pass requests in while they are accepted; an error of their iterator ends the stream."""
     try:
         for request in requests:
             stream.take([request])
@@ -268,13 +265,13 @@ def _take_all(stream: WriteStream, requests: Iterator[Sent]) -> None:
 
 ANSWER_SECONDS = 60.0
 Submit = Callable[[Sequence[Sent]], Iterator[Future[Answer]]]
-"""The answers to come of requests that are submitted together, up to the first refused one, whose error is raised."""
+"""The future answers of requests that are submitted together, up to the first refused one, whose error is raised."""
 Answered = Callable[[Future[Answer], int], pb.CommitAnswer]
-"""The message of an answer that is there, or its error."""
+"""The message of an answer, or its error."""
 
 
 class WriteStream:
-    """The requests and answers of one stream; one thread takes, another one answers."""
+    """The requests and answers of one stream; one thread takes, another answers."""
 
     def __init__(
         self,
@@ -284,7 +281,7 @@ class WriteStream:
         most: int,
         known: Callable[[LakestoreError], LakestoreError] = lambda error: error,
     ) -> None:
-        """`known` gives an error as the client of the stream may know it."""
+        """`known` cuts an error to what the stream's client may know."""
         self._submit, self._answered, self._refuse_when_draining = submit, answered, refuse_when_draining
         self._known = known
         self._most = most
@@ -293,24 +290,24 @@ class WriteStream:
         """Without the rows: a client that does not read its answers must not hold them."""
         self._is_over = self._is_closed = self._is_taking = False
         self._leaves_next = False
-        """Whether the server goes, and the client is told once what is being taken is."""
+        """Whether the server is going down and the client is told after the present requests."""
         self.bell = Bell()
         """Rung when there may be something to answer."""
         self.room = Bell()
-        """Rung when an answer was given, or the stream is closed."""
+        """Rung when an answer was given or the stream is closed."""
 
     @property
     def is_full(self) -> bool:
-        """Whether the client is to read answers before it may send more."""
+        """Whether the client must read answers before it may send more."""
         return len(self._waiting) >= self._most
 
     def has_room(self, in_hand: int) -> bool:
-        """Whether another request may come beside so many that have, and are not taken yet."""
+        """Whether another request may come in addition to `in_hand` unprocessed ones."""
         return len(self._waiting) + in_hand < self._most
 
     @property
     def takes(self) -> bool:
-        """Whether more requests are welcome at some time."""
+        """Whether the stream accepts more requests at any time."""
         return not (self._is_over or self._is_closed)
 
     def take(self, requests: Sequence[Sent]) -> None:
@@ -323,7 +320,7 @@ class WriteStream:
             for request, answer in zip(requests, self._submit(requests), strict=False):
                 self._waiting.append((answer, request.sequence))
                 answer.add_done_callback(lambda _: self.bell.set())
-        except Exception as error:  # the client is told, whatever fails
+        except Exception as error:  # the client is told of any failure
             self.end(errors.typed(error))
         finally:
             with self._lock:
@@ -332,7 +329,7 @@ class WriteStream:
                 self.bell.set()
 
     def end(self, error: LakestoreError | None = None) -> None:
-        """No more requests come, because of an error if there is one."""
+        """Accept no more requests, because of an error if there is one."""
         with self._lock:
             self._end(error)
         self.bell.set()
@@ -343,7 +340,7 @@ class WriteStream:
         self._is_over = True
 
     def close(self) -> None:
-        """Nobody waits for answers any more."""
+        """Note that nobody waits for answers any more."""
         self._is_closed = True
         self.room.set()
 
@@ -358,10 +355,8 @@ class WriteStream:
         return False
 
     def answers(self, poll: float | None = None) -> Generator[pb.CommitAnswer | Pause]:
-        """The answers, in the order of the requests; an idle stream is told when the server goes.
-
-        A caller that does not ring the bell then has the stream look every `poll` seconds.
-        """
+        """The answers in the order of the requests; an idle stream is told when the server goes down. Without a bell
+        the caller makes the stream check every `poll` seconds."""
         try:
             while True:
                 self.bell.clear()
@@ -375,7 +370,7 @@ class WriteStream:
             self.close()
 
     def _leaves(self) -> bool:
-        """Whether the server goes, and has taken no request of which the client was told nothing."""
+        """Whether the server is going down and the client knows the fate of every request."""
         try:
             self._refuse_when_draining()
         except Unavailable as error:
@@ -388,7 +383,6 @@ class WriteStream:
         return False
 
     def _first(self) -> Generator[pb.CommitAnswer | Pause]:
-        """The answer to the first request that has none, if it comes before a pause is over."""
         answer, sequence = self._waiting[0]
         if isinstance(answer, Future) and not answer.done():
             yield Pause(self.bell, ANSWER_SECONDS)

@@ -1,7 +1,7 @@
-"""The durable side of the commit loop: the state that everybody sees, and the waking of those who wait for more.
+"""The durable side of the commit loop: the state that readers see, and the wake-ups of waiting streams.
 
-A commit is shown once its record stands in the journal. Either the loop or the thread of `flight` shows commits, never
-both at once.
+A commit is published once the journal confirms its record. Either the loop or the settling thread publishes, never both
+at once.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from lakestore_server.state.view import View
 
 T = TypeVar("T")
 EVERY = "*"
-"""The key that every ring rings as well; no table's uuid and no subscription's key."""
+"""A key that every ring wakes; no table uuid and no subscription key."""
 
 
 class Bell(threading.Event):
-    """An event that calls its listener whenever it is set. The listener must not wait."""
+    """An event that calls its listener when it is set. The listener must not block."""
 
     listener: Callable[[], None] | None = None
 
     def set(self) -> None:
-        """Set the event, and call the listener."""
+        """Set the event and call the listener."""
         super().set()
         if self.listener is not None:
             self.listener()
@@ -39,7 +39,7 @@ class Bell(threading.Event):
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A stream's word that it has nothing to send until its bell rings, or a time is over."""
+    """A stream has nothing to send until its bell rings or a time is over."""
 
     bell: Bell
     seconds: float | None = None
@@ -50,7 +50,7 @@ class Pause:
 
 
 def waited(items: Generator[T | Pause]) -> Iterator[T]:
-    """The items of a stream, its pauses slept through in the caller's thread."""
+    """The items of a stream; the caller's thread sleeps through pauses."""
     with closing(items):
         for item in items:
             if isinstance(item, Pause):
@@ -65,11 +65,11 @@ class Bells:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[str, dict[Bell, None]] = {}
-        """Key to its bells, in the order in which they came: that is the order in which they are rung."""
+        """Key to its bells, in order of arrival, which is the order in which they ring."""
 
     @contextmanager
     def heard(self, keys: Iterable[str]) -> Iterator[Bell]:
-        """A bell that is rung with every one of the keys while the block runs."""
+        """A bell that rings with every one of the keys while the block runs."""
         bell, wanted = Bell(), tuple(keys)
         with self._lock:
             for key in wanted:
@@ -85,12 +85,12 @@ class Bells:
 
     @property
     def listeners(self) -> int:
-        """The number of streams that are open and hear of commits; 0 once all have ended."""
+        """The number of open streams; 0 once all have ended."""
         with self._lock:
             return len(set[Bell]().union(*self._waiting.values()))
 
     def ring(self, keys: Iterable[str]) -> None:
-        """Wake who listens to one of the keys."""
+        """Wake the listeners of these keys."""
         if not self._waiting:
             return
         with self._lock:
@@ -99,7 +99,7 @@ class Bells:
             bell.set()
 
     def ring_all(self) -> None:
-        """Wake everybody."""
+        """Wake every listener."""
         self.ring(list(self._waiting))
 
 
@@ -111,7 +111,7 @@ class Totals:
     rows: int = 0
     bytes: int = 0
     seconds: float = 0.0
-    """Spent in waiting for the journal."""
+    """Seconds spent in waits for the journal."""
     commit_seconds: Histogram = field(default_factory=Histogram)
     """Time from the queue to the answer, per request."""
     group_requests: Histogram = field(default_factory=lambda: Histogram(COUNTS))
@@ -126,7 +126,7 @@ class Published:
     index: Index
     size: JournalSize
     bells: Bells = field(default_factory=Bells)
-    """Rung for the uuids of tables and the names of subscriptions that a commit touches."""
+    """Rung for table uuids and subscription names that a commit touches."""
     _changed: threading.Condition = field(default_factory=threading.Condition)
     view: View = field(init=False)
     """The newest durable state."""
@@ -135,7 +135,8 @@ class Published:
         self.view = self.state.view
 
     def show(self, record: CommitRecord, view: View, entries: IndexEntries) -> None:
-        """Show a durable commit: its rows are in the tails before the index names them, and both are seen at once."""
+        """Publish a durable commit: its rows are in the tails before the index names them, and both become visible at
+        once."""
         self.state.follow(record, view)
         self.index.make_room(entries)
         with self.index.lock:
@@ -154,17 +155,17 @@ class Published:
         )
 
     def exchange(self, view: View) -> None:
-        """Show the same commits in another form: rows in segments, not in memory."""
+        """Publish the same commits in another form: rows in segments instead of memory."""
         with self.index.lock:
             self.view = view
 
     def wait_for(self, is_over: Callable[[], bool], seconds: float) -> None:
-        """Wait for a condition that `show` or `wake_all` may bring about."""
+        """Wait for a condition that `publish` or `wake_all` may bring about."""
         with self._changed:
             self._changed.wait_for(is_over, seconds)
 
     def wake_all(self) -> None:
-        """Have everybody look again: no more commits come."""
+        """Wake every waiter: no more commits come."""
         with self._changed:
             self._changed.notify_all()
         self.bells.ring_all()

@@ -1,7 +1,8 @@
-"""The queue in front of the commit loop: bounded, in two lanes, so that small work need not wait behind a bulk load.
+"""The queue before the commit loop: bounded, with a small and a large lane, so that small work does not wait behind
+a bulk load.
 
-Work of one producer or register stays in order: what follows a large request of it waits in the same lane.
-Who puts work in waits for room for a while, and is then told when to come again.
+Work of one producer or register stays in order: a request after a large one of the same producer waits in the large
+lane. A submitter waits for room for a while and is then told when to retry.
 """
 
 from __future__ import annotations
@@ -21,25 +22,24 @@ from lakestore_server.commit.precedence import Pace, Precedence
 from lakestore_server.commit.request import Change, Request, Work
 
 SMALL_BYTES_MAX = 64 << 10
-"""A request up to here goes before larger ones of others."""
+"""A request up to this size goes before larger ones of others."""
 SMALL_STRETCH = 1.25
-"""A bulk load fills what there is; this much beyond is left for small requests."""
+"""A bulk load fills the queue; small requests have this much more."""
 BESIDE_PART, BESIDE_TURNS = 16, 256
-"""The part of a group that large requests fill for so many turns behind a small one: the next small one waits until
-that commit is made.
-"""
+"""Share of a group that large requests fill for this many turns after a small request, because the next small one waits
+until the commit is built."""
 COMPARED_MAX = 1_024
-"""Keys up to which a request's are compared with those of an insert; of larger ones they are taken to meet."""
+"""Number of keys up to which a request is compared with an insert; a larger one is assumed to meet it."""
 HELD_SECONDS_MAX = 1.0
-"""The time after which whoever the pace refuses comes again at the latest: a checkpoint may end at any moment."""
+"""The longest retry hint for requests that the pace refuses: a checkpoint may end at any moment."""
 COMING_SECONDS_MAX = 0.015
-"""The wait for a small request that has come and is being decoded, before a large commit is made."""
+"""Wait for a small request that is being decoded, before a large commit is built."""
 TURNS_PASSED_MAX = 16
-"""So many turns in a row go by a large request that waits, then it has one: acknowledgements alone never end."""
+"""Turns in a row that pass a waiting large request; then it has one, because acknowledgements never end."""
 
 
 class Room(Enum):
-    """Which lanes may go into the next commit."""
+    """The lanes that may go into the next commit."""
 
     NONE = 0
     SMALL = 1
@@ -47,8 +47,8 @@ class Room(Enum):
 
 
 class CommitQueue:
-    """Thread-safe. `pace` holds large requests back, and has room or none; `refuse` raises when down; `precedence`
-    tells of small requests before they are queued."""
+    """Thread-safe. `pace` delays large requests and tells whether the journal is full; `refuse` raises when the server
+    is down; `precedence` tells of small requests before they are queued."""
 
     def __init__(self, limits: Limits, pace: Pace, refuse: Callable[[], None], precedence: Precedence) -> None:
         self._limits, self._pace, self._refuse, self._precedence = limits, pace, refuse, precedence
@@ -56,23 +56,23 @@ class CommitQueue:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._turns: deque[threading.Condition] = deque()
-        """Waits for a turn, the first one first: a change wakes that one alone."""
+        """Waits for a turn, in order: a change wakes only the first."""
         self._coming = 0
-        """Bytes of requests that had their turns and are not queued yet."""
+        """Bytes of requests that had their turn and are not queued yet."""
         self.held_seconds = 0.0
-        """The time that requests waited for room and for turns, added up."""
+        """Sum of the seconds that requests waited for room and turns."""
         self._small: deque[Work] = deque()
         self._large: deque[Request] = deque()
         self._in_large: Counter[tuple[str, str]] = Counter()
-        """Producer or register to its requests in the large lane."""
+        """Producer or register to its number of requests in the large lane."""
         self._passed = 0
-        """Turns since the large lane had one while something waited in it."""
+        """Turns since the large lane had one while work waited in it."""
         self._beside = 0
-        """Turns for which a small request is expected beside large ones."""
+        """Turns in which a small request is expected next to large ones."""
         self.may_give_way = False
-        """Whether the requests that were taken last may be given back."""
+        """Whether the last taken requests may be given back."""
         self._given_back = 0
-        """The first so many of the large lane were: they are not given back again."""
+        """The first this many requests of the large lane were given back; they are not given back again."""
         self._nbytes = 0
         self._closed = self._poked = False
 
@@ -81,18 +81,18 @@ class CommitQueue:
 
     @property
     def nbytes(self) -> int:
-        """Rows that wait."""
         return self._nbytes
 
     def await_room(self, seconds: float, retry_after: Callable[[], float], nbytes: int = SMALL_BYTES_MAX + 1) -> None:
-        """Wait until there is room for so much; `Exhausted` when the time is over."""
+        """Wait until there is room for `nbytes`; `Exhausted` after `seconds`."""
         stretch = SMALL_STRETCH if is_small(nbytes) else 1.0
         with self._lock:
             self._await(self._changed, lambda: 0.0 if self._has_room(stretch) else math.inf, seconds, retry_after)
 
     @contextmanager
     def turn(self, seconds: float, retry_after: Callable[[], float], nbytes: int) -> Iterator[None]:
-        """Wait as for room, and large ones for others and the pace too; bytes are on their way while the block runs."""
+        """Wait for room, and large requests also for others and the pace. The bytes count as coming while the block
+        runs."""
         if is_small(nbytes):
             self.await_room(seconds, retry_after, nbytes)
             yield
@@ -115,13 +115,13 @@ class CommitQueue:
                 self._tell()
 
     def _pause(self, turn: threading.Condition) -> float:
-        """Seconds until a turn may come; 0 for now, infinite for when something changes."""
+        """Seconds until a turn may come; 0 for now, infinity for the next change."""
         if turn is not self._turns[0] or not self._has_room():
             return math.inf
         return self._held()
 
     def _held(self) -> float:
-        """Seconds for which the pace holds large requests back."""
+        """Seconds for which the pace delays large requests."""
         return self._pace.wait(self._nbytes + self._coming)
 
     def _retry_seconds(self, retry_after: Callable[[], float]) -> float:
@@ -134,7 +134,7 @@ class CommitQueue:
         seconds: float,
         retry_after: Callable[[], float],
     ) -> None:
-        """Wait as long as `pause` gives more than 0; `Exhausted` when the time is over."""
+        """Wait while `pause` returns more than 0; `Exhausted` after `seconds`."""
         end = time.monotonic() + seconds
         while not self._closed and (most := pause()):
             now = time.monotonic()
@@ -146,7 +146,7 @@ class CommitQueue:
         self._refuse()
 
     def _tell(self) -> None:
-        """Wake those for whom a change may be room, and the first one that waits for a turn."""
+        """Wake waiters for whom a change may mean room, and the first one that waits for a turn."""
         self._changed.notify_all()
         if self._turns:
             self._turns[0].notify()
@@ -157,7 +157,7 @@ class CommitQueue:
         return not full and not self._pace.is_full(stretch)
 
     def put(self, *several: Work) -> None:
-        """Add work, all at once; it is refused when the server is down."""
+        """Queue work, all at once; refused when the server is down."""
         with self._lock:
             self._refuse()
             for work in several:
@@ -175,7 +175,7 @@ class CommitQueue:
         return bool(self._in_large) and any(name in self._in_large for name in request.ordered_by)
 
     def take(self, room: Callable[[], Room] = lambda: Room.ANY) -> list[Work]:
-        """Wait for work: one operation or task, or the requests of one group; empty once closed, or when poked."""
+        """Wait for work: one operation or task, or the requests of one group; empty once closed or after `poke`."""
         with self._lock:
             self._changed.wait_for(lambda: self._poked or self.is_over or self._may_go(room()))
             if self._large and self._passed < TURNS_PASSED_MAX:
@@ -199,16 +199,14 @@ class CommitQueue:
             return work
 
     def give_back(self, requests: Sequence[Request]) -> bool:
-        """Have the large requests that were taken last wait again if small ones of others came meanwhile; whether so.
-
-        Those that others have passed just before go on: requests are made in vain only where small ones are few. What
-        waits may be more than the bounds by these requests, until they are taken again.
-        """
+        """Return the last taken large requests to the queue if small ones of others have come; True if so. Requests
+        that were passed just before stay, so a commit is built in vain only if small requests are few. The queue may
+        exceed its bounds by these requests until they are taken again."""
         if not (self.may_give_way and self._small):
             return False
         with self._lock:
             following, others = self._parted(requests)
-            self.may_give_way = not others  # an operation stays where it is for this turn
+            self.may_give_way = not others  # an operation stays in place for this turn
             if not others or not isinstance(others[0], Request):
                 return False
             back, self._small = [*requests, *following], others
@@ -219,7 +217,7 @@ class CommitQueue:
             return True
 
     def _parted(self, requests: Sequence[Request]) -> tuple[list[Request], deque[Work]]:
-        """(the small requests that come behind these or behind one another in the order of a name, the rest)."""
+        """(the small requests after these, or after one another in a producer's order, and the rest)."""
         names = {name for request in requests for name in request.ordered_by}
         following, others = list[Request](), deque[Work]()
         for work in self._small:
@@ -231,11 +229,11 @@ class CommitQueue:
         return following, others
 
     def _lets_small_come(self) -> bool:
-        """Whether a small request is worth a moment's wait: nothing else is to be done before large ones."""
+        """Whether to wait a moment for a small request: nothing else is to be done before large ones."""
         return self._precedence.is_coming and not (self._small or self._poked or self._closed)
 
     def _is_large_due(self) -> bool:
-        """Whether a large request has waited long enough, and no earlier one of its producer still does."""
+        """Whether a large request has waited long enough and no earlier request of its producer still waits."""
         if not self._large or self._passed < TURNS_PASSED_MAX:
             return False
         names = set(self._large[0].ordered_by)
@@ -250,15 +248,13 @@ class CommitQueue:
         return request
 
     def _may_go(self, room: Room) -> bool:
-        """Whether some work waits for which there is room."""
+        """Whether work waits for which there is room."""
         return room is not Room.NONE and bool(self._small or (self._large and room is Room.ANY))
 
     def _group(self, *, takes_large: bool) -> Sequence[Request]:
-        """Small requests up to the next operation, then large ones while the group has room.
-
-        Small ones go alone, as it takes them longer to be made together with a large one than apart; unless the large
-        one has just let others pass.
-        """
+        """Small requests up to the next operation, then large ones while the group has room. Small ones go alone,
+        because a common commit with a large one would take them longer, unless the large one has just let others
+        pass."""
         group: list[Request] = []
         named: set[tuple[str, int] | str] = set()
         inserts: list[Change] = []
@@ -273,9 +269,9 @@ class CommitQueue:
                 break  # an operation has its own turn
             mine = _known_again_by(following)
             if not named.isdisjoint(mine):
-                break  # it may repeat a request of this group, and is judged once that has happened or was refused
+                break  # it may repeat a request of this group; it is judged after that one happened or was refused
             if any(_touches(change, insert) for insert in inserts for change in following.changes):
-                break  # an answer shows the rows of the group's cut: they must be those of its own moment
+                break  # an answer shows rows at the group's cut, which must be the request's own moment
             inserts += [change for change in following.changes if change.is_shown]
             if self._small:
                 self._small.popleft()
@@ -288,28 +284,28 @@ class CommitQueue:
 
     @property
     def is_over(self) -> bool:
-        """Whether the queue is closed, and nothing waits in it."""
+        """Whether the queue is closed and empty."""
         return self._closed and not len(self)
 
     def poke(self) -> None:
-        """Let the next `take` give nothing: the commit loop is to look at something else."""
+        """Let the next `take` return nothing, so that the commit loop looks at something else."""
         with self._lock:
             self._poked = True
             self._tell()
 
     def wake(self) -> None:
-        """Something that made no room has changed."""
+        """Note a change that made no room."""
         with self._lock:
             self._tell()
 
     def close(self) -> None:
-        """Nothing more comes in; what waits is still given out."""
+        """Accept nothing more; waiting work is still handed out."""
         with self._lock:
             self._closed = True
             self._tell()
 
     def abandon(self) -> list[Work]:
-        """Everything that waits, which nobody will do any more."""
+        """Remove and return all waiting work."""
         with self._lock:
             left: list[Work] = [*self._small, *self._large]
             self._small.clear()
@@ -325,8 +321,8 @@ def is_small(nbytes: int) -> bool:
 
 
 def _touches(change: Change, insert: Change) -> bool:
-    """Whether a change may be of a row that the answer of an insert before it shows. Another insert leaves such a row
-    alone, but for a key whose row was ignored by its version."""
+    """Whether a change may concern a row that the answer of an earlier insert shows. Another insert does not, except
+    for a key whose row was ignored by its version."""
     if change.table.uuid != insert.table.uuid or (change.insert and change.table.merge.engine != "versioned"):
         return False
     if max(len(change.keys), len(insert.keys)) > COMPARED_MAX:
@@ -335,7 +331,7 @@ def _touches(change: Change, insert: Change) -> bool:
 
 
 def _known_again_by(request: Request) -> Sequence[tuple[str, int] | str]:
-    """Marks of a request of which a retry has one at least: its producer's sequence, or the registers it moves."""
+    """Marks of which a retry has at least one: the producer's sequence, or the registers it moves."""
     if request.producer:
         return [(request.producer, request.sequence)]
     return [move.register for move in request.moves.each]

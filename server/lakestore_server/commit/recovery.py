@@ -1,11 +1,12 @@
-"""Opening a data folder: the newest valid checkpoint, the journal behind it, the index or its rebuild.
+"""Opening a data folder: the newest valid checkpoint, the journal after it, the index or its rebuild.
 
-Recovery trims a torn tail and otherwise refuses. Each step is the work of the format that it reads; here is their
-order, which keeps a folder recoverable when the power is lost between any two of them. Rules:
+Recovery trims a torn tail and otherwise refuses. Each step belongs to the format that it reads; this module is the
+order that keeps a folder recoverable if the power fails between any two steps.
 
-1. Recovery removes no file before the last frame of the journal was read.
-2. The journal must reach the LSN of every checkpoint file, also of a damaged one: those commits were acknowledged.
-3. An index is used only if the checkpoint says at which commit it stands, and if each live row can have an entry.
+1. Recovery removes no file before the last journal frame was read.
+2. The journal must reach the LSN of every checkpoint file, also of a damaged one, because those commits were
+acknowledged.
+3. An index is used only if the checkpoint says at which commit it stands and each live row can have an entry.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ from lakestore_server.state.view import View
 
 @dataclass(frozen=True, slots=True)
 class KeyedRows:
-    """Rows of a primary-key table in one commit of the journal."""
+    """Rows of a keyed table in one commit of the journal."""
 
     lsn: int
     table: Table
-    """The version that the rows are in."""
+    """The version of the rows."""
     part: RowsPart
 
     def entries(self) -> Entries:
-        """The index entries that the commit made."""
+        """The index entries of the commit."""
         part, table = self.part, self.table
         columns = [part.batch.column(name) for name in table.primary_key]
         offsets = np.arange(part.start, part.end, dtype=np.int64)
@@ -61,11 +62,9 @@ class KeyedRows:
 
 
 def load(index: Index, rows: Iterable[KeyedRows], live: Mapping[bytes, int], *, checkpoint_lsn: int, lsn: int) -> None:
-    """Put the journal's rows over runs and LMDB, or have the index rebuilt beside serving.
-
-    `lsn` is the newest commit; `live` has the live rows of each table as of the index's entries. An entry of keys of
-    bytes that is held stays: a rebuild may have given a key another slot than the frame says.
-    """
+    """Put the journal's rows over runs and LMDB, or have the index rebuilt beside serving. `lsn` is the newest commit;
+    `live` has the live rows of each table at the index's commit. An existing entry of a byte key stays: a rebuild may
+    have given the key another slot than the frame."""
     if index.ready and index.lsn < 0 and lsn == 0:
         index.finish_rebuild(0, {})
     elif index.ready and not checkpoint_lsn <= index.lsn <= max(index.lsn, index.entries_lsn) <= lsn:
@@ -81,7 +80,7 @@ def load(index: Index, rows: Iterable[KeyedRows], live: Mapping[bytes, int], *, 
     held_lsn = index.held_lsn
     for part in rows:
         entries = part.entries()
-        if part.lsn > held_lsn or isinstance(entries.keys, NumberKeys):  # the same entries again do no harm
+        if part.lsn > held_lsn or isinstance(entries.keys, NumberKeys):  # repeated entries do no harm
             with index.lock:
                 index.put(entries.keys, entries.values)
 
@@ -94,15 +93,15 @@ class Opened:
     journal: LocalJournal
     index: Index
     journal_bytes: int
-    """Bytes of the records behind the checkpoint."""
+    """Bytes of the records after the checkpoint."""
     parts: Sequence[str] = ()
-    """Parts of the commits behind the checkpoint."""
+    """Parts of the commits after the checkpoint."""
 
 
 JournalOf = Callable[[Disk, Path], LocalJournal]
-"""Gives the journal of a folder."""
+"""Returns the journal of a folder."""
 Beside = Callable[[View, Sequence[Run]], None]
-"""Is told of what a checkpoint names, before the journal behind it is replayed."""
+"""Called with the content of a checkpoint before the journal after it is replayed."""
 
 
 def open_folder(
@@ -113,7 +112,7 @@ def open_folder(
     index_of: IndexOf = in_process,
     beside: Beside = lambda *_: None,
 ) -> Opened:
-    """Recover, or begin an empty folder."""
+    """Recover a folder, or begin an empty one."""
     try:
         return _open(folder, disk, limits, journal_of(disk, folder), index_of, beside)
     except NewerFormat as error:
@@ -150,7 +149,7 @@ def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, index
 
 
 def _entries(journal: Journal, after: int, folder: Path, disk: Disk) -> Iterator[Entry]:
-    """All records behind an LSN; then the journal is this server's. Nothing changes before all of it was read."""
+    """All records after an LSN; then the journal belongs to this server. Nothing changes before all of it was read."""
     last = after
     for entry in journal.read(journal.place_after(after)):
         last = entry.lsn
@@ -161,7 +160,7 @@ def _entries(journal: Journal, after: int, folder: Path, disk: Disk) -> Iterator
 
 
 def _check_reached(disk: Disk, folder: Path, lsn: int) -> None:
-    """`Corrupt` if the journal ended at an LSN below a checkpoint: commits behind it were acknowledged."""
+    """`Corrupt` if the journal ends below a checkpoint's LSN: the commits in between were acknowledged."""
     for name in checkpoint.names(disk, folder):
         if name > checkpoint.name_of(lsn):
             ended = f"checkpoint file {name} is damaged, and the journal of the one before it ends at LSN {lsn}"
@@ -169,19 +168,18 @@ def _check_reached(disk: Disk, folder: Path, lsn: int) -> None:
 
 
 def served_tables(view: View, next_number: int) -> ServedTables:
-    """The tables of a view whose keys the index needs, and all that come later, from a number on."""
+    """The tables of a view whose keys the index needs, and all later tables, from a number on."""
     keyed = (state.table for state in view.kept.values() if state.table.keyed)
     return ServedTables(frozenset(table_prefix(table.number) for table in keyed), table_prefix(next_number))
 
 
 def _live_rows(view: View) -> dict[bytes, int]:
-    """The number of live rows of each table with a key, by its prefix in the index."""
     keyed = (state for state in view.kept.values() if state.table.keyed)
     return {table_prefix(state.table.number): sum(log.at_head.live_rows for log in state.logs) for state in keyed}
 
 
 def _first_checkpoint(folder: Path, disk: Disk) -> Checkpoint:
-    """A new folder begins with a checkpoint of nothing: it fixes the timeline."""
+    """Begin a new folder with an empty checkpoint, which fixes the timeline."""
     if journal_file.names(disk, folder):
         raise Corrupt(f"{folder} has a journal but no checkpoint: restore it from a copy; nothing was changed")
     first = Checkpoint.of(State(uuid.uuid4().hex[:12]).frozen(), {}, NamedRuns(lsn=0))
@@ -190,7 +188,7 @@ def _first_checkpoint(folder: Path, disk: Disk) -> Checkpoint:
 
 
 def _applied(entry: Entry, state: State, parts: list[str]) -> Iterator[KeyedRows]:
-    """Apply a record; the rows that the index must know. Its parts are added to `parts`."""
+    """Apply a record; yields the rows for the index and adds its parts to `parts`."""
     raw = raw_of(entry.lsn, entry.record)
     versions = {rows.table: state.view.tables[rows.table].versions for rows in raw.rows()}
     record = decode(raw, lambda uuid, schema_id: versions[uuid].stored(schema_id))

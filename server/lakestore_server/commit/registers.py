@@ -1,7 +1,7 @@
-"""Verbs of registers: open, list, drop. Each is in the journal until somebody drops it.
+"""Verbs of registers: open, list, drop. A register is journaled until it is dropped.
 
 A register counts against the limit of the principal that opened it first. Its epochs are the LSNs of its openings, so
-they grow for ever, also where a name was dropped in between.
+they grow even if the name was dropped in between.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from lakestore_server.state.registers import Register
 from lakestore_server.state.state import State
 
 VALUE_CHARS_SHOWN = 256
-"""Characters of a value that a list shows."""
+"""Characters of a value in a list."""
 LIST_BYTES = 4 << 20
-"""About the bytes of one answer of a list; the list goes on with the next call."""
+"""About the bytes of one answer of a list; the next call continues it."""
 NEW = pb.OpenRegister()
 
 
@@ -28,9 +28,9 @@ class RegisterVerbs:
         self._engine = engine
 
     def open_registers(self, request: pb.OpenRegistersRequest) -> pb.OpenRegistersAnswer:
-        """Take registers over, in one commit: a new epoch fences whoever had one of them before."""
+        """Take registers over in one commit: a new epoch fences earlier holders."""
         if not request.registers:
-            raise Invalid("no register is named: name those to open")
+            raise Invalid("no register is named: name the registers to open")
         engine, names = self._engine, tuple(request.registers)
         check_names(names, engine.limits)
         engine.check_timeline(request.timeline, "a register that is open")
@@ -48,7 +48,8 @@ class RegisterVerbs:
             record.registers.append(RegistersOpen(names, epoch, request.owner))
             opened = [pb.OpenRegister(value=each.value, moved=each.moved) if each else NEW for each in held]
             answer = pb.OpenRegistersAnswer(epoch=epoch, timeline=state.timeline, registers=opened)
-            if answer.ByteSize() > engine.limits.message_bytes:  # whoever had them goes on, for nobody else could
+            # the present holder continues, because nobody else could
+            if answer.ByteSize() > engine.limits.message_bytes:
                 raise Invalid(
                     f"the values of these {len(names)} registers take {answer.ByteSize():,} bytes, and no message could"
                     " hold them: open fewer in one call"
@@ -58,7 +59,7 @@ class RegisterVerbs:
         return engine.operate(plan).result
 
     def list_registers(self, request: pb.ListRegistersRequest) -> pb.ListRegistersAnswer:
-        """Registers by name, as many as one answer has room for."""
+        """Registers by name, as many as one answer holds."""
         known = self._engine.registers()
         names = sorted(name for name in known if name > request.after and name.startswith(request.prefix))
         if hidden := set(request.hidden):
@@ -74,7 +75,7 @@ class RegisterVerbs:
         return answer
 
     def drop_registers(self, request: pb.DropRegistersRequest) -> pb.DropRegistersAnswer:
-        """Forget registers with their values; whoever still moves one is told. Absent ones are passed over."""
+        """Drop registers with their values; their holders are refused from now on. Missing registers are ignored."""
         check_names(request.registers, self._engine.limits)
         if self._engine.registers().keys().isdisjoint(request.registers):
             return pb.DropRegistersAnswer()

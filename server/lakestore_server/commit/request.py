@@ -1,10 +1,11 @@
 """A commit request on its way to the commit loop: decoded, checked, cast, keyed and routed.
 
-The work is done in the threads of the callers; nothing here changes state. Rows of a change are sorted by bucket, so
-that each bucket's part is a slice.
-Rows of a producer name the version whose names they use: older names are followed by id; a column that is gone, or a
-required one that is missing, is refused with what to do; one that is not named has its default. A refusal waits its
-turn on the loop too, so that the retry of a commit from before an alteration gets its first answer.
+- The callers' threads do the work; nothing here changes state.
+- Rows of a change are sorted by bucket, so each bucket's part is a slice.
+- Rows use the column names of the schema version that they state; older names are followed by id. A dropped column or a
+  missing required one is refused; an unnamed column has its default.
+- A refusal waits for its turn on the loop too, so that the retry of a commit from before an alteration gets its first
+  answer.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ from lakestore_server.state.state import State
 from lakestore_server.state.view import Versions, View
 
 _RESERVE = 64
-"""One part in so many of a message is left for what later versions of the table add to its rows."""
+"""Divisor of the share of a message that is reserved for columns of later versions."""
 _MESSAGE_BYTES, _FIELD_BYTES = 4 << 10, 512
-"""Bytes of a message's token, names and frames, and of each field inside its rows: buffers and their padding."""
+"""Bytes of a message's token, names and frames, and of each field in its rows: buffers and padding."""
 
 
 def row_bytes_max(table: Table, message_bytes: int) -> int:
-    """The bytes that the values of one row may take."""
+    """The most bytes of one row's values."""
     schema = table.read_schema([*table.selected(None), *SYSTEM_TYPES])
     fields = len(schema) + sum(types.nested_count(column.type) for column in table.columns)
     around = _MESSAGE_BYTES + int(schema.serialize().size) + _FIELD_BYTES * fields
@@ -58,7 +59,7 @@ def row_bytes_max(table: Table, message_bytes: int) -> int:
 
 
 def check(batch: pa.RecordBatch, table: Table, message_bytes: int, *, merged: bool = False) -> None:
-    """`Invalid` if a row of the batch, as it was sent or after a merge, could never be sent."""
+    """`Invalid` if a row of the batch, as sent or merged, could never be sent to a reader."""
     if batch.nbytes <= message_bytes // 4:
         return
     most = row_bytes_max(table, message_bytes)
@@ -77,14 +78,14 @@ def check(batch: pa.RecordBatch, table: Table, message_bytes: int, *, merged: bo
 def unsendable(
     batch: pa.RecordBatch, table: Table, message_bytes: int, place: tuple[int, int] | None = None
 ) -> Invalid:
-    """The error of a batch with a stored row that no message holds; `place` is its bucket and offset, if not in it."""
+    """The error of a stored row that no message holds; `place` is its bucket and offset if the batch lacks them."""
     row = int(np.argmax(flat_batch.of_rows(batch, np.arange(batch.num_rows))))
     if place is None and {"__bucket", "__offset"} <= set(batch.schema.names):
         place = batch.column("__bucket")[row].as_py(), batch.column("__offset")[row].as_py()
     where = f" (bucket {place[0]}, offset {place[1]})" if place else ""
     return Invalid(
         f"table {table.name}: the row {key_of(batch, row, table)}{where} is larger than a message of {message_bytes}"
-        " bytes: read without its large columns (columns=), delete it by its key and start behind it, or raise"
+        " bytes: read without its large columns (columns=), delete it by its key and start after it, or raise"
         " limits.message_bytes"
     )
 
@@ -97,7 +98,7 @@ def key_of(batch: pa.RecordBatch, row: int, table: Table) -> str:
 
 Flags = npt.NDArray[np.bool_]
 NEVER = (1 << 63) - 1
-"""The time of a row that carries none: nothing is committed as late."""
+"""The time of a row without one: nothing is committed as late."""
 _KEEPING = ("upsert", "versioned")
 
 
@@ -106,7 +107,7 @@ class Kept:
     """Columns that the same rows keep."""
 
     columns: tuple[int, ...]
-    """Their ids."""
+    """Column ids."""
     rows: Flags
     """Whether each row keeps them."""
 
@@ -119,7 +120,7 @@ class RowMarks:
     as_of: Ints | None = None
     """In microseconds, or `NEVER`."""
     sent: Ints | None = None
-    """The number of each row in its message; None: they are as they were sent. Known where something is kept."""
+    """The number of each row in its message; None for unchanged order. Known if a row keeps a column."""
 
     @cached_property
     def columns(self) -> frozenset[int]:
@@ -128,7 +129,7 @@ class RowMarks:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of them all."""
+        """Bytes of all marks."""
         times = 0 if self.as_of is None else self.as_of.nbytes
         return times + sum(kept.rows.nbytes for kept in self.kept)
 
@@ -140,18 +141,18 @@ class RowMarks:
         return RowMarks(kept, None if self.as_of is None else self.as_of[rows], self.sent_rows(rows))
 
     def sent_rows(self, rows: Ints) -> Ints:
-        """The numbers that these rows have in their message."""
+        """The numbers of these rows in their message."""
         return rows if self.sent is None else self.sent[rows]
 
     def loosened(self, table: Table) -> Table:
-        """The table as it is for rows as they were sent: what they keep need not be there."""
+        """The table for rows as sent: kept columns may be missing."""
         if not self.kept:
             return table
         columns = (replace(c, required=False) if c.id in self.columns else c for c in table.columns)
         return replace(table, columns=tuple(columns))
 
     def check_required(self, batch: pa.RecordBatch, table: Table) -> None:
-        """`Invalid` if a required column is null in a row, as it was sent, that does not keep it."""
+        """`Invalid` if a required column is null in a sent row that does not keep it."""
         required = {column.id: column.name for column in table.columns if column.required}
         for kept in self.kept:
             for name in (required[number] for number in kept.columns if number in required):
@@ -168,10 +169,8 @@ NO_MARKS = RowMarks()
 def split(
     batch: pa.RecordBatch, message: pb.Change, source: Table, table: Table, claim: Callable[[int], None] | None
 ) -> tuple[pa.RecordBatch, RowMarks]:
-    """The rows without their marks, and these; names are those of the version `source`.
-
-    `claim` is told of memory that the message's length does not show, before it is taken.
-    """
+    """The rows without their marks, and the marks; names are of the version `source`. `claim` is called before memory
+    is taken that the message's length does not show."""
     if not message.keep and not message.as_of:
         return batch, NO_MARKS
     if message.keep:
@@ -194,7 +193,7 @@ def split(
 
 def _check_keep(message: pb.Change, source: Table, table: Table) -> None:
     if message.kind != pb.UPSERT:
-        raise Invalid(f"table {table.name}: rows to upsert keep columns, not those of another kind: leave keep out")
+        raise Invalid(f"table {table.name}: only rows to upsert keep columns: leave keep out")
     if table.merge.engine not in _KEEPING:
         raise Invalid(
             f"table {table.name}: its merge engine {table.merge.engine} keeps no columns by name:"
@@ -221,12 +220,12 @@ def _flags(batch: pa.RecordBatch, name: str, table: Table) -> Flags:
 def _times(batch: pa.RecordBatch, source: Table, table: Table, message: pb.Change) -> Ints:
     if message.kind not in (pb.UPSERT, pb.DELETE) or not table.merge.within:
         raise Invalid(
-            f"table {table.name}: times of rows are for upserts and deletes of a table whose versions are compared"
-            " within a column: leave as_of out"
+            f"table {table.name}: rows with times need a table with `within` columns and upserts or deletes:"
+            " leave as_of out"
         )
     missing = [name for name in source.merge.version if name not in batch.schema.names]
     if missing:
-        raise Invalid(f"table {table.name}: rows with times name {missing[0]!r}, without which none is compared")
+        raise Invalid(f"table {table.name}: rows with times name {missing[0]!r}, which the comparison needs")
     if AS_OF not in batch.schema.names:
         raise Invalid(f"table {table.name}: the rows have no column {AS_OF!r}, which their change says they have")
     column = batch.column(AS_OF)
@@ -236,7 +235,7 @@ def _times(batch: pa.RecordBatch, source: Table, table: Table, message: pb.Chang
 
 
 Refusal = Invalid | NotFound | Conflict | Corrupt
-"""The reason why the rows of a request cannot be taken."""
+"""The reason why the rows of a request are refused."""
 REFUSALS = (Invalid, NotFound, Conflict, Corrupt)
 
 
@@ -254,39 +253,39 @@ class Change:
     given: frozenset[int]
     """Ids of the columns that the rows name."""
     insert: bool = False
-    """Only rows of keys that are not there."""
+    """Only rows whose keys do not exist."""
     marks: RowMarks = NO_MARKS
     is_shown: bool = False
-    """Whether the answer has the rows that are there behind the commit."""
+    """Whether the answer has the rows after the commit."""
     hint: Hint | None = None
-    """Values that its keys had in the index before it was queued, if they are many."""
+    """Index values of its keys, looked up before it was queued, if there are many."""
     message: RowsMessage | None = None
-    """The batch as the Arrow message that came, if it has not changed since; None: it is yet to be made."""
+    """The batch as the received Arrow message, if it is unchanged; None if it must be encoded."""
 
     @property
     def is_remembered(self) -> bool:
-        """Whether its deletes name versions, and so leave a record of keys without a row, too."""
+        """Whether its deletes have versions and so leave tombstones for keys without a row."""
         merge = self.table.merge
         if not self.delete or merge.engine != "versioned" or self.table.deletes != "allow":
             return False
         return self.table.column(merge.column).id in self.given
 
     def taken(self, rows: Ints) -> Change:
-        """Some of its rows, which ascend."""
+        """Some of its rows, which are ascending."""
         batch, keys = self.batch.take(pa.array(rows)), self.keys.take(rows)
         marks = self.marks.taken(rows)
         return replace(self, batch=batch, buckets=self.buckets[rows], keys=keys, marks=marks, hint=None, message=None)
 
     @property
     def nbytes(self) -> int:
-        """The memory of its rows, and of what is known of them."""
+        """The memory of its rows and marks."""
         hinted = self.hint.values.nbytes if self.hint is not None else 0
         return int(self.batch.nbytes) + self.keys.nbytes + self.marks.nbytes + hinted
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request of one producer: the work that the commit loop puts into a group."""
+    """A request of one producer: the unit that the commit loop puts into a group."""
 
     changes: tuple[Change, ...]
     producer: str = ""
@@ -294,20 +293,20 @@ class Request:
     sequence: int = 0
     progress: str = ""
     refusal: Refusal | None = None
-    """Why the rows cannot be taken; the commit loop says so, unless the request was answered before."""
+    """Why the rows are refused; the commit loop answers so unless the request is a repeat."""
     timeline: str = ""
-    """The history that the client means; empty for a client that does not say."""
+    """The client's timeline; empty if the client does not say."""
     born: int | None = None
-    """The LSN up to which the client had seen the history when it drew the producer's name; None if it did not say."""
+    """The newest LSN that the client knew when it drew the producer's name; None if it did not say."""
     owner: str = ""
     """The principal that sent it."""
     moves: Moves = NO_MOVES
-    """Registers that move with it, or it is refused."""
+    """Registers that move with the commit, or it is refused."""
     parts: tuple[str, ...] = ()
-    """Ids of the parts that have rows of it."""
+    """Ids of the parts with rows of it."""
     answer: Future[Answer] = field(default_factory=Future)
     queued: float = 0.0
-    """When, in monotonic seconds; set by the engine."""
+    """Monotonic seconds; set by the engine."""
     nbytes: int = field(init=False)
     """Weight in the queue."""
 
@@ -318,7 +317,7 @@ class Request:
         self.nbytes = 1024 + sum(change.nbytes for change in self.changes) + self.moves.nbytes
 
     def take_hints(self, hints: Iterator[Hint | None]) -> None:
-        """Give each change the next hint."""
+        """Give each change its next hint."""
         self.changes = tuple(replace(change, hint=next(hints)) for change in self.changes)
         self._weigh()
 
@@ -329,7 +328,7 @@ class Request:
         refusal: Refusal | None,
         moves: Moves = NO_MOVES,
     ) -> Request:
-        """A request as it came off the wire, with its changes and moves decoded."""
+        """A request in its wire form, with decoded changes and register updates."""
         return Request(
             changes,
             message.producer,
@@ -346,13 +345,13 @@ class Request:
 
     @property
     def ordered_by(self) -> tuple[tuple[str, str], ...]:
-        """Names of which requests stay in the order in which they came: the producer's, and those of registers."""
+        """Names that keep requests in order: the producer's and the registers'."""
         names = tuple(("register", move.register) for move in self.moves.each)
         return (("producer", self.producer), *names) if self.producer else names
 
     @property
     def is_named(self) -> bool:
-        """Whether a user named the producer, and a client did not draw its name at random."""
+        """Whether a user chose the producer's name; False if a client drew it at random."""
         return self.born is None and not is_drawn(self.producer, self.epoch)
 
 
@@ -364,11 +363,8 @@ def change_of(
     claim: Claim | None = None,
     rows: pa.Buffer | None = None,
 ) -> Change:
-    """A change as it came off the wire, in the current version; names are those of the version that it says.
-
-    `claim` is told of memory that the message's length does not show, before it is taken. `rows` are those that stand
-    beside the message.
-    """
+    """A change in its wire form, in the current version; names are of the version that it states. `claim` is called
+    before memory is taken that the message's length does not show. `rows` are those outside the message."""
     table = versions.current
     kind = pb.ChangeKind.Name(message.kind)
     if kind not in ("APPEND", "UPSERT", "DELETE", "INSERT"):
@@ -407,9 +403,8 @@ def change_of(
 
 
 def _decoded(data: bytes | pa.Buffer, crc: int, limits: Limits) -> tuple[pa.RecordBatch, RowsMessage | None]:
-    """Rows as one validated batch, and as they came if that is one message: with the checksums that the journal and an
-    extent need, which are found while that of the rows is checked. To go through them again costs as much as to copy.
-    """
+    """Rows as one validated batch, and as received if that is one message, with the checksums for journal and extent.
+    These are computed while the rows' checksum is verified, because a second pass costs as much as a copy."""
     if not isinstance(data, pa.Buffer):
         sent = ipc.decoded(data, crc=crc, limits=limits)
         return sent.batch, None if sent.message is None else RowsMessage(sent.message)
@@ -426,8 +421,8 @@ def _check_deletes(table: Table, *, delete: bool) -> None:
 
 
 def _of_a_delete(batch: pa.RecordBatch, source: Table) -> pa.RecordBatch:
-    """The columns that a delete means: its key, of `partial` also the columns to empty, of `versioned` those that say
-    what is older."""
+    """The columns that a delete uses: its key, for `partial` also the columns to empty, for `versioned` the version
+    columns."""
     names = batch.schema.names
     if source.merge.engine == "partial":
         for name in names:
@@ -438,14 +433,14 @@ def _of_a_delete(batch: pa.RecordBatch, source: Table) -> pa.RecordBatch:
     if 0 < len(missing) < len(version):
         named = next(name for name in version if name in names)
         raise Invalid(
-            f"table {source.name}: a delete that names {named!r} names {missing[0]!r} too, for versions are compared"
-            " only where that is equal: name both, or neither"
+            f"table {source.name}: a delete that names {named!r} must name {missing[0]!r} too, because versions are"
+            " compared only for an equal value of it: name both, or neither"
         )
     return batch.select([name for name in (*source.primary_key, *version) if name in names])
 
 
 def _contributions(batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
-    """Rows for `aggregate`: numbers for bitmaps become bitmaps, and counting columns are not the rows' to set."""
+    """Rows for `aggregate`: numbers for bitmaps become bitmaps, and rows may not set counting columns."""
     for name, function in table.merge.functions:
         at = batch.schema.get_field_index(name)
         kind = table.column(name).arrow.type
@@ -464,7 +459,7 @@ def _contributions(batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
 
 
 def renewed(request: Request, view: View, limits: Limits = DEFAULT) -> Request:
-    """The request in the versions that hold now: its tables may have been altered while it waited."""
+    """The request in the current versions: its tables may have been altered while it waited."""
     if request.refusal is not None:
         raise request.refusal
     currents = [view.by_uuid(change.table.uuid).table for change in request.changes]
@@ -476,7 +471,7 @@ def renewed(request: Request, view: View, limits: Limits = DEFAULT) -> Request:
 
 
 def _renewed(change: Change, table: Table, limits: Limits = DEFAULT) -> Change:
-    if table.keyed and change.table.number != table.number:  # it was truncated
+    if table.keyed and change.table.number != table.number:  # the table was truncated
         change = replace(change, keys=_index_keys(change.table, change.batch, WIDEST.key_bytes, table.number))
     _check_deletes(table, delete=change.delete)
     if change.table.schema_id == table.schema_id:
@@ -504,21 +499,21 @@ def _routed(
     producer: str,
     limits: Limits,
 ) -> Change:
-    """Key the rows of a conforming batch and sort them by bucket; `message` is the batch as it came, if it did so."""
+    """Key the rows of a conforming batch and sort them by bucket; `message` is the received batch, if unchanged."""
     sent, buckets = batch, _buckets(table, batch, producer)
     if table.buckets > 1 and len(buckets) and (buckets[1:] < buckets[:-1]).any():
-        order = np.argsort(buckets.astype(np.uint16), kind="stable")  # of so few bits numpy sorts by counting
+        order = np.argsort(buckets.astype(np.uint16), kind="stable")  # numpy sorts so few bits by counting
         buckets, batch, marks = buckets[order], batch.take(pa.array(order)), marks.taken(order)
         message = None
     index_keys: IndexKeys = NO_KEYS
-    # A stored key may be longer than a limit that was lowered since, and is deleted all the same.
+    # A stored key may be longer than a limit that was lowered since; it can still be deleted.
     bytes_max = WIDEST.key_bytes if kind == "DELETE" else limits.key_bytes
     stage()
     if table.keyed:
         try:
             index_keys = _index_keys(table, batch, bytes_max)
         except Invalid:
-            _index_keys(table, sent, bytes_max)  # which names the row as it was sent
+            _index_keys(table, sent, bytes_max)  # this names the row as it was sent
             raise
     if batch.schema.names != table.storage_schema.names:
         message = None
@@ -555,7 +550,7 @@ def _stored(table: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 T = TypeVar("T")
 IndexEntries = Sequence[tuple[IndexKeys, npt.NDArray[np.int64]]]
-"""Keys of one table and their new values, several times."""
+"""Keys of one table and their new values, for several tables."""
 
 
 def _none(_: object) -> IndexEntries:
@@ -567,14 +562,14 @@ class Done(Generic[T]):
     """An operation that happened."""
 
     view: View
-    """The newest state, with the operation in it."""
+    """The newest view, with the operation in it."""
     result: T
     """The value that `plan` returned."""
 
 
 @dataclass(slots=True)
 class Operation(Generic[T]):
-    """A change that is no producer's: `plan` fills a record from the state and returns a result, or raises."""
+    """A change without a producer: `plan` fills a record from the state and returns a result, or raises."""
 
     plan: Callable[[State, CommitRecord], T]
     entries: Callable[[T], IndexEntries] = _none
@@ -582,7 +577,7 @@ class Operation(Generic[T]):
     answer: Future[Done[T]] = field(default_factory=Future)
     nbytes: int = 1024
     queued: float = 0.0
-    """When, in monotonic seconds; set by the engine."""
+    """Monotonic seconds; set by the engine."""
 
 
 @dataclass(slots=True)

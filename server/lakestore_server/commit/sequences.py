@@ -1,8 +1,12 @@
-"""Sequences: whether a request is its producer's next commit, one that was answered before, or neither.
+"""Sequences: whether a request is its producer's next commit, a repeat, or neither.
 
-An epoch counts only if this history gave it out. A producer that is not known is a new one only if its request proves
-that: the first sequence of a name that was drawn since the last of its owner's was forgotten. Else the request may be
-the retry of a commit that happened, and is `ProducerForgotten`.
+An epoch counts only if this timeline granted it. An unknown producer is new only if its request proves so: it is the
+first sequence of a name drawn after the owner's last forgotten producer. Otherwise the request may be the retry of a
+commit, and is `ProducerForgotten`.
+
+Register updates are judged alike. A request whose updates all begin at the present state is the next one. A request
+whose mark (a checksum of updates and rows) is stored with all of these registers since one LSN is a repeat of that
+commit. Any other request is refused whole. No group has two requests that update the same register.
 """
 
 from __future__ import annotations
@@ -30,24 +34,24 @@ from lakestore_server.state.producers import RESTED_US, Producers, ProducerState
 from lakestore_server.state.registers import NO_MOVES, Move, Moves, Register
 
 RETRY_SECONDS: Final = RESTED_US / 1e6 / 10
-"""When a principal at its limit is to come again."""
+"""Seconds after which a principal at its limit should retry."""
 
 
 class Sequences:
-    """The requests of one group, one after the other, before any of them is applied."""
+    """The requests of one group in order, before any of them is applied."""
 
     def __init__(self, producers: Producers, time_us: int, refused: Collection[str] = ()) -> None:
-        """`refused` are producers of which an earlier request of the group was refused."""
+        """`refused` are producers with an earlier refused request in the group."""
         self._producers, self._time_us, self._refused = producers, time_us, refused
         self._last: dict[str, int] = {}
         """The newest admitted sequence of each producer."""
         self._new: Counter[tuple[str, bool]] = Counter()
-        """Owner, and whether named, to the number of producers that begin in this group."""
+        """(owner, is named) to the number of producers that begin in this group."""
         self._progress: Counter[str] = Counter()
-        """Owner to the bytes of progress that the group adds at most."""
+        """Owner to the most bytes of progress that the group adds."""
 
     def answer(self, request: Request) -> Answer | None:
-        """The answer that a request got before; None for a next commit, which is to be `admitted`; or its refusal."""
+        """The first answer of a repeated request; None for a next commit, which must be `admitted`; or its refusal."""
         if not request.producer:
             return None
         known = self._producers.known(request.producer)
@@ -95,18 +99,18 @@ class Sequences:
         if more > 0 and self._producers.progress_of(owner) + self._progress[owner] + more > most:
             raise LimitReached(
                 f"{_whose(owner)} producers whose progress takes {most:,} bytes in all, the limit: keep it elsewhere,"
-                " or drop producers that are no longer used (`lakestore producers --drop NAME`)"
+                " or drop unused producers (`lakestore producers --drop NAME`)"
             )
 
     def _check_new(self, request: Request) -> None:
         if request.epoch:
             raise ProducerForgotten(
-                f"the server does not know producer {request.producer!r}, which was dropped: open it anew"
+                f"the server does not know producer {request.producer!r}, which was dropped: open it again"
             )
         horizon = self._producers.horizon(request.owner)
         if request.sequence != 1 or (request.born is not None and request.born < horizon):
             raise ProducerForgotten(
-                "the server no longer knows this client's producer, which has rested too long: write anew",
+                "the server no longer knows this client's producer, which was idle for too long: write again",
                 applied=_applied(request),
             )
         more = self._new[request.owner, request.is_named] + 1
@@ -121,7 +125,7 @@ class Sequences:
 
 
 def check_named(producers: Producers, owner: str, more: int = 1) -> None:
-    """`LimitReached` if an owner may not have so many more named producers."""
+    """`LimitReached` if an owner may not have `more` named producers."""
     if producers.named_of(owner) + more > producers.limits.producers:
         raise LimitReached(
             f"{_whose(owner)} {producers.limits.producers} named producers, the limit: drop those that are no longer"
@@ -130,7 +134,7 @@ def check_named(producers: Producers, owner: str, more: int = 1) -> None:
 
 
 def check_name(producer: str, limits: Limits) -> None:
-    """Refuse a name that is too long to be kept with every commit."""
+    """Refuse a name that is too long to be stored with every commit."""
     if len(producer) > limits.name_chars:
         raise Invalid(f"the producer's name has {len(producer)} characters, more than {limits.name_chars}")
 
@@ -140,17 +144,16 @@ def _check_epoch(request: Request, known: ProducerState) -> None:
         raise Fenced(f"producer {request.producer!r} was opened again with epoch {known.epoch}")
     if request.epoch > known.epoch:
         raise Fenced(
-            f"epoch {request.epoch} of producer {request.producer!r} was not given out in this history of the server:"
-            " open the producer anew",
+            f"epoch {request.epoch} of producer {request.producer!r} was not granted in this timeline:"
+            " open the producer again",
             applied=_applied(request),
         )
 
 
 def _applied(request: Request) -> Applied:
-    """The outcome of a request without its producer's memory; who names the timeline knows what it has sent before.
-
-    Clients up to protocol 4 give a producer up, and so go on with another one, only if the outcome is unknown.
-    """
+    """Whether a request of an unknown producer may have been applied; a client that names the timeline knows what it
+    sent before. Clients up to protocol 4 give up a producer and continue with another only if the outcome is
+    unknown."""
     return "no" if request.timeline else "unknown"
 
 
@@ -159,11 +162,11 @@ def _whose(owner: str) -> str:
 
 
 CHARS_SHOWN = 120
-"""Characters of a name or a value that an error shows: a status has room for a few thousand."""
+"""Characters of a name or value in an error: a gRPC status has room for a few thousand."""
 
 
 def moves_of(request: pb.CommitRequest, limits: Limits) -> Moves:
-    """The moves of a request, or `Invalid`."""
+    """The register updates of a request, or `Invalid`."""
     if not request.registers:
         return NO_MOVES
     check_count(len(request.registers), limits)
@@ -187,7 +190,7 @@ def moves_of(request: pb.CommitRequest, limits: Limits) -> Moves:
 
 
 def _said(moves: Sequence[Move], changes: Iterable[pb.Change]) -> bytes:
-    """The words of a request, of which the mark is made; rows by their checksums."""
+    """The content of a request for its mark; rows by their checksums."""
     said = [f"{move.register}\0{move.before}\0{move.after}\0{move.moved}" for move in moves]
     said += [f"{each.table}\0{each.kind}\0{each.crc32c}\0{each.as_of}\0{list(each.keep)}" for each in changes]
     return "\0".join(said).encode()
@@ -200,7 +203,7 @@ def check_count(count: int, limits: Limits) -> None:
 
 
 def check_names(names: Sequence[str], limits: Limits) -> None:
-    """`Invalid` for names that are empty, too long or too many, or one that is there twice."""
+    """`Invalid` for names that are empty, too long, too many or repeated."""
     check_count(len(names), limits)
     seen: set[str] = set()
     for name in names:
@@ -214,7 +217,7 @@ def check_names(names: Sequence[str], limits: Limits) -> None:
 
 
 def repeated(moves: Moves, registers: Mapping[str, Register]) -> Answer | None:
-    """The answer to moves that happened before; None for moves that may happen now; or their refusal."""
+    """The answer to updates that happened before; None for updates that may happen now; or their refusal."""
     if not moves.each:
         return None
     held = [_held(move, registers) for move in moves.each]
@@ -241,24 +244,24 @@ def _begins_at(move: Move, register: Register) -> bool:
 def _fenced(move: Move, held: Register | None) -> LakestoreError:
     name = shown(move.register)
     if held is None:
-        return Fenced(f"register {name} is not there: it was dropped, or never opened; open it anew")
+        return Fenced(f"register {name} is not there: it was dropped, or never opened: open it again")
     if held.epoch > move.epoch:
-        return Fenced(f"register {name} was opened again with epoch {held.epoch}: stop, or open it anew")
-    return Fenced(f"epoch {move.epoch} of register {name} was not given out in this history: open it anew")
+        return Fenced(f"register {name} was opened again with epoch {held.epoch}: stop, or open it again")
+    return Fenced(f"epoch {move.epoch} of register {name} was not granted in this timeline: open it again")
 
 
 def _conflict(move: Move, held: Register) -> LakestoreError:
     name, before, now = shown(move.register), shown(move.before), shown(held.value)
     if move.before == held.value:
         return Conflict(
-            f"register {name} is at {now} again, by commit {held.moved} and not {move.moved}: open it anew, and go on"
+            f"register {name} is at {now} again, by commit {held.moved} and not {move.moved}: open it again and continue"
             " from there"
         )
     return Conflict(
-        f"register {name} is at {now}, and the commit expects it at {before}: open it anew, and go on from there"
+        f"register {name} is at {now}, but the commit expects it at {before}: open it again, continue from there"
     )
 
 
 def shown(text: str) -> str:
-    """A name or a value as an error shows it."""
+    """A name or value in the form for errors."""
     return repr(text if len(text) <= CHARS_SHOWN else f"{text[: CHARS_SHOWN - 1]}…")

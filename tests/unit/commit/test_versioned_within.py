@@ -186,8 +186,8 @@ def test_times_are_refused_where_they_mean_nothing(tmp_path: Path) -> None:
         made(lake, "d.v", merge="versioned(o)")
         made(lake)
         for name, kind, data, why in (
-            ("d.v", "upsert", row, "whose versions are compared within a column: leave as_of out"),
-            ("d.t", "delete", {"id": 1}, "rows with times name 'o', without which none is compared"),
+            ("d.v", "upsert", row, "with `within` columns and upserts or deletes: leave as_of out"),
+            ("d.t", "delete", {"id": 1}, "rows with times name 'o', which the comparison needs"),
         ):
             with pytest.raises(Invalid, match=why), lake.commit() as commit:
                 getattr(commit, kind)(name, [data], as_of=at)

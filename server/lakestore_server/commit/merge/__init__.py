@@ -1,4 +1,4 @@
-"""Merge engines: a row for a key that is there, combined with the live row.
+"""Merge engines: combine a new row with the live row of its key.
 
-Pure but for reading the live rows. The log holds merged rows, so nothing behind the commit knows of engines.
+Pure, except that they read live rows. The log holds merged rows, so nothing after the commit knows merge engines.
 """

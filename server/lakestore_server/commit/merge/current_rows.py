@@ -1,4 +1,4 @@
-"""The rows of a table that a commit finds: those of its log, and those that the commit itself has put there so far."""
+"""The existing rows of a table for a commit: rows of its log, and rows that the commit itself has added so far."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class CurrentRows:
     alive: Flags
     """Whether each key has a row."""
     remembered: Flags
-    """Whether each key has no row, but a deleted one that is remembered."""
+    """Whether each key has no row but a tombstone."""
     rows: Callable[[Ints, Sequence[str]], Columns]
-    """Some columns of the rows, or of the remembered records, of some keys, which ascend."""
+    """Some columns of the rows or tombstones of some keys, which are ascending."""
     times: Callable[[Ints], Ints]
-    """When the rows, or the remembered records, of some keys, which ascend, were committed, in microseconds."""
+    """Commit times in microseconds of the rows or tombstones of some keys, which are ascending."""
     claim: Callable[[int], None]
-    """Told of bytes before they are copied."""
+    """Called with a number of bytes before they are copied."""
 
     @property
     def count(self) -> int:
@@ -46,17 +46,17 @@ class RowSource:
     """Rows by bucket and offset, in the table's current version."""
 
     def __init__(self, state: TableState, lsn: int, time_us: int, claim: Callable[[int], None]) -> None:
-        """`claim` is told of bytes before they are copied."""
+        """`claim` is called with a number of bytes before they are copied."""
         self._state, self._lsn, self._time_us, self._claim = state, lsn, time_us, claim
         self._logs = list(state.logs)
         self._parts: list[list[RowsPart]] = [[] for _ in state.logs]
 
     def add(self, part: RowsPart) -> None:
-        """Rows of the commit; they are looked at only if a later change of it meets their keys."""
+        """Add rows of the commit; they are read only if a later change of it has their keys."""
         self._parts[part.bucket].append(part)
 
     def take(self, buckets: Buckets, offsets: Ints, names: Sequence[str]) -> Columns:
-        """Some columns of the rows at these offsets, in their order; buckets ascend."""
+        """Some columns of the rows at these offsets, in order; buckets are ascending."""
         table = self._state.table
         fields = [table.storage_schema.field(name) for name in names]
         found: list[list[pa.Array]] = []
@@ -71,7 +71,7 @@ class RowSource:
         return {name: pa.concat_arrays(parts) for name, parts in zip(names, zip(*found, strict=True), strict=True)}
 
     def times(self, buckets: Buckets, offsets: Ints) -> Ints:
-        """When the records at these offsets were committed, in microseconds; buckets ascend."""
+        """Commit times in microseconds of the records at these offsets; buckets are ascending."""
         found = np.empty(len(offsets), dtype=np.int64)
         for bucket, first, last in runs(buckets):
             log = self._log(bucket, int(offsets[first:last].max()))
@@ -79,7 +79,7 @@ class RowSource:
         return found
 
     def holds(self, buckets: Buckets, offsets: Ints) -> npt.NDArray[np.bool_]:
-        """For each offset, whether its record is still there."""
+        """For each offset, whether its record is still stored."""
         there = np.zeros(len(offsets), dtype=np.bool_)
         for bucket, first, last in runs(buckets):
             log = self._log(bucket, int(offsets[first:last].max()))
@@ -105,11 +105,11 @@ class RowSource:
 
     def _needed(self, names: Sequence[str]) -> Needed:
         stored = self._state.versions.stored_names(self._state.table, names)
-        return lambda schema_id: [CHANGE, *stored(schema_id)]  # a batch without columns would forget its length
+        return lambda schema_id: [CHANGE, *stored(schema_id)]  # a batch without columns would lose its length
 
 
 def taken_at(column: pa.Array, places: Ints) -> pa.Array:
-    """The values at these places; the column itself where that is all of it."""
+    """The values at these places; the column itself if that is all of it."""
     whole = len(places) == len(column) and bool((places[1:] > places[:-1]).all())
     return column if whole else column.take(pa.array(places))
 

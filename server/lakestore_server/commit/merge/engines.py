@@ -1,10 +1,11 @@
-"""Merge engines: what a change makes of the rows that are there. Values in, values out; no loop over rows.
+"""Merge engines: the records that a change makes of the existing rows. Values in, values out; no loop over rows.
 
-Rows of a change that have one key are folded into one, but for plain upserts, which follow one another. One record
-for each key comes out, or none. Each row sent is counted once: `folded` are all rows of a key but one, and that one
-is inserted, updated, deleted, not_found, ignored or unchanged; of deletes of an `upsert` table all but the first
-find nothing. A delete that names a version leaves a record for a key without a row as well: readers are not shown it,
-it counts as not_found, and its version is remembered.
+- Rows of one key in a change are folded into one, except plain upserts, which follow one another. One record for each
+  key comes out, or none.
+- Each sent row is counted once. `folded` counts all rows of a key but one, which is inserted, updated, deleted,
+  not_found, ignored or unchanged. Of deletes in an `upsert` table all but the first are not_found.
+- A delete with a version leaves a tombstone even for a key without a row: readers do not see it, it counts as
+  not_found, and its version is remembered.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from lakestore_server.state.chunk import DELETE, INSERT, UPDATE
 from lakestore_server.state.view import stored_schema
 
 _EXACT = float(1 << 62)
-"""The largest sum that 64 bits hold, with room for the error of a float."""
+"""The largest sum that fits into 64 bits, with room for the error of a float."""
 
 
 class Overflow(Exception):
@@ -53,13 +54,13 @@ class Overflow(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Valid:
-    """The values of a column that are not null, key by key."""
+    """The non-null values of a column, key by key."""
 
     values: pa.Array
     rows: Ints
-    """Their places."""
+    """Positions of the values."""
     starts: Ints
-    """The first place of each key that has one."""
+    """The first position of each key that has one."""
     keys: Ints
     """The keys that have a value."""
     count: int
@@ -77,11 +78,11 @@ class Valid:
 
     @property
     def ends(self) -> Ints:
-        """The last place of each key that has one."""
+        """The last position of each key that has one."""
         return np.append(self.starts, len(self.rows))[1:] - 1
 
     def spread(self, made: pa.Array) -> pa.Array:
-        """A value for each key that has one as a column for all keys."""
+        """A column for all keys from one value for each key that has one."""
         if len(self.keys) == self.count:
             return made
         place = np.full(self.count, -1, dtype=np.int64)
@@ -90,7 +91,7 @@ class Valid:
 
 
 def aggregated(function: Function, column: pa.Array, stack: Stack) -> pa.Array:
-    """One value for each key, of all but the counting functions; the column is in the order of the stack."""
+    """One value for each key, for all but the counting functions; the column is in the order of the stack."""
     if function.name == "first":
         return column.take(pa.array(stack.starts))
     if function.name == "last":
@@ -112,7 +113,7 @@ def _product(valid: Valid, _: Function) -> pa.Array:
 
 
 def _folded(valid: Valid, ufunc: np.ufunc, reach: Callable[[npt.NDArray[np.float64]], float]) -> pa.Array:
-    """Exact sums or products; `reach` gives what they may come to at most, from the sizes of the values."""
+    """Exact sums or products; `reach` estimates their greatest size from the sizes of the values."""
     kind = valid.values.type
     if pa.types.is_floating(kind):
         floats = valid.values.to_numpy(zero_copy_only=False).astype(np.float64)
@@ -151,7 +152,7 @@ def _min(valid: Valid, _: Function) -> pa.Array:
 
 
 def _extreme(valid: Valid, ufunc: np.ufunc, float_ufunc: np.ufunc) -> pa.Array:
-    """NaN is neither: it stays only where there is no number."""
+    """Minimum or maximum. NaN is neither: it stays only if there is no number."""
     kind = valid.values.type
     if pa.types.is_floating(kind):
         return pa.array(float_ufunc.reduceat(valid.values.to_numpy(zero_copy_only=False), valid.starts))
@@ -197,7 +198,7 @@ def _united(valid: Valid, _: Function) -> pa.Array:
 
 
 def members(bitmaps: pa.Array) -> Ints:
-    """The number of numbers in each bitmap; null holds none."""
+    """The size of each bitmap; null has none."""
     sizes = [0 if data is None else len(opened(data)) for data in bitmaps.to_pylist()]
     return np.array(sizes, dtype=np.int64)
 
@@ -225,17 +226,17 @@ class Merged:
     batch: pa.RecordBatch
     """In the storage schema, sorted by bucket."""
     keys: Ints
-    """The number of each record's key; a record of a key that comes again follows the key's earlier record."""
+    """The number of each record's key. A second record of a key follows the key's first record."""
     change: npt.NDArray[np.int8]
     not_found: int = 0
-    """Deletes of keys without a row, whether they leave a record or not."""
+    """Deletes of keys without a row, with or without a tombstone."""
     ignored: int = 0
     unchanged: int = 0
     folded: int = 0
 
 
 def merged(change: Change, table: Table, found: CurrentRows) -> Merged:
-    """The records that a change of a primary-key table comes to."""
+    """The records that a change of a keyed table makes."""
     rows = change.batch.num_rows
     if change.delete and table.deletes == "ignore":
         return _none(change, ignored=rows)
@@ -268,7 +269,6 @@ def _not_key(table: Table) -> list[str]:
 
 
 def _named(change: Change, table: Table) -> list[str]:
-    """The columns beside the key that the rows name."""
     return [c.name for c in table.columns if c.id in change.given and c.name not in table.primary_key]
 
 
@@ -281,7 +281,7 @@ def _taken(batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
 def _put(
     table: Table, found: CurrentRows, batch: pa.RecordBatch, keys: Ints, *, ignored: int = 0, folded: int = 0
 ) -> Merged:
-    """New rows of some keys, less those that equal the old ones where the table skips them."""
+    """New rows of some keys, without rows that equal the old ones if the table skips them."""
     alive = found.alive[keys]
     unchanged = 0
     if table.skip_unchanged and alive.any():
@@ -324,13 +324,13 @@ def _same(batch: pa.RecordBatch, rows: Ints, old: Columns) -> Flags:
 
 
 def _inserted(change: Change, table: Table, found: CurrentRows) -> Merged:
-    """The first row of each key that has none; of `versioned`, the first that is not older than a remembered delete."""
+    """The first row of each key without a row; for `versioned`, the first that is not older than a tombstone."""
     groups = found.groups
     going, first = ~found.alive, groups.first
     if table.merge.engine == "versioned":
         rows = np.flatnonzero(~AgainstHeld.of(change, table, found).lower)[::-1]
         first = np.full(found.count, -1, dtype=np.int64)
-        first[groups.of[rows]] = rows  # of several rows of a key the last assignment stands, which is its first row
+        first[groups.of[rows]] = rows  # of several rows of a key the last assignment stays, which is its first row
         going &= first >= 0
     keys = np.flatnonzero(going)
     firsts = first[keys]
@@ -343,7 +343,7 @@ def _inserted(change: Change, table: Table, found: CurrentRows) -> Merged:
 
 
 def _updated(change: Change, table: Table, found: CurrentRows, old: Ints) -> pa.RecordBatch:
-    """`partial`: the last row of each key, with what it does not name as it is."""
+    """`partial`: the last row of each key, with unnamed columns unchanged."""
     batch = _taken(change.batch, found.groups.last)
     named = set(_named(change, table))
     kept = [name for name in _not_key(table) if name not in named]
@@ -366,7 +366,7 @@ def _replaced(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
 
 
 def _aggregated(change: Change, table: Table, groups: Groups, old: Ints, rows: Columns) -> pa.RecordBatch:
-    """One row of each key, by the functions of the columns; `rows` are the old ones, of the keys `old`."""
+    """One row of each key by the columns' functions; `rows` are the old rows of the keys `old`."""
     stack = Stack.of_rows(old, groups)
     order = pa.array(stack.order)
     firsts = pa.array(stack.starts)
@@ -446,7 +446,7 @@ def _counting(part: Merged, *, not_found: int, folded: int) -> Merged:
 
 
 def _emptied(change: Change, table: Table, found: CurrentRows, keys: Ints, named: list[str]) -> Merged:
-    """`partial`: the named columns become null, and rows go in which no other one holds a value."""
+    """`partial`: the named columns become null; a row is removed if no other column holds a value."""
     kept = [name for name in _not_key(table) if name not in named]
     old = found.rows(keys, kept)
     gone = np.ones(len(keys), dtype=np.bool_)
@@ -463,7 +463,7 @@ def _emptied(change: Change, table: Table, found: CurrentRows, keys: Ints, named
 
 
 class MergedChanges:
-    """The changes of one table, each merged into what is there."""
+    """The changes of one table, each merged into the existing rows."""
 
     def __init__(self, table: TableDraft) -> None:
         self._draft, self._table = table, table.table
@@ -475,7 +475,7 @@ class MergedChanges:
         self._draft.draft.claim(nbytes, self._table.name)
 
     def run(self, changes: Sequence[Change], index: Index) -> None:
-        """Merge and number them in their order."""
+        """Merge and number the changes in order."""
         whole = self._draft.found(changes, index)
         places_of, values = whole.keys.places(), whole.values
         at = 0
@@ -503,8 +503,8 @@ class MergedChanges:
             values[places[made.keys]] = after
 
     def _based(self, change: Change, mine: Ints, known: FoundKeys, values: Ints) -> tuple[Change, Ints, FoundKeys]:
-        """(change, places of its keys, keys) less the rows that have nothing to keep, which refuse the commit in the
-        end: what comes behind them is judged as if they had not been sent."""
+        """(change, places of its keys, keys) without the rows that have nothing to keep. These rows refuse the commit
+        in the end; later changes are judged as if they had not been sent."""
         if not change.marks.kept:
             return change, mine, known
         groups = Groups.by(mine)
@@ -517,7 +517,6 @@ class MergedChanges:
         return change.taken(left), mine[left], known.taken(left)
 
     def _found(self, groups: Groups, buckets: npt.NDArray[np.int32], values: Ints) -> CurrentRows:
-        """The rows that the index names for these keys."""
         alive, offsets = is_live(values), values & ~FLAG
         remembered = np.zeros(len(values), dtype=np.bool_)
         if self._remembers and (flagged := np.flatnonzero(values >= FLAG)).size:
@@ -532,7 +531,7 @@ class MergedChanges:
         return CurrentRows(groups, alive, remembered, rows, times, self._claim)
 
     def _numbered(self, change: Change, groups: Groups, made: Merged, values: Ints, known: FoundKeys) -> Ints:
-        """Store the records; each one's value for the index."""
+        """Store the records; returns each record's value for the index."""
         rows = groups.first[made.keys]
         buckets = change.buckets[rows]
         offset = np.empty(len(rows), dtype=np.int64)

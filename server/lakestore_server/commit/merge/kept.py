@@ -1,7 +1,8 @@
-"""Kept columns: a row has the value of the row before it there, of the change or of the table. No loop over rows.
+"""Kept columns: a row takes a kept column's value from the row before it, of the change or of the table. No loop
+over rows.
 
-The row before a row is the last one of its key that came in. A row that keeps something where no row is before it has
-nothing to keep: its commit is refused with the numbers of all such rows, found as if none of them had been sent.
+The row before a row is the last accepted row of its key. A row that keeps a column without a row before it has nothing
+to keep: its commit is refused with the numbers of all these rows, judged as if none of them had been sent.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def baseless(change: Change, table: Table, found: CurrentRows) -> Ints:
 
 
 def refusal(group: Sequence[Request], baseless: Sequence[tuple[Change, Ints]]) -> RequestRefused:
-    """The refusal of the first request of a group with rows that have nothing to keep: the later ones are judged anew
+    """The refusal of the first request of a group with rows that have nothing to keep; later requests are judged again
     without it."""
     rows = {id(change): found for change, found in baseless}
     request = next(each for each in group if any(id(change) in rows for change in each.changes))
@@ -60,7 +61,7 @@ def refusal(group: Sequence[Request], baseless: Sequence[tuple[Change, Ints]]) -
 
 
 def filled(change: Change, found: CurrentRows, rows: Ints, came_in: Flags | None = None) -> pa.RecordBatch:
-    """Some rows of a change, ascending, with what they keep; by default all rows come in."""
+    """Some rows of a change, ascending, with their kept columns; by default all rows are accepted."""
     batch = change.batch if len(rows) == change.batch.num_rows else change.batch.take(pa.array(rows))
     columns = list(batch.columns)
     names = {column.id: column.name for column in change.table.columns}
@@ -77,7 +78,7 @@ def filled(change: Change, found: CurrentRows, rows: Ints, came_in: Flags | None
 
 
 def _sources(groups: Groups, keeps: Flags, came_in: Flags | None) -> Ints:
-    """For each row the last row of its key, itself included, that came in and does not keep; -1 for none."""
+    """For each row the last row of its key, itself included, that is accepted and does not keep; -1 for none."""
     brings = ~keeps if came_in is None else came_in & ~keeps
     rows = np.arange(len(keeps), dtype=np.int64)
     if groups.distinct:
@@ -117,7 +118,7 @@ def _bytes(columns: dict[str, pa.Array], names: Sequence[str], rows: Ints) -> in
 
 
 def _with_values(column: pa.Array, places: Ints, values: pa.Array) -> pa.Array:
-    """The column with these values at some places, which ascend."""
+    """The column with these values at some places, which are ascending."""
     if len(places) == len(column):
         return values
     if pa.types.is_nested(column.type):

@@ -1,9 +1,9 @@
-"""`versioned`: the rows of a change that come in. Values in, values out; no loop over rows.
+"""`versioned`: the rows of a change that are accepted. Values in, values out; no loop over rows.
 
-Rows of a key follow one another. A row comes in unless its version is lower than that of the one before it, in the
-change or in the table, a remembered delete included. With `within` that holds for neighbours that are equal there; a
-row of another value comes in by its arrival. So what is current always has the value of the row before, and the runs
-of equal values are judged one by one: only a key's first run meets what the table holds.
+Rows of a key follow one another. A row is accepted unless its version is lower than the version before it, of the
+change or of the table, tombstones included. With `within` this holds for neighbours with an equal `within`; a row with
+another `within` is accepted by arrival. So the current row always has the `within` of the row before, and runs of equal
+values are judged one by one: only a key's first run is compared with the table.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _ROOM = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class AgainstHeld:
-    """Rows of a change against what the table holds of their keys: live rows and remembered deletes."""
+    """Rows of a change compared with the table's rows and tombstones of their keys."""
 
     lower: Flags
-    """The version is lower than the held one, of an equal `within`."""
+    """The version is lower than the stored one, with an equal `within`."""
     late: Flags
-    """The held row is of another `within`, and was committed at or after the time that the row carries."""
+    """The stored row has another `within` and was committed at or after the row's own time."""
 
     @staticmethod
     def of(change: Change, table: Table, found: CurrentRows) -> AgainstHeld:
@@ -62,9 +62,9 @@ class CameIn:
     """The outcome."""
 
     rows: Flags
-    """Whether each row comes in."""
+    """Whether each row is accepted."""
     last: Ints
-    """The last row of each key that does; -1 where none does."""
+    """The last accepted row of each key; -1 for none."""
 
     @staticmethod
     def of(change: Change, table: Table, found: CurrentRows) -> CameIn:
@@ -84,7 +84,7 @@ class CameIn:
 
 
 def _in_runs(batch: pa.RecordBatch, table: Table, of: Ints, order: Ints, lower: Flags) -> Flags:
-    """Which of these rows, in the order of their keys, come in."""
+    """Which of these rows, sorted by key, are accepted."""
     if not len(order):
         return np.zeros(0, dtype=np.bool_)
     begins_key = _begins(of[order])
@@ -103,14 +103,14 @@ def _begins(values: npt.NDArray[np.int64]) -> Flags:
 
 
 def _codes(column: pa.Array) -> Ints:
-    """Numbers that are equal where the values are."""
+    """Numbers that are equal for equal values."""
     if pa.types.is_string(column.type):
         column = column.dictionary_encode().indices
     return integers(column)
 
 
 def _reaches_highest(values: Ints, run: Ints) -> Flags:
-    """Whether each value is as high as all those before it in its run; runs are numbered and follow one another."""
+    """Whether each value is at least as high as all earlier ones in its run; runs are numbered in sequence."""
     low, runs = int(values.min()), int(run[-1]) + 1
     span = int(values.max()) - low + 1
     if span * runs > _ROOM:

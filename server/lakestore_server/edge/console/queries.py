@@ -186,7 +186,7 @@ class Queries:
             query.reads.recheck()
             return found
         finally:
-            query.cancel("its reader has gone")
+            query.cancel("its reader is gone")
             gone.cancel()
             self._running.discard(query)
 
@@ -200,7 +200,7 @@ class Queries:
             if work.done():
                 return
             if gone.done() or left <= 0:
-                query.cancel("its reader has gone" if gone.done() else f"it took {most} seconds")
+                query.cancel("its reader is gone" if gone.done() else f"it took {most} seconds")
                 return
             try:
                 query.reads.recheck()
