@@ -254,11 +254,11 @@ def _conflict(move: Move, held: Register) -> LakestoreError:
     name, before, now = shown(move.register), shown(move.before), shown(held.value)
     if move.before == held.value:
         return Conflict(
-            f"register {name} is at {now} again, by commit {held.moved} and not {move.moved}: open it again and continue"
-            " from there"
+            f"register {name} is at {now} again, by commit {held.moved} and not {move.moved}: open it again and"
+            " continue from there"
         )
     return Conflict(
-        f"register {name} is at {now}, but the commit expects it at {before}: open it again, continue from there"
+        f"register {name} is at {now}, and the commit expects it at {before}: open it again and continue from there"
     )
 
 

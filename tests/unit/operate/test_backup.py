@@ -212,7 +212,7 @@ def test_a_disk_that_fails_leaves_no_backup_that_restores(served: Served, lake: 
         with pytest.raises(Conflict, match="No space"):
             take(lake, tmp_path / "backup")
     assert list((tmp_path / "backup").iterdir()) == []
-    with pytest.raises(NotFound, match="not finished"):
+    with pytest.raises(NotFound, match="unfinished backup"):
         restore(tmp_path / "backup", tmp_path / "restored")
     commit(lake, 1)
     take(lake, tmp_path / "second")
