@@ -69,7 +69,6 @@ class Heard:
         return error
 
     def forget(self) -> None:
-        """Forget the errors, after a call succeeded."""
         self._newest.clear()
 
 

@@ -107,7 +107,6 @@ class SinkPosition:
     topic: str
 
     def encode(self) -> bytes:
-        """The record's value."""
         data = {"token": self.token, "tables": list(self.tables), "topic": self.topic, "release": RELEASE}
         return json.dumps(data).encode()
 
@@ -271,7 +270,6 @@ class Transactions:
         raise Unavailable(f"Kafka at {self._bootstrap} did not give the position of sink {self._name!r} in time")
 
     def begin(self) -> None:
-        """Begin a transaction unless one is open."""
         if not self._began:
             self._call(self._producer.begin_transaction, "begin a transaction")
             self._began, self._undelivered, self._failed = True, None, 0
@@ -326,7 +324,6 @@ class Transactions:
             raise Unavailable(f"Kafka at {self._bootstrap} did not finish a commit of the sink {self._name!r}")
 
     def abort(self) -> None:
-        """Undo everything since `begin`."""
         if self._began:
             self._abort()
             self._settle(self._places(), "abort a transaction")
@@ -339,7 +336,7 @@ class Transactions:
         return [(topic, number) for topic, count in self._partitions.items() for number in range(count)]
 
     def _settle(self, places: Sequence[Place], what: str) -> bool:
-        """Wait until the transaction that is over is decided in partitions; whether that was left to its own."""
+        """Wait until the finished transaction is decided in the partitions. False: this sink aborted it."""
         try:
             if self._ends.become_decided(places, MARKED_SECONDS):
                 return True
@@ -429,7 +426,6 @@ class Transactions:
         return KafkaError(_AFTER_FATAL, "how a transaction ended is not known", True)
 
     def close(self) -> None:
-        """Give up the connection; a transaction that is open is aborted."""
         if self._began:
             self._producer.purge()
             try:
@@ -467,7 +463,7 @@ class Written:
 
 
 class KafkaSink:
-    """Writes the changes of tables to Kafka. `run` does, until the end that it is told, or `stop`."""
+    """Writes the changes of tables to Kafka. `run` returns at the given end or after `stop`."""
 
     def __init__(
         self,
@@ -506,9 +502,7 @@ class KafkaSink:
         self._stop = threading.Event()
         self._found: SinkPosition | None = None  # as this run began
         self.name = name or topic.replace("{table}", "tables")
-        """The sink's name."""
         self.written = Written()
-        """So far."""
         Encoder(lake, format)
         self._kafka = Transactions(bootstrap, self.name, options)
 
@@ -585,17 +579,14 @@ class KafkaSink:
             raise error
 
     def _go_back(self) -> None:
-        """To where Kafka says that the sink stands: a commit that failed may have counted all the same."""
         stored = self._kafka.stored()
         if stored is not None and stored != self._found:
             self.written.token = stored.token
 
     def position(self) -> SinkPosition | None:
-        """The sink's position."""
         return SinkPosition(self.written.token, self._tables, self._topic) if self.written.token else None
 
     def topic_of(self, table: str) -> str:
-        """The topic of a table's changes."""
         return self._topic.replace("{table}", table)
 
     def commit(self, kafka: Transactions, token: str, events: int) -> None:
@@ -624,7 +615,9 @@ class KafkaSink:
         )
 
     def _hold(self) -> None:
-        """Bring the subscription to the sink's position: it lies behind it if a process died before it acknowledged."""
+        """Move the subscription to the sink's position. The subscription is behind if a process died before
+        acknowledging.
+        """
         name, token = self._kafka.identity, self.written.token
         held = {each.name: each for each in self._lake.subscriptions()}.get(name)
         if held is None or (token and held.token == token):
@@ -639,13 +632,13 @@ class KafkaSink:
 
 
 class _Run:
-    """One stream from the sink's position on, in transactions that hold whole commits."""
+    """One stream from the sink's position. Every transaction holds whole commits."""
 
     def __init__(self, sink: KafkaSink, kafka: Transactions, backoff: Backoff, stop: threading.Event) -> None:
         self._sink, self._kafka, self._backoff, self._stop = sink, kafka, backoff, stop
         self._encoder = sink.encoder()
         self._token = ""
-        """The position behind the open transaction, once it ends with whole commits."""
+        """The position after the open transaction, once it holds whole commits only."""
         self._events = self._rows = 0
         self._began = self._acked = 0.0
         self._committed = time.monotonic()

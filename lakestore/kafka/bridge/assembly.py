@@ -68,7 +68,6 @@ class Assembly:
         self._refreshed = time.monotonic()
 
     def pipeline(self, topic: TopicSpec, name: str) -> TopicPipeline:
-        """Return the pipeline from a topic's records to rows."""
         return TopicPipeline(self, topic, name)
 
     def watch(self, topic: TopicSpec) -> Watch | None:
@@ -188,7 +187,7 @@ class TopicPipeline:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Facts about a topic's tables from its schema and its samples."""
+    """Facts about a topic's tables, from its schema and its samples."""
 
     topic: str
     schema: pa.Schema | None

@@ -60,8 +60,6 @@ class Batch:
     cuts: Sequence[Cut] = ()
     """The places to cut the batch; empty: anywhere except between companion records."""
     before: Sequence[Records] = ()
-    """Records that lie right before the first one of a partition. They are committed already: decoders learn from them.
-    """
 
     @property
     def topics(self) -> set[str]:
@@ -118,7 +116,7 @@ class Settling:
     waiting: Sequence[str] = ()
     """The transactions that still wait, once `done` is set."""
     done: threading.Event = field(default_factory=threading.Event)
-    """Set once all earlier work is committed or dropped."""
+    """Set when all earlier work is committed or dropped."""
 
 
 Work = Batch | Opening | Release | Settling
@@ -165,7 +163,6 @@ def carry_over(rows: TableRows, key: Sequence[str], live: Live) -> TableRows:
 
 
 def _pairs(rows: TableRows) -> tuple[Ints, Ints]:
-    """The rows of new keys and the deletes of their old keys, pairwise."""
     none = np.zeros(0, np.int64)
     if rows.atomic is None or not rows.kept:
         return none, none
@@ -176,14 +173,12 @@ def _pairs(rows: TableRows) -> tuple[Ints, Ints]:
 
 
 def _partners(count: int, new: Ints, old: Ints) -> Ints:
-    """For each row of a new key the delete of its old key, otherwise -1."""
     found = np.full(count, -1, np.int64)
     found[new] = old
     return found
 
 
 def _before(codes: Ints) -> Ints:
-    """For each row the previous row of the same key, otherwise -1."""
     order = np.argsort(codes, kind="stable")
     found = np.full(len(codes), -1, np.int64)
     same = codes[order][1:] == codes[order][:-1]
@@ -192,7 +187,6 @@ def _before(codes: Ints) -> Ints:
 
 
 def _lake_rows(batch: pa.RecordBatch, found: pa.Table, key: Sequence[str], codes: Ints) -> Ints:
-    """For each row the index of its key's live row, otherwise -1."""
     if not found.num_rows:
         return np.full(len(codes), -1, np.int64)
     keys = pa.Table.from_batches([batch.select(list(key))])

@@ -81,7 +81,6 @@ class Cluster:
         return failure(error, self._spec.bootstrap, what, self._heard)
 
     def topics(self) -> tuple[str, ...]:
-        """The names of all topics that this user may see."""
         found = self._asked(lambda: self._admin.list_topics(timeout=CALL_SECONDS).topics, "list its topics")
         return tuple(sorted(found))
 
@@ -131,7 +130,6 @@ class Cluster:
                 time.sleep(_STEP_SECONDS)
 
     def ends(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Partition to its oldest offset and its end offset."""
         found = {}
         for number in partitions:
             place = TopicPartition(topic, number)

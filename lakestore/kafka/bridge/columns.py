@@ -35,7 +35,7 @@ _PLACES = {
     "kafka_offset": Path("offset"),
     "kafka_timestamp": Path("timestamp"),
 }
-"""Columns that are filled by their name."""
+"""Columns that are filled because of their name."""
 _HEADERS = Path("headers")
 
 
@@ -76,7 +76,6 @@ class MappedColumn:
 
     @property
     def path(self) -> str:
-        """The source for messages and dead letters."""
         return str(self.source or self.column.name)
 
     @property

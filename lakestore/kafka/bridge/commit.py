@@ -70,7 +70,6 @@ class Targets:
         return name
 
     def forget(self) -> None:
-        """Drop the cached definitions."""
         self._keys.clear()
         self._dead.clear()
 
@@ -226,7 +225,6 @@ class Committer:
         }
 
     def release(self, places: Sequence[Place]) -> None:
-        """Leave partitions to the next owner."""
         if self._registers is not None:
             self._registers.release(register_of(self._bridge, self._name, place) for place in places)
         for place in places:

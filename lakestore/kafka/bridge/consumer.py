@@ -67,7 +67,6 @@ class Stages:
         self._dead = 0
         """The newest generation that must not commit any more."""
         self.failure: LakestoreError | None = None
-        """The error that ended a stage for good."""
         self.broken: LakestoreError | None = None
         """The error after which the consumer has to restart."""
         stages = {"mapping": self._mapping, "commits": self._commits}
@@ -410,7 +409,6 @@ class Lane:
             self._halt(topic, NotFound(f"topic {topic!r} is not there: is its name right, or was it deleted?"))
 
     def _hand_over(self) -> None:
-        """Send the gathered batch to the second stage."""
         if self._gathering.has_moves and (batch := self._gathering.taken(self._generation)).moves:
             self._outbox.append(batch)
 
@@ -439,7 +437,7 @@ class Lane:
 
     def _ask(self) -> None:
         waiting = [place for place in self.source.waiting if place.topic not in self._halted]
-        if self._whole is not None:  # BEGINs and ENDs are opened last: no counted event lies before them
+        if self._whole is not None:  # BEGINs and ENDs are opened last, so no counted event precedes them
             marks = self._whole.marks
             waiting = [place for place in waiting if place.topic != marks] or waiting
         if waiting and self._opening is None and time.monotonic() >= self._not_before:

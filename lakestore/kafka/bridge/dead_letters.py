@@ -148,7 +148,7 @@ STORED = "__timestamp"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A choice of a table's dead letters; empty: all."""
+    """Selects dead letters of a table; empty: all."""
 
     codes: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()

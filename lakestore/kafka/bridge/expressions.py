@@ -1,7 +1,9 @@
-"""Expressions of columns: SQL over a record's parts, evaluated by DuckDB over a block at once.
+"""SQL expressions of columns, evaluated by DuckDB over a block of records.
 
-Pure: no file, no clock, no other row. A part that a column reads as well has that column's type, as has one that is
-cast at once; other fields of JSON are texts. A row whose expression fails is told apart from the rest by halves.
+- Expressions are pure: they read no file, no clock and no other row.
+- A part that a column also reads has the type of the column. A part that is cast directly has the type of the cast.
+  Other JSON fields are texts.
+- If the query of a block fails, the block is halved until the failing rows are isolated.
 """
 
 from __future__ import annotations
@@ -47,33 +49,33 @@ class Routed:
     """Rows by table."""
 
     tables: list[tuple[str, TableSpec, Ints]] = field(default_factory=list)
-    """Whole name, and the rows of the inputs."""
+    """Table's full name, its spec, and row numbers."""
     rejects: list[Reject] = field(default_factory=list)
     skipped: list[Ints] = field(default_factory=list)
-    """Records that no table is named for, where that is asked for."""
+    """Records without a table, if the route says `otherwise: skip`."""
 
 
 def table_name(template: str, topic: str, origin: Mapping[str, str | None] | None = None) -> str:
-    """The whole name of a table; characters that names do not have become _.
+    """The table's full name. Characters that names cannot have become _.
 
-    A part of the origin that is not known is the topic.
+    An unknown part of the origin is replaced by the topic.
     """
     known = {"topic": topic, **(origin or {})}
     return _PLACE.sub(lambda place: _ODD.sub("_", known.get(place[1]) or topic), template)
 
 
 def names_origin(template: str) -> bool:
-    """Whether a table's name tells the origins of change events apart."""
+    """True if the table's name depends on the origin of change events."""
     return any(place[1] in ORIGIN for place in _PLACE.finditer(template))
 
 
 def first_table(topic: TopicSpec, name: str) -> str:
-    """The table whose dead letters have the records that no route takes."""
+    """The table whose dead letters take records without a route."""
     return table_name(topic.tables[0].table, name)
 
 
 def routed(topic: TopicSpec, inputs: Inputs) -> Routed:
-    """The rows of each table."""
+    """Assign rows to tables."""
     found = Routed()
     if isinstance(topic.target, TableSpec):
         _named(topic.target, inputs, np.arange(len(inputs)), found)
@@ -104,7 +106,6 @@ def _without(route: RouteSpec, path: Path, shown: str, records: Ints, found: Rou
 
 
 def _named(spec: TableSpec, inputs: Inputs, rows: Ints, found: Routed) -> None:
-    """The tables of rows whose spec is known: one, unless the name tells them apart by their origin."""
     if inputs.origin is None or not names_origin(spec.table):
         if len(rows):
             found.tables.append((table_name(spec.table, inputs.records.topic), spec, rows))
@@ -114,7 +115,7 @@ def _named(spec: TableSpec, inputs: Inputs, rows: Ints, found: Routed) -> None:
 
 
 def origins(origin: pa.StructArray) -> Iterator[tuple[dict[str, str | None], Ints]]:
-    """Each origin of rows, and its rows; a part is None where rows do not tell it."""
+    """Each origin with its rows. A part is None if the rows lack it."""
     names = [name for name in ORIGIN if origin.type.get_field_index(name) >= 0]
     texts = [pc.struct_field(origin, [origin.type.get_field_index(name)]).cast(pa.string()) for name in names]
     joined = pc.binary_join_element_wise(*[text.fill_null("") for text in texts], "\x1f").dictionary_encode()
@@ -125,7 +126,7 @@ def origins(origin: pa.StructArray) -> Iterator[tuple[dict[str, str | None], Int
 
 
 CHARS_MAX = 1 << 16
-"""Characters of an expression."""
+"""Longest expression in characters."""
 _CLOSED = sql_gate.CLOSED | {"threads": "1", "memory_limit": "1GB"}
 _CLOCKS_AND_USERS = {
     "current_date",
@@ -142,31 +143,31 @@ _CLOCKS_AND_USERS = {
     "user",
 }
 _UNBOUNDED = {"repeat", "lpad", "rpad", "range", "generate_series", "list_resize", "array_resize", "bar", "bitstring"}
-"""Functions that make values of any size of a small one."""
+"""Functions whose result can be far larger than their arguments."""
 _TEMPLATES = {"printf", "format"}
 _WIDE = re.compile(r"\*|\{[^}]*\{|[0-9]{4}")
 _PURE = sql_functions.PURE - _UNBOUNDED
-"""The only functions that an expression may call: the answer follows from the arguments and has a bounded size."""
+"""Functions that expressions may call: deterministic, with a bounded result."""
 _CHANGING = sql_functions.CLOCK | sql_functions.CHANCE | sql_functions.SESSION
 _MANY_ROWS = sql_functions.AGGREGATES | sql_functions.WINDOWS | sql_functions.ROWS
 _OTHER_ROWS = (exp.Query, exp.Window, exp.AggFunc, exp.Star, exp.Placeholder, exp.Parameter, exp.Command)
 _BRANCHES = (exp.Case, exp.If, exp.Coalesce, exp.TryCast, exp.Connector, exp.Lambda, exp.Nullif)
 _TEXTS = ("headers", "key")
-"""Roots whose whole bytes are given as text."""
+"""Roots whose bytes are passed as text when read whole."""
 
 
 class Expression:
     """The expression of one column."""
 
     def __init__(self, text: str, column: str) -> None:
-        """`Invalid` names the piece that an expression does not take."""
+        """Raises `Invalid` that names the refused piece."""
         self.text, self._column = text, column
         self._types: Mapping[Path, pa.DataType] = {}
         tree = _tree(text, column)
         self._check(tree)
         self._paths: dict[Path, str] = {}
         self.wanted: dict[Path, pa.DataType] = {}
-        """The types of parts that are cast at once, wherever the expression names them."""
+        """Parts that the expression casts directly, with the cast's type."""
         bound = self._bound(tree)
         self._sql = _query(bound)
         self._check_calls()
@@ -178,15 +179,14 @@ class Expression:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The parts of a record that the expression reads."""
+        """The record parts that the expression reads."""
         return tuple(self._paths)
 
     def bind(self, types: Mapping[Path, pa.DataType]) -> None:
-        """Take the types of parts that are known."""
         self._types = types
 
     def check(self, kinds: Mapping[Path, pa.DataType]) -> pa.DataType:
-        """Run over two rows of nulls of these types; the type that comes out, or `Invalid`."""
+        """Run over two rows of nulls of these types and return the result type. Raises `Invalid`."""
         import duckdb
 
         block = pa.table({"": pa.nulls(2), **{name: pa.nulls(2, kinds[p]) for p, name in self._paths.items()}})
@@ -200,7 +200,7 @@ class Expression:
         return made.type
 
     def values(self, inputs: Inputs) -> tuple[pa.Array, dict[int, str]]:
-        """Each row's value; null, and the reason, for rows whose expression fails."""
+        """Evaluate. A failing row has null and an entry with the reason."""
         failed: dict[int, str] = {}
         columns: dict[str, pa.Array] = {"": pa.nulls(len(inputs))}
         for path, name in self._paths.items():
@@ -215,7 +215,6 @@ class Expression:
         return self._evaluated(pa.table(columns), failed), failed
 
     def _evaluated(self, block: pa.Table, failed: dict[int, str]) -> pa.Array:
-        """The values of a block; null, and the reason, where a row fails."""
         import duckdb
 
         try:
@@ -234,7 +233,9 @@ class Expression:
         return values.take(pa.array(np.cumsum(good) - 1, mask=~good))
 
     def _cast_well(self, block: pa.Table, failed: dict[int, str]) -> npt.NDArray[np.bool_] | None:
-        """The rows in which every cast succeeds; None where a failed one may not be reached."""
+        """Mask of the rows in which every cast succeeds. None if a failing cast may be in a branch that is not
+        evaluated.
+        """
         import duckdb
 
         if not self._misfits:
@@ -251,7 +252,6 @@ class Expression:
         return good
 
     def _by_halves(self, block: pa.Table, failed: dict[int, str]) -> pa.Array:
-        """The values of a block, with nulls for the rows that fail by themselves."""
         import duckdb
 
         made: list[pa.Array] = [pa.nulls(0)]
@@ -283,11 +283,10 @@ class Expression:
                 raise self._invalid(f"{short(node.sql())!r} reads more than one row")
             if isinstance(node, exp.Func):
                 self._check_arguments(node)
-        for text in (self.text, tree.sql(dialect="duckdb")):  # a name in quotes may be a clock of the dialect
+        for text in (self.text, tree.sql(dialect="duckdb")):  # a quoted name may be a clock function of the dialect
             self._check_names(text)
 
     def _check_names(self, text: str) -> None:
-        """Refuse functions and words by their names; those of functions may be in quotes."""
         tokens = sqlglot.tokenize(text, read="duckdb")
         for token, following in zip(tokens, [*tokens[1:], None], strict=True):
             name = token.text.lower()
@@ -302,7 +301,6 @@ class Expression:
                 raise self._invalid(f"{name}() makes values of any size")
 
     def _check_calls(self) -> None:
-        """Refuse what is on no list, as DuckDB's own parser reads the text that runs."""
         rules = sql_gate.Rules(bare=frozenset({"block"}), functions=_PURE, table_functions=frozenset(), views=False)
         try:
             sql_gate.check(_duckdb(), self._sql, rules)
@@ -310,7 +308,6 @@ class Expression:
             raise self._invalid(error.message.removeprefix("the query failed: ")) from error
 
     def _check_arguments(self, call: exp.Func) -> None:
-        """Refuse calls that are pure or bounded by their arguments only."""
         name = (call.name if isinstance(call, exp.Anonymous) else call.sql_name()).lower()
         if name == "age" and len(call.expressions) == 1:
             raise self._invalid("age() of one time reads the clock: say age(a, b)")
@@ -322,7 +319,6 @@ class Expression:
                 raise self._invalid(f"{name}() takes a text of fixed widths below 1,000 first")
 
     def _bound(self, tree: exp.Expr) -> exp.Expr:
-        """The expression, with a name of its own for each part of a record."""
         holder = exp.Paren(this=tree)
         casts_of: dict[Path, set[pa.DataType | None]] = {}
         for node in list(holder.find_all(exp.Column)):
@@ -353,7 +349,7 @@ def _query(node: exp.Expr) -> str:
 
 
 def _misfits(tree: exp.Expr) -> list[tuple[str, str]]:
-    """For each cast the query of the rows in which it fails, and its text; none where it may not be reached."""
+    """For each cast, a query for the rows in which it fails, and its text. Empty if a cast may not be evaluated."""
     if tree.find(*_BRANCHES):
         return []
     found: list[tuple[str, str]] = []
@@ -376,7 +372,6 @@ def _tree(text: str, column: str) -> exp.Expr:
 
 
 def _chain(node: exp.Column) -> tuple[exp.Expr, list[str]]:
-    """The whole of value.a.b.c.d, and its names."""
     names = [part.name for part in node.parts]
     whole: exp.Expr = node
     while isinstance(whole.parent, exp.Dot) and whole.parent.this is whole:
@@ -389,7 +384,6 @@ def _chain(node: exp.Column) -> tuple[exp.Expr, list[str]]:
 
 
 def _cast_at_once(node: exp.Expr) -> pa.DataType | None:
-    """The type that a part is cast to, in every case; or None."""
     parent = node.parent
     if not isinstance(parent, exp.Cast) or isinstance(parent, exp.TryCast) or parent.find_ancestor(*_BRANCHES):
         return None
@@ -401,7 +395,6 @@ def _cast_at_once(node: exp.Expr) -> pa.DataType | None:
 
 @cache
 def _engine() -> Any:
-    """DuckDB without any table, file or address."""
     connection = _duckdb().connect(":memory:", config=_CLOSED)
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET lock_configuration = true")

@@ -1,4 +1,4 @@
-"""A first bridge.yaml for a topic, from its records and a registry: format, columns, and keys that might do."""
+"""Writes a first bridge.yaml for a topic from sampled records and a registry: format, columns, candidates for keys."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from lakestore.model.table_file import WantedColumn, column_text
 from lakestore.model.types import type_name
 
 LOOKED_AT = 200
-"""Records by which a format is told."""
+"""Records that decide the format."""
 MOST = 0.9
-"""The share of records that must look so."""
+"""The share of records that must have the format."""
 NAME_CHARS_MAX = 200
-"""Characters of a bridge's name, of which bridge.yaml takes no more; topics have up to 249."""
+"""Longest name of a bridge in bridge.yaml; topic names have up to 249 characters."""
 Choose = Callable[[str, str, int, int], bool]
-"""Whether a field has a type that some samples do not fit: field, type, number of these samples, of all."""
+"""Callback (field, type, misfits, samples): true if the field gets this type although some samples do not fit."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORMATS: dict[str, Format] = {"AVRO": "avro", "PROTOBUF": "protobuf", "JSON": "json"}
 _ENVELOPE = {"op", "source", "before", "after"}
 
 
 def format_of(records: Records, registry: Registry | None) -> Format:
-    """The format that most records have; raw where nothing is told. `Invalid` where a registry is needed."""
+    """The format of most records; raw if it is unclear. Raises `Invalid` if a registry is needed."""
     values = records.values.drop_null().slice(0, LOOKED_AT).to_pylist()
     if not values:
         return "raw"
@@ -56,7 +56,7 @@ def format_of(records: Records, registry: Registry | None) -> Format:
 
 
 def json_object(value: bytes) -> dict[str, Any] | None:
-    """The object that a value is; None for anything else."""
+    """The JSON object in a value; None for other values."""
     try:
         found = json.loads(value)
     except (ValueError, RecursionError):
@@ -87,7 +87,7 @@ def _registered(number: int, registry: Registry | None) -> Format:
 
 
 def table_of(topic: str) -> str:
-    """A table's name for a topic: its own if it is one, else in the database `kafka`."""
+    """Table name for a topic: the topic's name if it is a full table name, otherwise a table in database `kafka`."""
     parts = topic.split(".")
     if len(parts) == 2 and all(_IDENTIFIER.fullmatch(part) for part in parts):
         return topic
@@ -96,9 +96,10 @@ def table_of(topic: str) -> str:
 
 
 def first_file(source: SourceSpec, records: Records, *, table: str = "", choose: Choose = lambda *_: False) -> str:
-    """The text of a bridge.yaml for the records' topic; its source is said without options, which may be secrets.
+    """The text of a bridge.yaml for the records' topic. Options of the source are left out, because they may be
+    secrets.
 
-    `choose` decides about a field that has one type in most samples and another in too many to leave them out.
+    `choose` decides about a field with one type in most samples but too many exceptions to ignore.
     """
     form = format_of(records, registry_of(source))
     topic = TopicSpec(source.name, records.topic, target=TableSpec(table or table_of(records.topic)), format=form)
@@ -120,18 +121,17 @@ def first_file(source: SourceSpec, records: Records, *, table: str = "", choose:
 
 
 def quoted(text: str) -> str:
-    """A text as YAML takes it, whatever it holds."""
+    """Quote a text for YAML."""
     return json.dumps(text)
 
 
 def source_line(source: SourceSpec) -> str:
-    """The line of a source, without options, which may be secrets."""
+    """The YAML line of a source, without options, which may be secrets."""
     registry = f", registry: {quoted(source.registry.url)}" if source.registry else ""
     return f"source: {{bootstrap: {quoted(source.bootstrap)}{registry}}}     # and sasl, tls: docs/bridge.md"
 
 
 def _without_key(topic: TopicSpec, records: Records, source: SourceSpec) -> list[str]:
-    """Lines about change events that have no key, with one that might do as theirs."""
     facts = EventKeys.of(decoder(topic, source).decode(records, None), records)
     key = ", ".join(facts.unique[:1] or facts.whole) or "..."
     why = f"different in all {facts.rows:,} sampled rows" if facts.unique else "no two rows may be the same"
@@ -187,7 +187,6 @@ def _columns(told: Told, form: Format, records: Records, choose: Choose) -> list
 
 
 def _lost(many: int, count: int, path: str) -> str:
-    """The comment of a column that some samples do not fit."""
     whose = f" for {path}" if path else ""
     return f"     # {many:,} of {count:,} samples would be dead letters{whose}; type: string takes all"
 
@@ -201,16 +200,16 @@ def _listed(schema: pa.Schema, before: str, behind: Mapping[str, str] | None = N
 
 EVENTS, TRANSACTIONS, EMPTY, OTHER = "change events", "transaction-marker", "no records", "other records"
 TABLES_SHOWN = 40
-"""Tables that a comment names."""
+"""Most tables that a comment lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic, and what its newest records are."""
+    """A topic and a summary of its newest records."""
 
     name: str
     kind: str
-    """EVENTS, TRANSACTIONS, EMPTY, OTHER, or another reason for which change events leave records out."""
+    """EVENTS, TRANSACTIONS, EMPTY, OTHER, or another reason why its records are not change events."""
     format: Format = "raw"
     keys: EventKeys | None = None
     template: str = ""
@@ -218,7 +217,6 @@ class Topic:
 
     @staticmethod
     def of(records: Records, source: SourceSpec) -> Topic:
-        """The topic of samples."""
         if not len(records) or records.values.null_count == len(records):
             return Topic(records.topic, EMPTY)
         form = format_of(records, registry_of(source))
@@ -236,7 +234,6 @@ def _spec(topic: str, form: Format, source: SourceSpec) -> TopicSpec:
 
 
 def _reason(records: Records, form: Format, source: SourceSpec) -> str:
-    """The reason for which records of a Debezium server are no change events; empty for records of others."""
     if form == "json":
         value = json_object(records.values.drop_null()[-1].as_py()) or {}
         payload = value.get("payload", value)
@@ -252,7 +249,6 @@ def _reason(records: Records, form: Format, source: SourceSpec) -> str:
 
 
 def _template(decoded: Decoded) -> str:
-    """`{schema}.{table}`, or `{database}.{table}` of sources that have no schemas; a plain topic's name otherwise."""
     first = next(origins(decoded.origin))[0] if decoded.origin is not None and len(decoded.origin) else {}
     if not first.get("table"):
         return "kafka.{topic}"
@@ -260,7 +256,7 @@ def _template(decoded: Decoded) -> str:
 
 
 def server_file(source: SourceSpec, prefix: str, topics: Sequence[Topic]) -> str:
-    """The text of a bridge.yaml; `Invalid` if no topic has change events."""
+    """The text of a bridge.yaml for a Debezium server's topics. Raises `Invalid` if no topic has change events."""
     events = [each for each in topics if each.kind == EVENTS]
     if not events:
         there = ", ".join(f"{each.name} ({each.kind})" for each in topics)
@@ -293,7 +289,6 @@ def server_file(source: SourceSpec, prefix: str, topics: Sequence[Topic]) -> str
 
 
 def _tables(shared: Sequence[Topic]) -> Iterator[str]:
-    """Comments that name the tables of a pattern and their keys."""
     yield f"  # {len(shared):,} tables, each with the key of its events; tables that are added later are read too:"
     for each in shared[:TABLES_SHOWN]:
         assert each.keys is not None, "shared topics have keys"
@@ -325,5 +320,4 @@ def _entry(topic: Topic, pattern: str, marks: str) -> list[str]:
 
 
 def _single(text: str) -> str:
-    """A text in single quotes, as regular expressions are easiest to read."""
     return "'" + text.replace("'", "''") + "'"

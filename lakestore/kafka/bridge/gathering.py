@@ -43,7 +43,6 @@ class Gathering:
         self._halves: dict[Place, tuple[int, float]] = {}
         """Partition to the offset from which records wait for a second half, and the time when the wait began."""
         self._waiting = 0
-        """The number of waiting records."""
         self._before: list[Records] = []
         """Records right before the first ones of partitions."""
 
@@ -97,7 +96,6 @@ class Gathering:
 
     @property
     def is_due(self) -> bool:
-        """Whether the batch has reached one of its bounds."""
         if not self._rows:
             return bool(self._moves) and time.monotonic() - self._taken > QUIET_SECONDS
         if self._rows == self._waiting and not self._is_late(time.monotonic()):
@@ -133,7 +131,6 @@ class Gathering:
         return Batch(generation, sent, moves, now, sum(block.nbytes for block in sent), before=before)
 
     def _held(self, records: Records, now: float) -> npt.NDArray[np.bool_]:
-        """Whether each record waits: it is at or after an unfinished key change."""
         held = np.zeros(len(records), np.bool_)
         for number in np.unique(records.partition).tolist():
             place, rows = Place(records.topic, number), np.flatnonzero(records.partition == number)
@@ -155,7 +152,6 @@ class Gathering:
         return any(now - since >= HALF_SECONDS for _, since in self._halves.values())
 
     def forget(self) -> None:
-        """Drop the batch and all positions."""
         self._empty()
         self._halves.clear()
         self._before.clear()

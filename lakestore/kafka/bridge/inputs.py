@@ -28,8 +28,7 @@ KINDS: dict[tuple[str, bool], pa.DataType] = {
     ("offset", False): pa.int64(),
     ("timestamp", False): pa.timestamp("ms", tz="UTC"),
 }
-"""Root, and whether a part of it is named, to the type that an expression gets; of parts that every record has alike.
-"""
+"""Type in an expression by root and by whether a part of the root is named. Only parts that every record has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,6 @@ class Inputs:
         return len(self.record)
 
     def take(self, rows: Ints) -> Inputs:
-        """Select rows."""
         if len(rows) == len(self):
             return self
         at = pa.array(rows)
@@ -104,7 +102,6 @@ class Inputs:
         return replace(self, values=values, envelope=envelope, op=np.full(len(self), Op.PUT, dtype=np.int8))
 
     def read(self, path: Path) -> pa.Array:
-        """The values at a path; null if there are none."""
         if path.root == "headers":
             return self._header(path.parts[0]) if path.parts else self._headers()
         if path.root == "value" and path.parts:

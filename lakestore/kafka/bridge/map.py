@@ -183,12 +183,10 @@ class Ends:
     unread: dict[tuple[str, str], list[Ints]] = field(default_factory=dict)
 
     def reject(self, table: str, rejects: Sequence[Reject]) -> None:
-        """Add rejects for a table's dead letters."""
         if rejects:
             self.rejects.setdefault(table, []).extend(rejects)
 
     def leave(self, reason: str, records: Ints) -> None:
-        """Skip records for a reason."""
         if len(records):
             self.passed.setdefault(reason, []).append(records)
 
@@ -209,7 +207,6 @@ class TableMapping:
         self._reads = ReadFields(self.columns)
 
     def rows(self, inputs: Inputs, ends: Ends) -> None:
-        """Add the results of rows."""
         faults = Faults.of(inputs)
         deletes = inputs.op == Op.DELETE
         if self._log and deletes.any():
@@ -254,7 +251,6 @@ class TableMapping:
         return inputs.as_events(deletes)
 
     def _held(self, batch: pa.RecordBatch, inputs: Inputs, kept: Mapping[str, Mask], faults: Faults) -> Mask:
-        """The rows that the condition lets in; deletes go in whatever it says."""
         if self._where is None:
             return np.ones(len(inputs), dtype=np.bool_)
         for name in self._where.columns:
@@ -340,14 +336,13 @@ class TopicMapping:
         return nested({path.parts: kind for path, kind in paths.items() if path.root == root and path.parts})
 
     def _kind(self, path: Path) -> pa.DataType | None:
-        """The type that an expression gets of a part; None for one that the records' schema tells."""
+        """The type of a part in an expression; None if the records' schema decides."""
         if path.parts and path.root != "headers":
             of_json = path.root == "value" and self.topic.format == "json"
             return self._types.get(path, pa.string()) if of_json else None
         return KINDS.get((path.root, bool(path.parts)))
 
     def rows(self, inputs: Inputs, ends: Ends) -> None:
-        """Add the results of rows."""
         for name, spec, rows in self._routed(inputs, ends):
             mapping = self.table(name, spec)
             if mapping is None:
@@ -467,7 +462,7 @@ def settled(records: Records, ends: Ends, extra: Mapping[str, pa.DataType]) -> M
 
 
 def _unread(ends: Ends, rejects: Mapping[str, Sequence[Reject]]) -> dict[tuple[str, str], Ints]:
-    """The records of each unread field, less those that are whole among the dead letters."""
+    """The records of each unread field, without records that become dead letters, which keep the field."""
     refused = np.array([reject.record for found in rejects.values() for reject in found], np.int64)
     unread = {}
     for name, parts in ends.unread.items():

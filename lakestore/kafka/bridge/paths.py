@@ -1,6 +1,7 @@
-"""Paths: names of a record's parts, as `value.meta.ts`, `key.id`, `headers.user`, `topic`.
+"""Paths name parts of a record: `value.meta.ts`, `key.id`, `headers.user`, `topic`.
 
-The value of a change event is its row; `source.lsn`, `transaction.id`, `op`, `ts_ms` and `position` are beside it.
+The value of a change event is its row. Its other parts are `source.lsn`, `transaction.id`, `op`, `ts_ms` and
+`position`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from lakestore.errors import Invalid
 
 EVENT_ROOTS = ("source", "transaction", "op", "ts_ms", "ts_us", "ts_ns", "position")
-"""Roots that change events alone have."""
+"""Roots that only change events have."""
 WITH_PARTS = ("value", "key", "headers", "source", "transaction")
 ROOTS = ("value", "key", "headers", "topic", "partition", "offset", "timestamp", *EVENT_ROOTS)
 _NUMBERS = {
@@ -28,11 +29,11 @@ class Path:
     root: str
     """One of `ROOTS`."""
     parts: tuple[str, ...] = ()
-    """Names of fields, outermost first; of headers, the one header's name."""
+    """Names of fields, outermost first. A path of a header has one part, its name."""
 
     @staticmethod
     def of(text: str) -> Path:
-        """The path of a text; a name with dots stands in `backticks`. `Invalid` for another text."""
+        """Parse a path. A name with dots is written in `backticks`. Raises `Invalid`."""
         names: list[str] = []
         at = 0
         while at <= len(text):
@@ -50,7 +51,7 @@ class Path:
 
     @property
     def event_type(self) -> str:
-        """The column type of a part that change events have beside the row."""
+        """The column type of an event part outside the row."""
         return "int64" if (self.parts or (self.root,))[-1] in _NUMBERS else "string"
 
     def __str__(self) -> str:

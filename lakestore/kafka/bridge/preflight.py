@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 NAMES_SHOWN = 6
-"""Subjects that the line of a group names."""
+"""Most subjects in the line of a group."""
 
 
 class Level(StrEnum):
@@ -137,7 +137,7 @@ class EventKeys:
 
     @staticmethod
     def of(decoded: Decoded, records: Records) -> EventKeys:
-        """The facts that samples tell."""
+        """Collect the facts from samples."""
         envelope = decoded.envelope
         new = np.zeros(len(decoded.record), bool)
         connector = ""
@@ -182,7 +182,7 @@ def _source_table(decoded: Decoded) -> str:
 
 
 def findings(planned: Planned, facts: EventKeys, topic: str, partitions: int) -> Iterator[Finding]:
-    """Things to know about the key of one table of change events."""
+    """Findings about the key of one table of change events."""
     about, spec = f"table {planned.after.name}", planned.spec
     declared = set(spec.primary_key)
     if not facts.key and not declared and spec.events != "log":
@@ -394,7 +394,6 @@ def event_keys(topic: TopicSpec, name: str, records: Records, spec: BridgeSpec) 
 
 
 def _names(topic: TopicSpec, cluster: Cluster, spec: BridgeSpec) -> Sequence[str]:
-    """The topics that the bridge would read by an entry, and not by another one."""
     return [name for name in cluster.named(topic) if spec.entry(name, topic.source) is topic]
 
 
@@ -487,7 +486,6 @@ def _mend(path: str, table: str, code: str) -> str:
 
 
 def _rows(rows: TableRows, key: Sequence[str], *, changes: bool) -> Iterator[Finding]:
-    """Values and keys of sampled rows. Nulls and keys that repeat are usual in change events."""
     usual = Level.OK if changes else Level.NOTE
     puts = rows.batch.filter(pa.array(rows.op == Op.PUT))
     about, count = f"table {rows.table}", puts.num_rows
@@ -508,7 +506,6 @@ def _rows(rows: TableRows, key: Sequence[str], *, changes: bool) -> Iterator[Fin
 
 
 def _lacking(puts: pa.RecordBatch, kept: Mapping[str, pa.BooleanArray]) -> dict[str, int]:
-    """Column to the rows that have no value, but for columns that their source did not send."""
     return {
         name: column.null_count
         for name, column in zip(puts.schema.names, puts.columns, strict=True)

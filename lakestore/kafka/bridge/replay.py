@@ -59,7 +59,6 @@ class Replayed:
     left_out: int = 0
     """By a condition, a route or a tombstone's policy."""
     failed: int = 0
-    """Kept, with a new reason."""
     examples: dict[str, str] = field(default_factory=dict)
     """Code to the reason of one failed dead letter."""
 
@@ -102,7 +101,6 @@ class Replay:
         return self._counts
 
     def _replay(self, letters: pa.RecordBatch, taking: Taking) -> None:
-        """Letters of one topic."""
         records, gone = self._records(letters)
         if gone:
             lost = np.array([each.record for each in gone], np.int64)
@@ -134,7 +132,7 @@ class Replay:
                 self._commit(letters, Mapped((), {self._table: [refused]}, {}), taking)
 
     def _topic(self, name: str, identity: str) -> TopicSpec:
-        """The entry that a topic was read by: of topics of one name in several sources, the one with this id."""
+        """The entry that read a topic. If several sources have a topic of this name, its id decides."""
         found = [entry for source in self._spec.sources if (entry := self._spec.entry(name, source)) is not None]
         if not found:
             raise Invalid(f"the file says nothing about topic {name!r}, of which table {self._table} has dead letters")
@@ -263,7 +261,6 @@ class Replay:
         return self._tables[table]
 
     def _check_order(self, table: str) -> None:
-        """Refuse a table in which an old record would replace what later ones of its key wrote."""
         found = self._definition(table)
         if found.keyed and found.merge.engine not in ORDERED_ENGINES and not self._overwrite:
             raise Invalid(

@@ -94,7 +94,6 @@ class Counts:
             self.bytes += batch.nbytes
 
     def copied(self) -> Counts:
-        """A consistent copy."""
         made = Counts()
         with self._lock:
             made.records, made.bytes, made.commits = self.records, self.bytes, self.commits

@@ -289,7 +289,6 @@ class Source:
         self._consumer.pause(_partitions(self.assigned))
 
     def resume(self) -> None:
-        """Return records again, except of partitions that wait for `begin`."""
         self._consumer.resume(_partitions(self.assigned - self.waiting - self._held))
 
     def poll(self, count: int, seconds: float) -> Polled:
@@ -334,7 +333,6 @@ class Source:
         return self._asked(lambda: str(self._admin.list_topics(timeout=CALL_SECONDS).cluster_id), "name its cluster")
 
     def partitions(self) -> set[Place]:
-        """All partitions of all topics."""
         topics: dict[str, Any] = self._asked(
             lambda: self._admin.list_topics(timeout=CALL_SECONDS).topics, "list topics"
         )
@@ -401,7 +399,6 @@ class Source:
         return failure(error, self._spec.bootstrap, what, self._heard)
 
     def close(self) -> None:
-        """Leave the group."""
         self._consumer.close()
 
 

@@ -1,4 +1,4 @@
-"""bridge.yaml: text to a `BridgeSpec`, or `Invalid` that names the file, the line, the place and the rule."""
+"""Parses bridge.yaml to a `BridgeSpec`. Raises `Invalid` with the file, the line, the place and the rule."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _TIME_UNITS_OF_TYPE, _DECIMAL_UNITS = ("s", "ms", "us", "ns"), ("base64", "text"
 
 
 def target(place: Place, keys: Mapping[str, Place], form: str) -> TableSpec | RouteSpec:
-    """The table or route of a topic, whose keys are given."""
+    """The table or route of a topic's entry."""
     if ("table" in keys) == ("route" in keys):
         raise place.refused("names a table, or tables by a route: one of the two keys")
     shared = {key: keys[key] for key in TABLE_PART_KEYS if key in keys}
@@ -116,7 +116,6 @@ def _table_name(place: Place, form: str) -> str:
 
 
 def _option(key: str, place: Place) -> Any:
-    """A table's option, of the shape that `create_table` takes."""
     if key == "bucket_key":
         return list(place.texts())
     if key == "lake":
@@ -137,7 +136,6 @@ def _check_columns(place: Place, columns: tuple[ColumnSpec, ...], form: str) -> 
 
 
 def _check_table(place: Place, keys: Mapping[str, Place], table: TableSpec, form: str) -> None:
-    """Refuse options that no table can have, as far as the columns are known."""
     keyed = bool(table.primary_key) or form.startswith("debezium")
     if table.events and not form.startswith("debezium"):
         raise keys["events"].refused("is about change events: say a debezium format")
@@ -149,7 +147,7 @@ def _check_table(place: Place, keys: Mapping[str, Place], table: TableSpec, form
         raise keys["version"].refused("decides between rows of one key: name a primary_key")
     name = re.sub(r"\{[^{}]*\}", "x", table.table)
     if "." not in name and "{topic}" in table.table:
-        name = "x.x"  # the topic's name may bring the database
+        name = "x.x"  # the topic's name may provide the database
     try:
         if table.columns:
             wanted_table(table, name=name)
@@ -160,7 +158,6 @@ def _check_table(place: Place, keys: Mapping[str, Place], table: TableSpec, form
 
 
 def _check_options(table: TableSpec, name: str) -> None:
-    """Refuse options that name no column, as much as can be told without columns."""
     options = {key: value for key, value in table.options.items() if key not in ("merge", "ttl", "lake", "bucket_key")}
     names = table.primary_key or ("x",)
     define(name, pa.schema([pa.field(each, pa.int64()) for each in names]), primary_key=table.primary_key, **options)
@@ -234,13 +231,13 @@ REGISTRY_KEYS = ("url", "username", "password", "token", "tls", "options")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER")
 GROUP_CHARS_MAX = 249
 FILE_BYTES_MAX = 1 << 20
-"""Bytes of a secret or a schema in a file of its own; a larger one is another file, named by mistake."""
+"""Largest file for a secret or a schema. A larger file was probably named by mistake."""
 OURS = (
     "bootstrap.servers", "group.id", "group.protocol", "group.instance.id", "isolation.level", "enable.auto.commit",
     "enable.auto.offset.store", "auto.offset.reset", "enable.partition.eof", "partition.assignment.strategy",
     "allow.auto.create.topics", "transactional.id",
 )  # fmt: skip
-"""Settings of librdkafka that the bridge makes itself, for they decide about exactly once."""
+"""Settings of librdkafka that the bridge sets itself, because exactly-once delivery depends on them."""
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:,/\[\]]+)(:[0-9]{1,5})?")
@@ -257,19 +254,19 @@ _TLS = {"ca": "ssl.ca.location", "cert": "ssl.certificate.location", "key": "ssl
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """The places that texts of a source may be put together from."""
+    """Resolves variables and files in the texts of a source."""
 
     folder: Path
-    """The folder of bridge.yaml; paths in it begin there."""
+    """Folder of bridge.yaml; relative paths start here."""
     variable: Callable[[str], str | None]
-    """The value of a variable of the environment."""
+    """Looks up an environment variable."""
 
     def text(self, place: Place) -> str:
-        """The text of a place, with variables and files put in."""
+        """The text of a place with variables and files resolved."""
         return self.expanded(place, place.text())
 
     def expanded(self, place: Place, text: str) -> str:
-        """A text that stands at a place, with variables and files put in."""
+        """A text at a place with variables and files resolved."""
         if text.startswith("file:"):
             return self._held(place, self._path(place, text.removeprefix("file:")))
 
@@ -286,7 +283,7 @@ class Secrets:
         return _VARIABLE.sub(put, text)
 
     def path(self, place: Place) -> str:
-        """The path of a file that is there."""
+        """The path of an existing file."""
         text = place.text()
         found = self._path(place, text.removeprefix("file:"))
         if not found.is_file():
@@ -294,7 +291,7 @@ class Secrets:
         return str(found)
 
     def held(self, place: Place) -> str:
-        """The text of the file that a place names."""
+        """The content of the file that a place names."""
         return self._held(place, self._path(place, place.text().removeprefix("file:")))
 
     def _path(self, place: Place, text: str) -> Path:
@@ -318,7 +315,7 @@ class Secrets:
 
 
 def sources(keys: Mapping[str, Place], name: str, secrets: Secrets) -> dict[str, SourceSpec]:
-    """The sources by name; one that is `source:` alone has no name."""
+    """Sources by name. A single `source:` has an empty name."""
     if "source" in keys:
         if "sources" in keys:
             raise keys["sources"].refused("stands beside source: say one of them")
@@ -357,7 +354,6 @@ def _bootstrap(place: Place, secrets: Secrets) -> str:
 
 
 def _options(keys: Mapping[str, Place], secrets: Secrets) -> dict[str, str]:
-    """The settings of librdkafka that sasl, tls and options say; the last win."""
     found: dict[str, str] = {}
     secure = "tls" in keys and (keys["tls"].is_list or not keys["tls"].is_text or keys["tls"].flag())
     if secure:
@@ -390,7 +386,6 @@ def _sasl(place: Place, secrets: Secrets) -> dict[str, str]:
 
 
 def _tls(place: Place, secrets: Secrets) -> dict[str, str]:
-    """Settings of librdkafka, some of which clients of registries take as well."""
     if place.is_text:
         return {}
     keys = place.keys(TLS_KEYS)
@@ -407,7 +402,7 @@ def _tls(place: Place, secrets: Secrets) -> dict[str, str]:
 
 
 def free_options(place: Place, secrets: Secrets, ours: tuple[str, ...]) -> dict[str, str]:
-    """Settings of a library by its own names; `Invalid` for one that is not for others to make."""
+    """Settings of a library under its own names. Raises `Invalid` for a setting in `ours`."""
     found = {}
     for name, (entry, _) in place.entries().items():
         if name in ours:
@@ -446,7 +441,7 @@ def _registry(place: Place, secrets: Secrets) -> RegistrySpec:
 
 
 def _url(place: Place, secrets: Secrets) -> tuple[str, dict[str, str]]:
-    """The address without a password that stands in it, and the setting for the password."""
+    """Split a password out of an address. Returns the address and the setting for the password."""
     refused = place.refused('is an address such as "http://localhost:8081"')
     try:
         parts = urlsplit(secrets.text(place))
@@ -474,7 +469,7 @@ SCHEMA_KEYS = ("text", "file", "subject", "version", "message")
 KEY_FORMATS = ("json", "avro", "protobuf", "string", "raw")
 EVENT_KEY_FORMATS = ("json", "avro")
 ROWS_MAX, BYTES_MAX, SECONDS_MAX = 1_000_000, 1 << 30, 3600.0
-"""Bounds of a batch, which memory holds a few times over."""
+"""Upper bounds of a batch. Memory holds a batch several times."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _HEX = re.compile(r"hex:([0-9A-Fa-f]{2})+")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -484,7 +479,7 @@ _WITH_SCHEMA = ("avro", "protobuf", "debezium-avro")
 
 
 def read(path: Path, variable: Callable[[str], str | None] = os.environ.get) -> BridgeSpec:
-    """The bridge that a file says; files that it names lie beside it."""
+    """Read a bridge file. Relative paths in it start at its folder."""
     try:
         text = path.read_text()
     except UnicodeDecodeError as error:
@@ -495,7 +490,7 @@ def read(path: Path, variable: Callable[[str], str | None] = os.environ.get) -> 
 def parse(
     text: str, file: str, folder: Path = Path(), variable: Callable[[str], str | None] = os.environ.get
 ) -> BridgeSpec:
-    """The bridge that a text says. `variable` is the environment, for `${NAME}`."""
+    """Parse a bridge text. `variable` looks up environment variables for `${NAME}`."""
     secrets = Secrets(folder, variable)
     place = document(text, file)
     keys = place.keys(KEYS, ("name", "topics"))
@@ -693,7 +688,6 @@ def _transactions(keys: Mapping[str, Place], form: str) -> str:
 
 
 def _check_schema(place: Place, keys: Mapping[str, Place], topic: TopicSpec, source: SourceSpec) -> None:
-    """Refuse formats whose schemas nobody could find."""
     if source.registry is not None:
         return
     if topic.transactions and topic.format == "debezium-avro":

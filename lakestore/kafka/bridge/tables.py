@@ -1,7 +1,8 @@
-"""Tables that a bridge makes: columns as bridge.yaml or a schema says, source positions, coordinates, dead letters.
+"""Definitions of the tables that a bridge creates: columns of bridge.yaml or a schema, source positions,
+coordinates, dead letters.
 
-A table with a key that names neither a version nor a merge engine keeps each row's source position, and the row of the
-later position stays; so records that come again, or late from the dead letters, never undo what came behind them.
+A keyed table without a version or merge engine stores every row's source position, and the row with the later position
+wins. Records that are read again, or replayed from the dead letters, therefore never replace newer rows.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ _COORDINATES = (
 
 
 OP, OP_BESIDE = "op", "event_op"
-"""The column of a log of change events that has each event's operation; the second name where a field has the first."""
+"""Operation column in a log of change events. The second name is used if a field has the first."""
 
 
 def op_column(names: Collection[str]) -> str:
-    """The name of the column of the operation beside fields of these names."""
+    """Name of the operation column for a table with these fields."""
     return OP_BESIDE if OP in names else OP
 
 
 def event_paths(spec: TableSpec, *, op: str = "") -> dict[str, Path]:
-    """Columns that have parts of change events beside the row. `op` names the column of the operation, in a log."""
+    """Columns with parts of change events outside the row. `op` is the name of the operation column, in a log."""
     paths = [Path.of(text) for text in spec.event_columns]
     found = {"_".join((path.root, *path.parts)): path for path in paths}
     if op and not any(path == Path("op") for path in paths) and all(each.source != "op" for each in spec.columns):
@@ -48,15 +49,15 @@ def event_paths(spec: TableSpec, *, op: str = "") -> dict[str, Path]:
 
 
 def keeps_position(spec: TableSpec, key: Sequence[str] = ()) -> bool:
-    """Whether rows carry their source position, which decides which of a key's rows stays."""
+    """True if rows store their source position, which decides between rows of one key."""
     return bool(spec.primary_key or key) and not spec.version and "merge" not in spec.options
 
 
 def wanted_table(spec: TableSpec, schema: pa.Schema | None = None, *, name: str = "", key: Sequence[str] = ()) -> Table:
-    """The definition of a table that records go to, as `create` takes it.
+    """The table definition for records, in the form that `create` takes.
 
-    `schema` are the fields of the records, for a table whose columns the file does not name; `name` is the whole name
-    where the file's holds placeholders; `key` the key of change events, where the file names none.
+    `schema` has the fields of the records if the file names no columns. `name` is the full name if the file's name has
+    placeholders. `key` is the key of change events if the file names none.
     """
     return wanted(spec, schema, name=name, key=key).definition()
 
@@ -64,7 +65,7 @@ def wanted_table(spec: TableSpec, schema: pa.Schema | None = None, *, name: str 
 def wanted(
     spec: TableSpec, schema: pa.Schema | None = None, *, name: str = "", key: Sequence[str] = (), log: bool = False
 ) -> WantedTable:
-    """The same table as tables.yaml would say it; `log` if its rows are change events."""
+    """The same table in the form of tables.yaml. `log`: rows are change events."""
     name = name or spec.table
     keys = tuple(spec.primary_key or key)
     columns = list(_declared(spec.columns) if spec.columns else _told(schema, name))
@@ -117,7 +118,6 @@ def _told(schema: pa.Schema | None, name: str) -> list[WantedColumn]:
 
 
 def _with(columns: list[WantedColumn], names: Sequence[str], table: str) -> list[WantedColumn]:
-    """The columns, those of the names required; `Invalid` for a name that is none of them."""
     there = {column.name for column in columns} | {*COORDINATES}
     for name in names:
         if name not in there:
@@ -126,7 +126,6 @@ def _with(columns: list[WantedColumn], names: Sequence[str], table: str) -> list
 
 
 def _beside(columns: list[WantedColumn], added: Sequence[WantedColumn], table: str, why: str) -> list[WantedColumn]:
-    """The columns with others behind them; one of the same name and type is the same."""
     there = {column.name: column for column in columns}
     for each in added:
         found = there.get(each.name)
@@ -146,7 +145,7 @@ def _beside(columns: list[WantedColumn], added: Sequence[WantedColumn], table: s
 
 
 def dead_letter_table(table: str) -> Table:
-    """The definition of the dead letters' table of a table."""
+    """The definition of the dead-letter table of a table."""
     columns = tuple(
         WantedColumn(each.name, type_name(each.type, each.name), not each.nullable) for each in dead_letters.SCHEMA
     )

@@ -143,7 +143,6 @@ class Run:
 
     offsets: Ints
     transaction: str = ""
-    """Its id; empty: none."""
     orders: Ints | None = None
     """The `data_collection_order` of each event, which identifies copies."""
     nbytes: int = 0
@@ -215,13 +214,11 @@ class Transactions:
                 state.seen.setdefault((place[0], -1), set()).update(run.orders.tolist())
 
     def begun(self, place: Place, offset: int, transaction: str) -> None:
-        """Register a BEGIN."""
         state = self._queue(place, Run(np.array([offset]), transaction))
         if state is not None:
             state.begun = True
 
     def ended(self, place: Place, offset: int, end: Ended) -> None:
-        """Register an END."""
         state = self._queue(place, Run(np.array([offset]), end.transaction))
         if state is None:
             return
@@ -241,7 +238,6 @@ class Transactions:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """The incomplete transactions."""
         return tuple(name for name, state in self._open.items() if not state.loose)
 
     @property
@@ -315,14 +311,14 @@ class Transactions:
         return any(not state.loose for state in self._open.values())
 
     def _first_whole(self) -> Unit | None:
-        """The first transaction, by END, if it is whole together with all that lies before its records."""
+        """The first transaction by END, if it and every transaction before its records are complete."""
         if not self._ends or not self._whole(self._ends[0]):
             return None
         group, ends = self._closure(self._ends[0])
         return self._taken(ends, group) if all(map(self._whole, group)) else None
 
     def _closure(self, name: str) -> tuple[set[str], dict[Place, int]]:
-        """The transactions that can only be committed together, and how many runs of each partition these take."""
+        """The transactions that must commit together, and the number of runs that they take from each partition."""
         group, todo, ends = {name}, [name], dict[Place, int]()
         while todo:
             for place, last in self._open[todo.pop()].last.items():
@@ -348,7 +344,7 @@ class Transactions:
         return all(self._missing(state, table, count) <= 0 for table, count in state.counts.items())
 
     def _missing(self, state: _Open, table: str, count: int) -> int:
-        """Events of a table that have not come, less the records of its topics that could not be read."""
+        """Number of a table's missing events, minus the unreadable records of its topics."""
         topics = self._bridged(table)
         if not topics:
             return 0
@@ -359,7 +355,9 @@ class Transactions:
         return missing - sum(self._unread_beside(state, place) for place in places)
 
     def _unread_beside(self, state: _Open, place: Place) -> int:
-        """Unread records of a partition that no record of another transaction parts from the transaction's own."""
+        """Number of unreadable records of a partition that no other transaction's record separates from this
+        transaction.
+        """
         count, pending, mine = 0, 0, False
         for run in self._queues[place]:
             if run.unread:
@@ -371,7 +369,7 @@ class Transactions:
         return count + pending
 
     def _orphan(self) -> Unit | None:
-        """A transaction of which neither BEGIN nor END has come, before one whose END has: its own will not come."""
+        """A transaction without BEGIN and END that precedes a transaction with an END. Its own END will never come."""
         for queue in self._queues.values():
             before = None
             for run in queue:

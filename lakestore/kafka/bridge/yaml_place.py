@@ -1,6 +1,6 @@
-"""Places in a YAML file: values with their line, read strictly; every refusal names the file, the line and the place.
+"""Strict access to a YAML file. Every refusal names the file, the line and the place.
 
-Keys written twice, unknown keys and values of a wrong type are refused. Merge keys (`<<: *name`) are followed.
+Duplicate keys, unknown keys and values of a wrong type are refused. Merge keys (`<<: *name`) are followed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lakestore.model.yaml_text import problem_of
 CHARS_MAX = 4 << 20
 DEPTH_MAX = 32
 NODES_MAX = 100_000
-"""Values in a file, each counted as often as aliases repeat it."""
+"""Most values in a file; an alias counts its values again."""
 _TAG = "tag:yaml.org,2002:"
 _TAGS = {_TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp", "binary", "merge", "value")}
 Choice = TypeVar("Choice", bound=str)
 
 
 def document(text: str, file: str) -> Place:
-    """The whole file, or `Invalid` if it is no YAML of a bounded size."""
+    """Parse a file. Raises `Invalid` if it is not YAML of a bounded size."""
     if len(text) > CHARS_MAX:
         raise Invalid(f"{file} has {len(text):,} characters, and {CHARS_MAX:,} at most are read: is it the right file?")
     try:
@@ -44,7 +44,6 @@ def document(text: str, file: str) -> Place:
 
 
 def _check_size(found: Place) -> None:
-    """Refuse aliases that lead back to themselves or multiply."""
     count, todo = 0, [(found.node, 0)]
     while todo:
         node, depth = todo.pop()
@@ -61,32 +60,32 @@ def _check_size(found: Place) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A value of the file."""
+    """A value in the file."""
 
     file: str
     node: yaml.Node
     path: str
-    """Its keys and list places from the top, topics[0].columns[2].type; empty for the whole file."""
+    """Keys and indexes from the top, such as topics[0].columns[2].type; empty for the whole file."""
     secret: bool = False
-    """Whether values at and below it are never shown."""
+    """True if values at and below this place are never shown."""
 
     @property
     def line(self) -> int:
-        """The line at which the value begins, from 1."""
+        """First line of the value, counted from 1."""
         return int(self.node.start_mark.line) + 1
 
     def refused(self, sentence: str, node: yaml.Node | None = None) -> Invalid:
-        """`Invalid` that begins with the place: `bridge.yaml, line 4: topics[0].start …`."""
+        """An `Invalid` that begins with the place: `bridge.yaml, line 4: topics[0].start …`."""
         line = int((node or self.node).start_mark.line) + 1
         return Invalid(f"{self.file}, line {line}: {f'{self.path} ' if self.path else ''}{sentence}")
 
     def because(self, error: LakestoreError) -> Invalid:
-        """`Invalid` with the sentence of another refusal behind the place."""
+        """An `Invalid` with the place and the message of another error."""
         return Invalid(f"{self.file}, line {self.line}: {error.message}")
 
     @property
     def shown(self) -> str:
-        """The value as written, cut short; a secret or a structure is told by its kind."""
+        """The written value, shortened. A secret or a structure is described."""
         if self.secret:
             return MASK
         if isinstance(self.node, yaml.ScalarNode):
@@ -95,20 +94,18 @@ class Place:
 
     @property
     def is_text(self) -> bool:
-        """Whether it is a single value, of any type."""
         return isinstance(self.node, yaml.ScalarNode)
 
     @property
     def is_list(self) -> bool:
-        """Whether it is a list."""
         return isinstance(self.node, yaml.SequenceNode)
 
     def hidden(self) -> Place:
-        """The same place, its values never shown."""
+        """The same place, marked secret."""
         return Place(self.file, self.node, self.path, secret=True)
 
     def keys(self, known: Collection[str], required: Collection[str] = ()) -> dict[str, Place]:
-        """Key to value; `Invalid` for a key that is not known, and for one that lacks."""
+        """Key to value. Raises `Invalid` for an unknown key and for a missing required key."""
         found = self.entries()
         for key, (place, at) in found.items():
             if key not in known:
@@ -124,7 +121,7 @@ class Place:
         return {key: place for key, (place, _) in found.items()}
 
     def entries(self) -> dict[str, tuple[Place, yaml.Node]]:
-        """Any key to its value and the node of the key."""
+        """Any key to its value and the key's node."""
         if not isinstance(self.node, yaml.MappingNode):
             raise self.refused(f"takes keys with values, not {self.shown}")
         own: dict[str, tuple[Place, yaml.Node]] = {}
@@ -149,17 +146,15 @@ class Place:
 
     @property
     def is_null(self) -> bool:
-        """Whether there is no value."""
         return bool(self.node.tag == _TAG + "null")
 
     def items(self) -> list[Place]:
-        """The parts of a list."""
         if not isinstance(self.node, yaml.SequenceNode):
             raise self.refused(f"takes a list, not {self.shown}")
         return [Place(self.file, part, f"{self.path}[{i}]", self.secret) for i, part in enumerate(self.node.value)]
 
     def text(self) -> str:
-        """A text that is not empty; numbers and times are taken as they are written."""
+        """A text that is not empty. Numbers and times are returned as written."""
         if not isinstance(self.node, yaml.ScalarNode) or not self.node.value or self.is_null:
             raise self.refused(f"takes a text, not {self.shown}")
         if not is_unicode(self.node.value) or "\0" in self.node.value:
@@ -167,7 +162,6 @@ class Place:
         return str(self.node.value)
 
     def texts(self) -> tuple[str, ...]:
-        """A list of texts, none of them twice."""
         found = tuple(part.text() for part in self.items())
         for text in found:
             if found.count(text) > 1:
@@ -175,27 +169,23 @@ class Place:
         return found
 
     def flag(self) -> bool:
-        """true or false."""
         value = self.value()
         if not isinstance(value, bool):
             raise self.refused(f"is true or false, not {self.shown}")
         return value
 
     def whole(self, low: int, high: int) -> int:
-        """A whole number of a range."""
         value = self.value()
         if type(value) is not int or not low <= value <= high:
             raise self.refused(f"is a whole number from {low:,} to {high:,}, not {self.shown}")
         return value
 
     def one_of(self, known: Collection[Choice]) -> Choice:
-        """One of some texts."""
         if not self.is_text or self.node.value not in known:
             raise self.refused(f"is one of {', '.join(known)}, not {self.shown}")
         return cast("Choice", self.node.value)
 
     def value(self) -> Any:
-        """The value as plain Python: dicts, lists, texts, numbers, times."""
         if isinstance(self.node, yaml.MappingNode):
             return {key: place.value() for key, (place, _) in self.entries().items()}
         if isinstance(self.node, yaml.SequenceNode):

@@ -1,1 +1,1 @@
-"""Formats of records: a decoder each, from a block's bytes to columns."""
+"""Decoders of record formats. A decoder turns the bytes of a block of records into columns."""

@@ -1,7 +1,9 @@
-"""Avro bodies to columns: all records of a block read the same field at once, each within its own bytes.
+"""Reads Avro bodies into columns: every record of a block reads the same field in one step.
 
-Values of `at` functions are of the records `rows`, in order; of marked records anything, which the caller leaves out.
-Records with arrays far longer than the others' are left for `avro_plain`, which reads one record at a time.
+- Each record reads within its own bytes. A damaged record gets a fault and moves no other record.
+- Functions that take `rows` return the values of those records, in order. The value of a record with a fault is
+  undefined; the caller drops it.
+- A record whose arrays are far longer than its neighbours' is left to `avro_plain`, which reads one record.
 """
 
 from __future__ import annotations
@@ -16,15 +18,17 @@ from lakestore.kafka.bridge.decode.framing import Bools, Bytes, Cursors, signed,
 from lakestore.kafka.bridge.records import Ints
 
 LONG = "long-array"
-"""The code of a record that is left for `avro_plain`."""
+"""Fault code of a record that is left to `avro_plain`."""
 TOGETHER_STEPS, TOGETHER_ROWS = 64, 64
-"""After so many items of an array, so many records or fewer that have more are left."""
+"""An array with more than `TOGETHER_STEPS` items is left to `avro_plain` if at most `TOGETHER_ROWS` records have
+one.
+"""
 _MILLIS = 1000
 _INT = np.iinfo(np.int32)
 
 
 def columns(node: Node, cursors: Cursors) -> pa.Array:
-    """The values of a whole block; records that cannot be read, or have bytes left over, are marked."""
+    """Read a whole block. A record that cannot be read, or has bytes left over, gets a fault."""
     rows = np.arange(len(cursors.at))
     values = _values(node, cursors, rows, "")
     over = cursors.end > cursors.at
@@ -103,7 +107,7 @@ def _fixed(node: Node, cursors: Cursors, rows: Ints, path: str) -> pa.Array:
 
 
 def uuids(matrix: Bytes) -> pa.StringArray:
-    """Sixteen bytes each, as texts of 36 characters."""
+    """Format rows of sixteen bytes as UUID texts of 36 characters."""
     if not len(matrix):
         return pa.array([], pa.string())
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)
@@ -115,7 +119,7 @@ def uuids(matrix: Bytes) -> pa.StringArray:
 
 
 def decimals(arrow: pa.DataType, cursors: Cursors, rows: Ints, starts: Ints, ends: Ints, path: str) -> pa.Array:
-    """Numbers from their bytes, highest first, as two's complement of any length."""
+    """Decimals from big-endian two's complement bytes of any length."""
     width = arrow.bit_width // 8
     lengths = ends - starts
     places = ends[:, None] - width + np.arange(width)
@@ -133,7 +137,6 @@ def decimals(arrow: pa.DataType, cursors: Cursors, rows: Ints, starts: Ints, end
 
 
 def _too_precise(values: pa.Array) -> Bools:
-    """Which decimals have more digits than their type."""
     try:
         values.validate(full=True)
     except pa.ArrowInvalid:
@@ -220,7 +223,9 @@ def _map(node: Node, cursors: Cursors, rows: Ints, path: str) -> pa.Array:
 def _items(
     cursors: Cursors, rows: Ints, path: str, least: int, read: Callable[[Ints], pa.Array]
 ) -> tuple[pa.Array, list[pa.Array]]:
-    """Items of arrays or maps: the first of each record, then the second of each that has one, put in order."""
+    """Read the items of arrays or maps: the first item of every record, then the second, and so on; then sort by
+    record.
+    """
     left = np.zeros(len(rows), np.int64)
     opened = np.ones(len(rows), np.bool_)
     owners: list[Ints] = []
@@ -252,7 +257,9 @@ def _items(
 
 
 def _counts(cursors: Cursors, rows: Ints, least: int, path: str) -> Ints:
-    """Items in the next piece of an array; a negative count has the piece's bytes behind."""
+    """The number of items in the next piece of an array. A negative number means that the piece's size in bytes
+    follows.
+    """
     counts = signed(cursors.varints(rows, path))
     negative = np.flatnonzero(counts < 0)
     if len(negative):

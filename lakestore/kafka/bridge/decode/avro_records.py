@@ -242,7 +242,6 @@ class AvroRecords:
         self._topic = topic
 
     def decode(self, records: Records, wanted: pa.Schema | None = None) -> Decoded:
-        """The rows of a block; nulls are passed as tombstones."""
         block = framed(records, self._wire, self._part, format="avro", registry=self._registered)
         topic = self._topics.setdefault(records.topic, _Topic())
         self._topic = records.topic
@@ -261,7 +260,6 @@ class AvroRecords:
         return joined(pieces, rejects, {TOMBSTONE: block.nulls}, empty)
 
     def schema(self) -> pa.Schema | None:
-        """Fields of the newest schema, and of older ones that records have named; None before there is any."""
         topic = self._topics.setdefault(self._topic, _Topic())
         if topic.reader is None and self._wanted is None and self._topic:
             self._node(None, self._topic, topic)
@@ -276,7 +274,6 @@ class AvroRecords:
         return self._wanted or topic.reader
 
     def _node(self, name: SchemaName | None, topic: str, state: _Topic) -> Node | Fault:
-        """The writer's schema. A registry that does not answer raises, and nothing is remembered."""
         if name is not None and name.id in state.known:
             return state.known[name.id]
         if self._wanted is not None and (name is None or name.id == self._print):
@@ -291,7 +288,6 @@ class AvroRecords:
 
 
 def _merge(state: _Topic) -> None:
-    """The fields wanted, anew: of the newest schema first. Numbers grow with time; GUIDs come as they were seen."""
     numbers = sorted((name for name in state.known if isinstance(name, int)), reverse=True)
     names: list[str | int] = [*numbers, *reversed([name for name in state.known if isinstance(name, str)])]
     nodes = [node for name in names[:SCHEMAS_MERGED_MAX] if isinstance(node := state.known[name], Node)]

@@ -1,7 +1,8 @@
-"""Avro schemas as trees of nodes, with the Arrow type that each node's values are columns of.
+"""Avro schemas as trees of nodes. Each node has the Arrow type of its values.
 
-A union of null and one other type is that type, optional. A union of several is a struct with a child for each branch,
-of which one has a value. Names, aliases and `connect.*` properties of fields are in the metadata of Arrow's fields.
+- A union of null and one other type is that type, optional.
+- A union of several types is a struct with one child for each branch. One child has a value.
+- The metadata of an Arrow field holds the Avro field's names, aliases and `connect.*` properties.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from lakestore.model.decimals import from_unscaled
 
 DEPTH_MAX = 64
 ALIASES = b"aliases"
-"""Metadata of an Arrow field: former names, as JSON."""
+"""Key in the metadata of an Arrow field: former names, as JSON."""
 DEFAULT = b"default"
-"""Metadata of an Arrow field: the schema's default, as JSON."""
+"""Key in the metadata of an Arrow field: the schema's default, as JSON."""
 PRIMITIVE: dict[str, pa.DataType] = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -58,11 +59,10 @@ class Field:
     default: Any = None
     has_default: bool = False
     meaning: tuple[tuple[str, str], ...] = ()
-    """Properties that tell what the values mean."""
+    """Avro and Connect properties that give the value a meaning, such as `logicalType`."""
 
     @property
     def arrow(self) -> pa.Field:
-        """The field as a child of a struct."""
         said = {name.encode(): text.encode() for name, text in self.meaning}
         if self.aliases:
             said[ALIASES] = json.dumps(self.aliases).encode()
@@ -73,49 +73,47 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A type inside a schema."""
+    """A type in a schema."""
 
     kind: str
-    """A primitive's name, or record, enum, fixed, array, map, optional, union."""
+    """A primitive's name, record, enum, fixed, array, map, optional or union."""
     arrow: pa.DataType
     fields: tuple[Field, ...] = ()
-    """Fields of a record; of a union, one for each branch but `null`."""
+    """Fields of a record. A union has one for each branch except `null`."""
     item: Node | None = None
     """Type of the items of an array or map, or of an optional value."""
     symbols: tuple[str, ...] = ()
     size: int = 0
-    """Bytes of `fixed`."""
     logical: str = ""
     null_branch: int = -1
-    """Place of null among the branches of an optional type or union."""
+    """Index of null among the branches of an optional type or union."""
     name: str = ""
     meaning: tuple[tuple[str, str], ...] = ()
 
     @property
     def nullable(self) -> bool:
-        """Whether a value may be null."""
         return self.kind in ("optional", "null") or (self.kind == "union" and self.null_branch >= 0)
 
     @property
     def bytes_min(self) -> int:
-        """The fewest bytes that a value has."""
+        """The fewest bytes that a value takes."""
         if self.kind == "record":
             return sum(field.node.bytes_min for field in self.fields)
         return {"null": 0, "fixed": self.size, "float": 4, "double": 8}.get(self.kind, 1)
 
 
 def struct(fields: Iterable[Field]) -> pa.DataType:
-    """The struct of a record's values; nothing inside is required, because the record itself may be null."""
+    """The struct type of a record. All children are nullable, because the record itself may be null."""
     return pa.struct([field.arrow.with_nullable(True) for field in fields])
 
 
 def parsed(text: str, references: Mapping[str, str] | None = None) -> Node:
-    """The tree of a schema, or `Invalid` with what is wrong with it."""
+    """Parse a schema. Raises `Invalid`."""
     return _Reader(*_parsed(text, references)).node([], 0)
 
 
 def crc64(text: str) -> str:
-    """The fingerprint by which Avro's own framing names the schema, in hex as it is on the wire."""
+    """Avro's 64-bit fingerprint of a schema, as hexadecimal in wire order."""
     canonical = to_parsing_canonical_form(_parsed(text, None)[0])
     return bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO")).hex()
 
@@ -133,13 +131,12 @@ def _parsed(text: str, references: Mapping[str, str] | None) -> tuple[Any, dict[
 
 
 class _Reader:
-    """The tree of one schema; fastavro has read it, so that names are whole and types are known."""
+    """Builds the tree of a schema that fastavro has parsed, so names are qualified."""
 
     def __init__(self, schema: Any, names: dict[str, Any]) -> None:
         self._schema, self._names = schema, names
 
     def node(self, within: list[str], depth: int) -> Node:
-        """The root."""
         return self._node(self._schema, within, depth)
 
     def _node(self, schema: Any, within: list[str], depth: int) -> Node:
@@ -208,12 +205,10 @@ class _Reader:
 
 
 def _branch(node: Node) -> str:
-    """The name of a union's branch: its type's, without the namespace."""
     return node.name.rpartition(".")[2] if node.name else node.kind
 
 
 def _meaning(schema: Any) -> tuple[tuple[str, str], ...]:
-    """Properties that tell what values mean, as text."""
     if not isinstance(schema, dict):
         return ()
     said = [(name, schema[name]) for name in _MEANINGS if name in schema]
@@ -244,7 +239,7 @@ def _fixed(name: str, schema: Any) -> Node:
 
 
 def _decimal(schema: Any, size: int) -> pa.DataType | None:
-    """The Arrow type of a decimal; None if the schema tells none that can be, and its bytes are bytes."""
+    """The Arrow type of a decimal. None if its precision or scale is invalid: then the values are plain bytes."""
     precision, scale = schema.get("precision"), schema.get("scale", 0)
     if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or precision < 1:
         return None
@@ -258,7 +253,7 @@ _TEXTS = ("string", "bytes")
 
 
 class Incompatible(Invalid):
-    """Records of a schema do not become records of another."""
+    """Records of one schema cannot be read as records of another."""
 
     def __init__(self, sentence: str, path: str) -> None:
         super().__init__(sentence)
@@ -266,7 +261,9 @@ class Incompatible(Invalid):
 
 
 def merged(newest: Node, older: Node) -> Node:
-    """The newest schema with the fields that only an older one has, optional, and the wider of two types."""
+    """Merge an older schema into the newest. Fields that only the older has become optional; of two types the wider
+    one stays.
+    """
     if newest.kind == "optional" or older.kind == "optional":
         item = merged(_bare(newest), _bare(older))
         return Node("optional", item.arrow, item=item, null_branch=0, meaning=newest.meaning or item.meaning)
@@ -298,7 +295,7 @@ def _merged_record(newest: Node, older: Node) -> Node:
 
 
 def adapt(values: pa.Array, writer: Node, reader: Node, path: str = "") -> pa.Array:
-    """Values of the writer's schema as the reader's; `Incompatible` if there is no way."""
+    """Convert values of the writer's schema to the reader's. Raises `Incompatible`."""
     if writer == reader:
         return values
     if reader.kind == "optional" or writer.kind == "optional":
@@ -327,7 +324,6 @@ def _refusal(writer: Node, reader: Node, path: str) -> Incompatible:
 
 
 def _promotes(writer: Node, reader: Node) -> bool:
-    """Whether Avro reads one as the other."""
     kinds = (writer.kind, reader.kind)
     if writer.kind in _NUMBERS and reader.kind in _NUMBERS:
         return _NUMBERS.index(writer.kind) <= _NUMBERS.index(reader.kind)
@@ -394,7 +390,6 @@ def _to_union(values: pa.Array, writer: Node, reader: Node, path: str) -> pa.Arr
 
 
 def _writer_of(field: Field, writer: Node) -> Field | None:
-    """The writer's field for one of the reader's: by name, or else by one of its aliases."""
     named = {each.name: each for each in writer.fields}
     return next((named[name] for name in (field.name, *field.aliases) if name in named), None)
 
@@ -416,7 +411,6 @@ def _nest(node: Node, item: Node) -> Node:
 
 
 def _default(node: Node, said: Any) -> Any:
-    """A default of a schema, which is JSON, as a value of the node's Arrow type."""
     if node.kind == "optional":
         return None if said is None else _default(_bare(node), said)
     if node.kind == "record":

@@ -1,7 +1,7 @@
-"""Values as a column's type: vectorised, lossless, and with a mask of the rows whose value does not fit.
+"""Casts values to a column's type. Returns a mask of the rows whose value does not fit.
 
-Text is read as numbers and times (by the rules of `times`), numbers as text and times; nothing else changes its kind.
-Floats are the nearest ones; all else is exact or refused.
+Text becomes numbers and times (by the rules of `times`), numbers become text and times. Other kinds are never
+converted. Floats are rounded to the nearest value; all other values are exact or refused.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lakestore.rows import json_texts
 from lakestore.rows.casting import Cast
 
 INTEGER = r"^-?[0-9]{1,40}$"
-"""Texts that are whole numbers; 40 digits are more than any type has."""
+"""Integers as text; 40 digits are more than any type holds."""
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?$"
-"""Texts that are numbers."""
+"""Numbers as text."""
 
 
 class Misfit(ValueError):
@@ -34,7 +34,7 @@ class Misfit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A column's type, and how times are read."""
+    """A column's type and the interpretation of its times."""
 
     kind: pa.DataType
     unit: str = ""
@@ -43,7 +43,7 @@ class Rule:
 
     @property
     def code(self) -> str:
-        """The code of a reject of a value that does not fit."""
+        """Code of a reject."""
         t = pa.types
         if t.is_integer(self.kind) or t.is_floating(self.kind) or t.is_decimal(self.kind):
             return "not-a-number"
@@ -60,7 +60,7 @@ _TIMESTAMP, _UTC = pa.timestamp("us"), pa.timestamp("us", tz="UTC")
 
 
 def timestamps(array: pa.Array, rule: Rule) -> pa.Array:
-    """Moments from texts, numbers, dates and other timestamps."""
+    """Timestamps from texts, numbers, dates and other timestamps."""
     t, source = pa.types, array.type
     if t.is_string(source):
         return _read_times(array, rule)
@@ -72,7 +72,6 @@ def timestamps(array: pa.Array, rule: Rule) -> pa.Array:
 
 
 def _whole_micros(array: pa.Array) -> pa.Array:
-    """Timestamps of any unit in microseconds; what is finer is cut off."""
     if array.type.unit != "ns":
         return array.cast(pa.timestamp("us", tz=array.type.tz))
     micros = _floored(array.cast(pa.int64()), 1000)
@@ -93,7 +92,6 @@ def _moved(array: pa.Array, rule: Rule) -> pa.Array:
 
 
 def _zoned(micros: pa.Array, rule: Rule) -> pa.Array:
-    """Microseconds since 1970 in UTC, as the rule's type."""
     moments = micros.cast(_TIMESTAMP)
     if rule.kind.tz is None and rule.zone:
         return _moved(moments.cast(_UTC), rule)
@@ -122,12 +120,11 @@ def _floored(numbers: pa.Array, by: int) -> pa.Array:
 
 
 def _read_times(array: pa.Array, rule: Rule) -> pa.Array:
-    """Times as texts: in one step where all are in the one form that needs nothing else."""
     if not rule.zone:
         try:
             return array.cast(rule.kind)
         except (pa.ArrowException, OverflowError):
-            pass  # another form, or no time: read apart below
+            pass  # another form, or no time: parsed below
     text = pc.utf8_upper(pc.utf8_trim_whitespace(array))
     counts = pc.match_substring_regex(text, _COUNT).fill_null(False)
     zoned = pc.match_substring_regex(text, _ZONED).fill_null(False)
@@ -151,12 +148,11 @@ def _counted(text: pa.Array, unit: str) -> pa.Array:
 
 
 def _cut(text: pa.Array) -> pa.Array:
-    """ISO texts without digits that no column holds, and without a blank before the zone."""
     return pc.replace_substring_regex(text, r"([.,][0-9]{6})[0-9]+|\s+([Z+-])", r"\1\2")
 
 
 def dates(array: pa.Array, rule: Rule) -> pa.Array:
-    """Days from texts, numbers and timestamps that are a midnight."""
+    """Dates from texts, numbers and timestamps at midnight."""
     t, source = pa.types, array.type
     if t.is_string(source):
         counts = pc.match_substring_regex(array, _COUNT).fill_null(False)
@@ -181,7 +177,7 @@ def _modulo(numbers: pa.Array, by: int) -> pa.Array:
 
 
 def times_of_day(array: pa.Array, rule: Rule) -> pa.Array:
-    """Times of a day from texts and numbers."""
+    """Times of day from texts and numbers."""
     t, source = pa.types, array.type
     if t.is_time(source):
         return array.cast(pa.time64("ns")).cast(rule.kind)
@@ -199,7 +195,7 @@ def times_of_day(array: pa.Array, rule: Rule) -> pa.Array:
 
 Mask = npt.NDArray[np.bool_]
 _NEAR_DECIMAL = r"^[+-]?[0-9]{0,38}(\.[0-9]{0,38})?$"
-"""Texts that Arrow's cast to decimals is safe with: for far exponents it leaves its table of powers."""
+"""Texts that are safe for Arrow's decimal cast. With a far exponent the cast reads past its table of powers."""
 _FLOAT = rf"{NUMBER}|^(NaN|-?Infinity)$"
 FAILURES = (pa.ArrowException, Invalid, ValueError, ArithmeticError)
 """Errors that mean that a value does not fit."""

@@ -1,4 +1,4 @@
-"""Decoders by format: what bridge.yaml says of a topic, made into the decoders of its values and keys."""
+"""Builds the decoders of a topic's values and keys from its entry in bridge.yaml."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EMPTY = "empty"
 
 
 class ArrowDecoder:
-    """Arrow IPC streams."""
+    """Decodes Arrow IPC streams."""
 
     def __init__(self, limits: Limits = DEFAULT) -> None:
         self._limits = limits
@@ -39,11 +39,9 @@ class ArrowDecoder:
         self._seen: tuple[pa.Schema, list[pa.Field]] | None = None
 
     def schema(self) -> pa.Schema | None:
-        """The schema of the newest stream."""
         return self._schema
 
     def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
-        """The rows of a block; nulls are tombstones."""
         batches: list[tuple[int, pa.RecordBatch]] = []
         rejects: list[Reject] = []
         passed: dict[str, list[int]] = {TOMBSTONE: [], EMPTY: []}
@@ -65,7 +63,6 @@ class ArrowDecoder:
         return self._together(batches, rejects, left)
 
     def _rows(self, value: bytes) -> pa.RecordBatch:
-        """The rows of one stream in layouts of tables, so that nothing unfolds behind; or `Invalid`."""
         batch = ipc.decode(value, limits=self._limits)
         names = batch.schema.names
         if len(set(names)) != len(names):
@@ -80,7 +77,6 @@ class ArrowDecoder:
     def _together(
         self, batches: list[tuple[int, pa.RecordBatch]], rejects: list[Reject], passed: dict[str, Ints]
     ) -> Decoded:
-        """The rows of all streams; one whose types do not go with those before it is refused."""
         schema = self._schema or pa.schema([])
         taken: list[tuple[int, pa.RecordBatch]] = []
         for number, batch in batches:
@@ -106,7 +102,6 @@ class ArrowDecoder:
 
 
 def _plain(part: pa.Field) -> pa.DataType:
-    """The layout that tables have for a type."""
     return part.type if pa.types.is_uint64(part.type) else arrow_type(type_name(part.type, part.name))
 
 
@@ -114,14 +109,12 @@ _SCHEMA = pa.schema([pa.field("value", pa.binary())])
 
 
 class RawDecoder:
-    """Bytes that nobody looks into."""
+    """Returns bytes unread."""
 
     def schema(self) -> pa.Schema | None:
-        """One field."""
         return _SCHEMA
 
     def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
-        """The rows of a block; nulls are tombstones."""
         there = np.flatnonzero(records.values.is_valid().to_numpy(zero_copy_only=False))
         if len(there) == len(records):
             return Decoded(pa.StructArray.from_arrays([records.values], fields=list(_SCHEMA)), there)
@@ -154,13 +147,13 @@ VALUES: dict[str, Factory] = {
     "avro": lambda topic, source: _avro(topic, source, "value"),
     "protobuf": lambda topic, source: _protobuf(topic, source, "value"),
 }
-"""Format to the maker of its decoder."""
+"""Format to decoder factory."""
 KEYS: dict[str, Factory] = {
     "json": lambda topic, source: JsonDecoder("key", topic.wire),
     "avro": lambda topic, source: _avro(topic, source, "key"),
     "protobuf": lambda topic, source: _protobuf(topic, source, "key"),
 }
-"""Format of keys to the maker of its decoder; `string` and `raw` need none, for such keys are bytes."""
+"""Key format to decoder factory. `string` and `raw` have none, because their keys stay bytes."""
 
 
 def decoder(topic: TopicSpec, source: SourceSpec) -> Decoder:
@@ -171,21 +164,21 @@ def decoder(topic: TopicSpec, source: SourceSpec) -> Decoder:
 
 
 def marks_decoder(topic: TopicSpec, source: SourceSpec) -> Decoder | None:
-    """The decoder of a topic of BEGINs and ENDs; None where these are JSON."""
+    """The decoder of a topic of BEGINs and ENDs. None if they are JSON."""
     return _avro(replace(topic, schema=SchemaSpec()), source, "value") if topic.format == "debezium-avro" else None
 
 
 def key_decoder(topic: TopicSpec, source: SourceSpec, *, reads_fields: bool) -> Decoder | None:
-    """The decoder of a topic's keys; None where keys are bytes.
+    """The decoder of a topic's keys. None if keys stay bytes.
 
-    Where the file names no format, keys are decoded if something reads their fields: by the values' format.
+    Without a key format in the file, keys are decoded by the values' format if something reads their fields.
     """
     said = topic.key_format or (topic.format if reads_fields else "raw")
     return KEYS[said](topic, source) if said in KEYS else None
 
 
 def registry(source: SourceSpec) -> Registry | None:
-    """The client of a source's registry, one for all its topics; None if there is no registry."""
+    """The registry client of a source, shared by its topics. None without a registry."""
     if source.registry is None:
         return None
     return _client(source.registry.url, tuple(sorted(source.registry.options.items())))

@@ -98,7 +98,6 @@ class Cursors:
         self.end[rows] = self.at[rows]
 
     def fail_where(self, rows: Ints, wrong: Bools, code: str, sentence: str, path: str) -> None:
-        """Record a fault for the rows that are `wrong`."""
         if wrong.any():
             self.fail(rows[wrong], code, sentence, path)
 
@@ -231,7 +230,6 @@ class Framed:
     record: Ints
     """The records with a payload, ascending."""
     payloads: pa.BinaryArray
-    """The payloads after the framing."""
     schema: Ints
     """The index of each schema in `schemas`; -1: the record names none."""
     schemas: Sequence[SchemaName]
@@ -288,7 +286,7 @@ def _bare(payloads: pa.BinaryArray) -> bool:
 
 
 class _Framing:
-    """One block on its way."""
+    """The framing of one block while it is stripped."""
 
     def __init__(self, records: Records, part: Part, record: Ints, payloads: pa.BinaryArray) -> None:
         self._record = record
@@ -332,7 +330,7 @@ class _Framing:
         return Framed(self._record[rows], payloads, self._schema[rows], self._schemas, nulls, rejects)
 
     def _behind(self, rows: Ints, size: int) -> tuple[Ints, Ints]:
-        """Records among the given that have so many bytes of framing, past which they are moved, and where it began."""
+        """Skip `size` bytes of framing. Returns the records that have them, and the position of each framing."""
         starts, _ = self._cursors.take(rows, size, "")
         whole = ~self._cursors.bad[rows]
         return rows[whole], starts[whole]
@@ -386,7 +384,7 @@ class _Framing:
 
 
 def message_paths(cursors: Cursors, rows: Ints) -> list[tuple[int, ...]]:
-    """The place of the message in its file that stands in front of each payload; most are the first message."""
+    """Read the message index before each payload: the path of the message in its file, mostly the first message."""
     counts = signed(cursors.varints(rows, ""))
     deep = (counts < 0) | (counts > MESSAGE_DEPTH_MAX)
     text = f"the message's place in its file has no sensible depth: it is 0 to {MESSAGE_DEPTH_MAX}"
@@ -406,7 +404,6 @@ def message_paths(cursors: Cursors, rows: Ints) -> list[tuple[int, ...]]:
 
 
 def _told(headers: Sequence[Headers | None] | None, record: Ints, name: str) -> dict[int, bytes]:
-    """Rows whose record has the header, with its newest value."""
     if headers is None:
         return {}
     found = {}

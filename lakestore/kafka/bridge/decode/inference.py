@@ -1,11 +1,11 @@
-"""Samples of JSON records as a schema, and as candidates for a key.
+"""Infers a schema and candidates for a key from sampled JSON records.
 
-- A field has the narrowest type that holds its samples: whole numbers, floats, decimals where a float would round,
-  booleans, dates and times of ISO 8601, texts. Objects are structs, or maps where their names are many and seldom the
-  same. Samples that no other type holds make it text, their JSON.
-- A few odd samples decide nothing: where at least 99 % are of one type, the field has that type. The odd ones are
-  counted, for they would become dead letters. From 90 % on the field is text, and somebody is to decide.
-- The texts NaN, Infinity and -Infinity are floats where the field has numbers: Kafka Connect writes these so.
+- A field has the narrowest type that holds its samples: integers, floats, decimals where a float would round, booleans,
+  ISO 8601 dates and times, texts. Objects are structs, or maps if they have many different names. Otherwise the field
+  is text and holds JSON.
+- If at least 99 % of the samples have one type, the field has it, and the others are counted because they would become
+  dead letters. From 90 % the field is text and the user decides.
+- The texts NaN, Infinity and -Infinity are floats in a numeric field, because Kafka Connect writes floats this way.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from lakestore.kafka.bridge.records import Records
 from lakestore.model.columns import SYSTEM_PREFIX
 
 DEPTH_MAX = 8
-"""Structs and lists inside one another; deeper ones are text."""
+"""Depth of structs and lists; deeper values are text."""
 MAP_NAMES_MIN, MAP_SHARE_MAX = 64, 0.2
-"""Names of an object's fields from which it is a map, if each is there in less than this share of them."""
+"""An object with at least this many field names is a map if every name is in less than this share of the samples."""
 MOST = 0.9
-"""The share of a field's samples from which somebody is asked about the rest."""
+"""If this share of a field's samples has one type, the user is asked about the rest."""
 NEARLY_ALL = 0.99
-"""The share of a field's samples from which the rest are odd ones."""
+"""If this share of a field's samples has one type, the field has it."""
 FLOATS = ("NaN", "Infinity", "-Infinity")
-"""Texts that stand for floats."""
+"""Texts that mean floats."""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d([.,]\d+)?)?( ?(Z|[+-]\d\d(:?\d\d)?))?")
 _DIGITS_MAX = 38
@@ -54,33 +54,30 @@ class KeyCandidate:
 
     field: str
     repeats: float
-    """The share of samples whose value another sample has too."""
+    """The share of samples whose value occurs in another sample."""
     is_kafka_key: bool
-    """Whether the key of each record is this value, as text or as a JSON object with this field alone."""
+    """True if every record's key is this value, as text or as a JSON object with this field alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """The schema of samples, and facts about their fields."""
+    """The schema of samples and facts about its fields."""
 
     schema: pa.Schema
-    """Fields of the values, nested as in the records."""
     records: int
-    """Samples that are JSON objects."""
     unread: int
-    """Samples that are not."""
+    """Samples that are not JSON objects."""
     missing: Mapping[str, int]
-    """Field to the samples that lack it or have null, for fields of which some do."""
+    """Field to the number of samples in which it is missing or null, if there are any."""
     keys: Sequence[KeyCandidate]
-    """The likeliest first."""
     mixed: Mapping[str, tuple[pa.DataType, int]]
-    """Field that is text for some odd samples, to the type of the others and the number of the odd ones."""
+    """Text field to the type of most of its samples and the number of the others."""
     odd: Mapping[str, tuple[pa.DataType, int]]
-    """Field, as `a.b`, that has the type of nearly all, to that type and the number of samples it does not take."""
+    """Typed field (`a.b`) to its type and the number of samples that do not fit."""
 
 
 def inferred(records: Records) -> Inferred:
-    """The schema of the records' values, and what is known of their fields. Tombstones are passed over."""
+    """Infer the schema of record values. Tombstones are skipped."""
     objects: list[dict[str, Any]] = []
     keys: list[bytes | None] = []
     unread = 0
@@ -102,8 +99,9 @@ def inferred(records: Records) -> Inferred:
 
 
 def schema_of(objects: Iterable[object]) -> pa.Schema:
-    """The schema that takes all parsed objects. Names that no column has, and ones that differ by case alone, are left
-    out."""
+    """The schema that holds all objects. Names that are no column name are left out, and of names that differ only
+    in case all but one.
+    """
     return _kinds_of(objects, 1.0).schema()
 
 
@@ -140,25 +138,25 @@ class _Kinds:
     """The kinds of all samples of one field."""
 
     enough: float
-    """The share of samples whose type is that of the field, whatever the rest is."""
+    """The share of samples that decides the type of the field."""
     count: int = 0
     classes: Counter[str] = field(default_factory=Counter)
-    """Samples by class: boolean, number, object, list, float (a text that stands for one), and the kinds of texts:
-    date, timestamp, timestamptz, string."""
+    """Samples by class: boolean, number, object, list, float (a text that means one), and the kinds of texts: date,
+    timestamp, timestamptz, string.
+    """
     whole: bool = False
     digits: int = 0
-    """Digits before the point, at most."""
+    """Largest number of digits before the point."""
     scale: int = 0
-    """Digits behind the point, at most."""
+    """Largest number of digits after the point."""
     fractions: bool = False
     rounds: bool = False
-    """Whether a float or an int64 would not hold a number."""
+    """True if a sample fits neither float64 nor int64 exactly."""
     constants: bool = False
     inside: dict[str, _Kinds] = field(default_factory=dict)
     elements: _Kinds | None = None
 
     def add(self, value: object) -> None:
-        """One more sample."""
         value = _held(value)
         if value is None:
             return
@@ -166,7 +164,6 @@ class _Kinds:
         self.classes[self._class(value)] += 1
 
     def _class(self, value: object) -> str:
-        """The class of a value, whose facts are noted."""
         if isinstance(value, bool):
             return "boolean"
         if isinstance(value, dict):
@@ -202,7 +199,6 @@ class _Kinds:
         self.rounds |= not -(2**63) <= int(text[:40]) < 2**63
 
     def _main(self) -> tuple[str, int]:
-        """The class of nearly all samples, and the samples that are of another one; no class if none is so frequent."""
         classes = Counter(self.classes)
         floats = classes.pop("float", 0)
         if floats:
@@ -211,7 +207,6 @@ class _Kinds:
         return (main, self.count - count) if count >= self.enough * self.count else ("", 0)
 
     def kind(self, depth: int) -> pa.DataType:
-        """The type that holds all samples, or nearly all."""
         main, _ = self._main()
         if main == "object" and depth <= DEPTH_MAX:
             return self._object(depth)
@@ -222,7 +217,6 @@ class _Kinds:
         return _LEAVES.get(main, pa.string()) if depth <= DEPTH_MAX else pa.string()
 
     def odd(self, path: str) -> Iterator[tuple[str, tuple[pa.DataType, int]]]:
-        """Fields whose type does not take some of their samples; a field of text takes all."""
         depth = path.count(".") + 1 if path else 0
         kind = self.kind(depth)
         _, others = self._main()
@@ -233,11 +227,9 @@ class _Kinds:
                 yield from kinds.odd(f"{path}.{name}" if path else name)
 
     def schema(self) -> pa.Schema:
-        """The fields of whole values."""
         return pa.schema([part for part in self.fields(0) if not part.name.startswith(SYSTEM_PREFIX)])
 
     def fields(self, depth: int) -> pa.StructType:
-        """The fields of objects, each name once whatever its case."""
         found: dict[str, pa.Field] = {}
         for name, kinds in self.inside.items():
             if name:
@@ -289,7 +281,6 @@ def _candidates(
     missing: Mapping[str, int],
     topic: str,
 ) -> list[KeyCandidate]:
-    """Fields that every sample has, of types that keys are made of."""
     found: list[KeyCandidate] = []
     for part in schema:
         if part.name in missing or not objects or not any(is_one(part.type) for is_one in KEY_KINDS):
@@ -305,7 +296,7 @@ def _candidates(
 
 
 def rank(name: str, topic: str) -> int:
-    """The rank of a name among keys: ids of the topic itself first."""
+    """Rank of a name among keys: ids of the topic itself rank first."""
     if name in ("id", "key", "uuid", f"{topic}_id", f"{topic.removesuffix('s')}_id", f"{topic.removesuffix('s')}id"):
         return 0
     return 1 if name.endswith(("_id", "_key", "uuid")) else 2

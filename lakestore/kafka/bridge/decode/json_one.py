@@ -1,6 +1,6 @@
-"""JSON records one by one: the precise reading, with a reason for each record that cannot be taken.
+"""Reads JSON records one by one and gives a reason for every record that is refused.
 
-Numbers stay as they are written until a field's type is known, so nothing is rounded on the way.
+Numbers keep their written form until the type of their field is known, so nothing is rounded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakestore.kafka.bridge.decode import casts
 from lakestore.model.decimals import fitted
 
 DEPTH_MAX = 500
-"""Objects and lists inside one another; deeper records are refused."""
+"""Depth of objects and lists; deeper records are refused."""
 SHOWN_CHARS = 60
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _WORD = re.compile(rb'"(?:[^"\\]|\\.)*"|\bInf(?:inity)?\b', re.DOTALL)
@@ -29,9 +29,9 @@ _INTEGER, _NUMBER = re.compile(casts.INTEGER), re.compile(casts.NUMBER)
 _ODD_FLOATS = ("NaN", "Infinity", "-Infinity")
 _BOM = b"\xef\xbb\xbf"
 _PLAIN_DIGITS = 18
-"""Characters of a number that fits into an int64 and a float64 whatever it is."""
+"""A number of at most this many characters fits into int64 and float64."""
 _DIGITS_MAX = 80
-"""Digits before the point of any number that a type holds, generously."""
+"""Digits before the point; a longer number fits no type."""
 
 
 class Refused(Exception):
@@ -43,20 +43,20 @@ class Refused(Exception):
 
 
 class Number(str):
-    """A number as it is written."""
+    """A number as written."""
 
     __slots__ = ()
 
 
 class Constant(str):
-    """NaN, Infinity or -Infinity, which JSON does not have."""
+    """NaN, Infinity or -Infinity, which are not JSON."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
 class Twice:
-    """An object that has a name twice."""
+    """An object with a duplicate name."""
 
     held: dict[str, Any]
     names: frozenset[str]
@@ -91,7 +91,7 @@ def depth(raw: bytes) -> int:
 
 
 def parsed(raw: bytes) -> dict[str, Any] | Twice:
-    """The object that a record is, or `Refused`."""
+    """Parse a record to an object. Raises `Refused`."""
     raw = raw.removeprefix(_BOM)
     if not raw.strip(b" \t\r\n"):
         raise Refused("empty", "the record is empty, and not a JSON object")
@@ -104,7 +104,7 @@ def parsed(raw: bytes) -> dict[str, Any] | Twice:
     try:
         found = _read(text)
     except json.JSONDecodeError as error:
-        what = error.msg.removesuffix(" at")  # some of the library's sentences end so
+        what = error.msg.removesuffix(" at")  # some sentences of the library end in " at"
         raise Refused("bad-json", f"the record is not JSON: {what} at character {error.pos + 1}") from error
     except RecursionError as error:
         raise Refused("too-deep", "the record nests too deep") from error
@@ -114,7 +114,7 @@ def parsed(raw: bytes) -> dict[str, Any] | Twice:
 
 
 def _read(text: str) -> Any:
-    """The value of a JSON text. Arrow's reader takes Inf for Infinity, so it is taken here too, and refused later."""
+    """Parse a JSON text. Arrow's reader accepts Inf for Infinity, so this reader does too; it is refused later."""
     try:
         return _READER.decode(text)
     except json.JSONDecodeError:
@@ -125,13 +125,13 @@ def _read(text: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value for people, shortened."""
+    """A shortened value for messages."""
     text = _text(value, "") if not isinstance(value, str) or isinstance(value, Number | Constant) else json.dumps(value)
     return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
 
 
 def converted(value: Any, kind: pa.DataType, path: str) -> Any:
-    """The Python value of a wanted type, or `Refused`; times stay texts, as JSON has them."""
+    """Convert a value to a wanted type. Times stay texts, as in JSON. Raises `Refused`."""
     if value is None:
         return None
     if isinstance(value, Constant) and not pa.types.is_floating(kind):
@@ -235,7 +235,6 @@ def _text_of(value: Any, kind: pa.DataType, path: str) -> str:
 
 
 def _text(value: Any, path: str) -> str:
-    """The JSON text of a value, numbers as they were written."""
     if isinstance(value, Number | Constant):
         return str(value) if value != "-0" else "0"
     if isinstance(value, Twice):
@@ -273,12 +272,12 @@ def _misfit(value: Any, wanted: str, path: str, code: str) -> Refused:
 
 
 class Reader:
-    """The reading of one type at one path: what is common without a detour, and the rest as `converted` does."""
+    """Reads one type at one path: common values directly, other values by `converted`."""
 
     def __init__(self, kind: pa.DataType, path: str) -> None:
         self._kind, self._path = kind, path
         self.fields: dict[str, Reader] = {}
-        """The readers of the fields of a struct, or of a list's structs."""
+        """Readers of the fields of a struct, or of the structs in a list."""
         if pa.types.is_struct(kind):
             self.fields = {part.name: Reader(part.type, f"{path}.{part.name}") for part in kind}
         self._element = Reader(kind.value_type, path) if pa.types.is_list(kind) else None
@@ -314,7 +313,7 @@ class Reader:
         try:
             return [None if part is None else read(part) for part in value]
         except Refused:
-            return converted(value, self._kind, self._path)  # says at which place
+            return converted(value, self._kind, self._path)  # raises with the path
 
     def _integer(self, value: Any) -> Any:
         if type(value) is Number and len(value) <= _PLAIN_DIGITS and value.isdigit():

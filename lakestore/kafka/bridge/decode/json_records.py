@@ -1,14 +1,13 @@
-"""JSON objects as rows: a block by Arrow's reader at once, and what it does not take record by record.
+"""Decodes JSON objects to rows: Arrow's reader takes a whole block, and records it refuses are read one by one.
 
-Both ways take the same records and give the same values:
-- a field that is missing is null; a field that no column reads is not looked at, and its name is told;
-- numbers and booleans in a text column are their JSON text, objects and lists too;
-- "12" and 12.0 in an integer column are 12; 12.5, and what the type does not hold, is refused;
-- a decimal is read from numbers and texts, exactly or not at all; a float is the nearest one, and finite, but for the
-  texts "NaN", "Infinity" and "-Infinity"; the numbers NaN and Infinity are no JSON, and refused where a column reads
-  them; bytes are base64; an object is a struct or a map;
-- a field twice in an object is refused where a column reads it, as is broken UTF-8 anywhere;
-- a byte order mark is passed over.
+Both ways accept the same records and give the same values:
+- A missing field is null. A field without a column is not parsed; its name is reported.
+- In a text column, numbers, booleans, objects and lists become their JSON text.
+- "12" and 12.0 fit an integer column. 12.5 and values out of range are refused.
+- Decimals are exact. Floats are rounded to the nearest value and are finite, except for the texts "NaN", "Infinity" and
+  "-Infinity".
+- Bytes are base64. An object is a struct or a map. A byte order mark is skipped.
+- A duplicate field or the number NaN is refused if a column reads it. Invalid UTF-8 is always refused.
 """
 
 from __future__ import annotations
@@ -42,29 +41,26 @@ _WHOLE_CHARS = 18
 
 @dataclass(slots=True)
 class Shape:
-    """The reading of a wanted schema."""
+    """How a wanted schema is read."""
 
     wanted: pa.Schema
     texts: pa.StructType
-    """The types of values read one by one: times as texts."""
+    """Types of values in records that are read one by one: times as texts."""
     by_hand: bool
-    """Whether a type is wanted that Arrow's reader does not know."""
+    """True if a wanted type is unknown to Arrow's reader."""
     reader: json_one.Reader
-    """The reading of one record."""
     tree: Tree
-    """The fields that are read."""
     maps: tuple[Path, ...] = ()
-    """The paths of maps, which Arrow's reader takes as lists of entries."""
+    """Paths of maps. Arrow's reader reads a map as a list of entries."""
     learned: dict[str, pa.DataType] = dataclasses.field(default_factory=dict)
-    """Path of a field to the type in which records send it, where that is not the usual one."""
+    """Path of a field to the type in which records send it, if it is not the usual one."""
     has_extra: bool = False
-    """Whether records are known to have fields that no column reads."""
+    """True if records have fields without a column."""
     _parse: pa.Schema | None = None
     _told: pa.StructType | None = None
 
     @staticmethod
     def of(wanted: pa.Schema, part: Part) -> Shape:
-        """Nothing is learned yet."""
         reader = json_one.Reader(pa.struct(list(wanted)), part)
         maps = map_paths(wanted)
         by_hand = maps is None or any(_by_hand(each.type) for each in wanted)
@@ -72,18 +68,16 @@ class Shape:
 
     @property
     def parse(self) -> pa.Schema:
-        """The schema for Arrow's reader."""
         if self._parse is None:
             self._parse = pa.schema([self._part(part, "", times_only=False) for part in self.wanted])
         return self._parse
 
     @property
     def has_decimals(self) -> bool:
-        """Whether Arrow's reader is told to read decimals."""
         return any(_has_decimals(part.type) for part in self.parse)
 
     def told(self, rows: pa.StructArray) -> pa.StructArray | None:
-        """Rows that were read, in the types that are wanted, with times as they came; None where one does not fit."""
+        """Cast rows of Arrow's reader to the wanted types; times stay as sent. None if a value does not fit."""
         if self._told is None:
             self._told = pa.struct([self._part(part, "", times_only=True) for part in self.wanted])
         if rows.type == self._told:
@@ -92,7 +86,7 @@ class Shape:
         return None if bad is not None and bad.any() else made
 
     def learn(self, samples: Sequence[object]) -> bool:
-        """See how fields are sent; whether that is news."""
+        """Learn how fields are sent from samples. Returns whether something changed."""
         seen: dict[str, list[object]] = {}
         kinds: dict[str, pa.DataType] = {}
         for sample in samples:
@@ -124,7 +118,6 @@ def _see_fields(
     seen: dict[str, list[object]],
     kinds: dict[str, pa.DataType],
 ) -> None:
-    """Collect the values of each field that is no object and no list."""
     for part in fields:
         value = held.get(part.name) if isinstance(held, dict) else None
         _see(value, part.type, f"{path}.{part.name}", seen, kinds)
@@ -147,7 +140,6 @@ def _see(
 
 
 def _sent(values: Sequence[object], kind: pa.DataType) -> pa.DataType | None:
-    """The type in which values are sent; None for the usual one, and where they are sent in several."""
     t = pa.types
     if all(isinstance(value, Number) for value in values):
         whole = all(len(value) <= _WHOLE_CHARS and value.lstrip("-").isdigit() for value in map(str, values))
@@ -166,7 +158,6 @@ def _loose(fields: Iterable[pa.Field]) -> pa.StructType:
 
 
 def _texts(kind: pa.DataType) -> pa.DataType:
-    """The type as records read one by one have it: times as texts, float32 as float64."""
     if pa.types.is_struct(kind):
         return _loose(kind)
     if pa.types.is_list(kind):
@@ -184,7 +175,6 @@ def _has_decimals(kind: pa.DataType) -> bool:
 
 
 def _by_hand(kind: pa.DataType) -> bool:
-    """Whether Arrow's reader of JSON does not know a type, or not in the form that is read here."""
     t = pa.types
     if t.is_struct(kind):
         return any(_by_hand(part.type) for part in kind)
@@ -210,7 +200,7 @@ _KEY, _VALUE = b'{"key":', b',"value":'
 
 
 def map_paths(fields: Iterable[pa.Field], above: Path = ()) -> list[Path] | None:
-    """The paths of maps with text keys in fields, through structs; None where a map is elsewhere, or has others."""
+    """Paths of maps with text keys, through structs. None if a map is somewhere else or has other keys."""
     found: list[Path] = []
     for field in fields:
         kind, path = field.type, (*above, field.name)
@@ -230,26 +220,26 @@ def map_paths(fields: Iterable[pa.Field], above: Path = ()) -> list[Path] | None
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """Brackets, commas and colons outside of texts, in their order."""
+    """Brackets, commas and colons outside texts, in order of position."""
 
     data: Bytes
     at: Ints
     sign: Bytes
     depth: Ints
-    """Brackets that are open behind each."""
+    """Number of open brackets after each mark."""
     quotes: Ints
-    """The quotes that begin and end texts."""
+    """Positions of the quotes that begin and end texts."""
     quoted: Ints
-    """Quotes before each."""
+    """Number of quotes before each mark."""
     slashes: Ints
 
     def above(self, depth: int) -> tuple[Ints, Ints]:
-        """Numbers of the marks that open a bracket of a depth; and of each mark, which of them came last (-1: none)."""
+        """Indexes of the marks that open a bracket at a depth, and for every mark the last of them before it, or -1."""
         is_open = (self.depth == depth) & (_STEPS[self.sign] == 1)
         return np.flatnonzero(is_open), np.cumsum(is_open, dtype=np.int32) - 1
 
     def keys(self, colons: Ints) -> tuple[Ints, Ints, Bools]:
-        """(first quote, last quote, whether the text lies right behind the mark before) of the keys of colons."""
+        """For the colons' keys: first quote, last quote, and whether the text directly follows the mark before it."""
         last = self.quoted[colons] - 1
         is_known = (last >= 1) & (colons >= 1)
         if not len(self.quotes):
@@ -278,7 +268,7 @@ def _marks(data: Bytes) -> _Marks | None:
 
 
 def entry_lists(kind: pa.DataType) -> pa.DataType:
-    """A type with lists of entries in place of maps, in structs too."""
+    """The type with lists of entries instead of maps, also inside structs."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(entry_lists(field.type)) for field in kind])
     if pa.types.is_map(kind):
@@ -287,7 +277,7 @@ def entry_lists(kind: pa.DataType) -> pa.DataType:
 
 
 def as_maps(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Values of `entry_lists` of a type in the type."""
+    """Convert values of `entry_lists(kind)` to `kind`."""
     if array.type == kind:
         return array
     mask = array.is_null() if array.null_count else None
@@ -299,7 +289,7 @@ def as_maps(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def has_keys_once(array: pa.MapArray) -> bool:
-    """Whether no map has a key twice."""
+    """True if no map has a duplicate key."""
     offsets = array.offsets.to_numpy()
     codes = array.keys.dictionary_encode()
     maps = np.repeat(np.arange(len(array)), np.diff(offsets)) * max(len(codes.dictionary), 1)
@@ -309,7 +299,7 @@ def has_keys_once(array: pa.MapArray) -> bool:
 
 
 def entries_as_lists(data: Any, paths: Sequence[Path]) -> bytes | None:
-    """The text of objects on a line each, its maps as lists; None where that is not certain."""
+    """Rewrite maps in objects, one per line, as lists of entries. None if the result is uncertain."""
     whole = np.frombuffer(data, dtype=np.uint8)
     marks = _marks(whole)
     if marks is None or not _whole(marks, np.flatnonzero(whole == _BREAK)) or _has_escaped_list(marks):
@@ -324,14 +314,15 @@ def entries_as_lists(data: Any, paths: Sequence[Path]) -> bytes | None:
 
 
 def _whole(marks: _Marks, starts: Ints) -> bool:
-    """Whether no text and no bracket is open at some places."""
     before = np.searchsorted(marks.at, starts)
     open_ = np.where(before > 0, marks.depth[np.maximum(before - 1, 0)], 0)
     return not (open_.any() or (np.searchsorted(marks.quotes, starts) % 2).any())
 
 
 def _has_escaped_list(marks: _Marks) -> bool:
-    """Whether a list is the value of an escaped name, which may be that of a map: the reader would take it for one."""
+    """True if a list is the value of an escaped name. The name may be that of a map, and the reader would take the
+    list for it.
+    """
     if not len(marks.slashes):
         return False
     begin, end, is_key = marks.keys(np.maximum(np.flatnonzero(marks.sign == ord("[")) - 1, 0))
@@ -339,7 +330,7 @@ def _has_escaped_list(marks: _Marks) -> bool:
 
 
 def _edits(marks: _Marks, path: Path) -> list[tuple[Ints, Ints, bytes]] | None:
-    """(places, bytes that are taken away there, bytes in their place) for the maps at a path."""
+    """Edits that rewrite the maps at a path: positions, number of bytes to remove, bytes to insert."""
     opens, last = marks.above(1)
     is_meant = np.ones(len(opens), np.bool_)
     for depth, name in enumerate(path, start=1):
@@ -348,7 +339,7 @@ def _edits(marks: _Marks, path: Path) -> list[tuple[Ints, Ints, bytes]] | None:
         parent = last[np.maximum(inner - 1, 0)]
         found &= (parent >= 0) & is_meant[np.maximum(parent, 0)] if len(opens) else False
         if (marks.sign[inner[found]] != _OPEN).any():
-            return None  # a list in place of the object
+            return None  # a list where an object is expected
         opens, last, is_meant = inner, of_inner, found
     level = len(path) + 1
     mine = (last >= 0) & is_meant[np.maximum(last, 0)] if len(opens) else np.zeros(len(last), np.bool_)
@@ -369,7 +360,6 @@ def _edits(marks: _Marks, path: Path) -> list[tuple[Ints, Ints, bytes]] | None:
 
 
 def _named(marks: _Marks, opens: Ints, name: str) -> Bools:
-    """Which brackets are the value of a name."""
     colons = opens - 1
     found: Bools = (opens >= 1) & (marks.sign[np.maximum(colons, 0)] == _COLON)
     begin, end, is_key = marks.keys(colons)
@@ -384,7 +374,6 @@ def _named(marks: _Marks, opens: Ints, name: str) -> Bools:
 
 
 def _edited(data: Bytes, edits: Sequence[tuple[Ints, Ints, bytes]]) -> bytes:
-    """The data with places replaced; no place is edited twice."""
     places = np.concatenate([at for at, _, _ in edits])
     taken = np.concatenate([count for _, count, _ in edits])
     added = np.concatenate([np.full(len(at), len(text), np.int64) for at, _, text in edits])
@@ -407,53 +396,51 @@ def _edited(data: Bytes, edits: Sequence[tuple[Ints, Ints, bytes]]) -> bytes:
 
 
 ONE_BY_ONE_MAX = 64
-"""Records that are read one by one when they cannot be read together; more are parted first."""
+"""At most so many records are read one by one when they cannot be read in one step. More records are split first."""
 PARTS, TRIED_MIN = 16, 8
 JOINED_BYTES_MAX = 512 << 20
 SAMPLED = 32
-"""Records of a block in which new fields are looked for, once a field is known that no column reads."""
+"""Records of a block that are searched for new fields, once a field without a column is known."""
 INFERRED = 1_000
-"""Records of a block from which a schema is made when all fields are wanted."""
+"""Records of a block that a schema is inferred from when all fields are wanted."""
 FAR_DECIMAL = r'[0-9.][eE]-[0-9]{2,}["\s,\]}]|[0-9]{29}'
-"""Numbers so far behind the point that Arrow's reader of decimals leaves its table of powers, and ends the process."""
+"""Numbers with an exponent that makes Arrow's decimal reader index past its table and crash the process."""
 _BLANKS = " \t\r\n"
 
 
 @dataclass(slots=True)
 class _Block:
-    """Ends of a block's records while it is read."""
+    """Results of a block while it is read."""
 
     pieces: list[tuple[Ints, pa.StructArray]] = dataclasses.field(default_factory=list)
     rejects: list[Reject] = dataclasses.field(default_factory=list)
     extra: dict[str, pa.DataType] = dataclasses.field(default_factory=dict)
     unread: dict[str, list[Ints]] = dataclasses.field(default_factory=dict)
-    """Fields that no column reads, to the records that have a value there."""
+    """Fields without a column, to the records that have a value in them."""
     small: int = 0
-    """Parts of the smallest size that were tried at once."""
+    """Parts of the smallest size that were read in one step."""
     failed: int = 0
 
     @property
     def mostly_fails(self) -> bool:
-        """Whether records that cannot be read at once are all over the block."""
         return self.small >= TRIED_MIN and 2 * self.failed > self.small
 
 
 class JsonDecoder:
-    """JSON records."""
+    """Decodes JSON records."""
 
     def __init__(self, part: Part = "value", wire: Wire = "plain") -> None:
-        """A frame is only taken off: JSON tells its fields by itself."""
+        """A frame is only stripped: JSON needs no schema."""
         self._part: Part = part
         self._wire = wire
         self._shapes: dict[pa.Schema, Shape] = {}
         self._inferred: pa.Schema | None = None
 
     def schema(self) -> pa.Schema | None:
-        """The fields that a block showed from which all were wanted; else None, for JSON has no schema."""
+        """Fields of the last block that was read with all fields; otherwise None."""
         return self._inferred
 
     def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
-        """The rows of a block; nulls are tombstones."""
         found = framed(records, self._wire, self._part, format="json")
         if wanted is None:
             wanted = self._inferred = inference.schema_of(_samples(found.payloads, INFERRED))
@@ -472,7 +459,6 @@ class JsonDecoder:
         return self._shapes[wanted]
 
     def _whole(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
-        """Read what is whole objects by its looks together, and the rest one by one."""
         if not len(ids):
             return
         if shape.by_hand:
@@ -490,7 +476,6 @@ class JsonDecoder:
         shape.has_extra |= bool(block.extra)
 
     def _parted(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
-        """Read all at once, or the parts of it that can be."""
         rows = self._at_once(values, ids, shape, block)
         if rows is None and shape.learn(_samples(values)):
             rows = self._at_once(values, ids, shape, block)
@@ -502,7 +487,7 @@ class JsonDecoder:
             self._part_of(values.slice(start, size), ids[start : start + size], shape, block)
 
     def _at_once(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> pa.StructArray | None:
-        """All rows, or None; records that have fields that no column reads are noted with all of these."""
+        """Read all rows in one step, or return None. Fields without a column are recorded."""
         if not shape.has_extra:
             table = _read(values, shape, "error")
             if table is not None and (rows := _rows(table, shape)) is not None:
@@ -511,7 +496,7 @@ class JsonDecoder:
         if table is not None and (rows := _rows(table, shape)) is not None:
             self._note_unread(table, values, ids, shape, block)
             return rows
-        table = _read(values, shape, "ignore")  # an unread field may have values of several types
+        table = _read(values, shape, "ignore")  # a field without a column may have values of several types
         rows = None if table is None else _rows(table, shape)
         if rows is not None:
             for raw, number in zip(values.to_pylist(), ids.tolist(), strict=True):
@@ -527,7 +512,6 @@ class JsonDecoder:
                 block.extra[name] = guessed(_at(first, name.split(".")))
 
     def _part_of(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
-        """Read a part at once, or its parts; where most of these fail as well, one by one."""
         rows = self._at_once(values, ids, shape, block) if not block.mostly_fails else None
         if rows is not None:
             block.pieces.append((ids, rows))
@@ -558,7 +542,6 @@ class JsonDecoder:
 
 
 def _looks_whole(values: pa.BinaryArray) -> npt.NDArray[np.bool_]:
-    """Which values begin and end as an object."""
     offsets, data = spans(values)
     whole = np.diff(offsets) >= 2
     whole[whole] = (data[offsets[:-1][whole]] == ord("{")) & (data[offsets[1:][whole] - 1] == ord("}"))
@@ -566,7 +549,6 @@ def _looks_whole(values: pa.BinaryArray) -> npt.NDArray[np.bool_]:
 
 
 def _trimmed(values: pa.BinaryArray) -> pa.BinaryArray:
-    """The values without blanks around, where all are texts."""
     try:
         return pc.ascii_trim(values.cast(pa.string()), characters=_BLANKS).cast(pa.binary())
     except pa.ArrowInvalid:
@@ -574,11 +556,11 @@ def _trimmed(values: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def _read(values: pa.BinaryArray, shape: Shape, unexpected: str) -> pa.Table | None:
-    """The rows of objects, one each, by one call of Arrow's reader; None when it does not take all of them.
+    """Read objects, one per value, by one call of Arrow's reader. Returns None if the reader refuses any.
 
-    Each value begins with { and ends with }, none has a zero byte, and a line break inside a text is refused: so an
-    object ends where its record ends, and as many rows as records are one each. A field that no column reads is an
-    `unexpected` one: an "error", "ignore" or "infer".
+    Every value begins with { and ends with }, has no zero byte, and a line break inside a text is refused. An object
+    therefore ends where its record ends, and an equal number of rows and records means one row per record. `unexpected`
+    says what to do with a field without a column: "error", "ignore" or "infer".
     """
     if values.nbytes > JOINED_BYTES_MAX:
         return None
@@ -596,9 +578,9 @@ def _read(values: pa.BinaryArray, shape: Shape, unexpected: str) -> pa.Table | N
 
 
 def parsed_at_once(data: pa.Buffer, count: int, shape: Shape, unexpected: str) -> pa.StructArray | None:
-    """The rows of so many lines that are one object each, by one call of Arrow's reader; None if it refuses any.
+    """Read `count` lines of one object each by one call of Arrow's reader. Returns None if the reader refuses any.
 
-    The caller sees to it that the data is UTF-8 without zero bytes and far decimals, and nests not too deep.
+    The caller guarantees UTF-8 without zero bytes, without far decimals and with bounded nesting.
     """
     table = _table(data, count, shape, unexpected)
     return None if table is None else _rows(table, shape)
@@ -621,7 +603,6 @@ def _table(data: pa.Buffer, count: int, shape: Shape, unexpected: str) -> pa.Tab
 
 
 def _rows(table: pa.Table, shape: Shape) -> pa.StructArray | None:
-    """The fields of a table that columns read, in the types that are wanted; None where a value does not fit."""
     if not shape.parse.names:
         return pa.array([{}] * table.num_rows, pa.struct([]))
     columns = [
@@ -633,7 +614,6 @@ def _rows(table: pa.Table, shape: Shape) -> pa.StructArray | None:
 
 
 def _narrowed(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column without the fields inside that its type does not have."""
     t = pa.types
     if array.type == kind:
         return array
@@ -662,8 +642,9 @@ def _too_deep(values: pa.BinaryArray) -> bool:
 
 
 def _sound(array: pa.Array) -> bool:
-    """Whether Arrow's reader took no more than is right: NaN and infinity are no JSON, it lets decimals through that
-    are longer than their type, and a key of a map may be in it twice."""
+    """False if Arrow's reader accepted too much: NaN or infinity, a decimal longer than its type, or a duplicate map
+    key.
+    """
     kind, t = array.type, pa.types
     if t.is_struct(kind):
         return all(_sound(array.field(at)) for at in range(kind.num_fields))
@@ -677,7 +658,6 @@ def _sound(array: pa.Array) -> bool:
 
 
 def _samples(values: pa.BinaryArray, most: int = SAMPLED) -> list[object]:
-    """Some of the objects, from all over the block."""
     step = max(1, len(values) // most)
     found: list[object] = []
     for at in range(0, len(values), step):
@@ -690,7 +670,6 @@ def _samples(values: pa.BinaryArray, most: int = SAMPLED) -> list[object]:
 
 
 def _note(held: object, fields: Mapping[str, json_one.Reader], path: str, block: _Block, number: int) -> None:
-    """Note the fields of a record that no column reads and that have a value, with its type."""
     if isinstance(held, Twice):
         held = held.held
     if isinstance(held, list):
@@ -708,7 +687,7 @@ def _note(held: object, fields: Mapping[str, json_one.Reader], path: str, block:
 
 
 def note_extra(held: object, fields: Mapping[str, json_one.Reader], path: str, extra: dict[str, pa.DataType]) -> None:
-    """Note the fields that no column reads, with the type of a value."""
+    """Add the fields that have no column to `extra`, with the type of a value."""
     if isinstance(held, Twice):
         held = held.held
     if not isinstance(held, dict):
@@ -722,7 +701,6 @@ def note_extra(held: object, fields: Mapping[str, json_one.Reader], path: str, e
 
 
 def _at(held: object, parts: Sequence[str]) -> object:
-    """The value at a path inside an object; None inside a list."""
     for part in parts:
         held = held.held if isinstance(held, Twice) else held
         held = held.get(part) if isinstance(held, dict) else None
@@ -730,7 +708,7 @@ def _at(held: object, parts: Sequence[str]) -> object:
 
 
 def guessed(value: object) -> pa.DataType:
-    """The type of a JSON value by itself."""
+    """The type of a JSON value on its own."""
     if isinstance(value, Number):
         return pa.int64() if value.lstrip("-").isdigit() and len(value) <= 18 else pa.float64()
     if value is None:
@@ -739,7 +717,6 @@ def guessed(value: object) -> pa.DataType:
 
 
 def _together(pieces: list[tuple[Ints, pa.StructArray]], shape: Shape) -> tuple[pa.StructArray, Ints]:
-    """All rows in the order of their records."""
     if not pieces:
         return pa.array([], shape.texts), np.zeros(0, dtype=np.int64)
     if len(pieces) == 1:

@@ -1,7 +1,8 @@
-"""Protobuf records: a block's messages by schema, read with the fields of the newest schema and of older ones.
+"""Decodes Protobuf records: messages of a block by schema, with the fields of the newest schema and of older ones.
 
-A field is told by its number, so that a renamed field goes on under its newest name. Records whose schema gave a number
-another type wait for a decision. Different messages of one topic are rows of all their fields.
+- A field is identified by its number, so a renamed field continues under its newest name.
+- Records whose schema gives a number another type wait for a decision.
+- Different messages in one topic become rows with the fields of all of them.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import SchemaSpec, Wire
 
 TOGETHER_ROUNDS, TOGETHER_ROWS = 512, 16
-"""After so many rounds, so many messages or fewer that have more fields are looked through by themselves."""
+"""After `TOGETHER_ROUNDS` fields, at most `TOGETHER_ROWS` messages that have more fields are scanned one by one."""
 FIELD_NUMBER_MAX = (1 << 29) - 1
 _DONE = np.uint64((1 << 64) - 1)
 _SHORT = "the message ends inside a field"
@@ -61,15 +62,14 @@ _SHORT = "the message ends inside a field"
 
 @dataclass(slots=True)
 class Found:
-    """Occurrences of a field: the message of each, and the value or its place."""
+    """Occurrences of a field: message number, and value or byte range."""
 
     rows: Ints
     first: Longs
-    """The value of a varint, or where the bytes begin."""
+    """The value of a varint, or the start of the bytes."""
     end: Ints
-    """The ends of the bytes."""
     turn: Ints
-    """Later in the same message is larger."""
+    """Grows with the order of fields inside a message."""
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class Scan:
     pieces: dict[tuple[int, int], list[Found]] = dataclasses.field(default_factory=dict)
 
     def found(self, number: int, wire: int) -> Found | None:
-        """All occurrences, those of one message in order."""
+        """All occurrences. Those of one message are in order."""
         pieces = self.pieces.get((number, wire))
         if not pieces:
             return None
@@ -95,7 +95,7 @@ class Scan:
 
 
 def scanned(cursors: Cursors, path: str) -> Scan:
-    """The fields of each message; messages that are none are marked."""
+    """Find the fields of all messages. A malformed message gets a fault."""
     scan = Scan()
     tags = np.full(len(cursors.at), _DONE, np.uint64)
     _next_tags(cursors, np.arange(len(cursors.at)), tags, path)
@@ -130,7 +130,6 @@ def _next_tags(cursors: Cursors, rows: Ints, tags: Longs, path: str) -> None:
 
 
 def _one(cursors: Cursors, rows: Ints, tag: int, turn: int, scan: Scan, path: str) -> None:
-    """Reads one field of several messages."""
     wire = tag & 7
     if wire == VARINT:
         first = cursors.varints(rows, path)
@@ -151,7 +150,6 @@ def _one(cursors: Cursors, rows: Ints, tag: int, turn: int, scan: Scan, path: st
 
 
 def _alone(cursors: Cursors, row: int, tag: int, turn: int, scan: Scan, path: str) -> None:
-    """Reads what is left of one message, whose first tag is read."""
     data, base, end = cursors.data[cursors.at[row] : cursors.end[row]].tobytes(), int(cursors.at[row]), 0
     at = 0
     found: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
@@ -182,7 +180,7 @@ _ENDS, _ENDLESS = -1, -2
 
 
 def _skipped(data: bytes, at: int, wire: int) -> tuple[int, int, str]:
-    """The value or its place, the end of it, and a code if there is none."""
+    """Value or start, end, and a fault code that is empty on success."""
     if wire == VARINT:
         value, at = _varint(data, at)
         return value, at, "" if at >= 0 else _CODES[at]
@@ -201,7 +199,7 @@ _CODES = {_ENDS: "short-payload", _ENDLESS: "bad-number"}
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number and the place behind it; a negative place tells why there is none."""
+    """A number and the position after it; a negative position is an error code."""
     value = 0
     for count in range(VARINT_BYTES_MAX):
         if at + count >= len(data):
@@ -214,7 +212,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def unpacked(cursors: Cursors, found: Found, wire: int, path: str) -> Found:
-    """Packed values as occurrences of their own. Bytes that are no whole values mark their message."""
+    """Expand packed values to occurrences. A message with an incomplete value gets a fault."""
     starts, ends = found.first.astype(np.int64), found.end
     lengths = ends - starts
     if wire in (FIXED64, FIXED32):
@@ -250,20 +248,20 @@ def unpacked(cursors: Cursors, found: Found, wire: int, path: str) -> Found:
 
 
 def offsets(rows: Ints, count: int) -> pa.Array:
-    """The beginnings of each message's items, which come in the order of the messages."""
+    """Offsets of a list array. Items are in message order."""
     lengths = np.zeros(count + 1, np.int64)
     lengths[1:] = np.bincount(rows, minlength=count)
     return pa.array(np.cumsum(lengths).astype(np.int32))
 
 
 _SECONDS_LEAST, _SECONDS_MOST = -62_135_596_800, 253_402_300_799
-"""Year 1 to 9999."""
+"""Years 1 to 9999."""
 _DURATION_MOST = 315_576_000_000
 _NANOS = 1_000_000_000
 
 
 def columns(message: Message, cursors: Cursors, path: str = "") -> pa.StructArray:
-    """The values of all messages; those that cannot be read are marked."""
+    """Values of all messages. An unreadable message gets a fault."""
     count = len(cursors.at)
     scan = scanned(cursors, path)
     found = {field.name: _occurrences(field, scan, cursors, _below(path, field)) for field in message.fields}
@@ -279,7 +277,6 @@ def _below(path: str, field: ProtoField) -> str:
 
 
 def _occurrences(field: ProtoField, scan: Scan, cursors: Cursors, path: str) -> Found | None:
-    """All values of a field, packed ones too, without those that a closed enum does not have."""
     found = scan.found(field.number, field.wire)
     if field.label and field.wire != BYTES:
         packed = scan.found(field.number, BYTES)
@@ -292,7 +289,7 @@ def _occurrences(field: ProtoField, scan: Scan, cursors: Cursors, path: str) -> 
 
 
 def _clear_oneofs(message: Message, found: dict[str, Found | None], cursors: Cursors, path: str) -> None:
-    """Leave of each oneof what came after the last value of another member: that one has cleared the earlier ones."""
+    """Apply oneof: a value clears earlier values of the other members."""
     members: dict[str, list[tuple[ProtoField, Found]]] = {}
     for field in message.fields:
         its = found[field.name] if field.oneof else None
@@ -306,7 +303,6 @@ def _clear_oneofs(message: Message, found: dict[str, Found | None], cursors: Cur
 
 
 def _cleared(members: Sequence[Found], count: int) -> Iterator[Bools]:
-    """For each member of a oneof, which of its values another member has cleared."""
     rows = np.concatenate([each.rows for each in members])
     turn = np.concatenate([each.turn for each in members])
     owner = np.repeat(np.arange(len(members)), [len(each.rows) for each in members])
@@ -321,7 +317,9 @@ def _cleared(members: Sequence[Found], count: int) -> Iterator[Bools]:
 
 
 def check(field: ProtoField, found: Found, cursors: Cursors, path: str) -> None:
-    """Mark messages with values that cannot be read although others take their place, as Protobuf's libraries do."""
+    """Give a fault to messages with an unreadable value, even if a later value replaces it. Protobuf's libraries do
+    so too.
+    """
     if field.kind == "string":
         if field.is_checked:
             cursors.strings(found.rows, found.first.astype(np.int64), found.end, path)
@@ -365,7 +363,6 @@ def _some(found: Found, which: Ints | Bools) -> Found:
 
 
 def _ordered(found: Found) -> Found:
-    """By message, and within one as they came."""
     if (np.diff(found.rows) > 0).all():
         return found
     return _some(found, np.lexsort((found.turn, found.rows)))
@@ -399,7 +396,7 @@ def _single(field: ProtoField, found: Found | None, cursors: Cursors, path: str)
 
 
 def _merged(found: Found, newest: Bools, cursors: Cursors) -> tuple[Cursors, Found]:
-    """A message inside that came in several pieces, as one: its bytes are theirs, one behind the other."""
+    """Merge a nested message that came in several pieces by concatenating the bytes."""
     starts, ends = found.first.astype(np.int64), found.end
     group = np.cumsum(np.append(True, newest[:-1])) - 1
     lengths = ends - starts
@@ -411,7 +408,6 @@ def _merged(found: Found, newest: Bools, cursors: Cursors) -> tuple[Cursors, Fou
 
 
 def _with_zeros(field: ProtoField, values: pa.Array, there: Bools) -> pa.Array:
-    """The values, and the type's zero where there is none."""
     if there.all():
         return values
     zero = dict(field.symbols).get(0, "0") if field.kind == "enum" else _ZERO.get(field.kind, 0)
@@ -447,14 +443,14 @@ def _map(field: ProtoField, found: Found | None, cursors: Cursors, path: str) ->
     rows, keys, items = found.rows, entries.field(0), entries.field(1)
     table = pa.table({"row": rows, "key": keys, "at": np.arange(len(rows))})
     newest = table.group_by(["row", "key"]).aggregate([("at", "max")])["at_max"].to_numpy()
-    if len(newest) < len(rows):  # a later entry of a key is the one that counts
+    if len(newest) < len(rows):  # a later entry of a key replaces an earlier one
         newest = np.sort(newest)
         rows, keys, items = rows[newest], keys.take(pa.array(newest)), items.take(pa.array(newest))
     return pa.MapArray.from_arrays(offsets(rows, len(cursors.at)), keys, items, type=field.arrow)
 
 
 def _inside(message: Message, found: Found, cursors: Cursors, path: str) -> pa.StructArray:
-    """Messages inside; where one cannot be read, neither can the one around."""
+    """Read nested messages. An unreadable nested message makes the outer one unreadable."""
     inner = cursors.within(found.first.astype(np.int64), found.end)
     values = columns(message, inner, path)
     cursors.fail_from(inner, found.rows)
@@ -505,7 +501,6 @@ def _empty(_field: ProtoField, found: Found, cursors: Cursors, path: str) -> pa.
 
 
 def _json(field: ProtoField, found: Found, cursors: Cursors, path: str) -> pa.Array:
-    """Messages of any shape: no column holds them but as text."""
     texts = _read_one_by_one(
         field, found, cursors, path, lambda it: MessageToJson(it, preserving_proto_field_name=True, indent=None)
     )
@@ -588,26 +583,26 @@ _READERS: dict[str, Callable[[ProtoField, Found, Cursors, str], pa.Array]] = {
 
 
 SCHEMAS_MERGED_MAX = 500
-"""Schemas of one message that the fields wanted are made of, the newest ones."""
+"""Number of newest schemas of a message whose fields are merged."""
 FORMER_VERSIONS = 10
-"""Versions of a topic's subject that are looked at for the names that fields had."""
+"""Versions of a topic's subject that are searched for former field names."""
 _File = tuple[DescriptorPool, str]
 
 
 @dataclass(slots=True)
 class _Topic:
-    """Schemas that one topic's records have named."""
+    """Schemas that records of one topic have named."""
 
     files: dict[int | str, _File | Fault] = dataclasses.field(default_factory=dict)
     writers: dict[SchemaName, Message | Fault] = dataclasses.field(default_factory=dict)
     readers: dict[str, Message] = dataclasses.field(default_factory=dict)
-    """Full name of a message to the fields wanted."""
+    """Full name of a message to its wanted fields."""
     former: list[Message] | None = None
-    """Messages of the subject's versions, for the names that fields had; None until they are asked for."""
+    """Messages in the subject's versions, for former field names. None until they are fetched."""
 
 
 class ProtobufRecords:
-    """A decoder of values or keys."""
+    """Decodes values or keys."""
 
     def __init__(
         self,
@@ -627,7 +622,6 @@ class ProtobufRecords:
         self._topic = topic
 
     def decode(self, records: Records, wanted: pa.Schema | None = None) -> Decoded:
-        """The rows of a block; nulls are passed as tombstones."""
         block = framed(records, self._wire, self._part, format="protobuf", registry=self._registered)
         state = self._topics.setdefault(records.topic, _Topic())
         self._topic = records.topic
@@ -646,7 +640,7 @@ class ProtobufRecords:
         return joined(_alike(pieces, rejects), rejects, {TOMBSTONE: block.nulls}, self._empty(state))
 
     def schema(self) -> pa.Schema | None:
-        """Fields of the newest schema, and of older ones that records have named; None before there is any."""
+        """Fields of the newest schema and of older ones that records have named; None before the first schema."""
         state = self._topics.setdefault(self._topic, _Topic())
         if not state.readers and (self._spec.text or self._topic):
             self._writer(None, self._topic, state)
@@ -670,7 +664,7 @@ class ProtobufRecords:
         return Stage.SCHEMA, "waits-for-proposal", text, path
 
     def _writer(self, name: SchemaName | None, topic: str, state: _Topic) -> Message | Fault:
-        """The message of a record. A registry that does not answer raises, and nothing is remembered."""
+        """The message type of a record. If the registry does not answer, this raises and caches nothing."""
         if name is not None and name in state.writers:
             return state.writers[name]
         known = name or SchemaName("")
@@ -696,7 +690,6 @@ class ProtobufRecords:
         return writer
 
     def _former(self, topic: str, state: _Topic, name: str) -> list[Message]:
-        """The message as older versions of the topic's subject have it."""
         if state.former is None:
             found = [_file(each) for each in self._schemas.former(topic, FORMER_VERSIONS)]
             state.former = [each for file in found if not isinstance(file, Fault) for each in _messages(file)]
@@ -712,7 +705,6 @@ class ProtobufRecords:
 
 
 def _messages(file: _File) -> list[Message]:
-    """The messages of a file that are in no other, those that columns hold."""
     pool, name = file
     found = []
     for each in pool.FindFileByName(name).message_types_by_name.values():
@@ -731,7 +723,6 @@ def _file(found: Registered) -> _File | Fault:
 
 
 def _reader(writers: Mapping[SchemaName, Message | Fault], name: str) -> Message:
-    """The fields wanted of a message: of its newest schema first. Numbers grow; GUIDs come as they were seen."""
     mine = [(at, key, writer) for at, (key, writer) in enumerate(writers.items()) if isinstance(writer, Message)]
     mine = [each for each in mine if each[2].name == name]
     mine.sort(key=lambda each: (isinstance(each[1].id, int), each[1].id if isinstance(each[1].id, int) else each[0]))
@@ -749,7 +740,7 @@ def _read(reader: Message, payloads: pa.BinaryArray, record: Ints, rejects: list
 
 
 def _alike(pieces: Sequence[Piece], rejects: list[Reject]) -> list[Piece]:
-    """Rows of different messages with all their fields; a name of two types keeps the first one's."""
+    """Give rows of different messages the fields of all. If a name has two types, the first type stays."""
     fields: dict[str, pa.DataType] = {}
     fine = []
     for piece in pieces:

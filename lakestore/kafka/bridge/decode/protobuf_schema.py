@@ -1,9 +1,11 @@
-"""Protobuf messages as trees of fields, with the Arrow type of each field's column.
+"""Protobuf messages as trees of fields with the Arrow type of every column.
 
-A field that may be absent is null then: messages, `optional`, members of a oneof, all of proto2. A plain field of
-proto3 has its zero. Enums are names; a number without one is its digits. A Timestamp is a moment in microseconds, a
-Duration their number, a wrapper its value. A message without fields is true where there is one; one that holds itself,
-Struct, Value, ListValue and Any are JSON as text. uint64 is a decimal, because no column holds it.
+- A field that can be absent is null if it is: messages, `optional`, members of a oneof, all fields of proto2. A plain
+  field of proto3 has its zero.
+- An enum is its name, or the digits of a number without a name. A Timestamp is a moment in microseconds, a Duration a
+  number of them, a wrapper its value.
+- A message without fields is true if present. A recursive message, Struct, Value, ListValue and Any are JSON texts.
+  uint64 is a decimal, because no integer column holds it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from lakestore.errors import Invalid
 from lakestore.kafka.bridge.decode.avro_schema import ALIASES
 
 PROTOC_SECONDS = 60.0
-"""The longest run of protoc; a schema that takes longer is refused."""
+"""The longest run of protoc, in seconds. A schema that takes longer is refused."""
 TEXT_BYTES_MAX = 8 << 20
 _MAIN = "lakestore_bridge_schema.proto"
 _KNOWN = {
@@ -44,11 +46,11 @@ extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }
 message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
 """,
 }
-"""Files that registries take for granted."""
+"""Files that registries provide implicitly."""
 
 
 def compiled(text: str, references: Mapping[str, str]) -> tuple[DescriptorPool, str]:
-    """The descriptors of a .proto text and of all that it imports, and its file's name; `Invalid` with a sentence."""
+    """Compile a .proto text and its imports. Returns the descriptors and the file's name. Raises `Invalid`."""
     given = {**_KNOWN, **references, _MAIN: text}
     if sum(len(each) for each in given.values()) > TEXT_BYTES_MAX:
         raise Invalid(f"a .proto file with its imports is larger than {TEXT_BYTES_MAX} bytes")
@@ -91,7 +93,7 @@ def _protoc(folder: Path) -> bytes:
 
 
 def message(pool: DescriptorPool, file: str, path: tuple[int, ...], name: str = "") -> Descriptor:
-    """The message at a place in its file, or of a full name; `Invalid` if there is none."""
+    """The message at a path in its file, or of a full name. Raises `Invalid`."""
     found = pool.FindFileByName(file)
     if name:
         try:
@@ -111,7 +113,7 @@ def message(pool: DescriptorPool, file: str, path: tuple[int, ...], name: str = 
 
 
 NUMBER = b"number"
-"""Metadata of an Arrow field: the field's number in its message."""
+"""Key in the metadata of an Arrow field: the field's number in its message."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types."""
 _F = FieldDescriptor
@@ -145,7 +147,7 @@ _WIDER: dict[str, tuple[str, ...]] = {
     "enum": (),
     "sint32": ("sint64",),
 }
-"""Kinds that read all that another one has written, on the same wire."""
+"""Kinds that can read everything the key's kind writes on the same wire type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,24 +170,22 @@ class ProtoField:
     """Fields of the message, or of a map's entries."""
     symbols: tuple[tuple[int, str], ...] = ()
     closed: bool = False
-    """Numbers without a name are no values of the enum."""
+    """True if the enum refuses numbers without a name."""
     is_checked: bool = False
-    """Whether a message with a text that is no UTF-8 is none, although another value takes its place."""
+    """True if a text that is not UTF-8 makes the message invalid, even if a later value replaces it."""
     aliases: tuple[str, ...] = ()
-    """Names that older schemas gave to the number."""
+    """Names of this field number in older schemas."""
     descriptor: Any = None
-    """The message's descriptor where its values are JSON."""
+    """The message's descriptor if its values become JSON."""
 
     @property
     def column(self) -> pa.DataType:
-        """Type of the column."""
         if self.label == "repeated":
             return pa.list_(self.arrow)
         return self.arrow
 
     @property
     def field(self) -> pa.Field:
-        """The field as a child of a struct."""
         nullable = self.presence and not self.required and not self.label
         said = {NUMBER: str(self.number).encode()}
         if self.aliases:
@@ -202,17 +202,16 @@ class Message:
 
     @property
     def arrow(self) -> pa.DataType:
-        """The struct that its values are."""
         return pa.struct([field.field.with_nullable(True) for field in self.fields])
 
     @property
     def schema(self) -> pa.Schema:
-        """Its fields, with which of them are always there."""
+        """Top-level fields with their nullability."""
         return pa.schema([field.field for field in self.fields])
 
 
 def planned(descriptor: Descriptor) -> Message:
-    """The tree of a message; `Invalid` if it has what no column holds."""
+    """Build the tree of a message. Raises `Invalid` if no column can hold a field."""
     return _message(descriptor, (descriptor.full_name,))
 
 
@@ -241,7 +240,7 @@ def _field(field: FieldDescriptor, within: tuple[str, ...]) -> ProtoField:
 
 
 def _is_checked(field: FieldDescriptor) -> bool:
-    """Whether Protobuf's libraries want UTF-8 here: not in proto2, nor where an option says so."""
+    """True if Protobuf's libraries require UTF-8: not in proto2, and not if an option disables it."""
     assert field.containing_type is not None
     written_in = field.containing_type.file
     for options in (field.GetOptions(), written_in.GetOptions()):
@@ -276,7 +275,7 @@ def _of_message(field: FieldDescriptor, label: str, within: tuple[str, ...]) -> 
 
 
 def aliased(newest: Message, older: Message) -> Message:
-    """The message whose fields know the names that their numbers had in an older one."""
+    """Add the names that the field numbers had in an older message as aliases."""
     before = {field.number: field.name for field in older.fields}
     fields = [_aliased(field, before.get(field.number, field.name)) for field in newest.fields]
     return replace(newest, fields=tuple(fields))
@@ -288,7 +287,7 @@ def _aliased(field: ProtoField, former: str) -> ProtoField:
 
 
 def unions(newest: Message, older: Message) -> Message:
-    """The newest message with the fields that only an older one has, and the wider kind of two."""
+    """The newest message plus the fields that only the older has; of two kinds the wider stays."""
     newest = aliased(newest, older)
     before = {field.number: field for field in older.fields}
     fields = [_wider(field, before.pop(field.number, field)) for field in newest.fields]
@@ -316,7 +315,7 @@ def _wider(field: ProtoField, older: ProtoField) -> ProtoField:
 
 
 def conflict(writer: Message, reader: Message, path: str = "") -> str:
-    """The path of a field that the reader's message does not read as the writer's wrote it; empty if there is none."""
+    """Path of a field that the reader's message cannot read as the writer wrote it; empty if there is none."""
     known = {field.number: field for field in reader.fields}
     for field in writer.fields:
         target = known.get(field.number)

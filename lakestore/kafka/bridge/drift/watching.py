@@ -73,7 +73,6 @@ class Watch:
         self._refused: set[tuple[str, str]] = set()
         """Refused changes by table and id. Each is logged once."""
         self._stored: set[str] = set()
-        """Ids of the stored proposals."""
         self._looked: dict[str, float] = {}
 
     def seen(self, topic: str, schema: pa.Schema | None, decoded: Decoded) -> Decoded:
@@ -134,7 +133,7 @@ class Watch:
         self._watched[name] = _Watched(self._tables[name], schema, found.renamed, waits)
 
     def _followed(self, name: str, topic: str, changes: Sequence[Change]) -> bool:
-        """Whether the table is changed; False if another process was quicker, and all is to be looked at again."""
+        """Alter the table. Returns False if another process altered it first; the caller compares again."""
         try:
             for change in changes:
                 self._follow(name, topic, change)

@@ -1,10 +1,11 @@
-"""The rows before a change, as Debezium sends them: which values are real, and which rows a change leaves behind.
+"""Before-images of Debezium's change events: which of their values are real, and which rows a key change leaves
+behind.
 
-- PostgreSQL sends a deleted row's key alone unless the table has REPLICA IDENTITY FULL. Debezium puts the column's
-  default, 0, "" or 1970-01-01 in place of the rest where a column may not be null, and null elsewhere.
-- If every value beyond the key is one of these, none of them is taken: all are null.
-- An update that changes the key of our table, where the events have another key or none, is one event. The row before
-  it is deleted, for it is in the table under its old key.
+- PostgreSQL sends only the key of a deleted row unless the table has REPLICA IDENTITY FULL. Debezium fills the other
+  columns with null, or with the column's default, 0, "" or 1970-01-01 if the column is not nullable.
+- If all values outside the key are fillers, the decoder sets all of them to null.
+- An update that changes the table's declared key is a single event if the source has another key or none. The decoder
+  adds a delete of the row under its old key.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _BLANK = (
     r"^(0*(\.0*)?|\{\}|P0Y0M0DT0H0M0(\.0+)?S"
     r"|(1970-01-01)?([T ])?(00:00(:00)?(\.0+)?)?(Z|[+]00:00)?)$"
 )
-"""Texts that stand for no value: empty, zeros, and the first instant of 1970 as date, time and timestamp."""
+"""Texts that Debezium uses as fillers: empty, zeros, and the first instant of 1970 as date, time or timestamp."""
 CONNECTOR = "postgresql"
 _Mask = npt.NDArray[np.bool_]
 
 
 def real(before: pa.StructArray, row: Kind, keys: pa.StructArray | None, head: pa.StructArray) -> pa.StructArray:
-    """Deleted rows without values that were made up. `keys` and `head` are of the same rows."""
+    """Replace fillers in the before-images of deletes by null. `keys` and `head` belong to the same rows."""
     if keys is None or not len(before):
         return before
     suspects = pc.and_(keys.is_valid(), before.is_valid()).to_numpy(zero_copy_only=False) & _of_postgres(head)
@@ -53,7 +54,6 @@ def _of_postgres(head: pa.StructArray) -> _Mask:
 
 
 def _is_blank(column: pa.Array, kind: Kind) -> _Mask:
-    """The rows in which a value is null, the type's zero, or the column's default."""
     blank = pc.or_kleene(column.is_null(), _is_zero(column))
     if kind.default is not None:
         try:
@@ -85,14 +85,14 @@ def _is_zero(column: pa.Array) -> pa.BooleanArray:
     if t.is_temporal(kind):
         column = column.cast(pa.int32() if t.is_date32(kind) or t.is_time32(kind) else pa.int64())
     elif not (t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind)):
-        return pa.array(np.zeros(len(column), bool))  # a type of which no value is known to stand for none
+        return pa.array(np.zeros(len(column), bool))  # Debezium has no known filler for this type
     return pc.equal(column, pa.scalar(Decimal(0) if t.is_decimal(kind) else 0, column.type))
 
 
 def moved(
     before: pa.StructArray, after: pa.StructArray, names: Collection[str], kept: Mapping[str, pa.BooleanArray]
 ) -> _Mask:
-    """The updates that change one of the fields named. A field that was not sent did not change."""
+    """True for the updates that change one of the fields in `names`. A field that was not sent did not change."""
     found = np.zeros(len(before), bool)
     for old, new, name in _pairs(before, after, names):
         same = _same(old, new)
@@ -105,7 +105,7 @@ def moved(
 
 
 def _same(old: pa.Array, new: pa.Array) -> pa.BooleanArray:
-    """The rows in which two values are the same. Arrow compares no structs, of which a key may be one field."""
+    """True where two values are equal. Arrow cannot compare structs, and a key may have a struct field."""
     if pa.types.is_nested(old.type):
         return pa.array([one == other for one, other in zip(old.to_pylist(), new.to_pylist(), strict=True)])
     return pc.equal(old, new)

@@ -1,7 +1,8 @@
-"""Change events as rows: the meaning of Debezium's envelopes, in whatever format they came.
+"""Turns Debezium's change events into rows, for every format.
 
-c, r and u put `after`, d deletes by key, and everything else is passed by its name or rejected. The tombstone behind a
-delete is passed; one that stands alone is a delete by key, which the table's policy may ignore or refuse.
+- Operations c, r and u put `after`. d deletes by key. Other operations are passed under a name or rejected.
+- The tombstone that follows a delete is passed.
+- A tombstone without a delete before it deletes by key, or is ignored or rejected by the table's policy.
 """
 
 from __future__ import annotations
@@ -27,14 +28,19 @@ from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import TableSpec, Tombstone, TopicSpec, Truncate, Wire
 
 NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
-"""Headers: of the delete of an old key, and of the event of the new one."""
+"""Debezium's headers for a change of a primary key. The delete of the old key has NEW_KEY, the event of the new key
+has OLD_KEY.
+"""
 
 
 def key_changes(
     records: Records, rows: Ints, gone: npt.NDArray[np.bool_], head: pa.StructArray, position: pa.Int64Array
 ) -> Ints | None:
-    """A number for both rows of each change of a primary key: the delete of the old key names the new one in a header,
-    the event of the new key names the old one, and both have one `source`."""
+    """Pair the two events of every primary-key change. Returns a pair number for each row, or None if there is no
+    pair.
+
+    The delete of the old key and the event of the new key name each other in headers and have the same `source`.
+    """
     if records.headers is None:
         return None
     named = [_named(records.headers[row]) for row in rows.tolist()]
@@ -55,7 +61,6 @@ def key_changes(
 
 
 def _named(headers: Sequence[tuple[str, bytes | None]] | None) -> str:
-    """The header of a key change that a record has."""
     for name, _ in headers or ():
         if name in (NEW_KEY, OLD_KEY):
             return name
@@ -63,9 +68,9 @@ def _named(headers: Sequence[tuple[str, bytes | None]] | None) -> str:
 
 
 def open_half(records: Records, rows: Ints) -> int | None:
-    """Return the last delete of an old key among rows of one partition, if its new key's event is still to come.
+    """Return the last delete of an old key in the rows of one partition if its new key's event is still to come.
 
-    A tombstone may stand behind the delete. In a topic of several partitions the event may be in another one.
+    A tombstone may follow the delete. In a topic of several partitions the event may be in another partition.
     """
     for row in rows[-2:].tolist():
         if records.headers is None or _named(records.headers[row]) != NEW_KEY:
@@ -77,10 +82,10 @@ def open_half(records: Records, rows: Ints) -> int | None:
 
 
 def _open_halves(headers: Sequence[Sequence[tuple[str, bytes | None]] | None], *, several: bool) -> int:
-    """Return the deletes of old keys whose new key's event has not come.
+    """Count the deletes of old keys whose new key's event has not come.
 
-    An event without a delete before it, whose delete went with an earlier batch, counts for none; records of `several`
-    partitions have no such order.
+    An event whose delete was in an earlier batch is ignored, except with records of `several` partitions, which have no
+    common order.
     """
     open_ = 0
     for each in headers:
@@ -96,22 +101,21 @@ _KEYS_SAMPLED = 64
 
 
 class Keys(Protocol):
-    """A format of keys."""
+    """Decodes record keys of one format."""
 
     def structs(self, records: Records, wanted: pa.Schema | None) -> pa.StructArray | None:
-        """Keys of all records; null where there is none, or one that is no object. None: no record has one."""
+        """Keys of all records, null for a missing key or one that is not an object. None if no record has a key."""
         ...
 
 
 class JsonKeys:
-    """Keys in JSON."""
+    """Decodes JSON record keys."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire: Wire = wire
         self._parts = SchemaParts()
 
     def structs(self, records: Records, wanted: pa.Schema | None) -> pa.StructArray | None:
-        """Keys of all records; null where there is none, or one that is no object."""
         keys = framed(records, self._wire, "key")
         found: list[tuple[Ints, pa.StructArray]] = []
         for part in self._parts.split(keys.payloads):
@@ -130,7 +134,7 @@ class JsonKeys:
 
 
 def _key_kind(texts: pa.BinaryArray, wanted: pa.Schema | None) -> Kind | None:
-    """The kind of keys without a schema: their own fields, in the types that the same fields of rows have."""
+    """The kind of keys without a schema: the keys' own fields, typed like the row fields of the same names."""
     own = inferred(texts[:_KEYS_SAMPLED], ())
     if wanted is None:
         return own
@@ -144,17 +148,17 @@ _TOMBSTONES: tuple[Tombstone, ...] = ("dlq", "delete", "ignore")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Ends of records that have no row."""
+    """Treatment of records that carry no row."""
 
     truncate: Truncate = "refuse"
     tombstone: Tombstone = "delete"
-    """Tombstones that are not behind a delete."""
+    """Applies to tombstones that do not follow a delete."""
     key: tuple[str, ...] = ()
-    """Fields of rows that the file names as a table's key; empty where that is the key of the events."""
+    """The table's key as fields of rows; empty if the table uses the key of the events."""
 
     @staticmethod
     def of(topic: TopicSpec) -> Policy:
-        """The strictest of the topic's tables, for such records name none."""
+        """The strictest policy among the topic's tables, because tombstones and TRUNCATEs name no table."""
         truncates, tombstones = zip(*((table.truncate, table.tombstone) for table in topic.tables), strict=True)
         return Policy(
             next(policy for policy in _TRUNCATES if policy in truncates),
@@ -164,7 +168,6 @@ class Policy:
 
 
 def _key_of(table: TableSpec) -> Iterator[str]:
-    """The fields that a table's declared key comes from."""
     said = {column.name: column for column in table.columns}
     for name in table.primary_key:
         column = said.get(name)
@@ -180,7 +183,7 @@ _Numbers = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]
 
 
 def positions(source: pa.StructArray) -> pa.Int64Array:
-    """The position of each event by its `source`; null where it has none that is one number."""
+    """Position of each event, computed from its `source`. Null if the source has no position in one number."""
     made = pa.nulls(len(source), pa.int64())
     connector = pc.struct_field(source, "connector")
     for name in pc.unique(connector).to_pylist():
@@ -226,7 +229,7 @@ def _plain(numbers: pa.Int64Array) -> _Numbers:
 
 
 def _packed(parts: list[_Numbers], bits: list[int]) -> pa.Int64Array:
-    """Numbers side by side, the first one highest; null where one is null or needs more bits than it has."""
+    """Pack numbers into 64 bits, the first one highest. Null if a number is null or needs more than its bits."""
     made = np.zeros(len(parts[0][0]), np.int64)
     good = np.ones(len(made), bool)
     for (numbers, valid), width in zip(parts, bits, strict=True):
@@ -254,31 +257,31 @@ SOURCE = struct(
     change_lsn=_TEXT, commit_lsn=_TEXT, event_serial_no=_INT, scn=_TEXT, commit_scn=_TEXT, ord=_INT,
     bucket=_INT, offset=_INT,
 )  # fmt: skip
-"""Fields of `source` of all connectors that have a meaning here; transaction ids are texts, as some are."""
+"""Fields of `source` that the bridge reads, for all connectors. Transaction ids are texts because some connectors
+send texts.
+"""
 TRANSACTION = struct(id=_TEXT, total_order=_INT, data_collection_order=_INT)
 HEAD = struct(op=_TEXT, ts_ms=_INT, ts_us=_INT, ts_ns=_INT, source=SOURCE, transaction=TRANSACTION)
 _EXTRA = (("position", pa.int64()),)
 ENVELOPE = pa.struct([pa.field(name, kind.type) for name, kind in HEAD.fields] + [pa.field(*each) for each in _EXTRA])
-"""The type of `Decoded.envelope`."""
 PUTS = ("c", "r", "u")
 PASSED = {"m": "message"}
 
 
 @dataclass(slots=True)
 class Events:
-    """Events of one schema. Rows are records of the block."""
+    """Events that share a schema. Row numbers are those of the block's records."""
 
     rows: Ints
     head: pa.StructArray
-    """The kind HEAD."""
+    """Fields of the kind HEAD."""
     before: pa.StructArray
-    """Read for the rows that `with_before` names."""
+    """Only filled for the rows that `with_before` selects."""
     after: pa.StructArray
-    """The rows as puts leave them; `before` is of the same kind."""
+    """Rows after the change; `before` has the same kind."""
     kept: Mapping[str, pa.BooleanArray] = field(default_factory=dict)
 
     def where(self, good: npt.NDArray[np.bool_]) -> Events:
-        """The events of some of the rows."""
         if good.all():
             return self
         mask = pa.array(good)
@@ -288,24 +291,23 @@ class Events:
 
 @dataclass(slots=True)
 class Block:
-    """A block as its format read it: events, the records that are none, and keys."""
+    """A block after its format was read: events, records that are not events, and keys."""
 
     events: list[Events]
     rejects: list[Reject]
     passed: dict[str, list[int]]
     keys: pa.StructArray | None
-    """Keys of all records of the block; null where a key is none or could not be read."""
+    """Keys of all records; null for a missing or unreadable key."""
     truncates: list[Events] = field(default_factory=list)
-    """The events that empty a table."""
+    """TRUNCATE events."""
     plain_keys: bool = False
-    """Whether the ids of documents among the keys are plain texts already."""
+    """True if document ids in the keys are already plain texts."""
 
     def keys_of(self, rows: Ints) -> pa.StructArray | None:
-        """The keys of some records of the block."""
         return None if self.keys is None else self.keys.take(pa.array(rows))
 
     def faultless(self, faults: Faults, rows: Ints) -> npt.NDArray[np.bool_]:
-        """Which of the rows have no fault; the others are rejected, once each. `rows` are records of the block."""
+        """Mask of the rows without a fault. Every other row is rejected once. `rows` are record numbers."""
         good = np.ones(len(rows), bool)
         for found, code, reason, path in faults.found:
             for row in found[good[found]].tolist():
@@ -315,16 +317,16 @@ class Block:
 
 
 class Changes:
-    """Rows of change events, with what has to be known from one block to the next."""
+    """Builds rows from change events and remembers the ends of earlier blocks."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._last: dict[int, list[tuple[int, bytes | None]]] = {}
-        """Partition to the ends of its last two blocks, for a block may be read twice: the offset of the last record,
-        and its key if it is a delete."""
+        """Partition to the ends of its last two blocks, because a block may be read twice. An end is the last
+        record's offset and, for a delete, its key.
+        """
 
     def decoded(self, records: Records, block: Block) -> Decoded:
-        """Each record of the block as a row, a reject or passed."""
         ops = np.full(len(records), "", dtype="<U1")
         for part in block.events:
             ops[part.rows] = _letters(pc.struct_field(part.head, "op"))
@@ -333,14 +335,13 @@ class Changes:
         return _assembled(records, block, [part for part in rows if len(part.rows)])
 
     def with_before(self, head: pa.StructArray, keys: pa.StructArray | None) -> Ints:
-        """The events whose row before the change is needed: deletes, and updates that may change a declared key."""
+        """The events whose before-image is needed: deletes, and updates that may change a declared key."""
         ops = pc.struct_field(head, "op")
         others = set(self._policy.key) - ({part.name for part in keys.type} if keys is not None else set())
         asked = pa.array(["d", "u"] if others else ["d"])
         return np.flatnonzero(pc.is_in(ops, value_set=asked).to_numpy(zero_copy_only=False))
 
     def _rows(self, part: Events, block: Block, ops: npt.NDArray[np.str_]) -> list[_Part]:
-        """The rows of events; events that are none are passed or rejected."""
         op = ops[part.rows]
         put, delete = np.isin(op, PUTS), op == "d"
         empty = put & part.after.is_null().to_numpy(zero_copy_only=False)
@@ -378,7 +379,7 @@ class Changes:
                 block.rejects.append(_refused(row, "unknown-op", sentence, "value.op"))
 
     def _tombstones(self, records: Records, block: Block, ops: npt.NDArray[np.str_]) -> _Part:
-        """Null values: passed behind the delete of their key, else deletes of their own."""
+        """Pass a tombstone that follows the delete of its key. Treat every other tombstone as a delete."""
         null = records.values.is_null().to_numpy(zero_copy_only=False)
         behind = self._behind_delete(records, null, ops == "d")
         alone = np.flatnonzero(null & ~behind).astype(np.int64)
@@ -391,7 +392,7 @@ class Changes:
             block.rejects.extend(_refused(row, TOMBSTONE, _ALONE, "value") for row in alone.tolist())
             alone = alone[:0]
         nameless = records.keys.is_null().to_numpy(zero_copy_only=False)[alone]
-        if nameless.any():  # behind a delete in a table without a key; in whatever partition, it says nothing
+        if nameless.any():  # a tombstone without a key follows a delete in a table without a key and adds nothing
             block.passed.setdefault(TOMBSTONE, []).extend(alone[nameless].tolist())
             alone = alone[~nameless]
         has_key = np.zeros(len(alone), bool)
@@ -405,7 +406,7 @@ class Changes:
     def _behind_delete(
         self, records: Records, null: npt.NDArray[np.bool_], delete: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.bool_]:
-        """The null values whose key's last record before them, in their partition, is a delete."""
+        """True for null values whose key was deleted by the previous record of that key in the same partition."""
         behind = np.zeros(len(records), bool)
         if null.any():
             codes = records.keys.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
@@ -428,19 +429,19 @@ class Changes:
 
 @dataclass(slots=True)
 class _Part:
-    """Rows of some records."""
+    """Rows built from some records."""
 
     rows: Ints
     gone: npt.NDArray[np.bool_]
-    """Deletes."""
     values: dict[str, pa.Array]
     kept: dict[str, pa.BooleanArray]
     head: pa.StructArray
 
 
 def _left_behind(part: Events, moved: npt.NDArray[np.bool_], rest: _Part) -> _Part:
-    """Deletes of the rows that updates leave under another key. Values that such updates in `rest` do not bring are
-    those of the row before."""
+    """Delete the rows that key-changing updates leave under their old key. If such an update in `rest` lacks a
+    value, the value is copied from the before-image.
+    """
     for name, mask in rest.kept.items():
         carried = pc.and_(pa.array(moved), mask)
         rest.values[name] = pc.if_else(carried, _child(part.before, name), rest.values[name])
@@ -478,7 +479,6 @@ def _keyless(part: Events, keys: pa.StructArray | None) -> npt.NDArray[np.bool_]
 
 
 def _child(parent: pa.StructArray, name: str) -> pa.Array:
-    """A field, null where its parent is."""
     return pc.struct_field(parent, [parent.type.get_field_index(name)])
 
 
@@ -490,7 +490,6 @@ def _chosen(gone: npt.NDArray[np.bool_], before: pa.Array, after: pa.Array) -> p
 
 
 def _assembled(records: Records, block: Block, parts: Sequence[_Part]) -> Decoded:
-    """All rows in the order of their records, in types that all of them take."""
     rows = np.concatenate([part.rows for part in parts]) if parts else np.zeros(0, np.int64)
     gone = np.concatenate([part.gone for part in parts]) if parts else np.zeros(0, bool)
     keys = _of_rows(block.keys, rows)
@@ -524,7 +523,7 @@ def _assembled(records: Records, block: Block, parts: Sequence[_Part]) -> Decode
 
 
 def _of_rows(keys: pa.StructArray | None, rows: Ints) -> pa.StructArray | None:
-    """The keys of rows, without the fields that only other records' keys have, as those of messages."""
+    """Keys of some rows, without fields that only other records' keys have."""
     if keys is None:
         return None
     keys = keys.take(pa.array(rows))
@@ -539,8 +538,9 @@ def _names(parts: Sequence[_Part]) -> list[str]:
 
 
 def _joined(parts: Sequence[_Part], name: str, faults: Faults) -> pa.Array:
-    """One field of all parts. Types that differ, as after a change of the source's schema, become one that takes all,
-    or text."""
+    """Concatenate one field of all parts. If its types differ, after a schema change, the result has a type that
+    holds all, or text.
+    """
     types = [part.values[name].type for part in parts if name in part.values]
     kind = _common(types)
     made, start = [], 0
@@ -576,7 +576,6 @@ def _changed(column: pa.Array, kind: pa.DataType, name: str, faults: Faults, sta
 def _with_keys(
     columns: dict[str, pa.Array], keys: pa.StructArray | None, gone: npt.NDArray[np.bool_], faults: Faults
 ) -> dict[str, pa.Array]:
-    """Deletes have their key's fields from the record key."""
     if keys is None or not gone.any():
         return columns
     mine = pc.and_(pa.array(gone), keys.is_valid())

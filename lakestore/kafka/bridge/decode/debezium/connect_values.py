@@ -1,6 +1,7 @@
-"""Values as records bring them, made the values of their kind's Arrow type: times, decimals, bytes, lists, structs.
+"""Converts values of Kafka Connect and Debezium to Arrow: times, decimals, bytes, lists, structs.
 
-A value that its kind cannot take is a fault of its row, named by path; the rest of the block goes on.
+A value that does not fit its kind is a fault of its row, reported with a path. The other rows of the block are
+converted.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TIMES = {
     "io.debezium.time.NanoTime": 1,
     "io.debezium.time.IsoTime": 1_000,
 }
-"""Times of a day without a zone, to nanoseconds of their unit."""
+"""Names of times of day without a zone; value: nanoseconds in the unit."""
 TIMESTAMPS = {
     "io.debezium.time.Timestamp": 1_000_000,
     "org.apache.kafka.connect.data.Timestamp": 1_000_000,
@@ -38,11 +39,12 @@ TIMESTAMPS = {
     "io.debezium.time.NanoTimestamp": 1,
     "io.debezium.time.IsoTimestamp": 1_000,
 }
-"""Timestamps without a zone, to nanoseconds of their unit."""
+"""Names of timestamps without a zone; value: nanoseconds in the unit."""
 ZONED = "io.debezium.time.ZonedTimestamp"
 ANY = "any"
-"""The wire type of values that stay as they came, for the casts of columns: times without a schema. Days alone are made
-dates, for those casts take numbers for milliseconds."""
+"""Wire type of values that are left as they are for the column casts: times without a schema. Only days become
+dates, because the casts read numbers as milliseconds.
+"""
 DIGITS_MAX = 38
 _SIMPLE: dict[str, pa.DataType] = {
     "int8": pa.int32(),
@@ -61,33 +63,27 @@ _SIMPLE: dict[str, pa.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The meaning of a field, whatever form its values are written in."""
+    """The meaning of a field, independent of how its values are written."""
 
     wire: str
-    """A type of Kafka Connect: int64, string, struct, array, map and so on."""
+    """A type of Kafka Connect, such as int64, string, struct, array or map."""
     name: str = ""
-    """Debezium's or Connect's semantic name."""
     parameters: Mapping[str, str] = field(default_factory=dict)
     fields: tuple[tuple[str, Kind], ...] = ()
-    """Members of a struct."""
     item: Kind | None = None
-    """Elements of an array, values of a map."""
     key: Kind | None = None
-    """Keys of a map."""
     target: pa.DataType | None = None
-    """The declared column's type, where records bring no schema."""
+    """Type of the declared column if the records bring no schema."""
     unit: str = ""
-    """Form of a declared decimal that comes as text: base64 or text; empty: as each value shows."""
+    """Encoding of a declared decimal that arrives as text: base64 or text. If empty, each value is inspected."""
     default: Any = field(default=None, compare=False)
-    """The column's default as JSON has it; None: none, or null."""
+    """The column's default as JSON; None for no default or null."""
 
     def child(self, name: str) -> Kind | None:
-        """A field of a struct."""
         return dict(self.fields).get(name)
 
     @property
     def type(self) -> pa.DataType:
-        """The Arrow type of columns of this kind."""
         if self.target is not None:
             return self.target
         if self.wire == "struct" and self.name != VARIABLE_DECIMAL:
@@ -118,19 +114,19 @@ class Kind:
 
     @property
     def scale(self) -> int:
-        """Digits behind the point of a decimal; negative ones stand for zeros before it."""
+        """Digits after the decimal point. A negative scale means trailing zeros before the point."""
         if self.target is not None and pa.types.is_decimal(self.target):
             return int(self.target.scale)
         return _whole(self.parameters.get("scale"), 0)
 
 
 def struct(**fields: Kind) -> Kind:
-    """A struct of named kinds."""
+    """A struct kind with these fields."""
     return Kind("struct", fields=tuple(fields.items()))
 
 
 def from_connect(schema: Mapping[str, Any]) -> Kind:
-    """The kind that the `schema` part of a JSON record, or a part of it, tells. Unknown types are texts."""
+    """The kind of a JSON record's `schema` part, or of a piece of it. An unknown type is a text."""
     wire = str(schema.get("type", "string"))
     parameters = schema.get("parameters")
     said = {key: str(value) for key, value in parameters.items()} if isinstance(parameters, Mapping) else {}
@@ -184,11 +180,11 @@ def _whole(text: str | None, otherwise: int) -> int:
 _DIGITS_MAX = 38
 _WIDTH = 16
 SCALE_MAX = 100_000
-"""Zeros that a text gets at most: a message names any scale of 32 bits."""
+"""The most zeros that a formatted decimal gets. A message may name any 32-bit scale."""
 
 
 def decoded(texts: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
-    """The bytes that texts in base64 stand for, null where a text is null or wrong; and which texts are wrong."""
+    """Decode base64. Returns the bytes, null for a null or invalid text, and a mask of the invalid texts."""
     values = [None if text is None else _of_text(text) for text in texts.to_pylist()]
     raw = pa.array(values, pa.binary())
     return raw, pc.and_(raw.is_null(), texts.is_valid())
@@ -199,11 +195,13 @@ def _of_text(text: str) -> bytes | None:
         raw = binascii.a2b_base64(text, strict_mode=True)
     except ValueError:
         return None
-    return raw if len(text) == -(-len(raw) // 3) * 4 else None  # the library takes more padding than belongs there
+    return raw if len(text) == -(-len(raw) // 3) * 4 else None  # the library accepts too much padding
 
 
 def wide_decimals(raw: pa.BinaryArray, scale: int) -> tuple[pa.Array, pa.BooleanArray]:
-    """Decimals of 38 digits from big-endian two's complement bytes; and which are too wide, null in the first."""
+    """Decimals of 38 digits from big-endian two's complement bytes. Returns them with a mask of the values that are
+    too wide and null.
+    """
     count = len(raw)
     filled = raw.fill_null(b"\0") if raw.null_count else raw
     offsets, data = spans(filled)
@@ -226,14 +224,16 @@ def wide_decimals(raw: pa.BinaryArray, scale: int) -> tuple[pa.Array, pa.Boolean
 
 
 def _over(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Values of more than 38 digits, nearly: those beyond the high word of 10**38; all below are exact."""
+    """True for values whose high word is above that of 10**38, which have more than 38 digits. Smaller values are
+    checked exactly.
+    """
     high = words[:, 1].view(np.int64)
     limit = (10**_DIGITS_MAX) >> 64
     return np.asarray((high >= limit) | (high < -limit))
 
 
 def digits(raw: bytes, scale: int) -> str:
-    """A decimal of big-endian two's complement bytes as exact digits, or with an exponent for a far scale."""
+    """Format a decimal of big-endian two's complement bytes exactly, with an exponent if its scale is far from zero."""
     whole = int.from_bytes(raw, "big", signed=True)
     number = from_unscaled(whole, scale)
     return format(number, "f") if abs(scale) < SCALE_MAX else str(number)
@@ -241,10 +241,10 @@ def digits(raw: bytes, scale: int) -> str:
 
 _DAY_NANOS = 86_400 * 10**9
 _FIRST_US, _LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The years 1 to 9999, which are those of readers."""
+"""Years 1 to 9999, the range that readers of tables support."""
 _BASE64_ONLY = r"^[A-Za-z0-9+/]+={0,2}$"
 _NUMBER_ONLY = r"^[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?$"
-"""Digits alone are both, where their count is a multiple of four."""
+"""A text of digits alone is also valid base64 if its length is a multiple of four."""
 _END_OF_DAY = r"^24:00(:00(\.0+)?)?(Z|[+]00:00)?$"
 _NO_TIME = (
     "a time of day is outside of a day, as 24:00:00 of PostgreSQL is, and no time column takes it: declare the column"
@@ -254,20 +254,22 @@ _NO_TIME = (
 
 @dataclass(slots=True)
 class Faults:
-    """Values that their kinds cannot take."""
+    """Values that do not fit their kind."""
 
     found: list[tuple[Ints, str, str, str]] = field(default_factory=list)
     """Rows, code, reason, path."""
 
     def add(self, wrong: pa.BooleanArray | pa.ChunkedArray, code: str, reason: str, path: str) -> None:
-        """The rows where `wrong` is true."""
+        """Record a fault for the rows where `wrong` is true."""
         rows = np.flatnonzero(wrong.fill_null(False).to_numpy(zero_copy_only=False))
         if len(rows):
             self.found.append((rows, code, reason, path))
 
 
 def converted(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
-    """The values as `kind.type`, or as they are for ANY; null where a value cannot be taken."""
+    """Convert values to `kind.type`, or leave them unchanged for ANY. A value that does not fit becomes null and a
+    fault.
+    """
     if kind.wire == ANY and not (kind.name and pa.types.is_integer(array.type)):
         return array
     if array.type == kind.type and not kind.fields and kind.wire not in ("array", "map") and kind.name != DECIMAL:
@@ -296,7 +298,7 @@ def _struct(array: pa.StructArray, kind: Kind, path: str, faults: Faults) -> pa.
 
 
 def _inner(array: pa.Array, parts: list[tuple[pa.Array, Kind]], path: str, faults: Faults) -> list[pa.Array]:
-    """Values inside of lists; faults of these are faults of the rows that they are in."""
+    """Convert the values inside lists. Their faults count for the rows that contain them."""
     inside, made = Faults(), []
     for values, kind in parts:
         made.append(converted(values, kind, path, inside))
@@ -328,7 +330,6 @@ def _map(array: pa.MapArray, kind: Kind, path: str, faults: Faults) -> pa.Array:
 
 
 def _compact(array: pa.Array) -> pa.Array:
-    """The array without offset and without values hidden under nulls."""
     return pa.concat_arrays([array.take(pa.array(np.arange(len(array))))])
 
 
@@ -337,7 +338,6 @@ def _mask(array: pa.Array) -> pa.BooleanArray | None:
 
 
 def _leaf(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
-    """A value that is not nested, by what its kind says it means."""
     target, t = kind.type, pa.types
     if t.is_null(array.type):
         return pa.nulls(len(array), target)
@@ -355,7 +355,7 @@ def _leaf(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
 
 
 def _cast(array: pa.Array, target: pa.DataType, path: str, faults: Faults) -> pa.Array:
-    """A cast that changes no value; values that it would change are faults."""
+    """Cast without changing a value; a value that would change is a fault."""
     try:
         return _bounded(array.cast(target), path, faults)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -369,7 +369,6 @@ def _told(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _bounded(array: pa.Array, path: str, faults: Faults) -> pa.Array:
-    """Timestamps within the years that readers have."""
     if not pa.types.is_timestamp(array.type) or array.type.unit != "us":
         return array
     micros = array.cast(pa.int64())
@@ -381,7 +380,6 @@ def _bounded(array: pa.Array, path: str, faults: Faults) -> pa.Array:
 
 
 def _time_of_number(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
-    """Days, times of a day and timestamps that come as numbers."""
     target, t = kind.type, pa.types
     if t.is_date(target):
         return _cast(_cast(array, pa.int32(), path, faults).cast(pa.date32()), target, path, faults)
@@ -398,7 +396,7 @@ def _time_of_number(array: pa.Array, kind: Kind, path: str, faults: Faults) -> p
 
 
 def _micros(array: pa.Array, nanos: int, path: str, faults: Faults) -> pa.Array:
-    """Microseconds of numbers in a unit. Digits of nanoseconds are cut, as columns have none."""
+    """Convert numbers of a unit to microseconds. Columns have no nanoseconds, so finer digits are cut."""
     array = array.cast(pa.int64())
     if nanos < 1_000:
         return pa.array(np.floor_divide(array.fill_null(0).to_numpy(), 1_000), mask=_nulls(array))
@@ -414,7 +412,6 @@ def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _time_of_text(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
-    """Times as ISO 8601. A fraction is cut at microseconds; a date may end in Z."""
     target, t = kind.type, pa.types
     text = pc.replace_substring_regex(array, r"(\.[0-9]{6})[0-9]+", r"\1")
     if t.is_timestamp(target) and (kind.name == ZONED or target.tz):
@@ -424,14 +421,14 @@ def _time_of_text(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.
         faults.add(ends, "out-of-range", _NO_TIME, path)
         text = pc.if_else(ends, pa.scalar(None, text.type), text)
     text = pc.replace_substring_regex(text, r"(Z|[+]00:00)$", "")
-    if t.is_time(target):  # Arrow casts no text to a time of a day
+    if t.is_time(target):  # Arrow cannot cast text to a time of day
         moments = _cast(pc.binary_join_element_wise("1970-01-01T", text, ""), pa.timestamp("us"), path, faults)
         return moments.cast(target)
     return _cast(text, target, path, faults)
 
 
 def _text_of_time(array: pa.Array, nanos: int, path: str, faults: Faults) -> pa.Array:
-    """Times of a day that come as numbers, as texts; a text also takes the end of a day."""
+    """Format numeric times of day as text. A text column can also hold 24:00:00."""
     day = _DAY_NANOS // nanos
     wrong = pc.or_(pc.less(array, 0), pc.greater(array, day))
     faults.add(wrong, "out-of-range", "a time of day is outside of a day", path)
@@ -442,7 +439,6 @@ def _text_of_time(array: pa.Array, nanos: int, path: str, faults: Faults) -> pa.
 
 
 def _bytes(array: pa.Array, target: pa.DataType, path: str, faults: Faults) -> pa.Array:
-    """Bytes, from base64 where JSON has brought them."""
     if not pa.types.is_string(array.type):
         return _cast(array, target, path, faults)
     made, wrong = decoded(array)
@@ -451,7 +447,6 @@ def _bytes(array: pa.Array, target: pa.DataType, path: str, faults: Faults) -> p
 
 
 def _decimal(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
-    """Decimals: numbers, bytes of the unscaled value, base64 of these, or digits, as the kind and the values say."""
     target, t = kind.type, pa.types
     if t.is_binary(array.type) or t.is_large_binary(array.type) or t.is_fixed_size_binary(array.type):
         return _unscaled(array.cast(pa.binary()), kind, path, faults)
@@ -479,7 +474,7 @@ def _of_base64(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Arr
 
 
 def _unscaled(raw: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
-    """Decimals of big-endian two's complement bytes; texts where the digits are too many for decimals."""
+    """Read decimals from big-endian two's complement bytes; as texts if they have more digits than a decimal type."""
     target = kind.type
     if pa.types.is_decimal(target) and kind.scale >= 0:
         made, wide = wide_decimals(raw, kind.scale)
@@ -493,7 +488,6 @@ def _unscaled(raw: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
 
 
 def _variable_decimal(array: pa.StructArray, path: str, faults: Faults) -> pa.Array:
-    """Decimals that bring their scale each, as digits."""
     raw = pc.struct_field(array, "value")
     if pa.types.is_string(raw.type):
         raw, wrong = decoded(raw)

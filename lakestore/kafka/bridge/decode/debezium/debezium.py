@@ -1,4 +1,6 @@
-"""Debezium's change events in JSON, with and without their schema part, whole or flattened by its transformation."""
+"""Decoder of Debezium's JSON change events, with or without the schema part, whole or flattened by Debezium's
+transform.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from lakestore.kafka.bridge.spec import Wire
 
 _TEXT = Kind("string")
 _TELLTALE = (("status", _TEXT), ("ddl", _TEXT), ("databaseName", _TEXT), ("__op", _TEXT), ("__deleted", _TEXT))
-"""Fields that tell the records that are no envelopes."""
+"""Fields that identify records without an envelope."""
 _AFTER_ALONE = Kind("struct", fields=(("after", _TEXT),))
 _TIMES_ONLY = {"ts_ms", "ts_us", "ts_ns"}
 _FLAT = {"db": "__db", "schema": "__schema", "table": "__table", "connector": "__connector", "lsn": "__lsn"}
@@ -44,15 +46,15 @@ _NO_EVENT = (
 
 @dataclass(slots=True)
 class _Reading:
-    """A block on its way, and what its format found."""
+    """State of one block while it is decoded."""
 
     wanted: Kind | None
-    """The row that is asked for; None: all fields."""
+    """The requested row; None: all fields."""
     block: Block
 
 
 class DebeziumJson:
-    """Decoder of change events in JSON. `wanted` names fields of rows; those beside are in `Decoded.envelope`."""
+    """Decodes JSON change events. `wanted` names fields of rows; envelope fields are in `Decoded.envelope`."""
 
     def __init__(
         self,
@@ -63,19 +65,18 @@ class DebeziumJson:
         units: Mapping[str, str] | None = None,
         keys: Keys | None = None,
     ) -> None:
-        """`units` tells of fields that are decimals, and come as texts without a schema, whether these are base64."""
+        """`units` maps a decimal field that arrives as text without a schema to base64 or text."""
         self._wire: Wire = wire
         self._changes = Changes(policy or Policy())
         self._markers = Markers.of(unavailable)
         self._units = units or {}
         self._values = SchemaParts()
         self._newest: Kind | None = None
-        """The kind that `_schema` was made for."""
+        """The kind that `_schema` was computed for."""
         self._schema: pa.Schema | None = None
         self._keys: Keys = keys or JsonKeys(wire)
 
     def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
-        """The rows of a block, as `Decoder` says."""
         block = Block([], [], {}, self._keys.structs(records, wanted))
         values = framed(records, self._wire)
         block.rejects.extend(values.rejects)
@@ -85,7 +86,7 @@ class DebeziumJson:
         return self._changes.decoded(records, block)
 
     def schema(self) -> pa.Schema | None:
-        """Fields of rows, as the newest schema part tells them, and those that only older ones have."""
+        """Row fields of the newest schema part, then fields that only older schema parts have."""
         if self._values.newest is not self._newest:
             rows = [row for kind in self._values.kinds if (row := row_kind(kind)) is not None]
             if any(row.wire != "struct" for row in rows[:1]):
@@ -98,7 +99,6 @@ class DebeziumJson:
         return self._schema
 
     def _part(self, part: Part, reading: _Reading) -> None:
-        """Events of one schema, or of none."""
         kind = part.kind
         if kind is None or kind.child("op") is not None:
             self._enveloped(part, reading)
@@ -122,7 +122,6 @@ class DebeziumJson:
                 self._events(part.rows[rows], _some(part.texts, rows), raw, row, reading)
 
     def _row(self, part: Part, reading: _Reading) -> Kind:
-        """The kind of rows that events of a part have."""
         own = None if part.kind is None else row_kind(part.kind)
         said = None if own is not None and own.wire != "struct" else row_of(reading.wanted, part.kind)
         if said is not None and part.kind is None and said.fields and said is reading.wanted:
@@ -134,7 +133,6 @@ class DebeziumJson:
         return documents.ROW if own is not None or text else inferred(part.texts, ("after", "before"))
 
     def _events(self, rows: Ints, texts: pa.BinaryArray, raw: pa.StructArray, row: Kind, reading: _Reading) -> None:
-        """Events whose envelope was read; `before` is read where it is needed."""
         faults = Faults()
         head = converted(raw, HEAD, "value", faults)
         asked = self._changes.with_before(head, reading.block.keys)
@@ -149,7 +147,7 @@ class DebeziumJson:
         reading.block.events.append(events.where(good))
 
     def _before(self, texts: pa.BinaryArray, row: Kind, asked: Ints) -> pa.StructArray:
-        """Before-images of some events, in their places. Images that cannot be read are null: the key tells the row."""
+        """Before-images of some events, at their positions. An unreadable image is null: the key identifies the row."""
         some = texts.take(pa.array(asked))
         kind = Kind("struct", fields=(("before", row),))
         read = json_shapes.objects(some, kind, json_shapes.learned(some, kind))
@@ -164,7 +162,6 @@ class DebeziumJson:
     def _others(
         self, rows: Ints, texts: pa.BinaryArray, raw: pa.StructArray, which: npt.NDArray[np.bool_], reading: _Reading
     ) -> None:
-        """Records without `op`: flattened events, and those that are no events."""
         raw = raw.filter(pa.array(which))
         flat = pc.or_(pc.struct_field(raw, "__op").is_valid(), pc.struct_field(raw, "__deleted").is_valid())
         flattened = flat.to_numpy(zero_copy_only=False)
@@ -174,7 +171,6 @@ class DebeziumJson:
         self._not_events(rows[~flattened], texts.filter(pa.array(~flattened)), reading)
 
     def _flat(self, rows: Ints, texts: pa.BinaryArray, row: Kind, reading: _Reading) -> None:
-        """Flattened events: the row's fields at the top, beside those that begin with two underscores."""
         fields = [(name, part) for name, part in row.fields if not name.startswith("__")]
         row = Kind("struct", fields=tuple(fields))
         marks = tuple((name, _TEXT) for name in ("__op", "__deleted", *_FLAT.values()))
@@ -192,7 +188,6 @@ class DebeziumJson:
             reading.block.events.append(events.where(good))
 
     def _not_events(self, rows: Ints, texts: pa.BinaryArray, reading: _Reading) -> None:
-        """Heartbeats, schema changes and transaction markers are passed; anything else is a mistake."""
         for row, text in zip(rows.tolist(), texts.to_pylist(), strict=True):
             try:
                 names = set(orjson.loads(text))
@@ -210,7 +205,6 @@ class DebeziumJson:
 
 
 def _head_of(kind: Kind | None) -> list[tuple[str, Kind]]:
-    """The fields of the head that events of a schema have."""
     if kind is None:
         return list(HEAD.fields)
     said = kind.child("source") or Kind("struct")
@@ -221,7 +215,7 @@ def _head_of(kind: Kind | None) -> list[tuple[str, Kind]]:
 
 
 def reason_of(names: set[str]) -> str:
-    """The name of records with these fields that are no events, but no mistake either; empty for others."""
+    """The reason to pass records with these fields, such as heartbeats; empty if such records are invalid."""
     if {"status", "id"} <= names:
         return "transaction-marker"
     if names & {"ddl", "tableChanges"}:
@@ -238,7 +232,6 @@ def _equal(texts: pa.StringArray, text: str) -> npt.NDArray[np.bool_]:
 
 
 def _flat_head(flags: pa.StructArray, gone: npt.NDArray[np.bool_]) -> pa.StructArray:
-    """The head of flattened events, as far as their added fields tell it."""
     letter = pc.struct_field(flags, "__op")
     put = pc.if_else(pc.is_in(letter, value_set=pa.array(["c", "r", "u"])), letter, "u")
     raw = {name: pc.struct_field(flags, flat) for name, flat in _FLAT.items()}

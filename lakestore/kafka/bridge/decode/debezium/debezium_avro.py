@@ -1,4 +1,4 @@
-"""Debezium's change events in Avro, by the schema registry's schemas, whose properties tell what values mean."""
+"""Decoder of Debezium's Avro change events. Properties in the registry's schemas give values their meaning."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ _NO_EVENT = "the record is no Debezium event: its schema has no `op`; say `forma
 
 
 class AvroKeys:
-    """Keys in Avro."""
+    """Decodes Avro record keys."""
 
     def __init__(self, decoder: Decoder) -> None:
-        """`decoder` decodes keys from the keys of records."""
+        """`decoder` decodes the record keys."""
         self._decoder = decoder
 
     def structs(self, records: Records, wanted: pa.Schema | None) -> pa.StructArray | None:
-        """Keys as `Keys` says."""
         found = self._decoder.decode(records, None)
         kind = kind_of(pa.field("key", found.values.type))
         made = converted(found.values, kind, "key", Faults())
@@ -47,7 +46,7 @@ class AvroKeys:
 
 
 class DebeziumAvro:
-    """Decoder of change events in Avro. `wanted` names fields of rows; those beside are in `Decoded.envelope`."""
+    """Decodes Avro change events. `wanted` names fields of rows; envelope fields are in `Decoded.envelope`."""
 
     def __init__(
         self, values: Decoder, keys: Keys, *, policy: Policy | None = None, unavailable: Sequence[str] = ()
@@ -58,7 +57,6 @@ class DebeziumAvro:
         self._markers = Markers.of(unavailable)
 
     def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
-        """The rows of a block, as `Decoder` says."""
         found = self._values.decode(records, None)
         block = Block([], list(found.rejects), {}, self._keys.structs(records, wanted))
         kind = kind_of(pa.field("value", found.values.type))
@@ -67,7 +65,6 @@ class DebeziumAvro:
         return self._changes.decoded(records, block)
 
     def schema(self) -> pa.Schema | None:
-        """Fields of rows, as the newest schema tells them."""
         whole = self._values.schema()
         row = None if whole is None else row_kind(kind_of(pa.field("value", pa.struct(list(whole)))))
         row = documents.ROW if row is not None and row.wire != "struct" else row
@@ -102,7 +99,6 @@ def _image(raw: pa.StructArray, name: str, row: Kind) -> pa.Array:
 
 
 def _not_events(rows: Ints, kind: Kind, values: pa.StructArray, block: Block) -> None:
-    """Heartbeats, schema changes and transaction markers are passed; anything else is a mistake."""
     for row, value in zip(rows.tolist(), values.to_pylist(), strict=True):
         reason = reason_of({name for name, part in value.items() if part is not None})
         if reason:
@@ -112,7 +108,7 @@ def _not_events(rows: Ints, kind: Kind, values: pa.StructArray, block: Block) ->
 
 
 def kind_of(field: pa.Field) -> Kind:
-    """The kind of an Avro field, by its type and the properties that Connect wrote into the schema."""
+    """The kind of an Avro field, from its type and Connect's properties in the schema."""
     kind, t = field.type, pa.types
     said = field.metadata or {}
     name = said.get(b"connect.name", b"").decode()

@@ -1,8 +1,9 @@
-"""MongoDB's documents, which change events hold as texts of extended JSON, as rows.
+"""MongoDB documents as rows. Change events hold documents as extended JSON in text.
 
-Field `id` of a row is the document's id, from the record key, as text; `document` is the whole text; any other field is
-the document's of that name. Extended JSON's wrappers are taken off: `{"$oid": "5f"}` is "5f", `{"$numberLong": "7"}` is
-7, `{"$date": 0}` is 0; decimals, UUIDs and binaries are texts.
+- Column `id` is the document's id from the record key, as text. Column `document` is the whole text. Other columns are
+  the document's fields of the same names.
+- Extended JSON's wrappers are removed: `{"$oid": "5f"}` becomes "5f", `{"$numberLong": "7"}` becomes 7, `{"$date": 0}`
+  becomes 0. Decimals, UUIDs and binaries become texts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from lakestore.kafka.bridge.records import Ints
 
 ID, DOCUMENT = "id", "document"
 ROW = Kind("struct", fields=((ID, Kind("string")), (DOCUMENT, Kind("string"))))
-"""The row where no columns are declared."""
+"""The row if no columns are declared."""
 CONNECTOR = "mongodb"
 _KEY = "_id"
 _WRAPPERS = (
@@ -35,7 +36,7 @@ _WRAPPERS = (
 
 
 def unwrapped(texts: pa.StringArray) -> pa.StringArray:
-    """Plain JSON of extended JSON. A wrapper within a text is one with escaped quotes, and is left alone."""
+    """Convert extended JSON to plain JSON. A wrapper inside a text has escaped quotes and is left alone."""
     for pattern, inside in _WRAPPERS:
         texts = pc.replace_substring_regex(texts, pattern, inside)
     return texts
@@ -44,7 +45,7 @@ def unwrapped(texts: pa.StringArray) -> pa.StringArray:
 def images(
     after: pa.Array, head: pa.StructArray, row: Kind, where: tuple[Block, Ints], faults: Faults, markers: Markers
 ) -> tuple[pa.StructArray, dict[str, pa.BooleanArray]]:
-    """After-images of events, documents or not; `where` has the block, and the events' records."""
+    """After-images of events, documents or rows. `where` is the block and the events' record numbers."""
     block, records = where
     text = pa.types.is_string(after.type)
     connectors = pc.struct_field(pc.struct_field(head, "source"), "connector")
@@ -57,7 +58,7 @@ def images(
 
 
 def keys(found: pa.StructArray | None, row: Kind) -> pa.StructArray | None:
-    """Keys with the document's id as plain text, under the name that the row has for it."""
+    """Keys with the document's id as plain text, named like the row's id field."""
     if found is None or found.type.get_field_index(ID) < 0:
         return found
     column = pc.struct_field(found, ID)
@@ -70,7 +71,7 @@ def keys(found: pa.StructArray | None, row: Kind) -> pa.StructArray | None:
 def rows(
     texts: pa.StringArray, row: Kind, ids: pa.StructArray | None, faults: Faults, markers: Markers
 ) -> tuple[pa.StructArray, dict[str, pa.BooleanArray]]:
-    """Rows of documents; null for none. `ids` are the keys of the same events."""
+    """Rows of documents; null for a missing document. `ids` are the keys of the same events."""
     there = np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False)).astype(np.int64)
     inner = Kind("struct", fields=tuple(part for part in row.fields if part[0] not in (ID, DOCUMENT)))
     parsed, kept = None, dict[str, pa.BooleanArray]()

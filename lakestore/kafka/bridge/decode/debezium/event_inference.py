@@ -1,9 +1,9 @@
-"""The kinds of fields that change events bring without a schema, from all values of a block.
+"""Infers the kinds of fields of change events without a schema, from all values of a block.
 
-- Numbers are int64, or double where one has a point. Kafka Connect writes NaN and infinities as texts, so the texts
-  NaN, Infinity and -Infinity are numbers where a field has others.
-- Lists have the kind of their elements. An empty list tells nothing.
-- At least 99 % of one class decide, and the rest are dead letters. Otherwise a field of several classes is text.
+- Numbers are int64, or double if one has a decimal point. Kafka Connect writes NaN and infinities as texts, so the
+  texts NaN, Infinity and -Infinity count as numbers in a numeric field.
+- A list has the kind of its elements. An empty list is ignored.
+- A field has the class of at least 99 % of its values, and the others become dead letters. Otherwise it is text.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Samples:
     """The values of one field."""
 
     classes: Counter[str] = field(default_factory=Counter)
-    """Values by class: boolean, number, float (a text that stands for one), string, struct, array."""
+    """Values by class: boolean, number, float (a text that means one), string, struct, array."""
     fractions: bool = False
     fields: dict[str, Samples] = field(default_factory=dict)
     items: Samples | None = None
 
     def add(self, value: Any) -> None:
-        """One more value; null tells nothing."""
+        """Count one value. Null is ignored."""
         if value is None:
             return
         if isinstance(value, bool):
@@ -54,7 +54,6 @@ class Samples:
         self.classes[found] += 1
 
     def _main(self) -> tuple[str, int]:
-        """The class of most values, and the values of other ones."""
         classes = Counter(self.classes)
         floats = classes.pop("float", 0)
         classes["number" if classes["number"] else "string"] += floats
@@ -63,7 +62,9 @@ class Samples:
 
     @property
     def mixed(self) -> tuple[str, int, int] | None:
-        """The class of most values, the values of other ones and all, where somebody is to decide between these."""
+        """The most frequent class, the number of other values and the number of all, if the user has to decide
+        between them.
+        """
         main, odd = self._main()
         total = self.classes.total()
         asks = main != "string" and (1 - NEARLY_ALL) * total < odd <= (1 - MOST) * total
@@ -71,7 +72,6 @@ class Samples:
 
     @property
     def kind(self) -> Kind:
-        """The kind of nearly all values, or text."""
         main, odd = self._main()
         if not self.classes or odd > (1 - NEARLY_ALL) * self.classes.total():
             return Kind("string")
@@ -85,12 +85,11 @@ class Samples:
 
     @property
     def struct(self) -> Kind:
-        """The kind of objects."""
         return Kind("struct", fields=tuple((name, part.kind) for name, part in self.fields.items()))
 
 
 def sampled(texts: pa.BinaryArray, inside: Sequence[str]) -> Samples:
-    """The values of objects that no schema tells: of those in the named fields, or the whole ones."""
+    """Samples of objects without a schema: the objects in the fields `inside`, or the whole texts."""
     samples = Samples()
     for text in texts.to_pylist():
         try:
@@ -105,25 +104,26 @@ def sampled(texts: pa.BinaryArray, inside: Sequence[str]) -> Samples:
 
 
 def inferred(texts: pa.BinaryArray, inside: Sequence[str]) -> Kind:
-    """The kind of these objects."""
+    """The kind of objects without a schema."""
     return sampled(texts, inside).struct
 
 
 def grown(texts: pa.BinaryArray, inside: str, known: Kind) -> Kind:
-    """Return the kind of objects in a field, as `after`: the known fields, and all others that the objects have.
+    """Return the kind of the objects in field `inside`, such as `after`: the known fields and all other fields of
+    the objects.
 
-    Only a look at all of the texts can tell that there are none. A field that is null everywhere is none.
+    All texts are parsed, because one text may have a field that the others lack. A field that is always null is left
+    out.
     """
     try:
         table = json_shapes.table_of(texts, pa.schema([]), "infer")
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # values of a field are of several types
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # the values of a field have several types
         return _joined(known, inferred(texts, (inside,)))
     at = table.schema.get_field_index(inside)
     return known if at < 0 else _joined(known, _kind_of(table.schema.field(at).type))
 
 
 def _joined(known: Kind, found: Kind) -> Kind:
-    """Return the known kind with the fields that only the other one has, also of objects inside and in lists."""
     if known.name or known.wire != found.wire:
         return known
     if known.item is not None and found.item is not None and known.wire == "array":
@@ -140,7 +140,7 @@ _LEAVES = {pa.int64(): "int64", pa.float64(): "double", pa.bool_(): "boolean"}
 
 
 def _kind_of(kind: pa.DataType) -> Kind:
-    """The kind of values whose type Arrow's reader has chosen; texts that it takes for times are texts."""
+    """The kind of the type that Arrow's reader chose. Texts that Arrow reads as times stay texts."""
     if pa.types.is_struct(kind):
         there = [part for part in kind if not pa.types.is_null(part.type)]
         return Kind("struct", fields=tuple((part.name, _kind_of(part.type)) for part in there))

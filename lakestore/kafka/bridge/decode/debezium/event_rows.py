@@ -1,4 +1,4 @@
-"""Rows of change events, shared by the formats: the row that is asked for, and images in its types."""
+"""Row images of change events: the requested row, and images converted to its types. Shared by JSON and Avro."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from lakestore.kafka.bridge.records import Ints
 
 
 def wanted_row(wanted: pa.Schema | None, units: Mapping[str, str]) -> Kind | None:
-    """The row that columns ask for, without a schema."""
+    """The row that the columns request if the events have no schema."""
     if wanted is None:
         return None
     return Kind("struct", fields=tuple((part.name, from_arrow(part, units.get(part.name, ""))) for part in wanted))
 
 
 def row_of(wanted: Kind | None, kind: Kind | None) -> Kind | None:
-    """The kind of rows: the fields that are wanted, which are null where the schema part lacks them, and behind them
-    the schema's other fields, for nothing is to be dropped that nobody has counted. With no field wanted, no rows are.
+    """The kind of rows: first the wanted fields, null if the schema lacks them, then the schema's other fields.
+
+    The other fields are kept so that values without a column are counted. If no field is wanted, there is no row.
     """
     if kind is None:
         return wanted
@@ -37,18 +38,17 @@ def row_of(wanted: Kind | None, kind: Kind | None) -> Kind | None:
 
 
 def _plain(kind: Kind) -> Kind:
-    """The kind of a field that is only counted: values as they were written, which no meaning can refuse."""
     item = None if kind.item is None else _plain(kind.item)
     return Kind(kind.wire, fields=tuple((name, _plain(part)) for name, part in kind.fields), item=item, key=kind.key)
 
 
 def row_kind(kind: Kind) -> Kind | None:
-    """The kind of rows, of an envelope's."""
+    """The kind of rows in an envelope's kind."""
     return kind.child("after") or kind.child("before")
 
 
 def _meant(own: Kind | None, wanted: Kind) -> Kind:
-    """The kind of a field in the schema. A time that a column wants as a number or a text is one."""
+    """The kind of a schema's field. A time stays a time if a column wants a number or a text."""
     if own is None:
         return wanted
     if wanted.target is not None and pa.types.is_string(wanted.target) and own.name in TIMES:
@@ -60,7 +60,7 @@ def _meant(own: Kind | None, wanted: Kind) -> Kind:
 def image(
     raw: pa.StructArray, row: Kind, path: str, faults: Faults, markers: Markers
 ) -> tuple[pa.StructArray, dict[str, pa.BooleanArray]]:
-    """A row image in the types of its kind, and the fields that the source did not send."""
+    """Convert a row image to the types of its kind. Also returns the fields that the source did not send."""
     kept: dict[str, pa.BooleanArray] = {}
     columns = []
     if not pa.types.is_struct(raw.type):
@@ -78,7 +78,7 @@ def image(
 
 
 def gathered(found: list[tuple[Ints, pa.StructArray]], count: int) -> pa.StructArray | None:
-    """Structs at the rows that they are of, with the fields of all, in the newest types."""
+    """Place structs at their row numbers, with the fields of all of them in the newest types."""
     found = [(rows, array) for rows, array in found if len(rows)]
     if not found:
         return None

@@ -1,9 +1,9 @@
-"""JSON objects of known meaning as Arrow structs, a block at once, whatever form their values are written in.
+"""Reads JSON objects of a known kind as Arrow structs, one block at a time, however their values are written.
 
-A shape is the form of a JSON value: None for null, a word for a leaf, a list of one for arrays, a dict for objects. A
-list or an object where a text is expected is the leaf "text": its JSON text, with numbers as they are written.
-Blocks are read by compiled code with the fields and forms that are expected; only a block that departs from these is
-looked at record by record, to tell the forms of each and to name the records that are no JSON.
+- A shape describes a JSON value: None for null, a word for a leaf, a list of one shape for arrays, a dict for objects.
+- Where a text is expected, a list or an object is the leaf "text": its JSON text with numbers as written.
+- Compiled code reads a block with the expected fields and shapes. If it fails, records are parsed one by one, grouped
+  by shape, and the invalid records are named.
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ _BLOCK_MAX = 1 << 30
 
 
 class Clash(Exception):
-    """Two shapes that no one reading takes."""
+    """No single reading takes two shapes."""
 
 
 @dataclass(slots=True)
 class Read:
-    """A block as it was read: structs with the rows that they are of, and the rows that could not be read."""
+    """A block after reading: structs with their row numbers, and the rows that could not be read."""
 
     parts: list[tuple[Ints, pa.StructArray]] = field(default_factory=list)
     faults: list[tuple[int, str, str]] = field(default_factory=list)
-    """Row, code, reason."""
 
 
 def shape_of(value: Any) -> Shape:
@@ -58,7 +57,7 @@ def shape_of(value: Any) -> Shape:
 
 
 def merged(one: Shape, other: Shape) -> Shape:
-    """The shape whose reading takes values of both; raises Clash where there is none."""
+    """The shape whose reading takes values of both. Raises `Clash`."""
     if one is None or other is None or one == other:
         return one if other is None else other
     if "text" in (one, other):
@@ -73,7 +72,7 @@ def merged(one: Shape, other: Shape) -> Shape:
 
 
 def learned(texts: pa.BinaryArray, kind: Kind) -> Shape:
-    """The shape that the first records have in common with the kind's fields, None where these tell nothing."""
+    """The shape of the first records' fields that the kind has. None if the records do not show it."""
     found: Shape = None
     for text in texts.take(pa.array(np.linspace(0, len(texts) - 1, _SAMPLES).astype(np.int64))).to_pylist():
         try:
@@ -84,7 +83,7 @@ def learned(texts: pa.BinaryArray, kind: Kind) -> Shape:
 
 
 def objects(texts: pa.BinaryArray, kind: Kind, shape: Shape) -> Read:
-    """Texts, none of them null, as structs of the kind's fields; other fields are left out."""
+    """Read texts, none null, as structs of the kind's fields. Other fields are ignored."""
     everything = np.arange(len(texts), dtype=np.int64)
     if not len(texts):
         return Read()
@@ -97,7 +96,6 @@ def objects(texts: pa.BinaryArray, kind: Kind, shape: Shape) -> Read:
 
 
 def _one_by_one(texts: pa.BinaryArray, kind: Kind) -> Read:
-    """The texts grouped by their shapes, each group read at once."""
     read, groups = Read(), _Groups(kind)
     for row, text in enumerate(texts.to_pylist()):
         try:
@@ -116,14 +114,13 @@ def _one_by_one(texts: pa.BinaryArray, kind: Kind) -> Read:
 
 
 class _Groups:
-    """Records whose shapes one reading takes."""
+    """Groups of records. One reading takes all shapes of a group."""
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
         self.found: list[tuple[list[int], Shape]] = []
 
     def add(self, row: int, value: Any) -> None:
-        """Adds a record to the first group that its shape goes with."""
         shape = _fitted(value, self._kind)
         for at, (rows, known) in enumerate(self.found):
             try:
@@ -137,7 +134,7 @@ class _Groups:
 
 
 def _group(texts: pa.BinaryArray, rows: Ints, form: tuple[Kind, Shape], read: Read, why: str = "") -> None:
-    """Reads rows of one shape, or each half of them where that fails, down to the record whose fault it is."""
+    """Read rows of one shape. On failure read halves, down to the invalid record."""
     kind, shape = form
     some = texts.take(pa.array(rows))
     try:
@@ -170,7 +167,6 @@ class _Float(float):
 
 
 def _text(value: Any) -> str:
-    """The JSON text of a value, numbers as they were written."""
     if isinstance(value, dict):
         return (
             "{"
@@ -187,15 +183,17 @@ def _line(why: Exception) -> str:
 
 
 def _block(texts: pa.BinaryArray, kind: pa.DataType) -> pa.StructArray:
-    """Texts that are one object each. `{` and `}` at the ends of each keep a broken one from running into the next."""
+    """Read texts of one object each. A text that does not begin with `{` and end with `}` is refused, because it
+    would run into the next.
+    """
     table = table_of(texts, pa.schema(kind), "ignore")
     return table.select(pa.schema(kind).names).combine_chunks().to_struct_array().combine_chunks()
 
 
 def table_of(texts: pa.BinaryArray, schema: pa.Schema, unexpected: str) -> pa.Table:
-    """Return texts that are one object each as rows; `ArrowInvalid` if they are not, or do not fit the schema.
+    """Return texts of one object each as rows. Raises `ArrowInvalid` if they are not, or do not fit the schema.
 
-    Fields that the schema lacks are `unexpected`: "ignore" them, or "infer" their types.
+    `unexpected` says what to do with fields that the schema lacks: "ignore" them, or "infer" their types.
     """
     text = _trimmed(texts.cast(pa.string()))
     whole = pc.binary_join(pa.ListArray.from_arrays([0, len(text)], text), "\n")[0].as_buffer()
@@ -220,7 +218,6 @@ def _trimmed(text: pa.StringArray) -> pa.StringArray:
 
 
 def _fitted(value: Any, kind: Kind) -> Shape:
-    """The shape of the fields that the kind has; others are not looked at."""
     if isinstance(value, dict) and kind.wire == "struct":
         fields = kind.fields
         return {name: _fitted(value[name], part) for name, part in fields if name in value}
@@ -237,7 +234,6 @@ def _fitted(value: Any, kind: Kind) -> Shape:
 
 
 def _together(one: Shape, other: Shape, kind: Kind) -> Shape:
-    """The shape of two elements of an array; of texts, whatever they are."""
     try:
         return merged(one, other)
     except Clash:
@@ -247,12 +243,10 @@ def _together(one: Shape, other: Shape, kind: Kind) -> Shape:
 
 
 def _is_text(kind: Kind) -> bool:
-    """Whether values are texts whose meaning is no other type's."""
     return kind.wire == "string" and pa.types.is_string(kind.type) and not kind.name
 
 
 def _type(kind: Kind, shape: Shape) -> pa.DataType:
-    """The Arrow type to read values of this kind and shape as."""
     if shape is None or (isinstance(shape, dict) and kind.wire == "struct"):
         return _expected(kind, shape or {})
     if isinstance(shape, list):
@@ -295,7 +289,6 @@ def _has_text(shape: Shape) -> bool:
 
 
 def _plain(value: Any, kind: Kind, shape: Shape) -> Any:
-    """The value as Arrow's builder takes it: maps as pairs."""
     if value is None:
         return None
     if shape == "text":

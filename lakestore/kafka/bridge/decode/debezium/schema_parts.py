@@ -1,7 +1,7 @@
-"""The `schema` part of Kafka Connect's JSON, taken off a block of records: it is the same for most of them.
+"""Splits JSON records of Kafka Connect into schema part and payload.
 
-Records are compared, as bytes, with the text up to the payload that an earlier one had, so that a schema of many
-kilobytes costs a comparison; only a text that is new is parsed.
+Most records have the same schema part. A record is compared, as bytes, with the texts in front of earlier payloads, so
+a schema of many kilobytes costs one comparison. Only a new text is parsed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ class Part:
     kind: Kind | None
     """None: the records bring no schema."""
     texts: pa.BinaryArray
-    """Their payloads."""
 
 
 class SchemaParts:
-    """The texts in front of payloads that were seen, and the kinds that they tell."""
+    """The schema texts seen so far, and their kinds."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, Kind | None] = {}
@@ -47,12 +46,11 @@ class SchemaParts:
 
     @property
     def kinds(self) -> list[Kind]:
-        """The kinds that are known, the newest first."""
         older = [kind for kind in reversed(self._known.values()) if kind is not None and kind is not self.newest]
         return older if self.newest is None else [self.newest, *older]
 
     def split(self, texts: pa.BinaryArray) -> Iterator[Part]:
-        """The records by their schemas, none of them null; broken ones are as they came."""
+        """Split records by schema; no text is null. A broken record is returned unchanged."""
         texts, rows = _trimmed(texts), np.arange(len(texts), dtype=np.int64)
         while len(rows):
             first = texts[0].as_py()
@@ -73,7 +71,6 @@ class SchemaParts:
             texts, rows = _of(texts, ~taken), rows[~taken]
 
     def _front(self, text: bytes) -> bytes | None:
-        """The text up to the payload; None for a record without a schema part in the usual place."""
         for known in self._known:
             if text.startswith(known):
                 return known
@@ -95,7 +92,6 @@ class SchemaParts:
         return front
 
     def _alone(self, row: Ints, text: bytes) -> Part:
-        """A record whose payload stands before its schema, or which is broken."""
         try:
             whole = json.loads(text)
         except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""Values that a source did not send: Debezium's markers in their place, found before they are taken for values.
+"""Finds Debezium's markers for values that the source did not send, before they are read as values.
 
-The marker stands as text, as the base64 of its bytes, as bytes, as the only text or UUID of an array, as an array of
-its bytes' numbers, and as key and value of an hstore's map.
+A marker appears as text, as the base64 of its bytes, as bytes, as the only text or UUID of an array, as an array of its
+bytes' numbers, or as key and value of an hstore map.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ MARKER = "__debezium_unavailable_value"
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """The markers of a topic, in each of their forms."""
+    """The markers of a topic in every form."""
 
     texts: pa.Array
     raw: pa.Array
     numbers: tuple[tuple[int, ...], ...]
     lone: frozenset[str | bytes]
-    """Elements of arrays that have no other one."""
+    """Texts or bytes that mark an array if they are its only element."""
 
     @staticmethod
     def of(said: Sequence[str] = ()) -> Markers:
-        """Debezium's own marker and those of the connector's `unavailable.value.placeholder`; `hex:` ones are bytes."""
+        """Debezium's default marker and the connector's `unavailable.value.placeholder` values. A value after `hex:`
+        is bytes.
+        """
         raw = [bytes.fromhex(text[4:]) if text.startswith("hex:") else text.encode() for text in (MARKER, *said)]
         base64 = [b64encode(marker).decode() for marker in raw]
         texts = [marker.decode(errors="replace") for marker in raw]
@@ -46,7 +48,7 @@ class Markers:
         )
 
     def found(self, array: pa.Array) -> pa.BooleanArray | None:
-        """The rows in which a marker stands instead of a value; None: none."""
+        """Mask of the rows that hold a marker; None if no row does."""
         t = pa.types
         if t.is_string(array.type):
             mask = pc.is_in(array, value_set=self.texts)
@@ -86,10 +88,8 @@ class Markers:
 
 
 def _lists(texts: Sequence[str]) -> list[str]:
-    """Lists of one text, as JSON text: an array in a column of text."""
     return [f"[{json.dumps(text, ensure_ascii=False)}]" for text in texts]
 
 
 def _uuid(name: bytes) -> UUID:
-    """The UUID that Java names bytes by."""
     return UUID(bytes=md5(name, usedforsecurity=False).digest(), version=3)
