@@ -66,7 +66,6 @@ class Encoder:
 
     @property
     def before_images(self) -> bool:
-        """Whether the stream needs before-images."""
         return self._kind != "json"
 
     def events(self, batch: ChangeBatch) -> Iterator[Events]:

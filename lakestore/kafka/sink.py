@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 PAUSE_SECONDS = 0.05
 Place = tuple[str, int]
-"""Topic and partition."""
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 

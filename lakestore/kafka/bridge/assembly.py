@@ -63,7 +63,6 @@ class Assembly:
         """With `writes` false nothing is created or altered: for plans and checks."""
         self.spec, self._lake, self._writes = spec, lake, writes
         self.tables: dict[str, Table] = {}
-        """Full table name to definition."""
         self._lock = threading.Lock()
         self._refreshed = time.monotonic()
 

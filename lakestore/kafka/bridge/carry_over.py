@@ -49,7 +49,6 @@ class Batch:
     generation: int
     """The consumer's generation. A restarted consumer raises it and drops batches of older generations."""
     blocks: Sequence[Records]
-    """One block for each topic."""
     moves: Mapping[Place, int]
     """The next offset of each partition that this batch advances."""
     polled: float

@@ -52,7 +52,6 @@ class Faults:
         return Faults(inputs.record, np.zeros(len(inputs), dtype=np.bool_))
 
     def add(self, rows: Mask, stage: Stage, code: str, say: str | Callable[[int], str], path: str) -> None:
-        """Refuse rows that had no fault until now."""
         for row in np.flatnonzero(rows & ~self.bad).tolist():
             self.rejects.append(
                 Reject(int(self.record[row]), stage, code, say if isinstance(say, str) else say(row), path)
@@ -80,7 +79,6 @@ class MappedColumn:
 
     @property
     def fields(self) -> Iterator[str]:
-        """The fields of values that the column reads."""
         paths = self.source.paths if isinstance(self.source, Expression) else (self.source,)
         return (path.parts[0] for path in paths if path is not None and path.root == "value" and path.parts)
 

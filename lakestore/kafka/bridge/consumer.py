@@ -77,7 +77,6 @@ class Stages:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the stages accept work."""
         return self.failure is None and self.broken is None
 
     def put(self, work: Work | None, seconds: float) -> bool:

@@ -153,12 +153,10 @@ class Selection:
     codes: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
     where: str = ""
-    """A condition on the columns of dead letters."""
     bridge: str = ""
     """The bridge that stored the dead letters; empty: any."""
 
     def condition(self) -> str | None:
-        """The selection as a condition on the dead-letter table."""
         parts = [
             *([f"code IN ({_quoted(self.codes)})"] if self.codes else ()),
             *([f"stage IN ({_quoted(self.stages)})"] if self.stages else ()),
@@ -177,7 +175,6 @@ class Count:
     """The number of dead letters of a table with one code."""
 
     table: str
-    """The target table of the records."""
     stage: str
     code: str
     letters: int

@@ -179,7 +179,6 @@ class Expression:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The record parts that the expression reads."""
         return tuple(self._paths)
 
     def bind(self, types: Mapping[Path, pa.DataType]) -> None:

@@ -105,7 +105,6 @@ class Gathering:
 
     @property
     def has_moves(self) -> bool:
-        """Whether a commit would move any progress."""
         return bool(self._moves)
 
     def taken(self, generation: int) -> Batch:
@@ -158,7 +157,6 @@ class Gathering:
         self.next.clear()
 
     def leave(self, places: Sequence[Place]) -> None:
-        """Stop reading these partitions and drop their gathered records."""
         for place in places:
             self.next.pop(place, None)
             self._moves.pop(place, None)

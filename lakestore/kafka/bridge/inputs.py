@@ -52,7 +52,6 @@ class Inputs:
 
     @staticmethod
     def of(records: Records, decoded: Decoded) -> Inputs:
-        """The rows of a decoded block."""
         count = len(decoded.record)
         op = np.zeros(count, dtype=np.int8) if decoded.op is None else decoded.op
         kept = {name: mask.to_numpy(zero_copy_only=False).astype(np.bool_) for name, mask in decoded.kept.items()}
@@ -62,7 +61,6 @@ class Inputs:
 
     @staticmethod
     def tombstones(records: Records, record: Ints, keys: pa.StructArray | None) -> Inputs:
-        """Rows that delete by key."""
         return Inputs(records, record, None, keys, np.full(len(record), Op.DELETE, dtype=np.int8))
 
     def __len__(self) -> int:
@@ -113,7 +111,6 @@ class Inputs:
         return self._whole(path.root)
 
     def header_map(self) -> pa.Array:
-        """All headers by name, the last one of each name."""
         held = self.records.headers
         if held is None:
             return pa.nulls(len(self), _HEADER_MAP)

@@ -336,7 +336,6 @@ class TopicMapping:
         return nested({path.parts: kind for path, kind in paths.items() if path.root == root and path.parts})
 
     def _kind(self, path: Path) -> pa.DataType | None:
-        """The type of a part in an expression; None if the records' schema decides."""
         if path.parts and path.root != "headers":
             of_json = path.root == "value" and self.topic.format == "json"
             return self._types.get(path, pa.string()) if of_json else None
@@ -462,7 +461,6 @@ def settled(records: Records, ends: Ends, extra: Mapping[str, pa.DataType]) -> M
 
 
 def _unread(ends: Ends, rejects: Mapping[str, Sequence[Reject]]) -> dict[tuple[str, str], Ints]:
-    """The records of each unread field, without records that become dead letters, which keep the field."""
     refused = np.array([reject.record for found in rejects.values() for reject in found], np.int64)
     unread = {}
     for name, parts in ends.unread.items():

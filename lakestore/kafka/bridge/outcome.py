@@ -51,7 +51,6 @@ class Reject:
     sentence: str
     """One sentence: what is wrong, where, what to do."""
     path: str = ""
-    """The path of the field, as in value.meta.ts."""
 
 
 class Op(IntEnum):
@@ -69,11 +68,9 @@ class Decoded:
     values: pa.StructArray
     """One row each; children by field name, nested as in the record. For `raw`, one child `value`, binary."""
     record: Ints
-    """The record of each row, ascending."""
     keys: pa.StructArray | None = None
     """Decoded keys of the same rows; None: keys are opaque bytes."""
     op: npt.NDArray[np.int8] | None = None
-    """`Op` of each row; None: all are puts. Deletes have values for the key columns at least."""
     kept: Mapping[str, pa.BooleanArray] = field(default_factory=dict)
     """Field of `values` to the rows for which the source did not send it: the live value stays."""
     origin: pa.StructArray | None = None
@@ -81,7 +78,6 @@ class Decoded:
     key_names: tuple[str, ...] = ()
     """The fields of a change event's key, when the table's key is not declared."""
     atomic: Ints | None = None
-    """Rows with the same number (not -1) belong together: a key change or a source transaction."""
     rejects: Sequence[Reject] = ()
     passed: Mapping[str, Ints] = field(default_factory=dict)
     """Reason to the records that are neither rows nor rejects, for example tombstone, heartbeat, schema-change."""
@@ -102,18 +98,14 @@ class TableRows:
     """Rows for one table, in its columns and types."""
 
     table: str
-    """The full table name."""
     spec: TableSpec
     batch: pa.RecordBatch
     """Deletes have nulls beside the key, the position and the version."""
     record: Ints
-    """The record of each row, ascending."""
     op: npt.NDArray[np.int8]
-    """`Op` of each row."""
     kept: Mapping[str, pa.BooleanArray] = field(default_factory=dict)
     """Column to the rows that keep the live value."""
     atomic: Ints | None = None
-    """The `atomic` of `Decoded`."""
 
 
 @dataclass(frozen=True, slots=True)

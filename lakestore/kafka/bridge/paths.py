@@ -27,7 +27,6 @@ class Path:
     """A part of a record."""
 
     root: str
-    """One of `ROOTS`."""
     parts: tuple[str, ...] = ()
     """Names of fields, outermost first. A path of a header has one part, its name."""
 

@@ -33,7 +33,6 @@ class Ends:
     stable: int
     """The end of the records that no open transaction holds back."""
     high: int
-    """The end of the partition."""
 
 
 @dataclass(frozen=True, slots=True)

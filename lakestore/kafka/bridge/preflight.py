@@ -57,7 +57,6 @@ class Finding:
 
     level: Level
     about: str
-    """The subject, for example `table shop.orders`."""
     sentence: str
     kind: str = ""
     """A name that findings with one cause share; empty for a single finding."""
@@ -122,7 +121,6 @@ class EventKeys:
     """Facts about the keys of sampled change events."""
 
     key: tuple[str, ...]
-    """The fields of the events' own key."""
     unique: tuple[str, ...]
     """Fields that differ in all sampled rows, likeliest key first."""
     whole: tuple[str, ...]
@@ -133,11 +131,9 @@ class EventKeys:
     """Whether updates include the previous row; None: no update was sampled, or the format hides it."""
     connector: str
     source: str
-    """The source's table, as in `app.orders`."""
 
     @staticmethod
     def of(decoded: Decoded, records: Records) -> EventKeys:
-        """Collect the facts from samples."""
         envelope = decoded.envelope
         new = np.zeros(len(decoded.record), bool)
         connector = ""

@@ -36,7 +36,6 @@ class Records:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and values."""
         return int(self.keys.nbytes + self.values.nbytes)
 
     def take(self, rows: Ints) -> Records:

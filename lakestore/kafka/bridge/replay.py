@@ -39,8 +39,7 @@ _GONE = "value-gone"
 class Topics(Protocol):
     """The current topics of the dead letters."""
 
-    def has(self, topic: TopicSpec, name: str, identity: str) -> bool:
-        """Whether the source of an entry has a topic of this name and id."""
+    def has(self, topic: TopicSpec, name: str, identity: str) -> bool: ...
 
     def whole(
         self, topic: TopicSpec, name: str, identity: str, offsets: Mapping[int, Sequence[int]]
@@ -53,7 +52,6 @@ class Replayed:
     """Numbers of replayed dead letters."""
 
     applied: int = 0
-    """Their rows are in tables."""
     superseded: int = 0
     """Skipped: a later record of the key was already there."""
     left_out: int = 0

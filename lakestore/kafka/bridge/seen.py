@@ -44,11 +44,8 @@ class Counts:
         self._lock = threading.Lock()
         self.records = self.bytes = self.commits = 0
         self.rejected: Counter[tuple[str, str]] = Counter()
-        """By table and code."""
         self.passed: Counter[str] = Counter()
-        """By reason."""
         self.rows: Counter[str] = Counter()
-        """By table."""
         self.unread: Counter[tuple[str, str]] = Counter()
         """By table and field: values that no column stores."""
         self.latency, self.age = Histogram(), Histogram()
@@ -89,7 +86,6 @@ class Counts:
                 self.age.add(max(now - moment, 0.0) / 1_000)
 
     def add_batch(self, batch: Batch) -> None:
-        """Count a batch that was committed whole."""
         with self._lock:
             self.bytes += batch.nbytes
 
@@ -105,7 +101,6 @@ class Counts:
         return made
 
     def shown(self) -> dict[str, Any]:
-        """The counts as a small JSON object."""
         with self._lock:
             return {
                 "records": self.records,

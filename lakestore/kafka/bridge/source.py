@@ -166,7 +166,6 @@ class Polled:
     moved: set[Place] = field(default_factory=set)
     """Partitions whose next record no longer exists."""
     gone: set[str] = field(default_factory=set)
-    """Topics that the brokers do not know."""
 
 
 class Source:
@@ -212,7 +211,6 @@ class Source:
             self.waiting |= new
 
     def hold(self, places: Set[Place]) -> None:
-        """Pause these partitions."""
         if places != self._held:
             again = (self._held - places) & self.assigned - self.waiting
             self._held = frozenset(places)
@@ -220,7 +218,6 @@ class Source:
             self._consumer.pause(_partitions(self._held & self.assigned))
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        """Read these topics, shared with the other members of the group."""
         self.was_assigned = False
         self._consumer.subscribe(
             list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
@@ -285,7 +282,6 @@ class Source:
         self.waiting |= kept
 
     def pause(self) -> None:
-        """Return no records until `resume`."""
         self._consumer.pause(_partitions(self.assigned))
 
     def resume(self) -> None:

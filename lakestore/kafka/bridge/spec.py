@@ -28,7 +28,6 @@ class RegistrySpec:
 
     url: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Client settings: credentials, certificates. May hold secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,6 @@ class SourceSpec:
     """Consumer group whose members share the topics. Default: the bridge's name."""
     registry: RegistrySpec | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Settings of librdkafka from `sasl`, `tls` and `options`. May hold secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,6 @@ class SchemaSpec:
     version: int | None = None
     """None: the newest."""
     message: str = ""
-    """Full name of the message, if a .proto file has several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +73,7 @@ class ColumnSpec:
 
     name: str
     type: str
-    """Type as in tables.yaml."""
     source: str = ""
-    """Path: `value.a.b`, `key.a`, `headers.h`, `value`, `key`, `headers`, `topic`, `partition`, `offset` or
-    `timestamp`. Change events, whose value is the row, also have `source.lsn` and the like, `transaction.id`,
-    `op`, `ts_ms` and `position`. Empty: `value.<name>`, or an expression.
-    """
     expression: str = ""
     """Pure SQL over `value`, `key`, `headers` and the metadata."""
     required: bool = False
@@ -124,9 +116,7 @@ class TableSpec:
     event_columns: tuple[str, ...] = ()
     """Parts of change events outside the row that become columns: `op`, `source.lsn`, `transaction.id` and the like."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Other table options, as in tables.yaml."""
     line: int = 0
-    """Line in the file, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +124,6 @@ class RouteSpec:
     """Chooses the table by a field, a header or metadata of the record."""
 
     by: str
-    """A path, as in `ColumnSpec.source`."""
     tables: Mapping[str, TableSpec]
     otherwise: Literal["dlq", "skip"] = "dlq"
     """Treatment of records whose value names no table."""
@@ -145,7 +134,6 @@ class TopicSpec:
     """A topic, or a pattern of topics, with its tables."""
 
     source: str
-    """`SourceSpec.name`."""
     topic: str = ""
     pattern: str = ""
     """Regular expression for the whole name; used if `topic` is empty."""
@@ -164,7 +152,6 @@ class TopicSpec:
     unavailable: tuple[str, ...] = ()
     """Markers of missing values in addition to Debezium's own. A marker after `hex:` is bytes."""
     line: int = 0
-    """Line in the file, for messages."""
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:

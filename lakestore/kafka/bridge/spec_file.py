@@ -262,7 +262,6 @@ class Secrets:
     """Looks up an environment variable."""
 
     def text(self, place: Place) -> str:
-        """The text of a place with variables and files resolved."""
         return self.expanded(place, place.text())
 
     def expanded(self, place: Place, text: str) -> str:
@@ -283,7 +282,6 @@ class Secrets:
         return _VARIABLE.sub(put, text)
 
     def path(self, place: Place) -> str:
-        """The path of an existing file."""
         text = place.text()
         found = self._path(place, text.removeprefix("file:"))
         if not found.is_file():
@@ -291,7 +289,6 @@ class Secrets:
         return str(found)
 
     def held(self, place: Place) -> str:
-        """The content of the file that a place names."""
         return self._held(place, self._path(place, place.text().removeprefix("file:")))
 
     def _path(self, place: Place, text: str) -> Path:

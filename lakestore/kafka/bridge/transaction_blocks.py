@@ -203,7 +203,6 @@ class Transactions:
         """Waiting records and bytes of each place."""
 
     def events(self, place: Place, runs: Iterable[Run]) -> None:
-        """Register records of a partition, in order."""
         for run in runs:
             state = self._queue(place, run)
             if state is None or state.loose:
@@ -233,7 +232,6 @@ class Transactions:
 
     @property
     def held(self) -> int:
-        """The number of waiting records."""
         return self._rows
 
     @property
@@ -311,7 +309,6 @@ class Transactions:
         return any(not state.loose for state in self._open.values())
 
     def _first_whole(self) -> Unit | None:
-        """The first transaction by END, if it and every transaction before its records are complete."""
         if not self._ends or not self._whole(self._ends[0]):
             return None
         group, ends = self._closure(self._ends[0])
@@ -344,7 +341,6 @@ class Transactions:
         return all(self._missing(state, table, count) <= 0 for table, count in state.counts.items())
 
     def _missing(self, state: _Open, table: str, count: int) -> int:
-        """Number of a table's missing events, minus the unreadable records of its topics."""
         topics = self._bridged(table)
         if not topics:
             return 0

@@ -62,7 +62,6 @@ class Part:
 
     @property
     def nbytes(self) -> int:
-        """About the bytes of the rows of the part."""
         return sum(int(rows.batch.nbytes) for rows in self.tables())
 
     def halves(self) -> tuple[Part, Part] | None:
@@ -105,7 +104,6 @@ class Part:
         return joined
 
     def ends(self) -> dict[Place, int]:
-        """The next offset of each partition after the part."""
         partition, offset = self.records.partition[self.low : self.high], self.records.offset[self.low : self.high]
         return {
             Place(self.records.topic, int(each)): int(offset[partition == each].max()) + 1

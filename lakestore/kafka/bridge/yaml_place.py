@@ -71,7 +71,6 @@ class Place:
 
     @property
     def line(self) -> int:
-        """First line of the value, counted from 1."""
         return int(self.node.start_mark.line) + 1
 
     def refused(self, sentence: str, node: yaml.Node | None = None) -> Invalid:
@@ -80,7 +79,6 @@ class Place:
         return Invalid(f"{self.file}, line {line}: {f'{self.path} ' if self.path else ''}{sentence}")
 
     def because(self, error: LakestoreError) -> Invalid:
-        """An `Invalid` with the place and the message of another error."""
         return Invalid(f"{self.file}, line {self.line}: {error.message}")
 
     @property
@@ -101,7 +99,6 @@ class Place:
         return isinstance(self.node, yaml.SequenceNode)
 
     def hidden(self) -> Place:
-        """The same place, marked secret."""
         return Place(self.file, self.node, self.path, secret=True)
 
     def keys(self, known: Collection[str], required: Collection[str] = ()) -> dict[str, Place]:

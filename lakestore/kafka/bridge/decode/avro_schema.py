@@ -96,7 +96,6 @@ class Node:
 
     @property
     def bytes_min(self) -> int:
-        """The fewest bytes that a value takes."""
         if self.kind == "record":
             return sum(field.node.bytes_min for field in self.fields)
         return {"null": 0, "fixed": self.size, "float": 4, "double": 8}.get(self.kind, 1)

@@ -62,7 +62,6 @@ class Cursors:
         """All payloads in sequence, then zeros."""
         self._buffer = pa.py_buffer(data)
         self.at = at
-        """The next byte of each record."""
         self.end = end
         self.bad: Bools = np.zeros(len(at), np.bool_)
         self.faults: dict[int, Fault] = {}

@@ -66,7 +66,6 @@ class Inferred:
     schema: pa.Schema
     records: int
     unread: int
-    """Samples that are not JSON objects."""
     missing: Mapping[str, int]
     """Field to the number of samples in which it is missing or null, if there are any."""
     keys: Sequence[KeyCandidate]
@@ -146,9 +145,7 @@ class _Kinds:
     """
     whole: bool = False
     digits: int = 0
-    """Largest number of digits before the point."""
     scale: int = 0
-    """Largest number of digits after the point."""
     fractions: bool = False
     rounds: bool = False
     """True if a sample fits neither float64 nor int64 exactly."""

@@ -41,7 +41,7 @@ _WHOLE_CHARS = 18
 
 @dataclass(slots=True)
 class Shape:
-    """How a wanted schema is read."""
+    """The reading of a wanted schema."""
 
     wanted: pa.Schema
     texts: pa.StructType
@@ -239,7 +239,6 @@ class _Marks:
         return np.flatnonzero(is_open), np.cumsum(is_open, dtype=np.int32) - 1
 
     def keys(self, colons: Ints) -> tuple[Ints, Ints, Bools]:
-        """For the colons' keys: first quote, last quote, and whether the text directly follows the mark before it."""
         last = self.quoted[colons] - 1
         is_known = (last >= 1) & (colons >= 1)
         if not len(self.quotes):
@@ -330,7 +329,6 @@ def _has_escaped_list(marks: _Marks) -> bool:
 
 
 def _edits(marks: _Marks, path: Path) -> list[tuple[Ints, Ints, bytes]] | None:
-    """Edits that rewrite the maps at a path: positions, number of bytes to remove, bytes to insert."""
     opens, last = marks.above(1)
     is_meant = np.ones(len(opens), np.bool_)
     for depth, name in enumerate(path, start=1):

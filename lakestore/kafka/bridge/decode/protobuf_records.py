@@ -180,7 +180,6 @@ _ENDS, _ENDLESS = -1, -2
 
 
 def _skipped(data: bytes, at: int, wire: int) -> tuple[int, int, str]:
-    """Value or start, end, and a fault code that is empty on success."""
     if wire == VARINT:
         value, at = _varint(data, at)
         return value, at, "" if at >= 0 else _CODES[at]
@@ -199,7 +198,6 @@ _CODES = {_ENDS: "short-payload", _ENDLESS: "bad-number"}
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number and the position after it; a negative position is an error code."""
     value = 0
     for count in range(VARINT_BYTES_MAX):
         if at + count >= len(data):
@@ -289,7 +287,6 @@ def _occurrences(field: ProtoField, scan: Scan, cursors: Cursors, path: str) -> 
 
 
 def _clear_oneofs(message: Message, found: dict[str, Found | None], cursors: Cursors, path: str) -> None:
-    """Apply oneof: a value clears earlier values of the other members."""
     members: dict[str, list[tuple[ProtoField, Found]]] = {}
     for field in message.fields:
         its = found[field.name] if field.oneof else None
@@ -396,7 +393,6 @@ def _single(field: ProtoField, found: Found | None, cursors: Cursors, path: str)
 
 
 def _merged(found: Found, newest: Bools, cursors: Cursors) -> tuple[Cursors, Found]:
-    """Merge a nested message that came in several pieces by concatenating the bytes."""
     starts, ends = found.first.astype(np.int64), found.end
     group = np.cumsum(np.append(True, newest[:-1])) - 1
     lengths = ends - starts

@@ -240,7 +240,6 @@ def _field(field: FieldDescriptor, within: tuple[str, ...]) -> ProtoField:
 
 
 def _is_checked(field: FieldDescriptor) -> bool:
-    """True if Protobuf's libraries require UTF-8: not in proto2, and not if an option disables it."""
     assert field.containing_type is not None
     written_in = field.containing_type.file
     for options in (field.GetOptions(), written_in.GetOptions()):

@@ -208,7 +208,6 @@ class Registry:
         return Unavailable(f"the registry at {self._url} answered without a schema: asked again soon")
 
     def _forget(self) -> None:
-        """Drop the client's cache, which keeps wrong answers too."""
         self._client.clear_caches()  # type: ignore[no-untyped-call]
 
     def _asked(self, call: Callable[[], _Answer], what: str) -> _Answer:

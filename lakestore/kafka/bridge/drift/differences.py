@@ -80,7 +80,6 @@ def new_fields(table: Table, extra: Mapping[str, pa.DataType]) -> pa.Schema:
 
 
 def _renamed(table: Table, schema: pa.Schema) -> dict[str, str]:
-    """Fields whose former name is a column, if no column has the new name and no field has the former one."""
     columns = {column.name for column in table.columns}
     found: dict[str, str] = {}
     for each in schema:

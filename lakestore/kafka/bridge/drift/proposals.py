@@ -124,7 +124,6 @@ def _columns(row: dict[str, Any]) -> set[str]:
 
 
 def _is_done(table: Table, steps: list[evolution.Step]) -> bool:
-    """True if an earlier attempt changed the table and ended before it stored the proposal's state."""
     columns = {column.name: column for column in table.definition.columns}
     for step in steps:
         if isinstance(step, evolution.AddColumn | evolution.WidenColumn):

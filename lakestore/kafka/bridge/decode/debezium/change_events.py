@@ -103,9 +103,7 @@ _KEYS_SAMPLED = 64
 class Keys(Protocol):
     """Decodes record keys of one format."""
 
-    def structs(self, records: Records, wanted: pa.Schema | None) -> pa.StructArray | None:
-        """Keys of all records, null for a missing key or one that is not an object. None if no record has a key."""
-        ...
+    def structs(self, records: Records, wanted: pa.Schema | None) -> pa.StructArray | None: ...
 
 
 class JsonKeys:
@@ -134,7 +132,6 @@ class JsonKeys:
 
 
 def _key_kind(texts: pa.BinaryArray, wanted: pa.Schema | None) -> Kind | None:
-    """The kind of keys without a schema: the keys' own fields, typed like the row fields of the same names."""
     own = inferred(texts[:_KEYS_SAMPLED], ())
     if wanted is None:
         return own
@@ -274,7 +271,6 @@ class Events:
 
     rows: Ints
     head: pa.StructArray
-    """Fields of the kind HEAD."""
     before: pa.StructArray
     """Only filled for the rows that `with_before` selects."""
     after: pa.StructArray
@@ -299,7 +295,6 @@ class Block:
     keys: pa.StructArray | None
     """Keys of all records; null for a missing or unreadable key."""
     truncates: list[Events] = field(default_factory=list)
-    """TRUNCATE events."""
     plain_keys: bool = False
     """True if document ids in the keys are already plain texts."""
 
@@ -406,7 +401,6 @@ class Changes:
     def _behind_delete(
         self, records: Records, null: npt.NDArray[np.bool_], delete: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.bool_]:
-        """True for null values whose key was deleted by the previous record of that key in the same partition."""
         behind = np.zeros(len(records), bool)
         if null.any():
             codes = records.keys.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
@@ -523,7 +517,6 @@ def _assembled(records: Records, block: Block, parts: Sequence[_Part]) -> Decode
 
 
 def _of_rows(keys: pa.StructArray | None, rows: Ints) -> pa.StructArray | None:
-    """Keys of some rows, without fields that only other records' keys have."""
     if keys is None:
         return None
     keys = keys.take(pa.array(rows))

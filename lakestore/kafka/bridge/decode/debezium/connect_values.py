@@ -260,7 +260,6 @@ class Faults:
     """Rows, code, reason, path."""
 
     def add(self, wrong: pa.BooleanArray | pa.ChunkedArray, code: str, reason: str, path: str) -> None:
-        """Record a fault for the rows where `wrong` is true."""
         rows = np.flatnonzero(wrong.fill_null(False).to_numpy(zero_copy_only=False))
         if len(rows):
             self.found.append((rows, code, reason, path))
@@ -355,7 +354,6 @@ def _leaf(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
 
 
 def _cast(array: pa.Array, target: pa.DataType, path: str, faults: Faults) -> pa.Array:
-    """Cast without changing a value; a value that would change is a fault."""
     try:
         return _bounded(array.cast(target), path, faults)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -474,7 +472,6 @@ def _of_base64(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Arr
 
 
 def _unscaled(raw: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
-    """Read decimals from big-endian two's complement bytes; as texts if they have more digits than a decimal type."""
     target = kind.type
     if pa.types.is_decimal(target) and kind.scale >= 0:
         made, wide = wide_decimals(raw, kind.scale)
