@@ -1,8 +1,9 @@
-"""The `lakestore` command: one module per group of commands, each with its `COMMANDS`.
+"""The `lakestore` command: one module for each group of commands, each with a list `COMMANDS`.
 
-`main` lists the commands without importing them, and loads the one that is asked for. Commands print tables or JSON on
-stdout and everything else on stderr, so that output can be piped and read in again; an error is one sentence and an
-exit code. `connection` gives a lake and its credentials, `output` prints, `row_files` and `json_lines` are the formats
-of rows. Only here are `click` and `print`. Not here: work of any kind, which commands call by the names that programs
-use, and rules about tables or rows.
+- `main` lists the commands without importing them and imports the one that runs.
+- Commands print tables or JSON on stdout and everything else on stderr, so output can be piped. An error is one
+  sentence and an exit code.
+- Only this package uses `click` and `print`. Commands do no work themselves; they call the public API.
+
+`connection` opens a lake with its credentials, `output` prints, `row_files` and `json_lines` are row formats.
 """

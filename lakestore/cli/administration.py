@@ -1,4 +1,4 @@
-"""Commands that make, change and remove whole tables and databases; each says what is lost, and asks."""
+"""Commands that create, change and remove tables and databases. A command that loses data says so and asks first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ _LAKE = ("freshness", "target_file_bytes", "snapshots", "snapshot_seconds")
 
 
 def _said(done: dict[str, Any], sentence: str, *, as_json: bool) -> None:
-    """Tell what was done, as data or as a sentence."""
     if as_json:
         emit_json(done)
     else:
@@ -37,7 +36,6 @@ def _pair(text: str, sign: str, option: str) -> tuple[str, str]:
 
 
 def _column(text: str) -> tuple[str, str, bool]:
-    """(name, type, whether it is required) of a column such as `id int64 not null`."""
     name, _, kind = text.strip().partition(" ")
     kind = kind.strip()
     required = kind.lower().endswith(" not null")
@@ -48,7 +46,7 @@ def _column(text: str) -> tuple[str, str, bool]:
 
 
 def _value(text: str) -> Any:
-    """A value as JSON where it is that (numbers, true, null, objects), else the text itself."""
+    """Parse a value as JSON if possible; otherwise it is text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -56,7 +54,7 @@ def _value(text: str) -> Any:
 
 
 def _options(settings: tuple[str, ...]) -> dict[str, Any]:
-    """The options of `--set`, those of the lake in their own mapping; `ttl` also as COLUMN:AFTER."""
+    """Options from `--set`. Lake options are nested; `ttl` may be written as COLUMN:AFTER."""
     options: dict[str, Any] = {}
     lake: dict[str, Any] = {}
     for text in settings:
@@ -93,7 +91,7 @@ def create(
     server: str,
     as_json: bool,
 ) -> None:
-    """Create TABLE of columns, or like another one; without --key it is a log table."""
+    """Create TABLE from columns, or like another table. Without --key it is a log table."""
     import pyarrow as pa
 
     from lakestore.model.types import arrow_type
@@ -125,7 +123,7 @@ def create(
 @server_option
 @json_option
 def drop(table: str, now: bool, uuid: str, yes: bool, server: str, as_json: bool) -> None:
-    """Drop TABLE; `undrop` has it back for a day, or as long as the server's limits say."""
+    """Drop TABLE. `undrop` restores it for a day, or for as long as the server's limits say."""
     with connected(server) as lake:
         rows, is_there = _rows(lake, table, uuid, dropped=now)
         lost = "for good, with its files in the lake" if now else "until it is undropped, or its time is over"
@@ -143,7 +141,7 @@ def _be(rows: int) -> str:
 
 
 def _rows(lake: Lake, table: str, uuid: str, *, dropped: bool) -> tuple[int, bool]:
-    """(live rows, whether the table has its name still); `NotFound` if there is none such."""
+    """Live rows, and whether the table still has its name. Raises `NotFound`."""
     from lakestore.v1 import lakestore_pb2 as pb
 
     named = {each.name: each for each in lake.tables()}
@@ -164,7 +162,7 @@ def _rows(lake: Lake, table: str, uuid: str, *, dropped: bool) -> tuple[int, boo
 @server_option
 @json_option
 def undrop(table: str, as_name: str, uuid: str, server: str, as_json: bool) -> None:
-    """Have the dropped TABLE back as it was; `lakestore tables --dropped` lists what can be."""
+    """Restore the dropped TABLE; `lakestore tables --dropped` lists the candidates."""
     with connected(server) as lake:
         made = lake.undrop(table, uuid=uuid, as_name=as_name)
     _said({"table": made.name, "uuid": made.definition.uuid}, f"table {made.name} is there again", as_json=as_json)
@@ -176,7 +174,7 @@ def undrop(table: str, as_name: str, uuid: str, server: str, as_json: bool) -> N
 @server_option
 @json_option
 def rename(table: str, new_name: str, server: str, as_json: bool) -> None:
-    """Give TABLE the name NEW_NAME, also in another database; rights go by name."""
+    """Rename TABLE to NEW_NAME, also into another database. Rights follow names."""
     with connected(server) as lake:
         made = lake.table(table).rename(new_name)
     told = "who names it by the old one is told the new one"
@@ -191,7 +189,7 @@ def rename(table: str, new_name: str, server: str, as_json: bool) -> None:
 @server_option
 @json_option
 def truncate(table: str, dry_run: bool, yes: bool, server: str, as_json: bool) -> None:
-    """Take all rows of TABLE away, at once, of log and lake; this cannot be undone."""
+    """Remove all rows of TABLE from log and lake. This cannot be undone."""
     with connected(server) as lake:
         held = lake.table(table)
         cost = held.truncate(check_only=True)
@@ -213,9 +211,9 @@ def truncate(table: str, dry_run: bool, yes: bool, server: str, as_json: bool) -
 @server_option
 @json_option
 def delete(table: str, where: str, dry_run: bool, yes: bool, server: str, as_json: bool) -> None:
-    """Delete the rows of TABLE that meet a condition, as they are at this moment; primary-key tables only.
+    """Delete the rows of TABLE that match a condition now; primary-key tables only.
 
-    A row that is rewritten meanwhile stays. Broken off, the same command deletes what is left.
+    A row that is rewritten meanwhile stays. If the command is interrupted, run it again to delete the rest.
     """
     progress = Progress("delete")
 
@@ -266,7 +264,7 @@ def alter(
     server: str,
     as_json: bool,
 ) -> None:
-    """Change columns and options of TABLE, in one commit; rows that are there are not rewritten."""
+    """Change columns and options of TABLE in one commit. Existing rows are not rewritten."""
     import pyarrow as pa
 
     from lakestore.client.administration import steps_of
@@ -301,7 +299,7 @@ def alter(
 @server_option
 @json_option
 def databases(created: str | None, dropped: str | None, server: str, as_json: bool) -> None:
-    """List the databases, once one is made or removed."""
+    """List the databases, after creating or removing one."""
     with connected(server) as lake:
         if created:
             lake.create_database(created)

@@ -1,4 +1,4 @@
-"""`lakestore apply`: tables become what a file says; `--plan` shows the way there."""
+"""`lakestore apply`: change tables to match a file. `--plan` shows the changes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from lakestore.client.lake import Lake
 
 PENDING = 3
-"""Exit code of `--plan` when there is something to do."""
+"""Exit code of `--plan` if there are changes."""
 Line = tuple[str, str]
-"""A sign (+ ~ -) and what it stands for."""
+"""A sign (+ ~ -) and a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The change that one table needs."""
+    """The change of one table."""
 
     before: Table | None
     after: Table
@@ -40,11 +40,10 @@ class Move:
 
     @property
     def action(self) -> str:
-        """create, alter or nothing."""
         return "create" if self.before is None else "alter" if self.steps else "nothing"
 
     def drops(self) -> list[str]:
-        """Columns that go with what they hold, as `--allow-drop` names them."""
+        """Columns that are dropped with their values, as `--allow-drop` names them."""
         return [f"{self.after.name}.{step.name}" for step in self.steps if isinstance(step, DropColumn)]
 
 
@@ -59,10 +58,10 @@ class Move:
 @server_option
 @json_option
 def apply(path: Path, plan: bool, allowed: tuple[str, ...], server: str, as_json: bool) -> int:
-    """Create or evolve tables to what a file says; docs/tables.md is about such files.
+    """Create or evolve tables to match a file; docs/tables.md describes the file.
 
-    The whole file is checked before the first change. Tables that it does not name are left alone. A column is
-    renamed with `renamed_from:` in the file, and dropped only if --allow-drop names it.
+    The whole file is checked before the first change. Tables that the file does not name are left alone. A column is
+    renamed by `renamed_from:` in the file, and dropped only if --allow-drop names it.
     """
     wanted = table_file.parse(path.read_text(), path.name)
     with connected(server) as lake:
@@ -88,7 +87,7 @@ def apply(path: Path, plan: bool, allowed: tuple[str, ...], server: str, as_json
 
 
 def _moves(wanted: Sequence[table_file.WantedTable], there: dict[str, Table]) -> list[Move]:
-    """The changes that all tables need, or one `Invalid` that names everything that cannot be changed."""
+    """The changes of all tables. Raises one `Invalid` that lists every impossible change."""
     moves: list[Move] = []
     problems: list[str] = []
     for table in wanted:
@@ -150,7 +149,7 @@ def _as_data(move: Move) -> dict[str, Any]:
 
 
 def lines(before: Table | None, after: Table) -> Iterator[Line]:
-    """The difference between two definitions, line by line, as a person reads it."""
+    """The difference between two definitions, line by line."""
     old = {column.id: column for column in before.columns} if before else {}
     new = {column.id for column in after.columns}
     for i, column in enumerate(after.columns):
@@ -182,7 +181,6 @@ def _changed_settings(before: Table, after: Table) -> Iterator[Line]:
 
 
 def _settings(table: Table) -> Iterator[Line]:
-    """The options of a new table, beside its columns."""
     if table.merge != UPSERT:
         yield "+", f"merge: {table.merge}"
     plain = dict(_options(Table("", ())))
@@ -197,7 +195,6 @@ def _settings(table: Table) -> Iterator[Line]:
 
 
 def _options(table: Table) -> Iterator[tuple[str, str]]:
-    """The values of `evolution.OPTIONS` of a table, as a person reads them."""
     yield "retention", str(table.retention or "all")
     yield "deletes", table.deletes
     yield "skip_unchanged", "yes" if table.skip_unchanged else "no"

@@ -1,4 +1,4 @@
-"""Commands that keep data safe: backup, restore."""
+"""Commands backup and restore."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from lakestore.model import file_uri
 @server_option
 @json_option
 def backup(dest: Path, without_lake: bool, server: str, as_json: bool) -> None:
-    """Copy a running server's data into the new folder DEST of its machine.
+    """Copy a running server's data into the new folder DEST on the server's machine.
 
-    The copy is consistent as of one commit and has a checksum for every file. A warehouse in the data folder is in it:
-    the files that the tables name at that commit, as hard links where DEST is on the same file system. Another
-    warehouse is not copied: keep it with its own means, and what expires from it longer than the backup.
+    The copy is consistent as of one commit and has a checksum for every file. A warehouse inside the data folder is
+    copied too, with hard links if DEST is on the same file system. A warehouse elsewhere is not copied: back it up with
+    its own tools, and keep files that expire from it longer than the backup.
     """
     from lakestore.v1 import lakestore_pb2 as pb
 
@@ -58,20 +58,20 @@ _LAKE = {
 def restore(
     src: Path, data: Path, warehouse: str, rewind_lake: bool, without_lake: bool, accept_loss: bool, as_json: bool
 ) -> None:
-    """Make a data folder of the backup SRC, after checking every byte of it; no server is needed.
+    """Create a data folder from the backup SRC after checking every byte; no server is needed.
 
-    Commits after the backup are gone, so every position handed out by the old server is refused by the new one:
-    consumers begin with a snapshot. Producers and subscriptions stand where they stood.
+    Commits after the backup are lost. The new server refuses every position that the old server handed out after it, so
+    consumers begin with a snapshot. Producers and subscriptions are as they were at the backup.
 
-    A lake that is in the backup is restored with it, wherever the new data folder is. One that is not must be there:
-    if it went on after the backup, --rewind-lake sets its tables back to the newest snapshot that the backup covers; if
-    it is gone, --without-lake tiers the tables anew. Rows below a log's start that only the lake had are named, and
-    lost with --accept-loss. Both together begin those tables anew that cannot be set back.
+    A lake in the backup is restored with it. A lake outside the backup must still exist. If it continued after the
+    backup, --rewind-lake sets its tables back to the newest snapshot that the backup covers. If it is gone,
+    --without-lake tiers the tables from the log. Rows that only the lake had are listed, and given up with
+    --accept-loss. --rewind-lake with --without-lake starts those tables over that cannot be set back.
     """
     from lakestore_server.operate.restore import Ways
     from lakestore_server.operate.restore import restore as run
 
-    # The index is the restored server's to make: that there is none is no news.
+    # The restored server builds the index, so a missing index is not reported.
     logging.getLogger("lakestore.index").addHandler(logging.NullHandler())
     ways = Ways(rewind_lake, without_lake, accept_loss)
     done = run(src, data, warehouse=warehouse, ways=ways)

@@ -1,4 +1,4 @@
-"""`lakestore bridge`: Kafka topics into tables, as a bridge.yaml says; checks and plans of it."""
+"""`lakestore bridge`: write Kafka topics to tables by a bridge.yaml, check it, plan it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SAMPLES = 1_000
 SAMPLES_OF_MANY = 200
-"""Records of each topic of a server."""
+"""Samples of each topic if a server has many topics."""
 
 
 @click.command("init-bridge")
@@ -84,7 +84,6 @@ def init_bridge(
 
 
 def _of_topic(cluster: Cluster, source: SourceSpec, topic: str, table: str) -> str:
-    """The file of one topic."""
     from lakestore.kafka.bridge.cluster import require_topic
     from lakestore.kafka.bridge.first_file import first_file
 
@@ -98,7 +97,7 @@ def _of_topic(cluster: Cluster, source: SourceSpec, topic: str, table: str) -> s
 
 
 def _chosen(field: str, kind: str, odd: int, count: int) -> bool:
-    """The answer of whoever sits at the terminal; without one the column takes everything as text."""
+    """The user's answer. Without a terminal the column becomes text, which takes every value."""
     if not sys.stdin.isatty():
         return False
     say = (
@@ -108,7 +107,6 @@ def _chosen(field: str, kind: str, odd: int, count: int) -> bool:
 
 
 def _of_server(cluster: Cluster, source: SourceSpec, prefix: str) -> str:
-    """The file of a Debezium server."""
     from lakestore.kafka.bridge.cluster import require_topic
     from lakestore.kafka.bridge.first_file import Topic, server_file
 
@@ -126,7 +124,7 @@ _SHOWN = ("id", "table", "topic", "state", "proposed_at", "change")
 
 @click.group()
 def proposals() -> None:
-    """List, approve and reject the changes of tables that a bridge proposes."""
+    """List, approve and reject the table changes that a bridge proposes."""
 
 
 @proposals.command("list")
@@ -134,7 +132,7 @@ def proposals() -> None:
 @server_option
 @json_option
 def list_proposals(table: str | None, server: str, as_json: bool) -> None:
-    """List the proposals of TABLE, or of all tables, the oldest first."""
+    """List the proposals of TABLE, or of all tables, oldest first."""
     from lakestore.kafka.bridge.drift import proposals as stored
 
     with connected(server) as lake:
@@ -148,7 +146,7 @@ def list_proposals(table: str | None, server: str, as_json: bool) -> None:
 @server_option
 @json_option
 def approve(proposal: str, server: str, as_json: bool) -> None:
-    """Change the table as proposal ID says; then replay what waits: lakestore dlq replay."""
+    """Change the table by proposal ID. Then replay its dead letters: lakestore dlq replay."""
     _decide(proposal, server, as_json=as_json, approve=True)
 
 
@@ -157,7 +155,7 @@ def approve(proposal: str, server: str, as_json: bool) -> None:
 @server_option
 @json_option
 def reject(proposal: str, server: str, as_json: bool) -> None:
-    """Leave the table as it is; proposal ID is not made again."""
+    """Keep the table unchanged. Proposal ID is not made again."""
     _decide(proposal, server, as_json=as_json, approve=False)
 
 
@@ -217,7 +215,7 @@ def bridge(
     server: str,
     as_json: bool,
 ) -> int:
-    """Write records of Kafka topics to tables, exactly once; docs/bridge.md is about the file."""
+    """Write records of Kafka topics to tables, exactly once; docs/bridge.md describes the file."""
     if context.invoked_subcommand is not None:
         return 0
     if path is None:
@@ -249,7 +247,7 @@ def _run(
         signal.signal(number, lambda *_: stop.set())
     emit_log("%(message)s")
     logging.getLogger("lakestore.bridge").setLevel(logging.INFO)
-    # Each try to connect is a line of the library's; errors and the progress line say it once.
+    # The library logs every connection attempt. Errors and the progress line report a failure once.
     logging.getLogger("lakestore.bridge.kafka").setLevel(logging.CRITICAL)
     logging.getLogger("lakestore.kafka").setLevel(logging.CRITICAL)
     progress = _Progress(f"bridge {spec.name}")
@@ -267,7 +265,7 @@ def _run(
 
 
 class _Progress:
-    """A line on stderr: in place on a terminal, else now and then if it is another than before."""
+    """A line on stderr. On a terminal it is rewritten in place; otherwise a changed line is printed now and then."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -276,7 +274,6 @@ class _Progress:
         self._line = ""
 
     def show(self, counts: Counts, *, last: bool = False) -> None:
-        """Tell how far it is."""
         now = time.monotonic()
         seconds = now - self._at
         if not last and seconds < (_LIVE_SECONDS if self._live else _LINE_SECONDS):
@@ -313,7 +310,6 @@ def _check(spec: BridgeSpec, lake: Lake, samples: int, *, whole: bool, as_json: 
 
 
 def _plan(spec: BridgeSpec, lake: Lake, samples: int, *, as_json: bool) -> int:
-    """Tables to create as a tables.yaml on stdout, the rest as comments: the text is one that `apply` takes."""
     from lakestore.kafka.bridge.preflight import sampled
     from lakestore.model.table_file import written
 

@@ -1,4 +1,4 @@
-"""The command that shows the changes of tables, writes them to files, or to a topic."""
+"""The command that shows the changes of tables, or writes them to files or a topic."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _member(member: Member) -> str:
 @json_option
 @click.pass_context
 def subscriptions(context: click.Context, drop: str | None, server: str, as_json: bool) -> None:
-    """List the named subscriptions, how far behind they are, and who shares their buckets."""
+    """List the named subscriptions, their lag, and the consumers that share them."""
     if context.invoked_subcommand is not None:
         return
     with connected(server) as lake:
@@ -73,7 +73,7 @@ def subscriptions(context: click.Context, drop: str | None, server: str, as_json
 @server_option
 @json_option
 def reset(name: str, to: str, yes: bool, server: str, as_json: bool) -> None:
-    """Set the position of subscription NAME, forth or back; who reads it is told, and goes on from there."""
+    """Set the position of subscription NAME, forward or back. Running consumers are told and continue there."""
     with connected(server) as lake:
         held = {each.name: each for each in lake.subscriptions()}.get(name)
         if held is None:
@@ -137,9 +137,10 @@ def changes(
     as_json: bool,
     **sink: Any,
 ) -> None:
-    """Show the changes of TABLE in order; the token to go on from comes on stderr.
+    """Show the changes of TABLE in order. The token to continue from is printed on stderr.
 
-    With --to kafka they are written to a Kafka topic, exactly once: it goes on where it stopped, whatever stopped it.
+    With --to kafka the changes are written to a Kafka topic, exactly once. The same command continues where an earlier
+    run stopped.
     """
     end = None if follow else until
     with connected(server) as lake:
@@ -171,21 +172,20 @@ def changes(
                 last = batch
                 show(batch)
                 if follow or subscription:
-                    # Shown before it is acknowledged: a line that is still buffered would be lost with this process.
+                    # Changes are flushed before they are acknowledged; a buffered line would be lost with this process.
                     sys.stdout.flush()
                 if subscription and output is None:
                     _acknowledge(batch, shared=shared)
         if subscription and output is not None and last is not None:
-            _acknowledge(last, shared=shared)  # now that the files are there
+            _acknowledge(last, shared=shared)  # the files are complete now
     if last is None:
         emit_text("no changes", err=True)
-    # The tokens of a shared subscription acknowledge batches only: no stream can start at them.
+    # Tokens of a shared subscription only acknowledge batches. No stream can start at one.
     if stream.token and not shared:
         emit_text(f"token: {stream.token}", err=True)
 
 
 def _with_keys(lake: Lake, tables: Sequence[str], columns: list[str] | None) -> list[str] | None:
-    """The columns that were asked for, behind those of the tables' keys that every one of the tables has."""
     if columns is None:
         return None
     found = [lake.table(table).definition for table in tables]
@@ -201,7 +201,7 @@ def _check(output: Path | None, subscription: str | None, member: str | None, *,
 
 
 def _say_ignored_start(lake: Lake, subscription: str | None) -> None:
-    """Say so where --start was given, and the subscription has a position of its own."""
+    """Warn if --start is ignored because the subscription has a position."""
     given = click.get_current_context().get_parameter_source("start") is ParameterSource.COMMANDLINE
     if subscription and given and any(held.name == subscription for held in lake.subscriptions()):
         emit_text(
@@ -214,7 +214,8 @@ def _say_ignored_start(lake: Lake, subscription: str | None) -> None:
 def _acknowledge(batch: ChangeBatch, *, shared: bool) -> None:
     """Acknowledge a batch.
 
-    If another consumer has taken some of its buckets over, their changes are shown there again, and the stream goes on.
+    If another consumer has taken over some of its buckets, those changes are shown there again and this stream
+    continues.
     """
     try:
         batch.ack()
@@ -225,7 +226,7 @@ def _acknowledge(batch: ChangeBatch, *, shared: bool) -> None:
 
 
 def _format(kind: str | None, output: Path | None, *, as_json: bool) -> str | None:
-    """The form of what is shown or written; None: a table for people."""
+    """The output format; None: a table for people."""
     kind = "jsonl" if kind == "json" or (kind is None and as_json) else kind
     return kind if kind in EVENTS else chosen_kind(output, kind)
 
@@ -234,7 +235,6 @@ def _format(kind: str | None, output: Path | None, *, as_json: bool) -> str | No
 def _shower(
     lake: Lake, tables: tuple[str, ...], kind: str | None, output: Path | None, rows_per_file: int | None
 ) -> Iterator[Callable[[ChangeBatch], None]]:
-    """The function that shows a batch of changes, or writes it."""
     if len(tables) > 1 and kind not in EVENTS:
         raise Invalid("changes of several tables are told apart by --format debezium or --to kafka: name one table")
     if kind is None:

@@ -1,4 +1,4 @@
-"""The command that prints how an engine opens this lake: the head, one cut of the past, and what is tiered."""
+"""The command that prints how an engine opens this lake: the head, a cut of the past, and the tiered state."""
 
 from __future__ import annotations
 
@@ -19,29 +19,26 @@ HTTP_PORT = 7341
 PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 _COUNT = "SELECT count(*) FROM"
 _WAREHOUSES = ("now", "earlier", "lake")
-"""The names by which the examples open the head, a cut of the past, and what is tiered."""
+"""Catalog names in the examples: the head, a cut of the past, and the tiered state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A lake as the lines of an engine open it."""
+    """The values that an engine's lines need."""
 
     server: str
     catalog: str
-    """URL of the catalog."""
     table: str
     time: str
-    """A time that the lake can be read at."""
     is_open: bool
-    """Whether the catalog asks for no token; else the lines have PRINCIPAL and TOKEN for one's own."""
+    """True if the catalog needs no token. Otherwise the lines contain PRINCIPAL and TOKEN as placeholders."""
 
     @property
     def tokens(self) -> str:
-        """URL of the endpoint of access tokens."""
         return f"{self.catalog}/v1/oauth/tokens"
 
     def warehouse(self, name: str) -> str:
-        """The warehouse that a name of the examples stands for."""
+        """The warehouse behind a catalog name of the examples."""
         return f"at:{self.time}" if name == "earlier" else name
 
 
@@ -131,7 +128,6 @@ def _trino(of: Opened) -> str:
 
 
 def _loaded(of: Opened) -> list[str]:
-    """Lines of Python that open the catalogs."""
     lines = ["from pyiceberg.catalog import load_catalog"]
     auth = ""
     if not of.is_open:
@@ -185,7 +181,7 @@ LINES: Mapping[str, Callable[[Opened], str]] = {
     "clickhouse": _clickhouse,
     "polars": _polars,
 }
-"""Engine to its lines. Put your own for PRINCIPAL and TOKEN; our own clients take LAKESTORE_TOKEN."""
+"""Engine to its lines. Replace PRINCIPAL and TOKEN. Lakestore's own clients read LAKESTORE_TOKEN."""
 
 
 @click.command()
@@ -204,21 +200,19 @@ def connect(engine: str, http: str | None, table: str | None, server: str, as_js
 
 @dataclass(frozen=True, slots=True)
 class _Catalog:
-    """The address of a server's Iceberg catalog."""
+    """Address of a server's Iceberg catalog."""
 
     scheme: str
     host: str
-    """Host and port."""
     is_open: bool
-    """Whether the catalog asks for no token."""
+    """True if the catalog needs no token."""
     time: str
-    """The time at the server."""
     table: str = "shop.orders"
-    """A table of the lake, if there is one, that keeps no dead letters or proposals of another."""
+    """A table of the lake, if there is one, that is no dead-letter or proposals table."""
 
 
 def _catalog_of(server: str) -> _Catalog:
-    """The catalog's address as the server says it, else the default one."""
+    """The catalog's address from the server, otherwise the default address."""
     from lakestore.v1 import lakestore_pb2 as pb
 
     host = server.rsplit(":", 1)[0]

@@ -1,4 +1,4 @@
-"""Options that many commands share, and the way to the server."""
+"""Options that many commands share, and the connection to the server."""
 
 from __future__ import annotations
 
@@ -34,14 +34,13 @@ def _remembered(context: click.Context, parameter: click.Parameter, value: str |
 
 
 def _addressed(context: click.Context, _: click.Parameter, value: str | None) -> str:
-    """The server of the command: the flag's, or that of profile or environment."""
     if context.resilient_parsing:
         return value or SERVER_DEFAULT
     return target(value, context.meta.get(PROFILE_META)).server
 
 
 def asked_for(address: str) -> Target:
-    """The server of this command, and the credentials that its options, profile and the environment give."""
+    """The server of this command with credentials from options, profile and environment."""
     context = click.get_current_context(silent=True)
     said = {name: value for name, value in (context.meta.get(_META, {}) if context else {}).items() if value}
     tls: TLS | bool | None = None
@@ -56,18 +55,18 @@ def asked_for(address: str) -> Target:
 
 
 def named_token(context: click.Context) -> str | None:
-    """The token in the file that `--token-file` names; None if the command line has no such option."""
+    """The token in the file of `--token-file`; None if the option is absent."""
     file = context.meta.get(_META, {}).get("token_file")
     return token_in(file)() if file else None
 
 
 def shown(address: str) -> Credentials:
-    """The credentials that this command's options, its profile and the environment give."""
+    """Credentials from this command's options, its profile and the environment."""
     return asked_for(address).credentials()
 
 
 def server_option(command: _Command, profile: Callable[[Any], Any] = profile_option) -> _Command:
-    """The option `--server`, or the variable LAKESTORE_SERVER, and the options of its credentials and profile."""
+    """Adds the option `--server` (or LAKESTORE_SERVER), and the options of credentials and profile."""
     for name, what in _SHOWN.items():
         command = click.option(
             f"--{name}", expose_value=False, callback=_remembered, metavar="true|false" if name == "tls" else "FILE",
@@ -84,12 +83,12 @@ def server_option(command: _Command, profile: Callable[[Any], Any] = profile_opt
 
 
 def json_option(command: _Command) -> _Command:
-    """The option `--json`."""
+    """Adds the option `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="The same as JSON.")(command)
 
 
 def connected(server: str) -> Lake:
-    """A lake to be closed by `with`; an error at once if no server answers there."""
+    """Open a lake; use it in a `with` block. Raises at once if no server answers."""
     from lakestore.client.grpc import connect
     from lakestore.client.lake import Lake
 

@@ -1,4 +1,4 @@
-"""`lakestore dlq`: records that a bridge could not take: lists of them, each in full, replay, and their end."""
+"""`lakestore dlq`: list, show, replay and drop the dead letters of a bridge."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 @click.group()
 def dlq() -> None:
-    """List, show, replay and drop the records that a bridge could not take."""
+    """List, show, replay and drop the records that a bridge rejected."""
 
 
 def _selected(command: _Command) -> _Command:
-    """Options that select dead letters."""
     for name, what in (
         ("--where", "Only those that meet a condition on their columns, such as \"topic = 'orders'\"."),
         ("--stage", "Only those that were rejected at this stage; may be repeated."),
@@ -67,7 +66,7 @@ def list_letters(table: str | None, server: str, as_json: bool) -> None:
 def show(
     table: str, code: tuple[str, ...], stage: tuple[str, ...], where: str | None, limit: int, server: str, as_json: bool
 ) -> None:
-    """Show dead letters of TABLE: where each was, what is wrong, and its bytes; all of them with --json."""
+    """Show dead letters of TABLE: position, reason and bytes; complete with --json."""
     from lakestore.kafka.bridge import dead_letters
 
     with connected(server) as lake:
@@ -90,7 +89,6 @@ def show(
 
 
 def _short(value: bytes, size: int) -> str:
-    """Bytes on one line; their whole number behind them if they are cut."""
     text = _text(value[:BYTES_SHOWN])
     return f"{' '.join(text.split())}{f' … ({size:,} bytes)' if size > BYTES_SHOWN else ''}"
 
@@ -100,7 +98,6 @@ def _text(value: bytes) -> str:
 
 
 def _readable(value: Any) -> Any:
-    """JSON of a value; bytes that are no text are told by their hexadecimal digits."""
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -132,8 +129,7 @@ def replay(
     server: str,
     as_json: bool,
 ) -> int:
-    """Take dead letters of TABLE the way of a bridge.yaml again, once what was wrong is mended; exit code 1 if any
-    fail.
+    """Send dead letters of TABLE through a bridge.yaml again, after the cause is fixed. Exit code 1 if any fail.
 
     A row that a later record of its key wrote stays, and the older record is counted as superseded.
     """

@@ -1,4 +1,4 @@
-"""Commands that look at a machine, its settings and a server for somebody who has to help: doctor, support-bundle."""
+"""Commands for support: they examine a machine, its settings and a server."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 def inspect(context: click.Context, paths: tuple[Path, ...], rows: bool, as_json: bool) -> None:
     """Describe journal, segment, checkpoint and index files, or all of a data folder or a backup.
 
-    From the bytes alone: nothing is changed and no server is needed. Damaged files are described up to the damage; the
-    exit code is then 1.
+    The command reads bytes only: it changes nothing and needs no server. A damaged file is described up to the damage;
+    the exit code is then 1.
     """
     from lakestore_server.operate.inspect.file import look
 
@@ -85,7 +85,7 @@ def _plain(value: Any) -> Any:
 @json_option
 @click.pass_context
 def verify(context: click.Context, table: str, rows_only: bool, deep: bool, server: str, as_json: bool) -> None:
-    """Check TABLE: log fold = index = lake + hot, per bucket, at one cut. The exit code is 1 if not."""
+    """Check TABLE: log fold = index = lake + hot, per bucket, at one cut. Exit code 1 on a difference."""
     from lakestore.union.verify import verify as compare
 
     with connected(server) as lake:
@@ -121,11 +121,11 @@ def verify(context: click.Context, table: str, rows_only: bool, deep: bool, serv
 @server_option
 @json_option
 def clock(accept: bool, server: str, as_json: bool) -> None:
-    """Show whether the server believes its clock, and what waits for that.
+    """Show whether the server trusts its clock, and what waits for that.
 
-    A clock that jumps, and any clock after a start, is believed once it has stood for some minutes. Until then commits
-    are stamped by the time since the last ones, and nothing is deleted because of its age. Look at the machine's clock
-    (`date`) before --accept: what it makes too old is deleted then.
+    After a start or a jump the server trusts the clock once it has been steady for some minutes. Until then commits are
+    stamped by the time since the last ones, and nothing is deleted because of its age. Check the machine's clock
+    (`date`) before --accept: the server then deletes everything that this clock makes too old.
     """
     from lakestore.v1 import lakestore_pb2 as pb
 
@@ -150,7 +150,7 @@ def clock(accept: bool, server: str, as_json: bool) -> None:
 
 HTTP_SECONDS = 10.0
 METRICS_BYTES_MAX = 64 << 20
-"""Bytes of metrics that a bundle takes."""
+"""The most bytes of metrics in a bundle."""
 _SCHEMES = ("http", "https")
 _PORT = re.compile(r"[\w.-]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}")
 _SIGNS = {"ok": "ok", "warning": "WARNING", "failed": "FAILED"}
@@ -183,10 +183,10 @@ def doctor(
     server: str,
     as_json: bool,
 ) -> None:
-    """Look at this machine, at the settings of a server, and at a running one; exit code 1 if anything failed.
+    """Check this machine, the settings of a server, and a running server. Exit code 1 on a failure.
 
-    With --config or --data: disk, its syncs, memory, ports, certificate, rights and the object store are looked at as a
-    server would use them. Nothing that is there is changed: probes are files and objects of their own, removed again.
+    With --config or --data: disk, syncs, memory, ports, certificate, rights and the object store are checked as a
+    server would use them. Existing files stay unchanged: probes are new files and objects, removed afterwards.
     """
     found = list(_findings(_given(config, data, warehouse), None if offline else server))
     if as_json:
@@ -200,7 +200,6 @@ def doctor(
 
 
 def _given(config: Path | None, data: str | None, warehouse: str | None) -> Given[Settings] | None:
-    """The settings of a server, if anything names one."""
     if config is None and data is None and "LAKESTORE_DATA" not in os.environ:
         return None
     return config_of(config, {"data": data, "warehouse": warehouse})
@@ -213,14 +212,13 @@ def _findings(given: Given[Settings] | None, server: str | None) -> Iterator[Fin
     runs_here = status is not None
     settings = given.settings() if given else None
     for each in findings(settings):
-        if not (runs_here and each.about.startswith("port of")):  # the server that answers has them
+        if not (runs_here and each.about.startswith("port of")):  # the running server has opened these ports
             yield each
     if server:
         yield from _of_server(server, status, silence)
 
 
 def _status(server: str) -> tuple[dict[str, Any] | None, str]:
-    """A server's word of itself; None, and the reason, if there is none to be had."""
     from lakestore.v1 import lakestore_pb2 as pb
 
     try:
@@ -267,13 +265,12 @@ def _of_server(server: str, status: dict[str, Any] | None, silence: str) -> Iter
 
 
 def _url(status: dict[str, Any], path: str) -> str | None:
-    """A URL of the HTTP port that a server names; None for a name that leads elsewhere, such as into a file."""
+    """A URL on the server's HTTP port. None if the path leads elsewhere, for example to a file."""
     scheme, port = status.get("scheme", "http"), str(status.get("http", ""))
     return f"{scheme}://{port}{path}" if scheme in _SCHEMES and _PORT.fullmatch(port) else None
 
 
 def _catalog(status: dict[str, Any]) -> Finding:
-    """The catalog, asked from this machine as an engine would ask."""
     from lakestore_server.doctor.visit import Finding
 
     url = _url(status, "/iceberg/v1/config")
@@ -311,10 +308,10 @@ def support_bundle(
     server: str,
     as_json: bool,
 ) -> None:
-    """Put all that somebody needs who is to help into one file: no rows, no tokens, no keys, no passwords.
+    """Put everything that a supporter needs into one file, without rows, tokens, keys or passwords.
 
     It holds the doctor's findings, the settings with their origins, the server's status and metrics, the names and
-    sizes of the data folder's files, and the ends of logs. Names of tables, columns, principals and hosts are in it:
+    sizes of the data folder's files, and the ends of logs. It contains names of tables, columns, principals and hosts:
     look through it before you give it away.
     """
     from lakestore_server.doctor import bundle
@@ -341,7 +338,6 @@ def support_bundle(
 
 
 def _check_new(target: Path) -> None:
-    """Refuse a bundle's name before the work that it would be for; what is there is never written over."""
     if target.is_dir():
         raise Invalid(f"{target} is a folder: name a file in it, such as {target / 'bundle.tar.gz'}")
     if target.exists():

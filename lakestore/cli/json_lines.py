@@ -1,6 +1,6 @@
-"""Rows as lines of JSON for people and scripts, and keys of the command line as values.
+"""Rows as lines of JSON, and keys of the command line as values.
 
-Decimals, dates and times are texts, bytes are hex, structs are objects; a map is an object whose keys are texts.
+Decimals, dates and times are texts, bytes are hex, structs are objects. A map is an object with text keys.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from lakestore.model.types import parts
 
 
 def by_hand(kind: pa.DataType) -> bool:
-    """Whether Arrow's reader of JSON does not know a type, not in the form that is written here, or not safely."""
+    """True if Arrow's JSON reader does not know the type, reads another form of it, or reads it unsafely."""
     t = pa.types
     of_bytes = t.is_binary(kind) or (t.is_fixed_size_binary(kind) and not t.is_decimal(kind))
     return bool(t.is_nested(kind) or t.is_time(kind) or t.is_decimal(kind) or of_bytes)
 
 
 def python_value(value: Any, kind: pa.DataType) -> Any:
-    """The Python value of a value in JSON; a value that does not fit stays as it is, for the table to refuse."""
+    """The Python value of a JSON value. A value that does not fit is returned unchanged; the table refuses it."""
     t = pa.types
     if value is None:
         return None
@@ -69,7 +69,7 @@ def _parsed(text: str, kind: pa.DataType) -> Any:
 
 
 def lines(batch: pa.RecordBatch | pa.Table) -> Iterator[str]:
-    """One row as one line of JSON each."""
+    """One line of JSON for each row."""
     keyed = any(_has_map(field.type) for field in batch.schema)
     for row in batch.to_pylist(maps_as_pydicts="strict") if keyed else batch.to_pylist():
         yield json.dumps(_texts(row) if keyed else row, default=plain, ensure_ascii=False)
@@ -80,7 +80,6 @@ def _has_map(kind: pa.DataType) -> bool:
 
 
 def _texts(value: Any) -> Any:
-    """Keys of maps as texts."""
     if isinstance(value, dict):
         return {key if isinstance(key, str) else _key_text(key): _texts(part) for key, part in value.items()}
     return [_texts(part) for part in value] if isinstance(value, list) else value
@@ -91,7 +90,7 @@ def _key_text(key: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Decimals, dates and times as text, bytes as hex."""
+    """Convert decimals, dates and times to text, bytes to hex."""
     if isinstance(value, bytes):
         return value.hex()
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -1,4 +1,4 @@
-"""`lakestore changes --to kafka`: options of the sink, and its run until it is told to stop."""
+"""`lakestore changes --to kafka`: options of the sink, and its run."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 @contextmanager
 def kafka_library() -> Iterator[None]:
-    """A block of imports that need the Kafka library, whose absence is told in a sentence."""
+    """Translates the import error inside the block if the Kafka library is missing."""
     try:
         yield
     except ImportError as error:
         name = (error.name or "").partition(".")[0]
         if name in ("", "lakestore"):
-            raise  # a part of this package is no package that is left out
+            raise  # the missing module belongs to Lakestore itself
         say = f"Kafka needs packages that are not installed, {name} among them: {wheel_with('kafka')}"
         raise Invalid(say) from error
 
 
 def sink_options(command: _Command) -> _Command:
-    """The options of a sink."""
+    """Adds the options of a sink."""
     for name, said in reversed(_OPTIONS):
         command = click.option(name, **said)(command)
     return command
@@ -62,7 +62,7 @@ def check_unused(said: dict[str, Any]) -> None:
 
 
 def written_to_kafka(lake: Lake, tables: tuple[str, ...], until: str | None, said: dict[str, Any]) -> None:
-    """Run a sink until its end; SIGTERM and SIGINT end it after the transaction under way."""
+    """Run a sink to its end. SIGTERM and SIGINT stop it after the current transaction."""
     with kafka_library():
         from lakestore.kafka.client import options_of
         from lakestore.kafka.sink import KafkaSink

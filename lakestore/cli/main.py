@@ -1,4 +1,4 @@
-"""The entry point: collects the commands and turns every error into one sentence and an exit code."""
+"""The entry point: imports the command and turns every error into one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SENTENCES = {
 
 
 def sentence(error: OSError) -> str:
-    """The file and the rule, in the words of the command line."""
+    """The file and the problem as one sentence."""
     file = str(error.filename) if error.filename is not None else "the output"
     if error.errno == errno.ENOENT and error.filename is not None:
         return _absent(Path(file))
@@ -55,14 +55,16 @@ def _absent(file: Path) -> str:
 
 _CHOICE = "NPY_DISABLE_CPU_FEATURES"
 _AVX512 = "AVX512F X86_V4 AVX512_ICL AVX512_SPR"
-"""By the names of numpy before 2.4, and since then."""
+"""The names before and since numpy 2.4."""
 _ZEN_4 = {"vendor_id": "AuthenticAMD", "cpu family": "25"}
-"""The family of Zen 3 too, which has no AVX-512; Zen 5 is another one, and fast."""
+"""The family of Zen 3 and Zen 4. Zen 3 has no AVX-512; Zen 5 has another family and is fast."""
 _PROCESSORS = Path("/proc/cpuinfo")
 
 
 def spare_slow_sorts(processors: Path = _PROCESSORS) -> None:
-    """Let numpy, which is imported later, and that of processes begun here, sort with AVX2 where that is faster."""
+    """Make numpy sort with AVX2 where AVX-512 is slower, in this process and its children. Call it before importing
+    numpy.
+    """
     if _CHOICE not in os.environ and "numpy" not in sys.modules and _is_zen_4(processors):
         os.environ[_CHOICE] = _AVX512
 
@@ -82,39 +84,39 @@ FAILED, INTERRUPTED = 1, 130
 COMMANDS = {
     "alter": (
         "administration",
-        "Change columns and options of TABLE, in one commit; rows that are there are not rewritten.",
+        "Change columns and options of TABLE in one commit.",
     ),
-    "apply": ("apply", "Create or evolve tables to what a file says; docs/tables.md is about such files."),
-    "backup": ("backup", "Copy a running server's data into the new folder DEST of its machine."),
+    "apply": ("apply", "Create or evolve tables to match a file; docs/tables.md describes the file."),
+    "backup": ("backup", "Copy a running server's data into the new folder DEST on the server's machine."),
     "bridge": (
         "bridge",
-        "Write records of Kafka topics to tables, exactly once; docs/bridge.md is about the file.",
+        "Write records of Kafka topics to tables, exactly once; docs/bridge.md describes the file.",
     ),
-    "changes": ("changes", "Show the changes of TABLE in order; the token to go on from comes on stderr."),
-    "clock": ("doctor", "Show whether the server believes its clock, and what waits for that."),
+    "changes": ("changes", "Show the changes of TABLE in order."),
+    "clock": ("doctor", "Show whether the server trusts its clock, and what waits for that."),
     "connect": (
         "connect",
         "Print the lines that open this lake in ENGINE: its head, a past cut, what is tiered.",
     ),
     "create": (
         "administration",
-        "Create TABLE of columns, or like another one; without --key it is a log table.",
+        "Create TABLE from columns, or like another table.",
     ),
-    "databases": ("administration", "List the databases, once one is made or removed."),
+    "databases": ("administration", "List the databases, after creating or removing one."),
     "delete": (
         "administration",
-        "Delete the rows of TABLE that meet a condition, as they are at this moment; primary-key tables only.",
+        "Delete the rows of TABLE that match a condition now; primary-key tables only.",
     ),
-    "demo": ("serve", "Run the whole story once, and check it: exit code 1 if anything differs."),
+    "demo": ("serve", "Run a complete example and check its results."),
     "describe": ("tables", "Show the columns and settings of TABLE."),
-    "dlq": ("dlq", "List, show, replay and drop the records that a bridge could not take."),
+    "dlq": ("dlq", "List, show, replay and drop the records that a bridge rejected."),
     "doctor": (
         "doctor",
-        "Look at this machine, at the settings of a server, and at a running one; exit code 1 if anything failed.",
+        "Check this machine, the settings of a server, and a running server.",
     ),
     "drop": (
         "administration",
-        "Drop TABLE; `undrop` has it back for a day, or as long as the server's limits say.",
+        "Drop TABLE.",
     ),
     "files": ("tables", "List the files of TABLE in the lake."),
     "init-bridge": (
@@ -127,25 +129,25 @@ COMMANDS = {
     ),
     "login": (
         "profiles",
-        "Ask for your token, check it against the server, and keep both under the name of --profile.",
+        "Ask for your token, check it with the server, and store both under the name of --profile.",
     ),
-    "logout": ("profiles", "Remove the token of --profile, or of the default profile; its server is kept."),
+    "logout": ("profiles", "Remove the token of --profile, or of the default profile."),
     "lookup": (
         "rows",
-        "Look up rows of TABLE by KEY: a value, or values of a key of several columns with commas between.",
+        "Look up rows of TABLE by KEY.",
     ),
     "producers": ("tables", "List the named producers, their owners, when they were last used, and their progress."),
-    "profiles": ("profiles", "List the profiles: servers by name, as `lakestore login` keeps them."),
-    "read": ("rows", "Read TABLE: the lake and what is newer, as one."),
-    "rename": ("administration", "Give TABLE the name NEW_NAME, also in another database; rights go by name."),
+    "profiles": ("profiles", "List the profiles: servers by name, as `lakestore login` stores them."),
+    "read": ("rows", "Read TABLE: the lake and newer rows together."),
+    "rename": ("administration", "Rename TABLE to NEW_NAME, also into another database."),
     "restore": (
         "backup",
-        "Make a data folder of the backup SRC, after checking every byte of it; no server is needed.",
+        "Create a data folder from the backup SRC after checking every byte; no server is needed.",
     ),
-    "serve": ("serve", "Run the server until it is told to stop."),
+    "serve": ("serve", "Run the server until it is stopped."),
     "sizing": (
         "sizing",
-        "Calculate disk, memory, bytes written and times of a table, and the figure that breaks first.",
+        "Estimate disk, memory, bytes written and times of a table, and the first limit that it reaches.",
     ),
     "sql": (
         "sql",
@@ -154,60 +156,57 @@ COMMANDS = {
     "status": ("tables", "Show what is hot, what is tiered and how far behind, of TABLE or of all."),
     "subscriptions": (
         "changes",
-        "List the named subscriptions, how far behind they are, and who shares their buckets.",
+        "List the named subscriptions, their lag, and the consumers that share them.",
     ),
     "support-bundle": (
         "doctor",
-        "Put all that somebody needs who is to help into one file: no rows, no tokens, no keys, no passwords.",
+        "Put everything that a supporter needs into one file, without rows, tokens, keys or passwords.",
     ),
     "tables": ("tables", "List the tables."),
     "tier": ("serve", "Move rows into the lake, compact and expire there, with Spark; for ever, or once."),
     "token": (
         "token",
-        "Make a token for PRINCIPAL, and the entry for the server's auth file; the file holds its hash alone.",
+        "Make a token for PRINCIPAL, and an entry for the server's auth file that holds only its hash.",
     ),
     "truncate": (
         "administration",
-        "Take all rows of TABLE away, at once, of log and lake; this cannot be undone.",
+        "Remove all rows of TABLE from log and lake.",
     ),
     "undrop": (
         "administration",
-        "Have the dropped TABLE back as it was; `lakestore tables --dropped` lists what can be.",
+        "Restore the dropped TABLE; `lakestore tables --dropped` lists the candidates.",
     ),
     "verify": ("doctor", "Check TABLE: log fold = index = lake + hot, per bucket, at one cut."),
     "write": ("write", "Write FILE to TABLE: a path, a folder, a glob, a URI, or - for stdin."),
 }
-"""Command to the module of this package that has it, and the first sentence of its help."""
+"""Command to its module in this package and the first sentence of its help."""
 
 
 class _Commands(click.Group):
-    """The commands, each imported when it is run or its help is asked for: the list of all imports none."""
+    """Imports a command when it runs or its help is shown. The list of commands imports none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name, if there is one."""
         return command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of the first argument; a name that is none is told the names that are like it."""
+        """The command of the first argument."""
         try:
             return super().resolve_command(ctx, args)
         except click.exceptions.NoSuchCommand as error:
             raise click.exceptions.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, from the table."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
 
 def command(name: str) -> click.Command:
-    """The command of a name in the table, imported."""
+    """The imported command of a name in the table."""
     found: Sequence[click.Command] = import_module(f"lakestore.cli.{COMMANDS[name][0]}").COMMANDS
     return next(each for each in found if each.name == name)
 
@@ -226,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code."""
+    """Run one command and return its exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     tracing.begin("-".join(["lakestore", *given[:1]]))
     try:
@@ -236,7 +235,7 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     except (click.exceptions.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has seen enough; output that is still buffered must not fail at exit.
+        # The reader of the output closed the pipe. Output that is still buffered must not fail at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -246,8 +245,8 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(error: Exception, *, as_json: bool) -> int:
-    """The exit code of an error, which goes to stderr: one sentence, or an object."""
-    from lakestore.model.terminal_text import terminal_text  # the list of commands loads nothing
+    """Print an error to stderr as a sentence or an object."""
+    from lakestore.model.terminal_text import terminal_text  # keeps the list of commands free of imports
 
     if isinstance(error, click.ClickException) and not as_json:
         usage = io.StringIO()
@@ -265,7 +264,6 @@ def _failed(error: Exception, *, as_json: bool) -> int:
 
 
 def _about(error: Exception) -> dict[str, Any]:
-    """An error as data: its kind, its sentence, whether it may have been applied, and when to try again."""
     about = {"kind": "Internal", "message": str(error), "applied": "no", "retry_after_seconds": None}
     if isinstance(error, LakestoreError):
         retry = error.retry_after or None

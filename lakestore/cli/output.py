@@ -1,4 +1,4 @@
-"""Output of commands: short tables or JSON on stdout, progress on stderr."""
+"""Output of commands: tables or JSON on stdout, progress on stderr."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def yes_option(command: _Command) -> _Command:
-    """The option `--yes`."""
+    """Adds the option `--yes`."""
     return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
 
 
 def confirm(what: str, *, yes: bool) -> None:
-    """Ask whether to go on, unless that was said; without a terminal there is nobody to ask."""
+    """Ask whether to continue, unless `yes`. Without a terminal this raises."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -36,13 +36,13 @@ def confirm(what: str, *, yes: bool) -> None:
 
 
 CELL_CHARS_MIN = 8
-"""Characters that a value keeps on a screen, before whole columns are left out."""
+"""Characters that a value keeps on a screen before whole columns are left out."""
 _NUMBERS = (int, float)
 _BAR_SECONDS, _FIRST_LINE_SECONDS, _LINE_SECONDS = 0.2, 0.5, 5.0
 
 
 def emit(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str = "nothing") -> None:
-    """Rows as a table, or as a JSON list."""
+    """Print rows as a table, or as a JSON list."""
     if as_json:
         emit_json(list(rows))
     elif rows:
@@ -52,45 +52,45 @@ def emit(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str = "noth
 
 
 def emit_text(text: object, *, err: bool = False, nl: bool = True, live: bool = False) -> None:
-    """Text for people on stdout or stderr, with control characters escaped; `live` replaces the terminal's line."""
+    """Print text with control characters escaped. `live` replaces the current line of the terminal."""
     shown = terminal_text(str(text))
     click.echo(f"\r{shown}\x1b[K" if live else shown, err=err, nl=nl)
 
 
 class _LogText(logging.Formatter):
-    """Lines of a log for people."""
+    """Formats log lines for people."""
 
     def format(self, record: logging.LogRecord) -> str:
         return terminal_text(super().format(record))
 
 
 def emit_log(form: str) -> None:
-    """Send the warnings of all loggers to stderr, with control characters escaped."""
+    """Print warnings of all loggers on stderr, with control characters escaped."""
     handler = logging.StreamHandler()
     handler.setFormatter(_LogText(form))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
 def emit_json(data: Any) -> None:
-    """Data as indented JSON: numbers, times in ISO 8601, nested objects, null."""
+    """Print data as indented JSON."""
     click.echo(json.dumps(data, indent=2, default=plain, ensure_ascii=False))
 
 
 def emit_lines(batch: pa.RecordBatch | pa.Table) -> None:
-    """Rows as one line of JSON each."""
+    """Print one line of JSON for each row."""
     for line in lines(batch):
         click.echo(line)
 
 
 def screen_width() -> int | None:
-    """The columns of the terminal that stdout is; None for a pipe or a file, which get everything."""
+    """Width of the terminal behind stdout; None for a pipe or a file, which get everything."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def table(rows: Sequence[Mapping[str, Any]], width: int | None = None) -> str:
-    """Rows with a header, columns aligned, numbers to the right.
+    """Format rows as a table: header, aligned columns, numbers to the right.
 
-    On a terminal, or with a width, wide values and then columns are left out, and a last line says which ones.
+    On a terminal, or with a width, wide values are cut and then columns left out. A last line names them.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[_cell(row.get(name)) for name in names] for row in rows]
@@ -109,7 +109,7 @@ def table(rows: Sequence[Mapping[str, Any]], width: int | None = None) -> str:
 
 
 def _fitting(full: list[int], screen: int | None) -> list[int]:
-    """The widths of as many columns as fit the screen: the widest are cut first."""
+    """Widths of the columns that fit the screen. The widest columns are cut first."""
     widths = list(full)
     while screen is not None and sum(widths) + 2 * (len(widths) - 1) > screen and widths:
         over = sum(widths) + 2 * (len(widths) - 1) - screen
@@ -132,7 +132,6 @@ def _cut(cell: str, width: int) -> str:
 
 
 def _left_out(names: list[str], full: list[int], widths: list[int]) -> str:
-    """The line about what the screen had no room for."""
     cut = [name for name, whole, width in zip(names, full, widths, strict=False) if width < whole]
     said = [f"values of {', '.join(cut)}"] if cut else []
     said += [f"columns {', '.join(names[len(widths) :])}"] if len(widths) < len(names) else []
@@ -156,7 +155,7 @@ def _text(value: Any) -> str:
 
 
 def size(count: float) -> str:
-    """A number of bytes as people read it, such as `1.5 MB`."""
+    """A number of bytes for people, such as `1.5 MB`."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -165,7 +164,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A number of seconds as people read it."""
+    """A number of seconds for people."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -173,10 +172,10 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Rows done so far, on stderr: in place on a terminal, else a line now and then."""
+    """Counts rows on stderr: in place on a terminal, otherwise a line now and then."""
 
     def __init__(self, what: str, started: float | None = None) -> None:
-        """`started` is the monotonic time from which the rate counts; none for now."""
+        """`started` is the monotonic start time for the rate; default: now."""
         self._what = what
         self._live = sys.stderr.isatty()
         self._pause = _BAR_SECONDS if self._live else _FIRST_LINE_SECONDS
@@ -185,7 +184,6 @@ class Progress:
         self.rows = 0
 
     def add(self, rows: int) -> None:
-        """Count more rows."""
         self.rows += rows
         now = time.monotonic()
         if now - self._shown >= self._pause:
@@ -193,7 +191,6 @@ class Progress:
             emit_text(self._line(), err=True, nl=not self._live, live=self._live)
 
     def done(self) -> None:
-        """Print the last line."""
         emit_text(self._line(), err=True, live=self._live)
 
     def _line(self) -> str:

@@ -1,4 +1,4 @@
-"""The option `--profile`, which the list of commands has without importing any client."""
+"""The option `--profile`. The list of commands shows it without importing any client."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import click
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 PROFILE_META = "lakestore.profile"
-"""The context's word for the profile that a flag named."""
+"""Key in the click context for the profile of the flag."""
 
 
 def remember_profile(context: click.Context, _: click.Parameter, value: str | None) -> None:
-    """Keep the profile that a flag names."""
+    """Store the profile of a flag in the context."""
     if value is not None:
         context.meta[PROFILE_META] = value
 
 
 def profile_option(command: _Command) -> _Command:
-    """The option `--profile`, which stands behind `lakestore` or behind the command."""
+    """Adds the option `--profile`, after `lakestore` or after the command."""
     return click.option(
         "--profile",
         expose_value=False,

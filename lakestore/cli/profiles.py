@@ -22,7 +22,7 @@ _NAME_DEFAULT, _LOGIN = "default", "lakestore.login"
 
 
 def _chosen(context: click.Context, _: click.Parameter, value: str | None) -> None:
-    """The profile to make, which need not be there yet: a server that it names is the flag's default."""
+    """Store the profile to create. If it exists, its server is the default of --server."""
     if value is None:
         return
     if not known.NAME.fullmatch(value):
@@ -33,7 +33,6 @@ def _chosen(context: click.Context, _: click.Parameter, value: str | None) -> No
 
 
 def _new_profile(command: Any) -> Any:
-    """The option `--profile` of login, which may name one that is not there yet."""
     return click.option(
         "--profile", expose_value=False, is_eager=True, callback=_chosen, metavar="NAME", help="Name to keep it under."
     )(command)
@@ -44,15 +43,15 @@ def _new_profile(command: Any) -> Any:
 @json_option
 @click.pass_context
 def login(context: click.Context, server: str, as_json: bool) -> None:
-    """Ask for your token, check it against the server, and keep both under the name of --profile.
+    """Ask for your token, check it with the server, and store both under the name of --profile.
 
-    The token is read from --token-file. Without it you type the token, which is not shown, or a pipe's first line is
-    taken. The token is kept in a file that you alone can read. The server becomes the profile's. The first profile is
-    the default one.
+    The token is read from --token-file; otherwise from the terminal without echo, or from the first line of a pipe. It
+    is stored in a file that only you can read. The server is stored in the profile. The first profile becomes the
+    default.
     """
     name = context.meta.get(_LOGIN) or _NAME_DEFAULT
     file = known.file_of_profiles()
-    known.read_profiles()  # before the token is asked for: a file that is wrong is mended first
+    known.read_profiles()  # an invalid profile file is reported before the user types a token
     token = named_token(context) or _typed(name, server)
     said = asked_for(server)
     _check(server, token, said.tls)
@@ -78,7 +77,7 @@ def _typed(name: str, server: str) -> str:
 
 
 def _check(server: str, token: str, tls: TLS | bool | None) -> None:
-    """Refuse a token that the server does not take; nothing is kept of it."""
+    """Raise if the server refuses a token. The token is not stored."""
     from lakestore.client.grpc import connect
     from lakestore.client.lake import Lake
 
@@ -99,7 +98,7 @@ def _tls(said: TLS | bool | None) -> dict[str, Any]:
 @json_option
 @click.pass_context
 def logout(context: click.Context, as_json: bool) -> None:
-    """Remove the token of --profile, or of the default profile; its server is kept."""
+    """Remove the token of --profile, or of the default profile. The profile keeps its server."""
     found = known.read_profiles()
     name = context.meta.get(PROFILE_META) or os.environ.get(known.PROFILE_VARIABLE) or found.default
     if name is None:
@@ -121,7 +120,7 @@ def logout(context: click.Context, as_json: bool) -> None:
 @click.command()
 @json_option
 def profiles(as_json: bool) -> None:
-    """List the profiles: servers by name, as `lakestore login` keeps them."""
+    """List the profiles: servers by name, as `lakestore login` stores them."""
     found = known.read_profiles()
     chosen = os.environ.get(known.PROFILE_VARIABLE) or found.default
     rows = [

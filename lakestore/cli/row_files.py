@@ -1,6 +1,6 @@
-"""Rows as files: Parquet, CSV, JSON lines and Arrow, under their names when they are whole, or as parts of a folder.
+"""Rows as files: Parquet, CSV, JSON lines and Arrow. A file gets its name when it is complete; a folder gets parts.
 
-The reading of such files is `lakestore.loading`'s, and gives back what was written here.
+`lakestore.loading` reads these files and returns the same rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["KINDS", "LINES", "Output", "kind_of"]
 
 KINDS = ("parquet", "csv", "jsonl", "arrow")
 LINES = "lines"
-"""Lines that are texts already: batches of one column."""
+"""Format of lines that are texts already: batches with one column."""
 _SUFFIXES = {LINES: ".jsonl", "parquet": ".parquet", "csv": ".csv", "jsonl": ".jsonl", "arrow": ".arrow"}
 _PART, _HIDDEN = "part-", "."
 _LINES = 10_000
@@ -38,12 +38,12 @@ _Write = Callable[[pa.RecordBatch], Any]
 
 
 class Output(AbstractContextManager["Output"]):
-    """A file, a folder of parts, or stdout, that takes batches. Files appear under their names when all are whole."""
+    """Writes batches to a file, a folder of parts, or stdout. Files get their names when all are complete."""
 
     def __init__(
         self, path: Path | None, kind: str, schema: pa.Schema | None = None, *, rows_per_file: int | None = None
     ) -> None:
-        """`schema` is that of the rows where none come; with `rows_per_file`, and for a folder, files are parts."""
+        """`schema` is used if no rows come. With `rows_per_file`, and for a folder, the files are parts."""
         self._path, self._kind, self._schema = path, kind, schema
         self._rows_max = rows_per_file
         self._is_folder = path is not None and (rows_per_file is not None or path.is_dir())
@@ -54,11 +54,11 @@ class Output(AbstractContextManager["Output"]):
                 _prepare(path)
         self._is_stream = path is not None and path.exists() and not path.is_dir() and not path.is_file()
         self._parts: list[tuple[Path, Path]] = []
-        """(the hidden name, the name) of each file that was begun."""
+        """Hidden name and final name of every file begun."""
         self._open: _Open | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows; ones of other columns begin a new part."""
+        """Add rows. Rows with other columns begin a new part."""
         with naming(self._path):
             self._write(batch)
 
@@ -87,7 +87,7 @@ class Output(AbstractContextManager["Output"]):
         if self._path is None:
             self._open = _Open(sys.stdout.buffer, self._kind, schema)
             return
-        if self._is_stream:  # a pipe or a device, which a file must not replace
+        if self._is_stream:  # a pipe or device, which a file must not replace
             self._open = _Open(self._path.open("wb"), self._kind, schema, is_own=True)
             return
         path = (
@@ -132,7 +132,7 @@ class Output(AbstractContextManager["Output"]):
 
 
 def _prepare(folder: Path) -> None:
-    """A folder for parts: made, and without parts of before."""
+    """Create a folder for parts. Raises if it has parts already."""
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(f"{_HIDDEN}{_PART}*.part"):
         left.unlink()
@@ -141,10 +141,10 @@ def _prepare(folder: Path) -> None:
 
 
 class _Open:
-    """One file that is being written."""
+    """An open file."""
 
     def __init__(self, sink: Any, kind: str, schema: pa.Schema, *, is_own: bool = False, is_file: bool = False) -> None:
-        """`is_own` says that the sink is closed at the end, `is_file` that it has places and a disk."""
+        """`is_own`: close the sink at the end. `is_file`: the sink can seek and sync."""
         self.schema, self.rows = schema, 0
         self._stack, self._sink, self._is_own, self._is_file = ExitStack(), sink, is_own, is_file
         self._write = self._writer(kind)
@@ -179,16 +179,13 @@ class _Open:
             self._sink.write(b"\n")
 
     def _odd_lines(self, batch: pa.RecordBatch) -> None:
-        """Rows of types that no table has, as a query may give them."""
         self._sink.writelines(f"{line}\n".encode() for line in json_lines.lines(batch))
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
         self._write(batch)
         self.rows += batch.num_rows
 
     def close(self) -> None:
-        """End the file, and have it on the disk."""
         try:
             self._stack.close()
             self._sink.flush()
@@ -205,7 +202,6 @@ def _loose(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _has_json(kind: pa.DataType) -> bool:
-    """Whether `json_texts` knows a type, at any depth."""
     t = pa.types
     if t.is_struct(kind):
         return all(_has_json(part.type) for part in kind)
@@ -219,7 +215,6 @@ def _has_json(kind: pa.DataType) -> bool:
 
 
 def _is_text_in_csv(kind: pa.DataType) -> bool:
-    """Whether Arrow's writer of CSV does not know a type, or not in the form that is read in."""
     t = pa.types
     return bool(
         t.is_nested(kind) or t.is_decimal(kind) or t.is_time(kind) or t.is_binary(kind) or t.is_fixed_size_binary(kind)
@@ -231,7 +226,6 @@ def _flat_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _flat(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Columns as CSV has them: nested ones as JSON, bytes in hex."""
     return pa.RecordBatch.from_arrays([_text(column) for column in batch.columns], schema=schema)
 
 

@@ -1,4 +1,4 @@
-"""Commands that give rows: read, lookup."""
+"""Commands that print rows: read, lookup."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def output_options(command: _Command) -> _Command:
-    """The options of rows that go into files."""
+    """Adds the options of commands that write rows to files."""
     command = click.option(
         "--rows-per-file", type=click.IntRange(min=1), help="Parts of so many rows, in the folder that -o names."
     )(command)
@@ -29,14 +29,14 @@ def output_options(command: _Command) -> _Command:
 
 
 def chosen_kind(output: Path | None, kind: str | None) -> str | None:
-    """The format of what is written; None: nothing says one."""
+    """The output format; None if no option names one."""
     if output is None or kind is not None:
         return kind
     return "parquet" if output.is_dir() or not output.suffix else row_files.kind_of(output)
 
 
 def names_in(columns: str | None) -> list[str] | None:
-    """The names of columns in an option; None: all of them."""
+    """Column names in an option; None: all columns."""
     return [name.strip() for name in columns.split(",")] if columns else None
 
 
@@ -45,7 +45,7 @@ _FORMATS = click.Choice(row_files.KINDS)
 
 
 ABSENT = 4
-"""The exit code of a look-up of a key that has no row."""
+"""Exit code of `lookup` if a key has no row."""
 
 
 @click.command()
@@ -78,7 +78,7 @@ def read(
     server: str,
     as_json: bool,
 ) -> None:
-    """Read TABLE: the lake and what is newer, as one."""
+    """Read TABLE: the lake and newer rows together."""
     names = names_in(columns)
     with connected(server) as lake:
         target = lake.table(table)
@@ -119,7 +119,6 @@ def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[p
 
 
 def _show(batches: Iterator[pa.RecordBatch], limit: int) -> None:
-    """The first rows as a table, and whether there are more."""
     rows: list[dict[str, Any]] = []
     for batch in _limited(batches, limit + 1):
         rows += batch.to_pylist()
@@ -136,10 +135,10 @@ def _show(batches: Iterator[pa.RecordBatch], limit: int) -> None:
 @server_option
 @json_option
 def lookup(table: str, key: tuple[str, ...], columns: str | None, at: str | None, server: str, as_json: bool) -> int:
-    """Look up rows of TABLE by KEY: a value, or values of a key of several columns with commas between.
+    """Look up rows of TABLE by KEY. Separate the values of a composite key with commas.
 
-    The first columns alone, the bucket key among them, give all rows that begin so, in key order. The exit code is 4
-    if a key has no row.
+    The first key columns, if they include the bucket key, return all rows with that prefix in key order. Exit code 4 if
+    a key has no row.
     """
     names = names_in(columns)
     with connected(server) as lake:
@@ -172,7 +171,6 @@ def _keys(key: pa.Schema, texts: tuple[str, ...]) -> pa.Table:
 
 
 def _values(split: list[list[str]], schema: pa.Schema) -> Iterator[tuple[str, pa.Field]]:
-    """The texts of all keys, each with its column."""
     for parts in split:
         yield from zip(parts, schema, strict=True)
 
@@ -186,7 +184,7 @@ def _fits(text: str, field: pa.Field) -> bool:
 
 
 def _key_column(texts: list[str], kind: pa.DataType) -> pa.Array:
-    """A key column of texts as they are printed: Arrow reads all types but times, and bytes, which are hex."""
+    """Parse the printed form of a key column. Arrow parses all types except times and bytes (hex)."""
     if json_lines.by_hand(kind):
         return pa.array([json_lines.python_value(text, kind) for text in texts], kind)
     return pa.array(texts).cast(kind)

@@ -1,4 +1,4 @@
-"""Commands that run for long: serve, tier, demo."""
+"""Commands that keep running: serve, tier, demo."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DEMO_SECONDS = 60
 ANNOUNCED = "lakestore serves gRPC on {grpc}, catalog and metrics on {scheme}://{http}"
-"""The line of a server whose ports are open."""
+"""Printed when the server's ports are open."""
 
 
 @click.command()
@@ -41,9 +41,9 @@ ANNOUNCED = "lakestore serves gRPC on {grpc}, catalog and metrics on {scheme}://
 @setting_flags
 @json_option
 def serve(config: Path | None, print_config: bool, as_json: bool, **flags: Any) -> None:
-    """Run the server until it is told to stop.
+    """Run the server until it is stopped.
 
-    Every setting, docs/settings.md names them, may stand in the file or in a variable LAKESTORE_NAME.
+    Every setting may be in the file or in a variable LAKESTORE_NAME; docs/settings.md lists them.
     """
     given = config_of(config, flags)
     if print_config:
@@ -129,7 +129,8 @@ def stopped_by_signals() -> threading.Event:
     """An event that SIGINT and SIGTERM set."""
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
-        # Not in the handler itself: it may interrupt this thread inside `stop.wait`, with its lock held.
+        # Not set in the handler itself: the handler may interrupt this thread inside `stop.wait`, which holds the
+        # event's lock.
         signal.signal(name, lambda *_: threading.Thread(target=stop.set, daemon=True).start())
     return stop
 
@@ -140,7 +141,7 @@ def stopped_by_signals() -> threading.Event:
 @json_option
 @click.pass_context
 def demo(context: click.Context, seconds: int, folder: Path | None, as_json: bool) -> None:
-    """Run the whole story once, and check it: exit code 1 if anything differs."""
+    """Run a complete example and check its results. Exit code 1 if anything differs."""
     from lakestore_demo import run
 
     answers = run(partial(emit_text, err=as_json), seconds=seconds, folder=folder)

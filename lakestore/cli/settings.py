@@ -1,4 +1,4 @@
-"""The server's settings on the command line: a flag for each field that asks for one."""
+"""The server's settings as command-line flags, one for each field that has a flag."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def setting_flags(command: _Command) -> _Command:
-    """The flags of the server's settings."""
+    """Adds the flags of the server's settings."""
     for each in reversed(settings.options(Settings)):
         if each.flag:
             lone: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if each.kind is bool else {}
@@ -39,7 +39,7 @@ def _help(each: Option) -> str:
 
 
 def config_of(file: Path | None, flags: Mapping[str, Any]) -> Given[Settings]:
-    """The settings that file, environment and flags give."""
+    """The settings from file, environment and flags."""
     given = {name.replace("__", "."): value for name, value in flags.items() if value is not None}
     try:
         text = file.read_text() if file else ""

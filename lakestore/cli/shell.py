@@ -1,7 +1,7 @@
-"""The shell of `lakestore sql`: statements up to `;`, commands that begin with a dot, and what they print.
+"""The shell of `lakestore sql`: statements up to `;`, commands that begin with a dot, and their output.
 
-Each query has a fresh cut of its own, until `.at` fixes one. A query runs beside the shell, so that Ctrl-C interrupts
-it and nothing else. Reading lines, history and completion are the prompt's (`shell_prompt`).
+Each query reads a fresh cut until `.at` fixes one. A query runs in a process of its own, so Ctrl-C interrupts only the
+query. `shell_prompt` reads lines with history and completion.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lakestore.model.table import Table
 
 ROWS_SHOWN, BYTES_SHOWN = 10_000, 16 << 20
-"""Rows of an answer that are kept and printed, and the bytes in which they end as well."""
+"""Most rows and bytes of an answer that are kept and printed."""
 _WAKE_SECONDS = 0.1
 _HELP = """\
 statement;         run a query at a fresh cut; it may have several lines, and ends with ;
@@ -46,7 +46,7 @@ Ctrl-C interrupts a query, or forgets the line. Tab completes tables, columns an
 
 
 def statements(text: str) -> list[str]:
-    """The statements of a text, each without its semicolon; the last one may lack it."""
+    """Split a text into statements without semicolons. The last statement may lack it."""
     try:
         tokens = sqlglot.tokenize(text, read="duckdb")
     except SqlglotError as error:
@@ -60,9 +60,9 @@ def statements(text: str) -> list[str]:
 
 
 def script(text: str) -> list[str]:
-    """The commands and the statements of a text that comes from a pipe, in order.
+    """Split a piped text into commands and statements, in order.
 
-    A command is a line that begins with a dot or a backslash where no statement is open.
+    A command is a line that begins with a dot or a backslash while no statement is open.
     """
     parts: list[str] = []
     pending = ""
@@ -78,7 +78,7 @@ def script(text: str) -> list[str]:
 
 
 def is_complete(text: str) -> bool:
-    """Whether Enter runs the text: a command, nothing, or a statement that ends with `;`."""
+    """True if Enter runs the text: a command, nothing, or a statement that ends with `;`."""
     said = text.strip()
     if not said or said.startswith((".", "\\")):
         return True
@@ -101,7 +101,7 @@ class Shell:
     _known: list[Table] = field(default_factory=list)
 
     def run(self) -> None:
-        """Read and run until the end; an error is printed and ends nothing."""
+        """Read and run until the end. An error is printed and the session continues."""
         from lakestore.cli.shell_prompt import Prompt
 
         emit_text(f"lakestore {self.lake.address}: SQL up to ;  .help tells more, .quit leaves")
@@ -122,14 +122,14 @@ class Shell:
                 emit_text("interrupted", err=True)
 
     def known(self, *, fresh: bool = False) -> list[Table]:
-        """The definitions of the tables, as they were when they were last asked for."""
+        """The table definitions, cached unless `fresh`."""
         if fresh or not self._known:
-            self.lake.transport.probe()  # a server that is away is told at once, where a call would wait for it
+            self.lake.transport.probe()  # reports an absent server at once instead of after a timeout
             self._known = [each.definition for each in self.lake.tables()]
         return self._known
 
     def handle(self, line: str) -> bool:
-        """Run what was typed; False if it is to leave."""
+        """Run one input. Returns False to leave."""
         said = line.strip()
         if said.startswith((".", "\\")):
             return self._command(said)
@@ -151,35 +151,29 @@ class Shell:
         return True
 
     def tables(self, _: list[str]) -> None:
-        """List the tables."""
         self.known(fresh=True)
         self._query("SHOW TABLES")
 
     def describe(self, arguments: list[str]) -> None:
-        """The columns of a table."""
         name = _only(arguments, ".describe shop.orders")
         if not all(part.replace("_", "a").isalnum() for part in name.split(".")):
             raise Invalid(f"{name!r} is no table's name, database.table")
         self._query(f"DESCRIBE {name}")
 
     def fix(self, arguments: list[str]) -> None:
-        """Fix the cut of what follows, or read the newest again."""
         position = " ".join(arguments) or "now"
         self.at = None if position == "now" else position_text(position)
 
     def limit(self, arguments: list[str]) -> None:
-        """Print at most so many rows."""
         number = _only(arguments, ".rows 100")
         if not number.isdecimal() or not int(number):
             raise Invalid(f".rows takes a number, not {number!r}")
         self.rows = int(number)
 
     def time(self, arguments: list[str]) -> None:
-        """Print times, or do not."""
         self.timing = _only(arguments, ".timing on") != "off"
 
     def help(self, _: list[str]) -> None:
-        """The commands."""
         emit_text(_HELP)
 
     def _query(self, text: str) -> None:
@@ -202,7 +196,7 @@ class Shell:
             emit_text(f"{rows_text(count)}{more}", err=True)
 
     def _answered(self, text: str) -> union_sql.SqlResult:
-        """The answer of a query that runs beside; Ctrl-C interrupts it."""
+        """Run a query in a process of its own. Ctrl-C interrupts it."""
         interrupts: list[Callable[[], None]] = []
         query = union_sql.Query(
             text,
@@ -232,7 +226,7 @@ def _only(arguments: list[str], example: str) -> str:
 
 
 def _page(text: Callable[[int | None], str], rows: int) -> None:
-    """Print a text that fits the screen, or show the whole of it in a pager, `less` unless PAGER says another one."""
+    """Print a text if it fits the screen; otherwise show it in the pager `less` or PAGER."""
     size = shutil.get_terminal_size()
     if rows + 2 < size.lines:
         emit_text(text(size.columns))

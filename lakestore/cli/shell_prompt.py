@@ -32,7 +32,7 @@ _WORD = re.compile(r"[\w.\\]+$")
 
 
 def history_file() -> Path:
-    """The history, in the user's folder of state, which nobody else may read."""
+    """The history file in the user's state folder, readable only by the user."""
     folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "lakestore"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = folder / "sql_history"
@@ -41,13 +41,12 @@ def history_file() -> Path:
 
 
 class Names(Completer):
-    """Completes tables, the columns of tables that the statement names, words of SQL, and the shell's commands."""
+    """Completes tables, columns of the statement's tables, SQL words, and shell commands."""
 
     def __init__(self, known: Callable[[], list[Table]]) -> None:
         self._known = known
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """The names that begin like the word before the cursor."""
         before = document.text_before_cursor
         found = _WORD.search(before)
         word = found[0] if found else ""
@@ -57,13 +56,13 @@ class Names(Completer):
             yield Completion(name, start_position=-len(word))
 
     def names(self, text: str, word: str, *, first: bool) -> list[str]:
-        """The names that begin with a word of a statement."""
+        """Names that start with a word of a statement."""
         if first and word.startswith((".", "\\")):
             return [name for name in COMMAND_NAMES if name.startswith(word)]
         try:
             tables = self._known()
         except LakestoreError:
-            tables = []  # the server is away: its names are not known, and the query will say so
+            tables = []  # the server is away; the query will report it
         lowered = text.lower()
         columns = {c.name for table in tables if table.name.lower() in lowered for c in table.columns}
         begin = word.lower()
@@ -79,7 +78,7 @@ class Names(Completer):
 
 
 class Prompt:
-    """Reads what is typed, up to a whole statement or a command."""
+    """Reads a whole statement or a command."""
 
     def __init__(self, known: Callable[[], list[Table]]) -> None:
         open_ = Condition(lambda: not is_complete(get_app().current_buffer.text))
@@ -93,5 +92,5 @@ class Prompt:
         )
 
     def read(self, prompt: str) -> str:
-        """The next input; EOFError at its end, KeyboardInterrupt at Ctrl-C."""
+        """The next input. Raises EOFError at the end and KeyboardInterrupt on Ctrl-C."""
         return self._session.prompt(prompt)

@@ -1,4 +1,4 @@
-"""The command that calculates what a table will take: sizing."""
+"""The command `sizing`, which estimates the resources of a table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BYTES |= {"tb": 10**12}
 
 
 def number(text: str, units: dict[str, int], what: str) -> float:
-    """A number above 0 with a unit behind it, such as 50M; `Invalid` of anything else."""
+    """Parse a number above 0 with a unit, such as 50M. Raises `Invalid`."""
     plain = text.strip().lower().replace(",", "").replace(" ", "")
     digits = plain.rstrip("abcdefghijklmnopqrstuvwxyz")
     try:
@@ -56,10 +56,10 @@ def sizing(
     disk: str | None,
     as_json: bool,
 ) -> None:
-    """Calculate disk, memory, bytes written and times of a table, and the figure that breaks first.
+    """Estimate disk, memory, bytes written and times of a table, and the first limit that it reaches.
 
-    Needs no server. Constants are measurements, which --json names with their sources; docs/sizing.md holds results
-    against a bench.
+    Needs no server. The constants are measurements; --json lists them with their sources. docs/sizing.md compares
+    results with benchmarks.
     """
     from lakestore_server.operate.sizing import Workload, sized
 
@@ -95,7 +95,7 @@ def sizing(
 
 
 def value(amount: float, unit: str) -> str:
-    """A figure as people read it."""
+    """Format a figure with its unit."""
     if unit == "bytes":
         return size(amount)
     if unit == "seconds":

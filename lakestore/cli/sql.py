@@ -1,4 +1,4 @@
-"""The command of queries: sql, with one query, with many from a pipe, or with a shell."""
+"""The command `sql`: one query, several from a pipe, or a shell."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def sql(
 ) -> None:
     """Run queries over tables, each at one cut: lakestore sql "SELECT count(*) FROM shop.orders", or a shell.
 
-    Without a query the statements and dot commands of stdin are run, and on a terminal a shell is opened: history,
-    completion, timing; .help tells its commands, and docs/sql.md the language.
+    Without a query the command runs the statements and dot commands of stdin. On a terminal it opens a shell with
+    history, completion and timing; .help lists its commands. docs/sql.md describes the language.
     """
     if text is None and sys.stdin.isatty() and sys.stdout.isatty():
         with connected(server) as lake:

@@ -1,4 +1,4 @@
-"""Commands that look: tables, describe, status, files."""
+"""Commands that show tables: tables, describe, status, files, producers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ def tables(dropped: bool, server: str, as_json: bool) -> None:
 
 
 def _dropped(server: str, *, as_json: bool) -> None:
-    """List the dropped tables that are still kept."""
     with connected(server) as lake:
         found = lake.dropped_tables()
     rows = [
@@ -99,7 +98,7 @@ def describe(table: str, server: str, as_json: bool) -> None:
 
 
 def _reads_from(part: dict[str, Any]) -> dict[str, str]:
-    """The line of `describe` about the first position that can be read; none of a server that does not say."""
+    """The line of `describe` about the first readable position. Empty if the server is older."""
     if "reads_from_lsn" not in part:
         return {}
     since = part["reads_from_us"]
@@ -108,7 +107,6 @@ def _reads_from(part: dict[str, Any]) -> dict[str, str]:
 
 
 def _keyed(table: Table) -> dict[str, str]:
-    """The lines of `describe` for primary-key tables alone."""
     skipped = ", rows that equal the live one are skipped" if table.skip_unchanged else ""
     lines = {
         "merge": f"{table.merge}{skipped}",
@@ -150,7 +148,6 @@ def status(table: str | None, server: str, as_json: bool) -> None:
 
 
 def _report(report: dict[str, Any]) -> str:
-    """A line about a process beside the server."""
     said = f"{report['name']}: {report['records']:,} records, {report['lag']:,} behind, {report['rejected']:,} rejected"
     detail = tracing.detail_of(report["detail"])
     halted = [f"; topic {topic} is not read: {why}" for topic, why in detail.get("halted", {}).items()]
@@ -162,11 +159,11 @@ def _report(report: dict[str, Any]) -> str:
 
 _FIRST = ("release", "health", "grpc", "http", "warehouse")
 _ENTRIES = (("entries", "keys"), ("bytes_per_entry", "bytes_per_key"))
-"""Names of the index's figures, and those that an older release has for them."""
+"""Names of the index's figures, each with the name in older releases."""
 
 
 def _server(found: dict[str, Any]) -> dict[str, Any]:
-    """The server's part of the status, for people; a server of an older release says less."""
+    """The server's part of the status. An older server reports less."""
     plain = {name: value for name, value in found.items() if not name.endswith(("_seconds", "_bytes", "_failed"))}
     if scheme := plain.pop("scheme", ""):
         plain["http"] = f"{scheme}://{plain['http']}"
@@ -196,7 +193,6 @@ def _server(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _duties(found: dict[str, Any]) -> str:
-    """A line about the server's work in the background: all is well, or each duty that is not."""
     bad = [
         f"{name} {state['state']}, {state['failures']:,} failures{': ' * bool(state['error'])}{state['error']}"
         for name, state in found.items()
@@ -206,7 +202,6 @@ def _duties(found: dict[str, Any]) -> str:
 
 
 def _presented(found: dict[str, Any]) -> str:
-    """A line about the cuts that other engines are shown."""
     if not found["presented"] and not found["files"]:
         return "nothing, as nobody has asked"
     loads = found["loads_new"] + found["loads_kept"] + found["loads_not_modified"]
@@ -235,14 +230,12 @@ def _table_row(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _log_start(part: dict[str, Any]) -> str:
-    """The time since which the log is complete."""
     if not part.get("log_start_lsn"):
         return "-"
     return text_of(part["log_start_us"])[:19].replace("T", " ")
 
 
 def _behind(part: dict[str, Any], seconds: float) -> str:
-    """The lake's age behind the head."""
     if not part["hot"]:
         return "-"
     return f"{seconds:,.1f} s" if part["tiered_commit_us"] else "never tiered"
@@ -274,7 +267,6 @@ def files(table: str, server: str, as_json: bool) -> None:
 
 
 def _tail(path: str) -> str:
-    """The part of a path that tells files of one table apart: partition folders and name."""
     return path if screen_width() is None else path.split("/data/", 1)[-1]
 
 
@@ -317,7 +309,6 @@ def producers(drop: str | None, registers: str | None, drop_registers: str | Non
 
 
 def _registers(prefix: str | None, dropped: str | None, server: str, *, as_json: bool) -> None:
-    """List registers, once those of another prefix are dropped."""
     if dropped == "":
         raise click.UsageError("--drop-registers takes the beginning of the names to forget, and not an empty one")
     with connected(server) as lake:

@@ -1,4 +1,6 @@
-"""The command that makes a token, shown once or put into a file of the user's alone; the server holds its hash only."""
+"""The command that makes a token. It prints the token once, or writes it to a private file; the server stores a
+hash.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ TOKEN_BYTES = 32
 @click.option("--token-file", type=click.Path(path_type=Path), help="A new file for the token, which is not printed.")
 @json_option
 def token(principal: str, grants: tuple[str, ...], until: str | None, token_file: Path | None, as_json: bool) -> None:
-    """Make a token for PRINCIPAL, and the entry for the server's auth file; the file holds its hash alone."""
+    """Make a token for PRINCIPAL, and an entry for the server's auth file that holds only its hash."""
     from lakestore_server.access import principals
 
     made = principals.TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
@@ -43,7 +45,7 @@ def token(principal: str, grants: tuple[str, ...], until: str | None, token_file
 
 
 def _write_new(file: Path, made: str) -> None:
-    """A file of the token that its owner alone may read; `Invalid` if the file is there, or cannot be made."""
+    """Write the token to a new file that only its owner can read. Raises `Invalid`."""
     try:
         opened = os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8")
     except FileExistsError as error:

@@ -1,4 +1,4 @@
-"""The command that loads files into a table, and says in every ending what is committed."""
+"""The command `write`, which loads files into a table. Whatever happens, it says what is committed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ class _Asked:
     max_bad: int
     again: bool
     types: dict[str, str]
-    """Columns to the names of their types."""
     options: Options
 
 
@@ -84,13 +83,13 @@ def write(
 ) -> None:
     """Write FILE to TABLE: a path, a folder, a glob, a URI, or - for stdin.
 
-    Parquet, CSV, JSON lines and Arrow files are told by their names, which may end in .gz or .zst. A load that failed,
-    was killed or interrupted goes on where it stood when the same command is given again, exactly once; files that are
-    loaded are not loaded again, new ones in a folder are. The token of the last commit goes to stdout: `read --at` it
-    to see exactly this state. docs/loading.md tells everything.
+    Names of Parquet, CSV, JSON lines and Arrow files tell the format; they may end in .gz or .zst. After a failure or
+    interrupt run the same command again: it continues where the load stopped, exactly once. Loaded files are skipped;
+    new files in a folder are loaded. The token of the last commit is printed on stdout: `read --at` it to see exactly
+    this state. docs/loading.md has the details.
 
-    Columns that FILE does not name have their default; in partial and aggregate tables they keep their values, and
-    each line of JSON may name others.
+    Columns that FILE does not name have their default. In partial and aggregate tables they keep their values, and each
+    line of JSON may name other columns.
     """
     if name and len(files) > 1:
         raise Invalid("--name is the name of one source: give one FILE, a folder or a glob in quotes")
@@ -113,14 +112,12 @@ def write(
 
 
 def _summed(table: str, told: list[dict[str, Any]], token: str) -> dict[str, Any]:
-    """The ends of all sources of one command, added up."""
     counts = {name: sum(each["result"][name] for each in told) for name in told[0]["result"]}
     summed = {name: sum(each[name] for each in told) for name in ("rows", "refused")}
     return {"table": table, **summed, "result": counts, "sources": told, "token": token}
 
 
 def _types(kinds: Sequence[str]) -> dict[str, str]:
-    """Columns to the names of their types, from options such as `id=int32`."""
     types: dict[str, str] = {}
     for text in kinds:
         column, sign, kind = text.partition("=")
@@ -131,9 +128,9 @@ def _types(kinds: Sequence[str]) -> dict[str, str]:
 
 
 def _target(lake: Lake, name: str, source: Source, asked: _Asked) -> tuple[Table, float]:
-    """The table, and the seconds that a question waited for its answer.
+    """The table, and the seconds that the user took to answer a question.
 
-    The first rows tell the columns of a table that is absent, if the command says to make it.
+    If the table is absent and the command creates it, its columns come from the first rows.
     """
     try:
         definition = lake.table(name).definition
@@ -157,7 +154,7 @@ def _target(lake: Lake, name: str, source: Source, asked: _Asked) -> tuple[Table
 
 
 def _created(lake: Lake, name: str, source: Source, asked: _Asked) -> tuple[Table, float]:
-    """A new table, once its first rows are read as it would have them, and the seconds that the question took."""
+    """Create a table after reading its first rows with it. Also returns the seconds that the user took to answer."""
     from lakestore.loading.inference import first_chunk, sampled
     from lakestore.model.table import define
 
@@ -194,7 +191,6 @@ def _ask(name: str) -> None:
 
 
 def _loaded(lake: Lake, table: Table, source: Source, asked: _Asked, started: float) -> dict[str, Any]:
-    """Load one source, and say what is committed however that ends; what it did."""
     progress = Progress(f"{table.name} ← {source.shown}", started)
     load = Load(
         lake, table, source, asked.options,
@@ -228,7 +224,6 @@ def _loaded(lake: Lake, table: Table, source: Source, asked: _Asked, started: fl
 
 
 def _done(load: Load) -> str:
-    """The end of a load that came to the end of its source."""
     parts = [f"{load.counts[name]:,} {name.replace('_', ' ')}" for name in COUNTS if load.counts[name]]
     text = ", ".join(parts) or "nothing changed"
     if load.started.rows:
@@ -241,7 +236,6 @@ def _done(load: Load) -> str:
 
 
 def _committed(load: Load) -> str:
-    """The part that is committed of a load that did not come to its end."""
     text = f"committed: {rows_text(load.rows)}"
     if load.progress.file and load.rows:
         text += f", to {load.progress.place_text}"
@@ -260,7 +254,7 @@ def _total(load: Load) -> str:
 
 @contextmanager
 def _interruptible(load: Load) -> Iterator[None]:
-    """The first interrupt lets the commit on its way end; the next one does not wait."""
+    """The first interrupt lets the current commit finish. The second one does not wait."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         load.stop()
@@ -272,7 +266,7 @@ def _interruptible(load: Load) -> Iterator[None]:
         for each in (int(signal.SIGINT), int(signal.SIGTERM)):
             before[each] = signal.signal(each, stop)
     except ValueError:
-        before = {}  # not the main thread, which alone takes signals
+        before = {}  # only the main thread receives signals
     try:
         yield
     finally:
