@@ -93,7 +93,6 @@ def from_csv(array: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _made(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The values at any depth in their types."""
     t = pa.types
     if array.null_count == len(array):
         return pa.nulls(len(array), kind)
@@ -132,7 +131,6 @@ def _scalars(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _offsets(array: pa.Array) -> pa.Array:
-    """Offsets of lists that begin at 0, with nothing under a null."""
     lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
 

@@ -1,4 +1,4 @@
-"""Rows of a chunk as changes of its table: by what each row is, the columns it names, and the order of each key."""
+"""Turns rows of a chunk into changes of the table, grouped by operation and named columns, in order for each key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lakestore.client.commit import Commit
 
 CHANGES_MAX = 200
-"""Changes of one commit; a chunk whose rows need more goes in several commits."""
+"""Most changes of one commit. A chunk with more goes in several commits."""
 _PUT, _DELETE, _PASSED = 0, 1, 2
 _OPS = {
     **dict.fromkeys(("i", "insert", "+i", "c", "create", "r", "read", "u", "update", "+u", "upsert"), _PUT),
@@ -35,7 +35,7 @@ Codes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Rows that are one change."""
+    """Rows with one operation."""
 
     is_delete: bool
     batch: pa.RecordBatch
@@ -43,10 +43,10 @@ class Change:
 
 
 class Changes:
-    """The way of chunks into one table."""
+    """Turns chunks into changes of one table."""
 
     def __init__(self, wanted: Wanted, where: str = "") -> None:
-        """`Invalid` for a condition that the table does not take, and for deletes from a log table."""
+        """Raises `Invalid` for a condition that the table refuses, and for deletes from a log table."""
         self._wanted, self._table = wanted, wanted.table
         self._where: RowFilter | None = parse(where, self._table) if where else None
         if wanted.deletes and not self._table.keyed:
@@ -54,7 +54,9 @@ class Changes:
         self._naming = self._table.merge.engine in NAMING
 
     def prepared(self, chunk: Chunk) -> Chunk:
-        """The chunk with the rows that go in: of a known kind, within the condition, with all that is required."""
+        """The rows of a chunk that are written: with a valid operation, within the condition, with all required
+        columns.
+        """
         chunk = self._of_ops(chunk)
         chunk = chunk if self._naming else self._with_defaults(chunk)
         return self._complete(self._filtered(chunk))
@@ -89,7 +91,7 @@ class Changes:
         return refused_rows.where(rows[codes >= 0])
 
     def _filtered(self, chunk: Chunk) -> Chunk:
-        """Rows within the condition; deletes go in whatever it says, if they cannot tell."""
+        """Rows within the condition. A delete that lacks the condition's columns is kept."""
         if self._where is None or not chunk.batch.num_rows:
             return chunk
         batch = chunk.batch
@@ -100,14 +102,13 @@ class Changes:
         return chunk.where(rows if chunk.deletes is None else rows | chunk.deletes)
 
     def _unnamed(self, name: str) -> pa.Scalar:
-        """The value of a column that no row names."""
         column = self._table.column(name)
         if column.default is None or self._naming:
             return pa.scalar(None, self._table.schema.field(name).type)
         return defaults.scalar(column.default, column.type, column.name)
 
     def _complete(self, chunk: Chunk) -> Chunk:
-        """Rows that lack what is required are refused; columns that a row does not name have their default."""
+        """Refuse rows without a required value. Columns that a row does not name get their default."""
         key = set(self._table.primary_key)
         needed = pa.schema([field for field in self._table.schema if not field.nullable or field.name in key])
         needed = pa.schema([field.with_nullable(False) for field in needed])
@@ -132,14 +133,13 @@ class Changes:
         return replace(chunk, batch=batch, absent={})
 
     def of(self, chunk: Chunk) -> list[Change]:
-        """The changes of a chunk's rows, in an order that keeps that of each key."""
+        """The changes of a chunk's rows. Rows of one key stay in order."""
         if not chunk.batch.num_rows:
             return []
         codes, kinds = self._codes(chunk)
         return [self._change(chunk, rows, kinds[code]) for code, rows in self._runs(chunk, codes)]
 
     def _codes(self, chunk: Chunk) -> tuple[Codes, dict[int, tuple[bool, tuple[str, ...]]]]:
-        """A number for what each row is: whether it is a delete, and the columns that it does not name."""
         count = chunk.batch.num_rows
         deletes = chunk.deletes if chunk.deletes is not None else np.full(count, self._wanted.deletes)
         names = sorted(chunk.absent) if self._naming else []
@@ -153,7 +153,7 @@ class Changes:
         return codes, kinds
 
     def _runs(self, chunk: Chunk, codes: Codes) -> Iterator[tuple[int, Codes | None]]:
-        """(what rows are, the rows) in order; rows of different keys may change places, those of one key never."""
+        """(code, rows) in order. Rows of different keys may be reordered, rows of one key never."""
         if not codes.any():
             yield 0, None
             return
@@ -183,14 +183,12 @@ class Changes:
         return Change(is_delete, batch.select(names) if names != batch.schema.names else batch, keep)
 
     def _carried(self) -> set[str]:
-        """The columns of deletes that go to the server: the key, and columns that the merge engine uses."""
         if self._table.merge.engine == "partial" and self._wanted.deletes:
             return set(self._table.schema.names)
         return {*self._table.primary_key, *self._table.merge.version}
 
 
 def _turns(batch: pa.RecordBatch, key: tuple[str, ...]) -> Codes:
-    """The number of rows with the same key before each row."""
     table = pa.table({**{name: batch.column(name) for name in key}, "#": np.arange(batch.num_rows)})
     ids = np.zeros(batch.num_rows, np.int64)
     groups = table.group_by(list(key)).aggregate([("#", "list")]).column("#_list").combine_chunks()

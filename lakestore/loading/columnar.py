@@ -1,4 +1,4 @@
-"""Parquet and Arrow files as chunks; a place is a number of rows."""
+"""Reads Parquet and Arrow files as chunks. A place is a number of rows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from lakestore.loading.texts import TEXT_CHARS_MAX
 
 
 class Columnar:
-    """A file of Parquet or Arrow, open with any place at hand."""
+    """An open Parquet or Arrow file with random access."""
 
     def __init__(self, file: File, opened: Any, wanted: Wanted) -> None:
         self._file, self._opened, self._wanted = file, opened, wanted
         self._schema = wanted.schema
 
     def chunks(self, place: Place) -> Iterator[Chunk]:
-        """The rows from a place on."""
         at, batches = self._from(place.offset)
         for batch in batches:
             if batch.num_rows <= place.offset - at:
@@ -42,7 +41,6 @@ class Columnar:
             )
 
     def _from(self, row: int) -> tuple[int, Iterator[pa.RecordBatch]]:
-        """Batches that begin at or before a row, and the number of their first row."""
         if self._file.kind == "arrow":
             return 0, arrow_batches(self._opened)
         file = pq.ParquetFile(self._opened)

@@ -1,8 +1,8 @@
-"""CSV as chunks: a block in its types by Arrow's reader, and as texts, cast by column, where that refuses it.
+"""Reads CSV as chunks. Arrow's reader takes a block with its types; if it fails, columns are read as text and cast.
 
-A record ends at a line break that is in no quotes. Quotes count where a value begins with them, and a quote within is
-two. An empty value without quotes is a null, as is the text that the user named; a quoted one is a text. A line that
-opens a quote which nothing closes is refused by itself.
+- A record ends at a line break outside quotes. A value is quoted if it begins with a quote; a quote inside is doubled.
+- An empty value without quotes is null, as is the text that the user named. A quoted empty value is an empty text.
+- A line with a quote that is never closed is refused on its own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class NestedTexts:
         self._shapes: dict[pa.DataType, Shape] = {}
 
     def read(self, texts: pa.StringArray, field: pa.Field) -> pa.Array:
-        """The values, as JSON has them; `Misfit` if one is none of the column's type."""
+        """Parse the values. Raises `Misfit` if one does not have the column's type."""
         kind = casts.written(field.type)
         shape = self._shapes.get(kind)
         if shape is None:
@@ -80,7 +80,7 @@ def _one_by_one(texts: pa.StringArray, shape: Shape) -> pa.StructArray:
 
 
 QUOTED_BYTES_MAX = 1 << 20
-"""The longest record with a quoted line break; a quote that stays open longer is a mistake."""
+"""The longest record with a quoted line break. A longer one has an unclosed quote by mistake."""
 _QUOTE = ord('"')
 _BOM = b"\xef\xbb\xbf"
 
@@ -95,7 +95,6 @@ class Splitter:
         self._value = re.compile(rb'"(?:[^"]|"")*+"[^' + mark + rb"\n]*|[^\"" + mark + rb"\n][^" + mark + rb"\n]*|")
 
     def __call__(self, data: bytes, is_end: bool) -> Found:
-        """See `texts.Splitter`."""
         starts, nexts = physical(data, is_end)
         line_ends = nexts
         used, broken = (int(nexts[-1]) if len(nexts) else 0), np.zeros(0, np.int64)
@@ -109,7 +108,6 @@ class Splitter:
         return Found(starts[kept], nexts[kept], broken, used, line_ends)
 
     def _quoted(self, data: bytes, starts: Ints, nexts: Ints, is_end: bool) -> tuple[Ints, Ints, Ints, int]:
-        """Lines joined to records where a quote goes over their end."""
         odd = np.flatnonzero(~self._closed(data, starts, nexts))
         if not len(odd):
             return starts, nexts, np.zeros(0, np.int64), int(nexts[-1]) if len(nexts) else 0
@@ -123,7 +121,7 @@ class Splitter:
                 used, nexts = int(starts[line]), nexts[:line]
                 break
             last = line if end is None else int(np.searchsorted(nexts, end))
-            if last >= len(nexts):  # closed, and its line goes on in the next block
+            if last >= len(nexts):  # closed, and its line continues in the next block
                 used, nexts = int(starts[line]), nexts[:line]
                 break
             made_starts.append(starts[at : line + 1])
@@ -136,7 +134,6 @@ class Splitter:
         return np.concatenate(made_starts), np.concatenate(made_nexts), np.array(broken, np.int64), used
 
     def _closed(self, data: bytes, starts: Ints, nexts: Ints) -> Bools:
-        """Which lines are whole records for certain: quotes open where values begin and close where they end."""
         whole = np.frombuffer(data, dtype=np.uint8)
         places = np.flatnonzero(whole == _QUOTE)
         line = np.searchsorted(nexts, places, side="right")
@@ -158,7 +155,6 @@ class Splitter:
         return closed
 
     def _end(self, data: bytes, start: int) -> int | None:
-        """The byte behind a record that begins at a place, with its line break if there is one; None: it is open."""
         at, most = start, start + QUOTED_BYTES_MAX
         if data.startswith(_BOM, at) and not at:
             at += len(_BOM)
@@ -176,7 +172,7 @@ class Splitter:
 
 
 class Csv:
-    """A file of CSV."""
+    """A CSV file."""
 
     def __init__(self, file: File, text: Text, wanted: Wanted) -> None:
         self._file, self._text, self._wanted = file, text, wanted
@@ -192,7 +188,6 @@ class Csv:
         self._nulls = sorted({"", options.null})
 
     def _typed(self, wanted: Wanted) -> pa.Schema:
-        """The columns, bitmaps as their members."""
         known = wanted.schema
         return pa.schema(
             [
@@ -203,7 +198,6 @@ class Csv:
         )
 
     def chunks(self, place: Place) -> Iterator[Chunk]:
-        """The records from a place on."""
         for records in self._text.blocks(place, self._split):
             has_header = records.before.offset == 0 and self._wanted.options.header and len(records)
             yield self._chunk(records, 1 if has_header else 0)
@@ -242,7 +236,9 @@ class Csv:
     def _parsed(
         self, records: Records, numbers: Ints, bad: list[Bad]
     ) -> tuple[pa.RecordBatch | dict[str, pa.Array], list[int]]:
-        """Some records as a batch in its types, or as columns of texts; records of another width are added to `bad`."""
+        """Parse records to a typed batch, or to columns of text. Records with a wrong number of values are added to
+        `bad`.
+        """
         if not len(numbers):
             return {name: pa.array([], pa.string()) for name in self._names}, []
         data = _joined(records, numbers)
@@ -251,7 +247,7 @@ class Csv:
             if table.num_rows == len(numbers):
                 return self._batch(table), []
         except (pa.ArrowException, UnicodeDecodeError):
-            pass  # some value does not fit, or some record: read apart below
+            pass  # a value or a record does not fit: read as text below
         widths: list[tuple[int, int]] = []
         try:
             table = self._table(data, typed=False, widths=widths)
@@ -269,7 +265,6 @@ class Csv:
         return Bad(record, int(records.lines[record]), why, records.text(record))
 
     def _one_by_one(self, records: Records, numbers: Ints, bad: list[Bad]) -> tuple[dict[str, pa.Array], list[int]]:
-        """Records by themselves, for what breaks a whole block: bytes that are no UTF-8."""
         tables, misfits = [], []
         for number in numbers.tolist():
             widths: list[tuple[int, int]] = []
@@ -297,7 +292,6 @@ class Csv:
         return _table(data, kinds, self._delimiter, self._nulls, widths)
 
     def _read_type(self, name: str) -> pa.DataType:
-        """The type that Arrow's reader makes of a column; texts are cast afterwards."""
         if name not in self._schema.names:
             return pa.string()
         kind, t = self._schema.field(name).type, pa.types
@@ -323,7 +317,9 @@ class Csv:
 def _table(
     data: bytes, kinds: Sequence[pa.DataType], delimiter: str, nulls: list[str], widths: list[tuple[int, int]] | None
 ) -> pa.Table:
-    """Records as columns; ones of another width are added to `widths`, (row, width), or an error without it."""
+    """Parse records to columns. A record of another width is added to `widths` as (row, width), or raises without
+    it.
+    """
     named = {f"{at}": kind for at, kind in enumerate(kinds)}
 
     def skip(row: pacsv.InvalidRow) -> str:
@@ -345,7 +341,7 @@ def _table(
 
 
 def delimiter_of(file: File, options: Options) -> str:
-    """The character between values; `Invalid` for one that cannot be."""
+    """The delimiter. Raises `Invalid`."""
     found = options.delimiter or file.separator
     if len(found.encode()) != 1 or found in '"\r\n':
         raise Invalid(f"--delimiter is one character of ASCII, and no quote or line break, unlike {found!r}")
@@ -353,7 +349,7 @@ def delimiter_of(file: File, options: Options) -> str:
 
 
 def header_of(file: File, head: bytes, delimiter: str) -> list[str]:
-    """The names that the first record has."""
+    """The names in the first record."""
     found = Splitter(delimiter, one_column=False)(head, True)
     starts, nexts, broken = found.starts, found.nexts, found.broken
     if not len(starts) or (len(broken) and broken[0] == 0):
@@ -375,7 +371,7 @@ def header_of(file: File, head: bytes, delimiter: str) -> list[str]:
 
 
 def text_columns(file: File, text: Text, options: Options, rows: int) -> tuple[list[str], list[pa.Array], int]:
-    """The names of columns, the texts of the first records of the right width, and the number of these."""
+    """Column names, texts of the first records with the right width, and the number of these records."""
     delimiter = delimiter_of(file, options)
     names = header_of(file, text.head, delimiter)
     split, nulls = Splitter(delimiter, one_column=len(names) == 1), sorted({"", options.null})
@@ -399,7 +395,6 @@ def text_columns(file: File, text: Text, options: Options, rows: int) -> tuple[l
 
 
 def _unread(file: File, records: Records, numbers: Ints, error: Exception) -> Invalid:
-    """The error of records that Arrow does not read, by the line of the first that is no UTF-8, if one is none."""
     for number in numbers.tolist():
         try:
             records.data[records.starts[number] : records.ends[number]].decode()
@@ -414,7 +409,6 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _joined(records: Records, numbers: Ints) -> bytes:
-    """The bytes of some records."""
     first, last = int(numbers[0]), int(numbers[-1])
     runs = records.starts[first + 1 : last + 1] == records.nexts[first:last]
     if len(numbers) == last - first + 1 and bool(runs.all()):

@@ -1,4 +1,4 @@
-"""Sources of a load and their files: names, formats, compressions, and fingerprints by which a file is known again."""
+"""Sources of a load and their files: names, formats, compression and fingerprints."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ STDIN = "-"
 FORMATS = ("parquet", "csv", "jsonl", "arrow", "debezium-json")
 TEXTS = ("csv", "jsonl", "debezium-json")
 EDGE_BYTES = 64 << 10
-"""Bytes at each end of a file that its fingerprint is of."""
+"""Bytes at each end of a file that its fingerprint covers."""
 HEAD_BYTES = 1 << 10
-"""Bytes at the beginning of a text that tell it from another text of its name."""
+"""Bytes at the start of a text that distinguish it from another text of its name."""
 _COPIED_BYTES = 4 << 20
 _KINDS = {
     ".parquet": "parquet",
@@ -45,21 +45,19 @@ _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 
 
 class Stdin(io.BufferedIOBase):
-    """The standard input, or a pipe with a name, of which the beginning can be read once more."""
+    """Standard input or a named pipe. Its beginning can be read twice."""
 
     def __init__(self, source: IO[bytes], *, is_own: bool = False) -> None:
-        """`is_own` says that the source is closed at its end."""
+        """`is_own`: close the source at the end."""
         self._is_own = is_own
         self._source, self._noted, self._waiting = source, bytearray(), b""
         self._copy: IO[bytes] | None = None
         self._is_noting = False
 
     def readable(self) -> bool:
-        """It is for reading."""
         return True
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """So many bytes, or fewer at the end."""
         if size is None or size < 0:
             raise io.UnsupportedOperation("the standard input is read in pieces")
         taken, self._waiting = self._waiting[:size], self._waiting[size:]
@@ -78,7 +76,7 @@ class Stdin(io.BufferedIOBase):
 
     @contextmanager
     def looked_at(self) -> Iterator[None]:
-        """Bytes that are read inside are read once more afterwards."""
+        """Bytes that are read inside the block are read again after it."""
         self._is_noting = True
         try:
             yield
@@ -88,7 +86,7 @@ class Stdin(io.BufferedIOBase):
             self._noted.clear()
 
     def copied(self) -> str:
-        """The path of a copy of everything, which is made once."""
+        """Copy everything to a file, once, and return its path."""
         if self._copy is None:
             self._copy = tempfile.NamedTemporaryFile()
             while data := self.read(_COPIED_BYTES):
@@ -102,31 +100,26 @@ class File:
     """One file of rows."""
 
     name: str
-    """Canonical: an absolute path or a URI; of stdin the name that was given, or empty."""
+    """Canonical: an absolute path or a URI. For stdin the given name, or empty."""
     shown: str
-    """The name as the user wrote it."""
     kind: str
-    """One of `FORMATS`."""
     compression: str = ""
-    """gzip, zstd, or empty."""
     filesystem: fs.FileSystem | None = None
-    """None: the machine's own."""
+    """None: the local file system."""
     path: str = ""
-    """In the file system; empty for stdin."""
+    """Path in the file system; empty for stdin."""
     stdin: Stdin | None = None
 
     @property
     def is_stdin(self) -> bool:
-        """Whether rows come from the standard input."""
         return self.stdin is not None
 
     @property
     def separator(self) -> str:
-        """The character between the values of a line, by the file's name."""
         return "\t" if ".tsv" in Path(self.path).suffixes else ","
 
     def raw(self) -> Any:
-        """The bytes as they are stored, to be closed."""
+        """The stored bytes. The caller closes the stream."""
         if self.stdin is not None:
             return pa.PythonFile(self.stdin, mode="r")
         if self.filesystem is not None:
@@ -135,7 +128,6 @@ class File:
 
     @contextmanager
     def stream(self) -> Iterator[Any]:
-        """The bytes of the rows, decompressed."""
         raw = self.raw()
         try:
             yield pa.CompressedInputStream(raw, self.compression) if self.compression else raw
@@ -145,7 +137,7 @@ class File:
 
     @contextmanager
     def seekable(self) -> Iterator[Any]:
-        """The bytes of the rows with any place at hand; what is compressed or piped goes through a temporary file."""
+        """The decompressed bytes with random access. A compressed or piped file is copied to a temporary file."""
         if not (self.compression or self.is_stdin):
             with self.raw() as raw:
                 yield raw
@@ -163,7 +155,7 @@ class File:
                 yield whole
 
     def fingerprint(self) -> str:
-        """The text that tells the file from another one; empty for stdin."""
+        """Identifies the file's content; empty for stdin."""
         if self.is_stdin:
             return ""
         with self.raw() as raw:
@@ -171,7 +163,7 @@ class File:
 
 
 def fingerprint_of(whole: Any) -> str:
-    """The size and the checksums of both ends of a file that is open; its position moves."""
+    """Size and checksums of both ends of an open file. Moves its position."""
     size = whole.size()
     head = zlib.crc32(whole.read_at(min(size, EDGE_BYTES), 0))
     tail = zlib.crc32(whole.read_at(min(size, EDGE_BYTES), max(0, size - EDGE_BYTES)))
@@ -189,7 +181,7 @@ class Source:
 
 
 def source_of(text: str, *, name: str = "", kind: str | None = None) -> Source:
-    """The source that a user names by a path, a glob, a folder, a URI, or `-`; `kind` is for all its files."""
+    """The source for a path, glob, folder, URI or `-`. `kind` applies to all files."""
     if text == STDIN:
         if kind is None:
             raise Invalid(f"rows from stdin have no file name to tell their format: say --format {' | '.join(FORMATS)}")
@@ -215,7 +207,7 @@ def source_of(text: str, *, name: str = "", kind: str | None = None) -> Source:
 
 
 def _piped(path: Path, name: str, kind: str | None) -> Source:
-    """A pipe or device, which is read once as stdin is, and has no identity but the name that is given."""
+    """A pipe or device, read once like stdin. Its identity is the given name."""
     found, compression = _format(str(path), kind)
     try:
         stream = open(path, "rb", buffering=0)
@@ -225,10 +217,10 @@ def _piped(path: Path, name: str, kind: str | None) -> Source:
 
 
 def _stdin() -> IO[bytes]:
-    """The standard input without a buffer of Python, whose lock a thread that waits for it would keep for ever."""
+    """Standard input without Python's buffer. A thread that waits for the buffer would hold its lock for ever."""
     try:
         return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
-    except OSError:  # not a file of the system: a program's own stand-in
+    except OSError:  # a stand-in of a program, not a file of the system
         return sys.stdin.buffer
 
 
@@ -267,7 +259,6 @@ def _is_rows(path: Path, kind: str | None) -> bool:
 
 
 def _suffixes(name: str) -> tuple[str, str]:
-    """The suffix that tells the format, and the one of a compression."""
     stem, last = os.path.splitext(name.lower())
     return (os.path.splitext(stem)[1], last) if last in _COMPRESSIONS else (last, "")
 
@@ -281,7 +272,7 @@ def _format(name: str, kind: str | None) -> tuple[str, str]:
 
 
 def format_of(path: Path) -> str:
-    """The format that a file's name says, of a file to be written."""
+    """The format that an output file's name implies."""
     kind = _KINDS.get(path.suffix.lower())
     if kind is None:
         raise Invalid(f"{path}: the name ends in none of {', '.join(sorted(_KINDS))}: say --format")

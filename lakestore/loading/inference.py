@@ -1,4 +1,4 @@
-"""A table's columns from the first rows of a file, by the readers that read the rest of it."""
+"""Derives a table's columns from the first rows of a file, with the readers that read the rest."""
 
 from __future__ import annotations
 
@@ -35,26 +35,25 @@ from lakestore.model.types import arrow_type
 
 SAMPLE_ROWS = 100_000
 _PROBE_ROWS = 100
-"""Rows that are tried before all of a sample: a cast that fails costs Arrow 2 µs for each value that does not fit."""
+"""Rows that are tried before the whole sample: a failing cast costs Arrow 2 µs for each value that does not fit."""
 _LEADING_ZERO = r"^[+-]?0[0-9]"
 _CANDIDATES = (
     pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC"),
 )  # fmt: skip
-"""Types of CSV from the narrowest on; a column has the first that takes all its samples."""
+"""Types of CSV columns, narrowest first. A column has the first type that takes all samples."""
 _DAY = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}"
-"""The beginning of a text that may be a date or a timestamp."""
+"""Start of a text that may be a date or a timestamp."""
 _WORDS = pa.array(["true", "false"])
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Columns that a file's first rows show."""
+    """Columns derived from a file's first rows."""
 
     schema: pa.Schema
     rows: int
-    """Rows that were looked at; 0 where the file itself names its types."""
+    """Number of sampled rows; 0 if the file declares its types."""
     key: tuple[str, ...] = ()
-    """The key that change events tell."""
 
 
 def first_chunk(file: File, wanted: Wanted, where: str) -> Chunk | None:
@@ -67,7 +66,7 @@ def first_chunk(file: File, wanted: Wanted, where: str) -> Chunk | None:
 
 
 def sampled(file: File, options: Options, types: Mapping[str, str] = MappingProxyType({})) -> Sample:
-    """The columns of a file, as its first rows or the file itself tell them; `types` has those that a user named."""
+    """Derive the columns of a file. `types` has the types that the user named."""
     try:
         sample = _sampled(file, options)
     except (pa.ArrowException, OSError, EOFError) as error:
@@ -106,7 +105,6 @@ def _own(file: File, opened: Any, options: Options) -> Sample:
 
 
 def _first(blocks: Iterator[Records]) -> Iterator[Records]:
-    """Blocks with at least `SAMPLE_ROWS` records, if there are so many."""
     rows = 0
     for records in blocks:
         yield records
@@ -154,7 +152,7 @@ def _csv(file: File, text: Text, options: Options) -> Sample:
 
 
 def _type(column: pa.Array) -> pa.DataType:
-    """The narrowest type that takes all texts; 007 is a text, and so is what is always empty."""
+    """The narrowest type that takes all texts. 007 is a text, as is a column without values."""
     held = column.drop_null()
     if not len(held) or pc.any(pc.match_substring_regex(held, _LEADING_ZERO)).as_py():
         return pa.string()
@@ -167,7 +165,7 @@ def _type(column: pa.Array) -> pa.DataType:
 
 
 def _takes(held: pa.Array, kind: pa.DataType) -> bool:
-    # A text of digits alone would be a count of milliseconds.
+    # Arrow would read a text of digits alone as milliseconds.
     if pa.types.is_temporal(kind) and not pc.all(pc.match_substring_regex(held, _DAY)).as_py():
         return False
     try:

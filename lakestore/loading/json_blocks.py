@@ -1,7 +1,7 @@
-"""JSON lines as chunks: a block by Arrow's reader at once, and line by line where that refuses it.
+"""Reads JSON lines as chunks: a block by Arrow's reader, or line by line if the reader refuses it.
 
-The bridge's readers do both, so that both take the same lines and give the same values. Here a line is refused for a
-field that no column reads as well, for a misspelled name would lose its values without a word.
+The readers are the bridge's, so a load and the bridge accept the same lines. Unlike the bridge, a load refuses a field
+without a column, because a misspelled name would lose its values silently.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TOPIC = "file"
 
 
 class DebeziumLines:
-    """A file of change events, one on a line."""
+    """A file of change events, one for each line."""
 
     def __init__(self, file: File, text: Text, wanted: Wanted) -> None:
         table = wanted.table
@@ -53,7 +53,6 @@ class DebeziumLines:
         self._pipeline = Pipeline(topic, {table.name: table}, DebeziumJson(wire="plain"))
 
     def chunks(self, place: Place) -> Iterator[Chunk]:
-        """The events from a place on."""
         for records in self._text.blocks(place, texts.lines):
             yield self._chunk(records)
 
@@ -82,7 +81,6 @@ class DebeziumLines:
 
 
 def _micros(table: Table) -> tuple[ColumnSpec, ...]:
-    """Columns of events that this product wrote: times without a zone are numbers of microseconds."""
     return tuple(
         ColumnSpec(column.name, column.type, unit="us" if pa.types.is_temporal(column.arrow.type) else "")
         for column in table.columns
@@ -100,7 +98,7 @@ class JsonLines:
         self._file, self._text, self._wanted = file, text, wanted
         self._schema = pa.schema([self._numbers(field) for field in wanted.schema])
         fields = [field.with_type(casts.written(field.type)) for field in self._schema]
-        if b'"__' in text.head:  # lines of a read or of changes: so that Arrow's reader takes them too
+        if b'"__' in text.head:  # output of `read` or `changes`: declaring these columns keeps Arrow's reader usable
             known = set(self._schema.names)
             fields += [pa.field(name, kind) for name, kind in SYSTEM_TYPES.items() if name not in known]
         self._shape = Shape.of(pa.schema(fields), "value")
@@ -108,7 +106,6 @@ class JsonLines:
         self._asked = [field.name for field in self._schema if self._is_asked(field)] if wanted.needs_absent else []
 
     def _numbers(self, field: pa.Field) -> pa.Field:
-        """A bitmap's column as its members, where the first lines have numbers there."""
         if field.name not in self._wanted.numbered:
             return field
         for line in self._text.head.splitlines()[:_SAMPLED]:
@@ -122,11 +119,9 @@ class JsonLines:
         return field
 
     def _is_asked(self, field: pa.Field) -> bool:
-        """Whether it matters if a line names the column."""
         return field.name not in self._wanted.table.primary_key
 
     def chunks(self, place: Place) -> Iterator[Chunk]:
-        """The records from a place on."""
         for records in self._text.blocks(place, texts.lines):
             yield self._chunk(records)
 
@@ -152,7 +147,6 @@ class JsonLines:
     def _read(
         self, records: Records, start: int, end: int, pieces: list[tuple[Ints, pa.StructArray]], bad: list[Bad]
     ) -> None:
-        """Read a range of records at once, or in parts, or one by one."""
         if start == end:
             return
         rows = None if self._shape.by_hand else self._at_once(records, start, end)
@@ -168,7 +162,6 @@ class JsonLines:
                 self._read(records, first, min(first + size, end), pieces, bad)
 
     def _at_once(self, records: Records, start: int, end: int) -> pa.StructArray | None:
-        """The rows of a range, if Arrow's reader takes all of them and nothing in them is in doubt."""
         starts, ends = records.starts[start:end], records.ends[start:end]
         whole = np.frombuffer(records.data, dtype=np.uint8)
         lengths = ends - starts
@@ -191,7 +184,6 @@ class JsonLines:
         return parsed_at_once(buffer, end - start, self._shape, "error")
 
     def _is_deep(self, records: Records, start: int, lengths: Ints) -> bool:
-        """Whether a line may nest deeper than is read."""
         long = np.flatnonzero(lengths >= 2 * DEPTH_MAX)
         return any(json_one.depth(self._raw(records, start + int(at))) > DEPTH_MAX for at in long)
 
@@ -235,7 +227,6 @@ class JsonLines:
             pieces.append((np.array(kept, dtype=np.int64), pa.array(rows, self._shape.texts)))
 
     def _absent(self, records: Records, record: Ints, rows: pa.StructArray) -> dict[str, Bools]:
-        """Column to the rows that do not name it, of columns for which that matters."""
         found: dict[str, Bools] = {}
         places = {name: at for at, name in enumerate(part.name for part in rows.type)}
         for name in self._asked:
@@ -250,7 +241,7 @@ class JsonLines:
         return found
 
     def _named(self, records: Records, record: Ints, name: str) -> Bools:
-        """Which of some records name a column. Names in texts, and escaped ones, are looked at closely."""
+        """Mask of the records that name a column. Lines with the name inside a text, or escaped, are parsed."""
         told = pa.array([self._raw(records, int(at)) for at in record], pa.binary())
         quoted = orjson.dumps(name).decode()
         close = pc.or_(pc.match_substring(told, quoted), pc.match_substring(told, "\\"))
@@ -262,9 +253,9 @@ class JsonLines:
 
 
 def far_decimals(fields: Iterable[pa.Field]) -> str:
-    """A pattern that finds numbers of decimal fields with which Arrow's reader ends the process; empty for no decimals.
+    """Pattern of decimal fields with numbers that crash Arrow's reader; empty if there are no decimals.
 
-    It finds fields by their names, which JSON with no escapes has as they are.
+    The pattern matches field names, which JSON without escapes contains literally.
     """
     names: set[str] = set()
     for field in fields:
@@ -277,7 +268,7 @@ def far_decimals(fields: Iterable[pa.Field]) -> str:
 
 
 def _decimal_names(field: pa.Field, names: set[str]) -> bool:
-    """Collect the names of decimals in a field; False if one has no name, for it is in a list."""
+    """Collect the names of decimals in a field. Returns False for a decimal in a list, which has no name."""
     kind, t = field.type, pa.types
     if t.is_decimal(kind):
         names.add(field.name)
@@ -295,7 +286,7 @@ _SOME = np.zeros(1, np.bool_)
 
 
 def chunks_of(file: File, wanted: Wanted, place: Place) -> Iterator[Chunk]:
-    """The records of a file from a place on; `Invalid` for bytes that are not its format at all."""
+    """The records of a file from a place. Raises `Invalid` if the bytes have another format."""
     with ExitStack() as stack:
         try:
             yield from _reader(file, wanted, stack).chunks(place)

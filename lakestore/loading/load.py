@@ -1,4 +1,4 @@
-"""One load: the chunks of a source committed in order, each with the progress behind it."""
+"""One load: commits the chunks of a source in order, each with its progress."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _NAMES = {"file", "line", "reason", "text"}
 
 
 class SkippedFile:
-    """A file of refused records, open for more; a context manager."""
+    """A file of refused records. A context manager."""
 
     def __init__(self, path: Path, said: tuple[str, int], files: Collection[str]) -> None:
-        """`said` is the name and the length that the last commit noted; `files` are those of the source."""
+        """`said` is the name and length in the last commit; `files` are the files of the source."""
         self.name = str(path.resolve())
         if path.exists() and not path.is_file():
             raise Invalid(f"{path} is no file in which bad rows can be kept: name another one by --skip-bad")
@@ -49,16 +49,14 @@ class SkippedFile:
             self._cut_last(files)
 
     def _cut_last(self, files: Collection[str]) -> None:
-        """Take off the last lines that are of some files."""
         self._file.seek(0)
         lines = self._file.read().split(b"\n")
-        if not lines.pop():  # else a line was cut short, which is another's
+        if not lines.pop():  # otherwise a line was cut, and the file is another program's
             while lines and (held := _held(lines[-1])) is not None and held["file"] in files:
                 self.length -= len(lines.pop()) + 1
             self._file.truncate(self.length)
 
     def _cut(self, length: int) -> None:
-        """Back to a length."""
         if self.length < length:
             self._file.close()
             raise Conflict(
@@ -73,12 +71,12 @@ class SkippedFile:
         self.length = length
 
     def back_to(self, length: int) -> None:
-        """Take back what was written behind a length by this process."""
+        """Truncate what this process wrote after a length."""
         self._file.truncate(length)
         self.length = length
 
     def add(self, file: str, refused: Iterable[Bad]) -> int:
-        """Write records, and have them on the disk; the length of the file then."""
+        """Write and sync records. Returns the new length of the file."""
         lines = [
             json.dumps(
                 {"file": file, "line": each.line, "reason": each.reason, "text": each.text}, ensure_ascii=False
@@ -101,7 +99,6 @@ class SkippedFile:
 
 
 def _held(line: bytes) -> dict[str, Any] | None:
-    """A line of such a file; None for any other."""
     try:
         held = json.loads(line)
     except ValueError:
@@ -114,15 +111,15 @@ _AHEAD = 1
 
 
 class Refused(Invalid):
-    """A record of a file that the table does not take."""
+    """The table refuses a record of a file."""
 
 
 class Stopped(Exception):
-    """The load was told to stop, between two commits."""
+    """The load was stopped between two commits."""
 
 
 class Load:
-    """Files on their way into a table. For one thread; `stop` is for any."""
+    """Loads files into a table. For one thread; `stop` may be called from any."""
 
     def __init__(
         self,
@@ -138,7 +135,7 @@ class Load:
         max_bad: int = MAX_BAD,
         on_rows: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`on_rows` is told of rows that are committed. `max_bad` is the most records that one run leaves out."""
+        """`on_rows` is called with the number of committed rows. `max_bad` bounds the refused records of one run."""
         self._lake, self._table, self._source = lake, table, source
         self._wanted = Wanted(table, options or Options(), deletes, max_bad if skip_bad is not None else 0)
         self._changes = Changes(self._wanted, where)
@@ -149,42 +146,38 @@ class Load:
         self._said = ""
         """The progress that the server has."""
         self.started = Progress()
-        """Where this run began."""
         self.progress = Progress()
-        """The part that is committed."""
         self._ahead = Progress()
-        """With records that no commit covers yet, for none of them is a row."""
+        """The progress including refused records that no commit covers yet."""
         self.counts: Counter[str] = Counter()
-        """Numbers of rows of this run, by the names of a write's result."""
+        """Rows of this run by the names of a write's result."""
         self.files = 0
-        """Files that this run has read to their end."""
+        """Files that this run has finished."""
         self.token = ""
         self.doubtful = ""
-        """The lines whose commit may have been applied, as far as this process can tell; empty for none."""
+        """Lines whose commit may have been applied; empty if there is no doubt."""
 
     @property
     def producer(self) -> str:
-        """The name of the load's producer; empty for stdin without a name."""
+        """Name of the load's producer; empty for stdin without a name."""
         if not self._source.name:
             return ""
         return producer_name(self._table.name, self._source.name, deletes=self._wanted.deletes)
 
     @property
     def rows(self) -> int:
-        """Rows that this run committed."""
         return self.progress.rows - self.started.rows
 
     @property
     def refused(self) -> int:
-        """Records that this run left out."""
         return self._ahead.refused - self.started.refused
 
     def stop(self) -> None:
-        """End before the next commit, in `Stopped`."""
+        """End before the next commit by raising `Stopped`."""
         self._is_stopped = True
 
     def run(self) -> None:
-        """Load what is not loaded yet. However it ends, `progress` is what is committed."""
+        """Load everything that is not loaded yet. `progress` is what is committed, also after an error."""
         with ExitStack() as stack:
             if self.producer:
                 self._producer = stack.enter_context(self._lake.producer(self.producer))
@@ -197,9 +190,10 @@ class Load:
                 self._file(file)
 
     def _files(self) -> Sequence[File]:
-        """The files of the source, first the one that an earlier run began: once another one is begun, it is done.
+        """The files of the source, first the file that an earlier run began. Beginning another file would mark it as
+        finished.
 
-        One that was not read to its end and is not there now is refused when it is there again.
+        A file that was begun and is now missing is refused when it is back.
         """
         begun, files = self._ahead.file, self._source.files
         if not any(file.name == begun for file in files):
@@ -242,7 +236,7 @@ class Load:
         self.files += 1
 
     def _chunks(self, file: File, place: Place) -> Iterator[Chunk]:
-        """The chunks of a file from a place on, the last one marked."""
+        """The chunks of a file from a place. The last one is marked."""
         last: Chunk | None = None
         for chunk in chunks_of(file, self._wanted, place):
             made = self._changes.prepared(chunk)
@@ -271,7 +265,7 @@ class Load:
         self._commit(file, chunk, 0, chunk.count)
 
     def _commit(self, file: File, chunk: Chunk, start: int, end: int) -> None:
-        """Commit a range of a chunk's records; parts of it where the server refuses one of its rows."""
+        """Commit a range of a chunk's records. If the server refuses a row, commit the parts around it."""
         part = chunk.part(start, end)
         changes = self._changes.of(part)
         if len(changes) > CHANGES_MAX and end - start > 1:
@@ -308,7 +302,6 @@ class Load:
             self._skipped.back_to(before.skipped[1])
 
     def _refused_by_server(self, file: File, part: Chunk, end: int, error: Invalid) -> None:
-        """A range with one row, which the server does not take."""
         record = int(part.record[0])
         bad = Bad(record, int(part.line[record]), error.message, part.text(record))
         if self._skipped is None:
@@ -318,7 +311,7 @@ class Load:
         self._ahead = replace(self._ahead, place=part.place_behind(end))
 
     def _sent(self, changes: Sequence[Change], told: Progress) -> None:
-        """Commit; where an answer is lost, the server's progress says whether it happened."""
+        """Commit. If the answer is lost, the server's progress shows whether the commit happened."""
         text = told.to_text()
         for is_last in (False, True):
             try:

@@ -1,4 +1,4 @@
-"""Progress of a load, as the server keeps it with the rows: the place in the source and the files that were done."""
+"""Progress of a load, stored by the server with the rows: the place in the source and the finished files."""
 
 from __future__ import annotations
 
@@ -19,44 +19,40 @@ _PREFIX = "write"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in one file: between two records."""
+    """A place in a file between two records."""
 
     offset: int = 0
-    """Bytes of a text before it, decompressed; rows of Parquet and Arrow."""
+    """Decompressed bytes of a text, or rows of Parquet and Arrow, before the place."""
     line: int = 0
-    """Lines before it; rows of Parquet and Arrow."""
+    """Lines, or rows of Parquet and Arrow, before the place."""
     crc: int = 0
-    """Checksum of all bytes before it; 0 for Parquet and Arrow, whose fingerprint is compared."""
+    """Checksum of all bytes before the place; 0 for Parquet and Arrow, whose fingerprint is compared."""
     head: int = 0
-    """Checksum of the first bytes, as many as lie before it, and `files.HEAD_BYTES` at most."""
+    """Checksum of the first bytes before the place, at most `files.HEAD_BYTES`."""
     is_end: bool = False
-    """Whether the file ended here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Everything that a load needs to go on."""
+    """Everything that a load needs to continue."""
 
     table: str = ""
-    """The table's uuid: a table made anew holds nothing of what was loaded into the old one."""
+    """UUID of the table. A table created again under the name has none of the loaded rows."""
     file: str = ""
-    """Name of the file that `place` is in; empty before the first commit."""
+    """Name of the file of `place`; empty before the first commit."""
     place: Place = Place()
     fingerprint: str = ""
-    """The file's, as `files.fingerprint_of` has it."""
     done: Mapping[str, str] = field(default_factory=dict)
-    """Digest of the name of each file before this one to the digest of its fingerprint."""
+    """Digest of each finished file's name to the digest of its fingerprint."""
     rows: int = 0
-    """Rows that this source brought so far."""
     refused: int = 0
-    """Records that were left out."""
     skipped: tuple[str, int] = ("", 0)
-    """The file of refused records, and its bytes up to this place."""
+    """The file of refused records and its length at this place."""
     turn: str = ""
-    """Drawn by a load that begins again, so that no progress of it is one of the load before."""
+    """Random for each load that starts over, so its progress never equals an earlier load's."""
 
     def to_text(self) -> str:
-        """The form that the server keeps; a list of producers shows how it begins."""
+        """The stored form. Lists of producers show its beginning."""
         at = [self.place.offset, self.place.crc, self.place.head, self.fingerprint]
         told = {
             "file": self.file,
@@ -75,7 +71,7 @@ class Progress:
 
     @staticmethod
     def of_text(text: str) -> Progress:
-        """The progress of a text that `to_text` made; of an empty one: none yet."""
+        """Parse the output of `to_text`; an empty text is no progress."""
         if not text:
             return Progress()
         try:
@@ -94,20 +90,19 @@ class Progress:
 
     @property
     def place_text(self) -> str:
-        """The place as a person says it: `line 4 of orders.csv`."""
+        """The place for people: `line 4 of orders.csv`."""
         unit = "line" if self.place.crc else "row"
         return f"{unit} {self.place.line:,} of {PurePath(self.file).name or 'stdin'}"
 
     def knows(self, name: str) -> bool:
-        """Whether a file before the current one had this name."""
         return _digest(name, 16) in self.done
 
     def is_same(self, name: str, fingerprint: str) -> bool:
-        """Whether a file that is done looked so."""
+        """True if a finished file had this name and fingerprint."""
         return self.done.get(_digest(name, 16)) == _digest(fingerprint, 12)
 
     def at(self, file: str, fingerprint: str) -> Progress:
-        """At the beginning of the next file."""
+        """The progress at the beginning of the next file."""
         done = dict(self.done)
         if self.file:
             done[_digest(self.file, 16)] = _digest(self.fingerprint, 12)
@@ -120,7 +115,9 @@ _BEGIN = re.compile(
 
 
 def summary(text: str) -> str:
-    """The beginning of a load's progress in a few words: a list of producers has no more; other texts as they are."""
+    """Summarise the beginning of a progress text, because lists of producers are cut. Other texts are returned
+    unchanged.
+    """
     found = _BEGIN.match(text)
     if found is None:
         return text
@@ -135,7 +132,7 @@ def _digest(text: str, chars: int) -> str:
 
 
 def producer_name(table: str, source: str, *, deletes: bool) -> str:
-    """The name of the producer of a source; a long one is cut and ends in its digest."""
+    """Producer name of a source. A long name is cut and ends in its digest."""
     name = f"{'delete' if deletes else _PREFIX} {table} {source}"
     if len(name) <= _NAME_CHARS_MAX:
         return name

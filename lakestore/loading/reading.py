@@ -1,4 +1,4 @@
-"""The reading of a file: what is asked of it, and columns made of what was read, with the reasons of refused rows."""
+"""The requests of a load to a file, and the resulting columns and refused rows."""
 
 from __future__ import annotations
 
@@ -27,25 +27,22 @@ from lakestore.rows.user import NAMING
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 CHUNK_ROWS = 100_000
-"""Records of a chunk, and so of a commit, at most."""
+"""Most records of a chunk, and so of a commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A record that is refused."""
+    """A refused record."""
 
     record: int
-    """Its number in the chunk."""
     line: int
-    """Its line in the file, or its row in Parquet and Arrow; from 1."""
     reason: str
     text: str
-    """The record as it is in the file, shortened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Records without a row behind a chunk: with a commit of its rows they are passed as well."""
+    """Records without a row after a chunk. A commit of the chunk's rows passes them too."""
 
     bad: Sequence[Bad]
     place: Place
@@ -53,35 +50,27 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Records of a file, in their order."""
+    """Consecutive records of a file."""
 
     count: int
-    """Records, refused ones included."""
     batch: pa.RecordBatch
-    """The rows of good records: columns of the table, and others that the load asked for."""
+    """Rows of the good records: the table's columns, and other columns that the load requested."""
     record: Ints
-    """The record of each row, ascending."""
     line: Ints
-    """The line of each record."""
     bad: Sequence[Bad]
-    """By record."""
     place_after: Callable[[int], Place]
-    """The place behind so many of the records."""
+    """The place after a number of records."""
     text: Callable[[int], str]
-    """A record as it is in the file, shortened."""
     deletes: Bools | None = None
-    """Rows that are deletes, of change events; None: none."""
     absent: Mapping[str, Bools] = dataclasses.field(default_factory=dict)
-    """Column to the rows that do not name it, in formats where rows name columns."""
+    """Column to a mask of the rows that do not name it, in formats where rows name columns."""
     kept: Mapping[str, pa.BooleanArray] = dataclasses.field(default_factory=dict)
-    """Column to the rows that leave the live value as it is."""
+    """Column to a mask of the rows that keep the live value."""
     tail: Tail | None = None
-    """The records behind it, if they have no row."""
     is_last: bool = False
-    """Whether the file ends behind this chunk and its tail."""
+    """True if the file ends after this chunk and its tail."""
 
     def part(self, start: int, end: int) -> Chunk:
-        """The records of a range by themselves; their numbers stay."""
         low, high = np.searchsorted(self.record, [start, end])
         return replace(
             self,
@@ -96,17 +85,16 @@ class Chunk:
         )
 
     def followed_by(self, other: Chunk) -> Chunk:
-        """The chunk with one behind it that has no row."""
+        """The chunk with a following chunk that has no row."""
         bad = [*(self.tail.bad if self.tail else ()), *other.bad]
         return replace(self, tail=Tail(bad, other.place_after(other.count)))
 
     def place_behind(self, count: int) -> Place:
-        """The place behind so many records, and behind the tail of all of them."""
+        """The place after a number of records; after all, the place after the tail."""
         place = self.tail.place if self.tail and count == self.count else self.place_after(count)
         return replace(place, is_end=self.is_last and count == self.count)
 
     def without(self, rows: Bools, reasons: Sequence[str]) -> Chunk:
-        """The chunk with some of its rows refused, each for its reason."""
         refused = self.record[rows]
         found = {
             int(record): Bad(int(record), int(self.line[record]), why, self.text(int(record)))
@@ -116,7 +104,6 @@ class Chunk:
         return replace(self.where(~np.isin(self.record, refused)), bad=bad)
 
     def where(self, rows: Bools) -> Chunk:
-        """The chunk with some of its rows alone."""
         if rows.all():
             return self
         mask = pa.array(rows)
@@ -132,7 +119,7 @@ class Chunk:
 
 @contextmanager
 def naming(path: Path | None) -> Iterator[None]:
-    """An `OSError` inside is raised of this file; of None, and of a pipe that nobody reads, as it is."""
+    """Adds the file to an `OSError` raised inside. With None, and for a closed pipe, the error is unchanged."""
     try:
         yield
     except BrokenPipeError:
@@ -145,32 +132,31 @@ def naming(path: Path | None) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Things that the user says of files."""
+    """The user's options for reading files."""
 
     delimiter: str = ""
-    """The character between values of CSV; empty: a comma, a tab in .tsv."""
+    """Delimiter of CSV; empty: a comma, or a tab in .tsv."""
     null: str = ""
-    """The text of CSV, without quotes, that is a null."""
+    """Unquoted CSV text that means null."""
     header: bool = True
-    """Whether the first record of CSV has the names; else they are the table's, in order."""
+    """True if the first CSV record has the column names. Otherwise the table's names apply, in order."""
     op_column: str = ""
-    """The column that says what each row is: an insert, an update or a delete."""
+    """Column with the operation of each row: insert, update or delete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Columns of a file that are read, and their types."""
+    """The columns to read from a file and their types."""
 
     table: Table
     options: Options
     deletes: bool = False
-    """Whether rows are keys to delete."""
     bad_max: int = 0
-    """Bad records that the load leaves out at most. The record after that many bad ones ends the load."""
+    """Most bad records of the load. One more ends it."""
 
     @property
     def schema(self) -> pa.Schema:
-        """All columns that a file may have, in the types in which they are handed on."""
+        """All columns that a file may have, in the types of the chunks."""
         fields = list(self.table.nullable_schema)
         if self.options.op_column and self.options.op_column not in self.table.schema.names:
             fields.append(pa.field(self.options.op_column, pa.string()))
@@ -178,21 +164,21 @@ class Wanted:
 
     @property
     def numbered(self) -> frozenset[str]:
-        """Columns that hold bitmaps, of which text files have the members."""
+        """Bitmap columns whose members are numbers in text files."""
         functions = self.table.merge.functions
         return frozenset(column for column, function in functions if function.name == "bitmap")
 
     @property
     def needs_absent(self) -> bool:
-        """Whether a column that a row does not name is another thing than a null."""
+        """True if a column that a row does not name differs from a null."""
         return self.table.merge.engine in NAMING or any(column.default is not None for column in self.table.columns)
 
     def is_ignored(self, name: str) -> bool:
-        """Whether a column is passed over: those that reads and changes add."""
+        """True for columns that `read` and `changes` add, which a load ignores."""
         return name in SYSTEM_TYPES and name != self.options.op_column
 
     def check(self, file: File, names: Sequence[str]) -> None:
-        """`Invalid` for columns that the table does not have, and for ones that are twice or missing."""
+        """Raises `Invalid` for unknown, duplicate or missing columns."""
         known = self.schema.names
         for name in names:
             if names.count(name) > 1:
@@ -206,19 +192,19 @@ class Wanted:
 
 
 class Reader(Protocol):
-    """The reader of a format."""
+    """Reads one format."""
 
     def chunks(self, place: Place) -> Iterator[Chunk]:
-        """The records from a place on."""
+        """The records from a place."""
         ...
 
 
 def columns(
     read: Mapping[str, pa.Array], schema: pa.Schema, convert: Convert, rows: int, *, bad_max: int
 ) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """Columns in their types, and the first reason to refuse each row that does not fit.
+    """Convert columns, and give the first reason to refuse each row that does not fit.
 
-    The `bad_max + 1` first refused rows are judged. Rows after them may be refused unread, without a reason.
+    The first `bad_max + 1` refused rows are judged. Later rows may be refused without a reason.
     """
     made: list[pa.Array] = []
     misfits: list[tuple[pa.Field, pa.Array, Mask]] = []
@@ -235,7 +221,6 @@ def columns(
 
 
 def _reasons(misfits: Sequence[tuple[pa.Field, pa.Array, Mask]], convert: Convert, bad_max: int) -> dict[int, str]:
-    """Row to the reason of its first column that does not fit, for all rows that are marked."""
     if not misfits:
         return {}
     rows = np.flatnonzero(np.logical_or.reduce([bad for _, _, bad in misfits])).tolist()
@@ -247,7 +232,7 @@ def _reasons(misfits: Sequence[tuple[pa.Field, pa.Array, Mask]], convert: Conver
 
 
 def refusing(chunk: Chunk, refused: Mapping[int, str]) -> Chunk:
-    """The chunk without rows that have a reason to be refused."""
+    """The chunk without the rows in `refused`."""
     if not refused:
         return chunk
     mask: Bools = np.zeros(len(chunk.record), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Texts as streams of blocks: read from a place on, checked against it, and cut where a record ends."""
+"""Reads texts in blocks of whole records, from a place whose preceding bytes are checked."""
 
 from __future__ import annotations
 
@@ -25,37 +25,32 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Some whole records of a text, with the blank lines between them."""
+    """Whole records of a text with the blank lines between them."""
 
     data: bytes
     starts: Ints
-    """The first byte of each record."""
     ends: Ints
-    """The byte behind each record, without its line break."""
+    """End of each record, without its line break."""
     nexts: Ints
-    """The byte at which what comes behind each record begins."""
+    """Start of the bytes after each record."""
     lines: Ints
-    """The line of each record in the file, from 1."""
     line_count: int
     """Lines up to the end of the data."""
     before: Place
     head: bytes
-    """The first bytes of the file."""
+    """First bytes of the file."""
     broken: Ints
-    """Numbers of records that open a quote which is not closed."""
     after: Place | None = None
-    """The place behind all of them, once it was asked for."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def text(self, record: int) -> str:
-        """A record as text, shortened."""
         raw = self.data[self.starts[record] : min(self.ends[record], self.starts[record] + 4 * TEXT_CHARS_MAX)]
         return raw.decode(errors="replace")[:TEXT_CHARS_MAX]
 
     def place_after(self, count: int) -> Place:
-        """The place behind so many of the records; of all of them, behind all data."""
+        """The place after a number of records; after all, the place after all data."""
         if not count and len(self):
             return self.before
         if count == len(self) and self.after is not None:
@@ -69,7 +64,6 @@ class Records:
         return Place(offset, line, zlib.crc32(self.data[:end], self.before.crc), head)
 
     def cut(self) -> Iterator[Records]:
-        """The same records, no more than `CHUNK_ROWS` at a time."""
         start, place = 0, self.before
         for first in range(0, max(len(self), 1), CHUNK_ROWS):
             last = min(first + CHUNK_ROWS, len(self))
@@ -93,34 +87,32 @@ class Records:
 
 
 class Found(NamedTuple):
-    """The records that are found in data."""
+    """Positions of the records in a block."""
 
     starts: Ints
     nexts: Ints
-    """Starts of what is behind them."""
+    """Starts of the bytes after each record."""
     broken: Ints
-    """Numbers of records that open a quote which is not closed."""
     used: int
-    """The bytes that they take."""
+    """Bytes that the records take."""
     line_ends: Ints
-    """The bytes behind all lines of the data."""
+    """Ends of all lines in the data."""
 
 
 Splitter = Callable[[bytes, bool], Found]
-"""A function of data, and whether it is the last of its file."""
+"""Function of a block, and whether it is the file's last."""
 
 
 class Text:
-    """A text that is being read."""
+    """An open text."""
 
     def __init__(self, file: File, stream: Any) -> None:
         self._file, self._stream = file, stream
         self.head = self._read(_PEEKED_BYTES)
-        """The first bytes, for the first line and for the checksum of the beginning."""
+        """First bytes, for the first line and for the checksum."""
         self._waiting = self.head
 
     def _read(self, size: int) -> bytes:
-        """So many bytes, or the rest."""
         found = []
         while size and (data := self._stream.read(size)):
             found.append(data)
@@ -132,7 +124,7 @@ class Text:
         return taken + self._read(size - len(taken)) if len(taken) < size else taken
 
     def blocks(self, place: Place, split: Splitter) -> Iterator[Records]:
-        """Whole records from a place on; `Conflict` if what lies before it is another thing than it was."""
+        """Whole records from a place. Raises `Conflict` if the bytes before the place have changed."""
         place = self._go_to(place)
         rest = b""
         while True:
@@ -167,7 +159,7 @@ class Text:
         return Records(data[:used], starts, ends, nexts, lines, count, place, self.head, broken)
 
     def _go_to(self, place: Place) -> Place:
-        """Pass over all before a place; the place, behind a line break that the last line has got since."""
+        """Skip to a place. Returns the place after a line break that was added since."""
         left, crc, last = place.offset, 0, b"\n"
         if zlib.crc32(self.head[: min(place.offset, HEAD_BYTES)]) != place.head:
             raise Conflict(
@@ -185,7 +177,6 @@ class Text:
         return place if last == b"\n" else self._behind_last_line(place)
 
     def _behind_last_line(self, place: Place) -> Place:
-        """A line that was the last one and had no line break may get one now, and no more."""
         more = self._next(2)
         end = 2 if more == b"\r\n" else 1 if more[:1] == b"\n" else 0
         if more and not end:
@@ -200,7 +191,7 @@ class Text:
 
 
 def lines(data: bytes, is_end: bool) -> Found:
-    """Lines as records; blank ones are none."""
+    """Lines as records; blank lines are skipped."""
     starts, nexts = physical(data, is_end)
     used = int(nexts[-1]) if len(nexts) else 0
     kept = not_blank(data, starts, nexts)
@@ -208,7 +199,7 @@ def lines(data: bytes, is_end: bool) -> Found:
 
 
 def physical(data: bytes, is_end: bool) -> tuple[Ints, Ints]:
-    """Starts of lines, and starts of what is behind them."""
+    """Starts of lines, and of the bytes after them."""
     nexts = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == 10) + 1
     if is_end and len(data) > (nexts[-1] if len(nexts) else 0):
         nexts = np.append(nexts, len(data))
@@ -217,7 +208,7 @@ def physical(data: bytes, is_end: bool) -> tuple[Ints, Ints]:
 
 
 def not_blank(data: bytes, starts: Ints, nexts: Ints) -> Any:
-    """Which lines hold anything but a line break; of short ones alone that is looked at."""
+    """Mask of lines that hold more than a line break. Only short lines are inspected."""
     whole = np.frombuffer(data, dtype=np.uint8)
     length = nexts - starts
     blank = (length == 1) & (whole[starts] == 10) if len(starts) else np.zeros(0, np.bool_)
