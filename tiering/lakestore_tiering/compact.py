@@ -1,8 +1,8 @@
-"""Compaction of a lake table while flushes go on.
+"""Compaction of a lake table while flushes continue.
 
-Iceberg's own rewrite runs on a branch forked from main. Landing it, serial with flushes, the rows that died since
-the fork are looked up by offset in the new files, and one commit swaps data files and delete files. The log
-from the fork's tier point on is leased until then, for it names those deaths.
+Iceberg's rewrite runs on a branch forked from main. Landing is serial with flushes: rows that died since the fork are
+looked up by offset in the new files, and one commit swaps data files and delete files. The log since the fork's tier
+point is leased until then, because it names these deaths.
 """
 
 from __future__ import annotations
@@ -33,22 +33,23 @@ from lakestore_tiering.round import COMPACT, Round, StopAsked
 from lakestore_tiering.snapshot_files import Changes
 
 SMALL_FILES_MIN = 8
-"""Number of files of a wrong size in one partition from which a rewrite is worth its cost."""
+"""Files of a wrong size in one partition that make a rewrite worth its cost."""
 DELETED_SHARE_MIN = 0.3
-"""Share of deleted rows from which a file is rewritten."""
+"""Share of deleted rows at which a file is rewritten."""
 DELETED_BYTES_SHARE_MIN = 1 / 1024
-"""Share of the target size below which a file is not rewritten for its deleted rows alone.
+"""Share of the target size below which deleted rows alone are no reason to rewrite a file.
 
-Its rewrite takes a Spark job of seconds to spare a reader a few thousand rows. It goes with `SMALL_FILES_MIN` others.
+The rewrite is a Spark job of seconds and spares a reader a few thousand rows. The file is rewritten with
+`SMALL_FILES_MIN` others.
 """
 GROUP_BYTES_MAX = 100 << 30
 _SMALL, _LARGE = 0.75, 1.8
 FORMAT = "PARQUET"
-"""The format of every file that Lakestore writes; another engine's rewrite may have left others."""
+"""Format of the files that Lakestore writes. Another engine's rewrite may leave other formats."""
 
 
 def rewrite_options(target_bytes: int, *, force: bool) -> dict[str, str]:
-    """The options of the rewrite for which `due` is the rule."""
+    """Options of Iceberg's rewrite that match `due`."""
     return {
         "target-file-size-bytes": str(target_bytes),
         "min-input-files": str(SMALL_FILES_MIN),
@@ -59,17 +60,16 @@ def rewrite_options(target_bytes: int, *, force: bool) -> dict[str, str]:
 
 
 def due(files: Iterable[LakeFile], target_bytes: int) -> bool:
-    """Whether the rewrite would take any of a table's files."""
+    """True if the rewrite would take any of a table's files."""
     return any(_taken(group, target_bytes) for group in _groups(files, target_bytes))
 
 
 def foreign(files: Iterable[LakeFile]) -> bool:
-    """Whether another engine wrote files in a format that Lakestore does not write; a rewrite of all brings it back."""
+    """True if another engine wrote files in another format; rewriting all files restores the format."""
     return any(file.format != FORMAT for file in files)
 
 
 def _groups(files: Iterable[LakeFile], target_bytes: int) -> Iterator[list[LakeFile]]:
-    """Files that are too small, too large or deleted from, by partition, in groups of bounded size."""
     by_partition: dict[tuple[Hashable, ...], list[LakeFile]] = defaultdict(list)
     for file in files:
         wrong = not int(target_bytes * _SMALL) <= file.bytes <= int(target_bytes * _LARGE)
@@ -109,7 +109,7 @@ def _dirty(file: LakeFile) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A compaction under way: its branch, and the state it was forked from."""
+    """A running compaction: its branch and the state at the fork."""
 
     scan: TableScan
     branch: str
@@ -118,7 +118,6 @@ class Fork:
     lease: str
     epoch: int
     whole: bool
-    """Whether the rewrite takes all files, whatever their size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +126,11 @@ class _Swap:
 
     branch: str
     snapshot_id: int
-    """The rewrite's snapshot, on the branch."""
+    """Snapshot of the rewrite on the branch."""
     old: Sequence[LakeFile]
     new: Sequence[LakeFile]
     outdated: Sequence[Any]
-    """Java delete files that cover nothing but old files."""
+    """Java delete files that cover only old files."""
     deletes: Deletes
     """Deletes for rows of the new files that died since the fork."""
 
@@ -148,7 +147,7 @@ class Compacted:
 
 
 def compact(tools: Round, name: str, *, force: bool = False) -> Compacted | None:
-    """Fork, rewrite and land at once; None when nothing was worth it."""
+    """Fork, rewrite and land. None if nothing was worth it."""
     started = fork(tools, name, force=force)
     if started is None:
         return None
@@ -163,7 +162,7 @@ def compact(tools: Round, name: str, *, force: bool = False) -> Compacted | None
 
 
 def fork(tools: Round, name: str, *, force: bool = False) -> Fork | None:
-    """Begin a compaction if one is due: a branch at main, and the log leased from its tier point on."""
+    """Begin a compaction if one is due: fork a branch from main and lease the log from its tier point."""
     cut = tools.plan(name)
     made = None
     try:
@@ -195,12 +194,12 @@ def _forked(tools: Round, scan: TableScan, lease: str, *, force: bool) -> Fork |
 
 
 def rewrite(tools: Round, started: Fork) -> None:
-    """Let Iceberg rewrite the branch, for as long as that takes: flushes of main go on meanwhile."""
+    """Let Iceberg rewrite the branch while flushes of main continue."""
     table = started.scan.table
     options = rewrite_options(table.lake.target_file_bytes, force=started.whole)
     pairs = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
     strategy = "sort" if table.lake.sort_by else "binpack"
-    # With its catalog: else Spark looks for a catalog of the namespace's name, and logs that there is none.
+    # With the catalog's name: otherwise Spark looks for a catalog named like the namespace and logs that there is none.
     with java_errors():
         name = tools.lake(started.scan.lake_table).name
         tools.spark.sql(
@@ -211,12 +210,12 @@ def rewrite(tools: Round, started: Fork) -> None:
 
 
 def land(tools: Round, started: Fork) -> Compacted | None:
-    """Swap the files in main; None when the rewrite found nothing to do. Not while the table is being flushed."""
+    """Swap the files in main. None if the rewrite found nothing to do. Not during a flush of the table."""
     try:
         with tools.turn_of(started.scan.table), java_errors():
             return _land(tools, started)
     except Conflict:
-        # Main moved on without the compaction, whose branch would keep the old files for good.
+        # Main moved on without the compaction. Its branch would keep the old files forever.
         with suppress(LakestoreError):
             abandon(tools, started)
         raise
@@ -225,7 +224,7 @@ def land(tools: Round, started: Fork) -> Compacted | None:
 
 
 def abandon(tools: Round, started: Fork) -> None:
-    """Give a compaction up: its branch and its lease go."""
+    """Drop a compaction's branch and lease."""
     try:
         with java_errors():
             tools.lake(started.scan.lake_table).drop_branch(started.branch)
@@ -262,7 +261,7 @@ def _land(tools: Round, started: Fork) -> Compacted | None:
 
 
 def _replaced(lake: Iceberg, started: Fork, changes: Changes, live: Mapping[str, LakeFile]) -> list[LakeFile]:
-    """The files of main that the rewrite replaces; if another engine took one of them, there is nothing to land."""
+    """Files of main that the rewrite replaces. Nothing is landed if another engine took one of them."""
     if all(path in live for path in changes.removed):
         return [live[path] for path in changes.removed]
     lake.drop_branch(started.branch)
@@ -270,10 +269,10 @@ def _replaced(lake: Iceberg, started: Fork, changes: Changes, live: Mapping[str,
 
 
 def _died_since(tools: Round, started: Fork, record: Record) -> dict[int, OffsetSet]:
-    """The fork's rows that died before main's tier point, per bucket.
+    """The fork's rows that died before main's tier point, by bucket.
 
-    The rewrite read the fork, where these rows lived. Flushes have since written deletes for their old files, which
-    the landing replaces; so the log names the deaths, and they are looked up by offset in the new files.
+    Flushes wrote deletes for the old files, which the landing replaces. The log names the deaths, and they are looked
+    up by offset in the new files.
     """
     if not started.scan.table.keyed:
         return {}
@@ -286,7 +285,6 @@ def _died_since(tools: Round, started: Fork, record: Record) -> dict[int, Offset
 
 
 def _superseded(tools: Round, started: Fork, bucket: int, start: int, end: int) -> list[Offsets]:
-    """The offsets that records in [start, end) of a bucket supersede."""
     request = FetchRequest(
         table_uuid=started.scan.table.uuid,
         bucket=bucket,
@@ -304,7 +302,6 @@ def _superseded(tools: Round, started: Fork, bucket: int, start: int, end: int) 
 
 
 def _outdated(old: Sequence[LakeFile], live: Mapping[str, LakeFile]) -> list[Any]:
-    """The delete files that cover nothing but replaced files."""
     replaced = {file.path for file in old}
     cover = covered(live.values())
     javas = {key: delete.java for file in old for key, delete in file.deletes.items()}
@@ -312,7 +309,7 @@ def _outdated(old: Sequence[LakeFile], live: Mapping[str, LakeFile]) -> list[Any
 
 
 def _landed(lake: Iceberg, record: Record, base: int, swap: _Swap) -> int:
-    """The snapshot of main in which the files are swapped, validated against the snapshot `base`."""
+    """Swap the files in main, validated against snapshot `base`. Returns the new snapshot."""
     if swap.deletes.added and not swap.outdated:
         raise Corrupt("rows of compacted files died, but no delete file of theirs says so")
     transaction = lake.transaction()

@@ -1,7 +1,7 @@
-"""The one tierer's epoch: taken, renewed by a daemon thread while it is held, and given up.
+"""The tierer's epoch: acquired, renewed by a daemon thread, and released.
 
-With each renewal the server is told which tables cannot be tiered now. Only the server's word ends an epoch: one that
-could not be renewed in time may still be ours when the server is back, and its commits are judged by the server.
+Each renewal tells the server which tables cannot be tiered. Only the server's word ends an epoch: an epoch that was not
+renewed in time may still be ours when the server is back, and the server judges its commits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakestore.v1.lakestore_pb2 import TiererRequest, TierProblem
 POLL_SECONDS = 0.5
 RENEWALS_PER_EPOCH = 4
 _PROBLEMS_SINCE = 5
-"""Protocol of the first server that takes `problems`."""
+"""Protocol of the first server that accepts `problems`."""
 
 
 class HeldEpoch:
@@ -34,12 +34,14 @@ class HeldEpoch:
         self._until = 0.0
         self._problems: tuple[TierProblem, ...] = ()
         self._defect: Exception | None = None
-        """The error that nobody foresaw, by which the renewals have ended."""
+        """The unexpected error that ended the renewals."""
         self._ended = threading.Event()
         self._wake = threading.Event()
 
     def epoch(self) -> int:
-        """The epoch; `Fenced` once another has it or nobody renews it, `Unavailable` while it cannot be renewed."""
+        """The epoch. Raises `Fenced` if another process has it or the renewals ended, `Unavailable` if it cannot be
+        renewed now.
+        """
         self._check_renewed()
         if not self._epoch or self._ended.is_set():
             raise Fenced("this tierer's epoch has ended: start a new one")
@@ -48,18 +50,18 @@ class HeldEpoch:
         return self._epoch
 
     def confirm(self) -> None:
-        """Ask the server; `Fenced` if another has the epoch, or nobody renews it."""
+        """Ask the server. Raises `Fenced` if another process has the epoch or the renewals ended."""
         self._check_renewed()
         self._ask()
 
     def report(self, problems: Sequence[TierProblem]) -> None:
-        """Tell the server, at once and with each renewal, which tables cannot be tiered now."""
+        """Tell the server which tables cannot be tiered, now and with each renewal."""
         if tuple(problems) != self._problems:
             self._problems = tuple(problems)
             self._wake.set()
 
     def acquire(self, wait_seconds: float, stop: threading.Event | None = None) -> int:
-        """Take the epoch; the server's error if another holder still has it after so many seconds."""
+        """Acquire the epoch. Raises the server's error if another holder still has it after `wait_seconds`."""
         if self._epoch:
             return self.epoch()
         limit = self._clock() + wait_seconds
@@ -75,7 +77,7 @@ class HeldEpoch:
         return self._epoch
 
     def release(self) -> None:
-        """Give the epoch up. Again is harmless."""
+        """Release the epoch. Idempotent."""
         if self._epoch and not self._ended.is_set():
             self._ended.set()
             self._wake.set()
@@ -111,7 +113,7 @@ class HeldEpoch:
             try:
                 self._ask()
             except LakestoreError:
-                continue  # only Fenced ends the epoch; after any other failure it lasts until its time is over
-            except Exception as error:  # the boundary of the thread: rounds and the service end by what it met
+                continue  # only Fenced ends the epoch; after other failures it lasts until its time is over
+            except Exception as error:  # boundary of the thread: the error ends rounds and service
                 self._defect = error
                 return

@@ -1,7 +1,7 @@
 """One round of one table: its hot rows and the deaths in the lake, in one Iceberg commit.
 
-Rows are staged by Iceberg's own writer in a branch, which goes in the very transaction that lands its files.
-The live sum is computed from what was written and found, so a lost or doubled row is refused by the catalog.
+Iceberg's writer stages rows in a branch, which the landing transaction removes. The live sum is computed from the
+written files and the deletes, so the catalog refuses a lost or doubled row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NONE: Offsets = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """The rows and deaths that a round brought into the lake."""
+    """Numbers of rows and deaths of a round."""
 
     table: str
     rows: int
@@ -47,18 +47,18 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Rows written, not yet in main."""
+    """Rows that are written but not yet in main."""
 
     branch: str
-    """The branch that they are in; empty where Arrow wrote them, whose files nothing names yet."""
+    """The branch with the rows; empty if Arrow wrote them to files that nothing names yet."""
     snapshot_id: int | None
     files: Sequence[LakeFile] = ()
     manifests: Sequence[str] = ()
-    """Files that describe the staged snapshot alone."""
+    """Files that describe only the staged snapshot."""
 
 
 def flush(tools: Round, name: str) -> Flushed | None:
-    """Bring a table's hot rows into the lake; None when there is nothing hot."""
+    """Bring a table's hot rows into the lake. None if nothing is hot."""
     cut = tools.plan(name)
     try:
         scan = cut.scan(name)
@@ -71,14 +71,14 @@ def flush(tools: Round, name: str) -> Flushed | None:
 
 
 def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
-    """One round: stage the hot rows, write deletes for the dead ones, land both in one commit.
+    """One round: stage the hot rows, write deletes for the dead ones, commit both.
 
-    Nothing of it is seen before the commit, so a round that breaks anywhere is done again from its start.
+    Nothing is visible before the commit, so a broken round is repeated from its start.
     """
     epoch = tools.epoch()
     lake, record = tools.open(scan)
     if record.schema_id != scan.table.schema_id:
-        # Staged with the version's schema; the catalog moves main's in the very commit of these rows.
+        # Staged with the version's schema. The commit of these rows moves main's schema.
         lake = tools.of(scan).lake = tools.lake(scan.table)
     staged = _stage(tools, lake, cut, scan, epoch)
     tools.crash("staged")
@@ -91,9 +91,9 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
 
 @contextmanager
 def stage_errors(lake: Iceberg, name: str, branch: str) -> Iterator[None]:
-    """Name the cause if files of the stage are missing because its branch was removed while the round ran.
+    """Name the cause if staged files are missing because the branch was removed during the round.
 
-    `branch` is empty if Arrow wrote the files: then there is no such cause.
+    `branch` is empty if Arrow wrote the files.
     """
     try:
         with java_errors():
@@ -111,9 +111,9 @@ def stage_errors(lake: Iceberg, name: str, branch: str) -> Iterator[None]:
 
 
 def _landed(tools: Round, cut: ReadPlan, scan: TableScan, lake: Iceberg, record: Record, staged: Staged) -> Flushed:
-    """Write deletes for the rows that died, and land them with the staged files in one commit."""
     known = tools.of(scan)
-    # From here on the commit is refused if another engine rewrites a file with dead rows, rather than its deaths lost.
+    # From here on the commit is refused if another engine rewrites a file with dead rows. Otherwise the deaths would be
+    # lost.
     base = lake.current_id()
     files = known.files.at_main(lake).values() if lake.current_id() else ()
     tools.indexes.forget(scan.table.uuid, known.files.left())
@@ -147,7 +147,6 @@ def _landed(tools: Round, cut: ReadPlan, scan: TableScan, lake: Iceberg, record:
 
 
 def _stage(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: int) -> Staged:
-    """Write the hot rows: by Arrow without a branch where they are few, else by Spark into a branch."""
     files = small_rows.write(tools, lake, cut, scan)
     if files is not None:
         return Staged("", None, files)
@@ -174,7 +173,9 @@ def _staged_by_spark(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan
 
 
 def _write_options(table: Table) -> dict[str, str]:
-    """All that decides how files are written, said with each write: a table's properties may be anybody's."""
+    """All options that affect written files. They are passed with each write, because anybody may change table
+    properties.
+    """
     lake = table.lake
     return {
         "write-format": "parquet",
@@ -192,9 +193,9 @@ def _check_found(scan: TableScan, found: Sequence[Found]) -> None:
 
 
 def _born(scan: TableScan, indexes: OffsetCache, staged: Staged) -> dict[int, Offsets]:
-    """The offsets in the staged files, read back from the files; `Corrupt` if they are not the hot ranges' rows.
+    """The offsets in the staged files. Raises `Corrupt` if they are not the hot ranges' rows.
 
-    Read back rather than taken from the plan: the live sum of the commit must speak of what the files hold.
+    They are read from the files, not from the plan: the live sum must describe the files.
     """
     born = by_bucket([indexes.of(file, scan.table.uuid).keys for file in staged.files])
     for bucket, offsets in born.items():
@@ -206,7 +207,7 @@ def _born(scan: TableScan, indexes: OffsetCache, staged: Staged) -> dict[int, Of
 
 
 def sums_after(before: Sequence[int], born: Mapping[int, Offsets], died: Mapping[int, Offsets]) -> tuple[int, ...]:
-    """Live sums per bucket after the given births and deaths."""
+    """Live sums by bucket after births and deaths."""
     return tuple(moved(total, born.get(i, _NONE), died.get(i, _NONE)) for i, total in enumerate(before))
 
 

@@ -1,8 +1,7 @@
-"""The hot side of a union read as a DataFrame: live rows of offset ranges, fetched from the server as Arrow.
+"""The hot rows of a union read as a DataFrame, fetched from the server as Arrow.
 
-A local Spark reads them from a spool of Parquet files. On a cluster the driver fetches a few rows itself, and many
-are fetched by Spark tasks, one per split of a range, through the Python data source below. All three give the same
-rows under the same schema.
+A local Spark reads them from a spool of Parquet files. On a cluster the driver fetches a few rows itself; Spark tasks
+fetch many rows, one task per split, by the data source below. All ways give the same rows and schema.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ BYTES_MAX = 4 << 30
 
 
 class Spool:
-    """A temporary folder of Parquet files, gone with the process. Thread-safe."""
+    """A temporary folder of Parquet files, deleted with the process. Thread-safe."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -49,11 +48,10 @@ class Spool:
 
     @property
     def has_room(self) -> bool:
-        """Whether another read may be written."""
         return self._bytes < self._bytes_max
 
     def write(self, lease: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Path | None:
-        """One file of these rows; None when there are none."""
+        """Write a file of these rows. None if there are none."""
         rows: Iterator[pa.RecordBatch] = (batch for batch in batches if batch.num_rows)
         first = next(rows, None)
         if first is None:
@@ -71,27 +69,26 @@ class Spool:
         return path
 
     def forget(self, lease: str) -> None:
-        """Remove the files of a read that is over."""
         with self._lock:
             for path in self._held.pop(lease, []):
                 self._bytes -= path.stat().st_size
                 path.unlink()
 
     def close(self) -> None:
-        """Remove everything. Again is harmless."""
+        """Delete everything. Idempotent."""
         self._finalizer()
 
 
 SOURCE = "lakestore_hot"
 DRIVER_ROWS_MAX = 500_000
-"""On a cluster, hot ranges of no more offsets than this in all are fetched by the driver: up to there it is faster."""
+"""On a cluster the driver fetches hot ranges of at most this many offsets, because up to there it is faster."""
 SPOOL_SPLIT_ROWS_MAX = 250_000
 SPOOL_THREADS = 2
 SPLIT_ROWS_MAX = 500_000
 
 
 class Hot:
-    """The way that hot rows take from a server into a session: the fastest one for this Spark."""
+    """Brings hot rows from a server into a session, the fastest way for this Spark."""
 
     def __init__(
         self,
@@ -110,7 +107,7 @@ class Hot:
         self._spool = Spool() if wanted else None
 
     def frame(self, scan: TableScan, columns: Sequence[str], lease: str) -> DataFrame:
-        """The live rows of the hot ranges of a plan, with these columns."""
+        """The live rows of a plan's hot ranges, with these columns."""
         if self._spool is not None and self._spool.has_room:
             return self._spooled(self._spool, scan, columns, lease)
         if scan.hot_rows <= self._driver_rows_max:
@@ -125,12 +122,10 @@ class Hot:
         return reader.options(server=self._server, requests=json.dumps(requests), **shown).load()
 
     def forget(self, lease: str) -> None:
-        """Remove the files of a read that is over."""
         if self._spool is not None:
             self._spool.forget(lease)
 
     def close(self) -> None:
-        """Remove the files of all reads. Again is harmless."""
         if self._spool is not None:
             self._spool.close()
 
@@ -161,7 +156,7 @@ class Hot:
 
 
 def fetch(transport: Transport, request: pb.FetchRequest) -> Iterator[pa.RecordBatch]:
-    """The rows of one split, as the server streams them."""
+    """Stream the rows of one split."""
     for answer in transport.fetch(request):
         yield from decode_trusted(answer.rows, crc=answer.crc32c)
 
@@ -174,15 +169,13 @@ class _Split(InputPartition):
 
 
 class HotSource(DataSource):
-    """The data source behind `Hot.frame`, which makes its options; not a public format."""
+    """The data source behind `Hot.frame`; not a public format."""
 
     @classmethod
     def name(cls) -> str:
-        """The name it is registered under."""
         return SOURCE
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """One task per request of the options."""
         return _Reader(dict(self.options))
 
 

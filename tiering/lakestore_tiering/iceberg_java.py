@@ -1,7 +1,7 @@
-"""Iceberg's public Java API, through the gateway of a Spark session, in small functions.
+"""Iceberg's public Java API through the gateway of a Spark session.
 
-Java objects are `Any`: py4j gives them no types. Facts that are asked often of a file are read once, into a `LakeFile`,
-for each question crosses into the JVM.
+Java objects are `Any`, because py4j has no types. Each question crosses into the JVM, so facts about a file that are
+needed often are read once into a `LakeFile`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from lakestore_tiering.record import KEYS, Record
 COMMIT_ATTEMPTS = 4
 TIER_TAG = "lakestore-tier"
 JAVA_FAILURES = (Py4JJavaError, PySparkException)
-"""Exceptions of a call into the JVM; PySpark turns some of its failures into its own."""
+"""Exceptions of a call into the JVM; PySpark converts some of its failures."""
 
 
 Result = TypeVar("Result")
 
 
 def has_ended(spark: SparkSession) -> bool:
-    """Whether no call of this session can succeed any more: its JVM is gone, or its context was stopped."""
+    """True if no call of this session can succeed: the JVM is gone or the context was stopped."""
     java = spark.sparkContext._jsc  # noqa: SLF001 (the one way to the JVM that PySpark gives)
     try:
         return java is None or bool(java.sc().isStopped())
@@ -39,13 +39,13 @@ def has_ended(spark: SparkSession) -> bool:
 
 
 def end(spark: SparkSession) -> None:
-    """Stop a session, or leave it if it has ended by itself."""
+    """Stop a session that has not ended by itself."""
     if not has_ended(spark):
         spark.stop()
 
 
 class Lazy:
-    """A Java object that is asked for when it is needed."""
+    """A Java object that is fetched on first use."""
 
     __slots__ = ("_get", "_got")
 
@@ -53,7 +53,6 @@ class Lazy:
         self._get, self._got = get, None
 
     def get(self) -> Any:
-        """The object."""
         if self._got is None:
             self._got = self._get()
         return self._got
@@ -65,89 +64,75 @@ class LakeDelete:
 
     rows: int
     alone: bool
-    """Whether it covers one data file and no other."""
+    """True if it covers exactly one data file."""
     source: Any
-    """The Java file, or a `Lazy` one."""
 
     @property
     def java(self) -> Any:
-        """The Java file."""
         return self.source.get() if isinstance(self.source, Lazy) else self.source
 
 
 @dataclass(slots=True)
 class LakeFile:
-    """A data file, and the delete files that cover it."""
+    """A data file and the delete files that cover it."""
 
     path: str
-    """The path as the manifest spells it; position deletes match by exactly this text."""
+    """Path as in the manifest; position deletes match this exact text."""
     rows: int
     bytes: int
     bounds: Bounds | None
-    """None when its writer kept no bounds: then it may hold any offset."""
+    """None if the writer stored no bounds; then the file may hold any offset."""
     source: Any
-    """The Java file, or a `Lazy` one."""
     format: str = "PARQUET"
     partition: tuple[Value, ...] | None = ()
-    """The partition's values under the table's partitioning; None under an older one."""
+    """Partition values under the table's current partitioning; None under an older one."""
     deletes: dict[tuple[str, int], LakeDelete] = field(default_factory=dict)
-    """By path, and place in a Puffin file; -1 for a whole file."""
+    """By path and position in a Puffin file; -1 for a whole file."""
 
     @property
     def java(self) -> Any:
-        """The Java file."""
         return self.source.get() if isinstance(self.source, Lazy) else self.source
 
 
 class Iceberg:
-    """A lake table in the catalog of a session, in the state of its last load or commit."""
+    """A lake table in a session's catalog, in the state of its last load or commit."""
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self.spark = spark
         self.name = name
-        """The name in Spark SQL, catalog included."""
         jvm: Any = spark._jvm  # noqa: SLF001 (the one way to the JVM that PySpark gives)
         self.jvm = jvm
-        """The JVM's packages."""
         self.api = jvm.org.apache.iceberg
-        """The package of Iceberg's API."""
         self.table: Any = _loaded(self.api, spark, name)
-        """The Java Table."""
         spec = self.table.spec()
         self._partitioned_by = int(spec.specId())
 
     def refresh(self) -> None:
-        """Take the catalog's newest state."""
         self.table.refresh()
 
     def uuid(self) -> str:
-        """The identity of the table, which a rename leaves as it is: for a Lakestore table, its own uuid."""
+        """The table's identity, which survives a rename. For a Lakestore table it is the table's uuid."""
         return str(self.table.uuid())
 
     def metadata_location(self) -> str:
-        """The metadata file of this state."""
         return str(self.table.operations().current().metadataFileLocation())
 
     @property
     def format_version(self) -> int:
-        """2 or 3."""
         return int(self.api.TableUtil.formatVersion(self.table))
 
     def current_id(self) -> int | None:
-        """Main's snapshot."""
         snapshot = self.table.currentSnapshot()
         return None if snapshot is None else int(snapshot.snapshotId())
 
     def snapshots(self) -> list[tuple[int, int]]:
-        """Id and time in milliseconds of every snapshot of the table."""
+        """Id and time in milliseconds of every snapshot."""
         return [(int(s.snapshotId()), int(s.timestampMillis())) for s in self._listed(self.table.snapshots())]
 
     def referenced(self) -> set[int]:
-        """Snapshots that a branch or a tag names."""
         return {int(ref.snapshotId()) for ref in self.table.refs().values()}
 
     def ancestry(self) -> Iterator[Any]:
-        """Main's snapshots from the newest to the oldest kept."""
         snapshot = self.table.currentSnapshot()
         while snapshot is not None:
             yield snapshot
@@ -155,23 +140,21 @@ class Iceberg:
             snapshot = None if parent is None else self.table.snapshot(parent)
 
     def record(self) -> Record | None:
-        """The newest tier record of main: other engines' rewrites carry none and change no rows."""
         return next((record for record in map(record_of, self.ancestry()) if record), None)
 
     def statistics_files(self) -> list[str]:
-        """The files of statistics that the table's metadata names."""
         kinds = (self.table.statisticsFiles(), self.table.partitionStatisticsFiles())
         return [str(each.path()) for files in kinds for each in files]
 
     def metadata_table(self, kind: str) -> DataFrame:
-        """A metadata table of this very table, such as `all_files`: `spark.table` would go by the name alone."""
+        """A metadata table of this table, such as `all_files`. `spark.table` would resolve it by name alone."""
         types = self.jvm.org.apache.iceberg.MetadataTableType
         java: Any = self.spark._jsparkSession  # noqa: SLF001
         read = self.api.spark.SparkTableUtil.loadMetadataTable(java, self.table, getattr(types, kind.upper()))
         return DataFrame(read, self.spark)
 
     def own_manifests(self, snapshot: Any) -> list[str]:
-        """The manifest list of a snapshot, and the manifests that were written for it alone."""
+        """The manifest list of a snapshot and the manifests written only for it."""
         number = snapshot.snapshotId()
         manifests = snapshot.allManifests(self.table.io())
         return [
@@ -180,13 +163,12 @@ class Iceberg:
         ]
 
     def branches(self, prefix: str) -> list[str]:
-        """Names of the branches that begin so."""
         return [str(name) for name in self.table.refs() if str(name).startswith(prefix)]
 
     def retried(self, commit: Callable[[], Result]) -> Result:
-        """The result of a commit, made again on the new state when another branch moved meanwhile.
+        """The result of a commit, retried on the new state if another branch moved.
 
-        Iceberg retries commits of data by itself, but not changes of branches and tags.
+        Iceberg retries data commits, but not changes of branches and tags.
         """
         for _ in range(COMMIT_ATTEMPTS - 1):
             try:
@@ -198,26 +180,21 @@ class Iceberg:
             return commit()
 
     def fork(self, branch: str) -> None:
-        """A new branch at main's snapshot."""
         self.retried(lambda: self.table.manageSnapshots().createBranch(branch).commit())
 
     def drop_branch(self, branch: str) -> None:
-        """Remove a branch that was not landed."""
         self.retried(lambda: self.table.manageSnapshots().removeBranch(branch).commit())
 
     def branch_snapshot(self, branch: str) -> Any:
-        """The snapshot a branch names."""
         snapshot = self.table.snapshot(branch)
         if snapshot is None:
             raise NotFound(f"lake table {self.name} has no branch {branch}")
         return snapshot
 
     def is_partitioned_by(self, spec_id: int) -> bool:
-        """Whether a spec is the table's partitioning."""
         return self._partitioned_by == spec_id
 
     def transaction(self) -> Any:
-        """Several updates that become one commit."""
         return self.table.newTransaction()
 
     def land(self, transaction: Any, update: Any, record: Record, branch: str, source: int | None) -> int:
@@ -238,7 +215,9 @@ class Iceberg:
         return landed
 
     def landed(self, error: Py4JJavaError | PySparkException, ours: Callable[[Any], bool]) -> int:
-        """The snapshot of a commit whose answer was lost, found in main's ancestry by `ours`; else its error."""
+        """The snapshot of a commit whose answer was lost, identified by `ours` in main's ancestry. Otherwise raises
+        its error.
+        """
         own = plain_error(error)
         if own.applied == "no":
             raise own from error
@@ -250,11 +229,9 @@ class Iceberg:
         return found
 
     def spec_of(self, java: Any) -> Any:
-        """The partition spec that a file was written under."""
         return self.table.specs().get(java.specId())
 
     def java_listed(self, iterable: Any) -> Any:
-        """A Java list of these."""
         return self.jvm.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(iterable)
 
     def _listed(self, iterable: Any) -> list[Any]:
@@ -264,13 +241,13 @@ class Iceberg:
 def _loaded(api: Any, spark: SparkSession, name: str) -> Any:
     with java_errors():
         java: Any = spark._jsparkSession  # noqa: SLF001
-        # Spark looks catalogs up in the session that is active on this thread, not in the one it is given.
+        # Spark uses the catalogs of the thread's active session, not of the given one.
         spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(java)  # type: ignore[union-attr]  # noqa: SLF001
         return api.spark.Spark3Util.loadIcebergTable(java, name)
 
 
 def record_of(snapshot: Any) -> Record | None:
-    """The tier record of a snapshot, if it carries one."""
+    """The tier record of a snapshot, if it has one."""
     summary = snapshot.summary()
     found = {key: summary.get(key) for key in KEYS}
     return Record.parse({key: value for key, value in found.items() if value is not None})
@@ -306,15 +283,15 @@ _KINDS: Mapping[str, type[Invalid | Conflict | NotFound]] = {
     "org.apache.spark.sql.catalyst.analysis.NoSuchTableException": NotFound,
     "org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException": NotFound,
 }
-"""Java exception class to the error of ours that it means; all others leave the outcome unknown."""
+"""Java exception class to our error. Any other exception leaves the outcome unknown."""
 _CAUSES_MAX = 16
 _CLOCK_REFUSALS = ("Invalid update timestamp", "[BUG] Expected sorted")
-"""Beginnings of the texts by which Iceberg refuses a commit of its own whose time is before the table's."""
+"""Prefixes of Iceberg's messages that refuse a commit older than the table."""
 
 
 @contextmanager
 def java_errors() -> Iterator[None]:
-    """Failures in the JVM leave the block as errors of ours."""
+    """Translates JVM failures inside the block to Lakestore errors."""
     try:
         yield
     except JAVA_FAILURES as error:
@@ -322,7 +299,7 @@ def java_errors() -> Iterator[None]:
 
 
 def plain_error(error: Py4JJavaError | PySparkException) -> LakestoreError:
-    """A Java failure as an error of ours, by the classes of its causes: refused, raced, absent, or unknown outcome."""
+    """Translate a Java failure by the classes of its causes: refused, raced, absent, or unknown outcome."""
     if isinstance(error, PySparkException):
         return Unavailable(f"Spark failed: {_explained(str(error).splitlines()[0])}", applied="unknown")
     causes = list(_causes(error.java_exception))
@@ -330,13 +307,12 @@ def plain_error(error: Py4JJavaError | PySparkException) -> LakestoreError:
     names = [str(cause.getClass().getName()) for cause in causes]
     message = next((text for text in said if text), ", ".join(sorted(names)))
     kinds = {_KINDS[name] for name in names if name in _KINDS}
-    # A refusal by the catalog says more than the race or the absence in which its client may have wrapped it.
+    # A refusal by the catalog is more specific than the race or absence that its client wraps it in.
     own = next((kind for kind in (Invalid, Conflict, NotFound) if kind in kinds), None)
     return own(message) if own else Unavailable(_explained(message), applied="unknown")
 
 
 def _explained(message: str) -> str:
-    """The message, with what to do about it where Java's own text does not say it."""
     if not message.startswith(_CLOCK_REFUSALS):
         return message
     return (
@@ -346,7 +322,6 @@ def _explained(message: str) -> str:
 
 
 def _causes(throwable: Any) -> Iterator[Any]:
-    """A Java throwable and its causes, outermost first."""
     for _ in range(_CAUSES_MAX):
         if throwable is None:
             return

@@ -1,7 +1,7 @@
 """The live data files of a lake table's main, kept from round to round.
 
-Each round applies what the snapshots since the last one changed; only a first look, or a history that was
-cut, lists all manifests.
+Each round applies the changes of the snapshots since the last one. All manifests are listed only at first, or if the
+history was cut.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ class LiveFiles:
         self._files: dict[str, LakeFile] = {}
         self._snapshot: int | None = None
         self._manifests: set[str] = set()
-        """The manifests by which Java is asked for files: those of the snapshot."""
+        """Manifests of the snapshot; Java is asked for files by them."""
         self._left: list[str] = []
 
     def left(self) -> list[str]:
-        """The paths of data files that left main since the last question."""
+        """Paths of data files that left main since the last call."""
         found, self._left = self._left, []
         return found
 
     def at_main(self, lake: Iceberg) -> dict[str, LakeFile]:
-        """The files of main's current snapshot."""
         current = lake.current_id()
         if current == self._snapshot:
             return self._files
@@ -38,7 +37,7 @@ class LiveFiles:
         known = self._snapshot is not None and between and between[-1].parentId() == self._snapshot
         applied = known and all(self._apply(snapshot_files.changes(lake, snapshot)) for snapshot in reversed(between))
         if not applied or len(self._files) != snapshot_files.total(lake, default=len(self._files)):
-            # A truncate drops whole manifests and names no file that left, so the total is what shows it.
+            # A truncate drops whole manifests and names no removed file. Only the total shows it.
             files = {file.path: file for file in snapshot_files.files(lake)}
             self._left += self._files.keys() - files.keys()
             self._files = files
@@ -49,7 +48,7 @@ class LiveFiles:
         return self._files
 
     def _apply(self, changes: Changes) -> bool:
-        """Whether the changes could be applied; a delete file for a whole partition names no data file and cannot."""
+        """Apply the changes. False if a delete file covers a whole partition, because it names no data file."""
         for path in changes.removed:
             self._left.append(path)
             self._files.pop(path, None)
@@ -59,7 +58,7 @@ class LiveFiles:
             for file in self._files.values():
                 for key in changes.removed_deletes & file.deletes.keys():
                     del file.deletes[key]
-        # Of a list, not a generator: every delete file is to be applied, also behind one that cannot be.
+        # A list, not a generator: every delete file must be applied, also after a failure.
         return all([self._cover(*each) for each in changes.added_deletes])
 
     def _cover(self, path: str | None, key: tuple[str, int], delete: LakeDelete) -> bool:

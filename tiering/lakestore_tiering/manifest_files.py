@@ -1,6 +1,6 @@
-"""Files that Python wrote, as Java has them: a manifest in memory that Iceberg reads.
+"""Turns files that Python wrote into Java objects by a manifest in memory that Iceberg reads.
 
-A builder of Java's would need a call into the JVM for each fact of each file; a manifest needs a few for all of them.
+A Java builder would need a call into the JVM for each fact of each file. A manifest needs a few calls for all files.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def spec_of(lake: Iceberg) -> Json:
 
 
 def java(lake: Iceberg, content: int, files: Sequence[File]) -> list[Any]:
-    """Files under the table's own partitioning as Java has them, in their order. `content`: `DATA` or `DELETES`."""
+    """Java files under the table's partitioning, in order. `content` is `DATA` or `DELETES`."""
     if not files:
         return []
     said: dict[str, Any] = {"content": content, "schema": schema_of(lake), "spec": spec_of(lake)}
     entries = [Entry(ADDED, _SNAPSHOT, 0, 0, file) for file in files]
-    # All InMemoryFileIO of a JVM share one map: a round of another table, at the same time, needs names of its own.
+    # All InMemoryFileIO instances of a JVM share one map, so a concurrent round needs other names.
     folder = f"memory:{uuid.uuid4().hex}"
     manifest, manifests = f"{folder}/files.avro", f"{folder}/list.avro"
     data = write_manifest(entries, **said, format_version=_FORMAT)

@@ -1,7 +1,8 @@
-"""Files of a lake table that no snapshot names: what killed rounds and rewrites, ours or another engine's, left behind.
+"""Removes files of a lake table that no snapshot names: leftovers of killed rounds and rewrites, ours or another
+engine's.
 
-A file is looked for in the metadata that is newer than the listing, and only after a grace time in which whoever wrote
-it could name it. Snapshots that readers hold by lease are in that metadata. Metadata files are the server's own.
+A file is looked up in metadata newer than the listing, and only after a grace time in which its writer could commit it.
+That metadata includes snapshots leased by readers. Metadata files belong to the server.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from lakestore_tiering.iceberg_java import Iceberg, java_errors
 from lakestore_tiering.round import Round
 
 SNAPSHOTS_KEPT = 20
-"""Number of main's newest snapshots that stay whatever their age, unless the table keeps fewer."""
+"""Newest snapshots of main that stay at any age, unless the table keeps fewer."""
 
 
 def expire(
@@ -34,9 +35,9 @@ def expire(
     keep_seconds: float | None = None,
     clock: Callable[[], float] = time.time,
 ) -> int:
-    """Expire snapshots older than the table's `snapshot_seconds` and not among main's last, and all but `snapshots`.
+    """Expire snapshots older than `snapshot_seconds` outside main's newest ones, and all beyond `snapshots`.
 
-    The number of expired ones. Each round writes all metadata anew, so its size is bounded by number as well as by age.
+    Returns their number. Each round rewrites all metadata, so both age and number are bounded.
     """
     newest = min(SNAPSHOTS_KEPT, table.lake.snapshots) if keep_last is None else keep_last
     older_than_ms = (clock() - (table.lake.snapshot_seconds if keep_seconds is None else keep_seconds)) * 1000
@@ -50,7 +51,6 @@ def expire(
 
 
 def _gone(lake: Iceberg, newest: int, most: int, older_than_ms: float) -> list[int]:
-    """The snapshots that may go: beyond main's `most` last, or old and not among its `newest`."""
     main = [int(snapshot.snapshotId()) for snapshot in lake.ancestry()]
     kept, many = set(main[:newest]) | lake.referenced(), set(main[most:])
     return [
@@ -61,9 +61,9 @@ def _gone(lake: Iceberg, newest: int, most: int, older_than_ms: float) -> list[i
 
 
 def _expire(lake: Iceberg, snapshots: Sequence[int]) -> int:
-    """Expire the snapshots, except for the ones that the catalog refuses because a reader holds them; their number.
+    """Expire snapshots except those that readers lease. Returns their number.
 
-    A refusal does not say which snapshot is held, so the list is halved until each part is taken or is a single one.
+    The catalog's refusal does not name the leased snapshot, so the list is halved down to single snapshots.
     """
     if not snapshots:
         return 0
@@ -83,7 +83,7 @@ def _expire(lake: Iceberg, snapshots: Sequence[int]) -> int:
 
 
 ORPHAN_SECONDS_KEPT = 3 * 86_400.0
-"""Grace time of a file that no snapshot names, as of Iceberg's own procedure."""
+"""Grace time of a file that no snapshot names, as in Iceberg's own procedure."""
 FOLDERS = ("data", "metadata")
 _METADATA = re.compile(r"(\d+)-.*\.metadata\.json")
 _CHECKSUM = re.compile(r"\.(.*)\.crc")
@@ -96,10 +96,10 @@ def remove(
     keep_seconds: float = ORPHAN_SECONDS_KEPT,
     clock: Callable[[], float] = time.time,
 ) -> int:
-    """Remove the table's files that no snapshot names and that are older than `keep_seconds`; their number.
+    """Remove files older than `keep_seconds` that no snapshot names. Returns their number.
 
-    Nothing is removed of a table whose folder holds newer metadata than the catalog's: that is the lake of a history
-    which went on without this server, and its files are named there.
+    Nothing is removed if the folder holds newer metadata than the catalog's. The lake then belongs to a history that
+    continued without this server and names these files.
     """
     with tools.turn_of(table), java_errors():
         lake, _ = tools.standing(table)
@@ -119,7 +119,6 @@ def remove(
 
 
 def _files(filesystem: FileSystem, root: str) -> Iterator[tuple[str, float]]:
-    """Path and time in seconds of every file."""
     for folder in FOLDERS:
         selector = FileSelector(f"{root}/{folder}", recursive=True, allow_not_found=True)
         for info in filesystem.get_file_info(selector):
@@ -138,14 +137,12 @@ def _name(path: str) -> str:
 
 
 def _named_as(path: str) -> str:
-    """The path by which a snapshot would name a file; a checksum goes with the file that it is of."""
     folder, name = path.rsplit("/", 1)
     checksum = _CHECKSUM.fullmatch(name)
     return f"{folder}/{checksum[1]}" if checksum else path
 
 
 def _named(tools: Round, lake: Iceberg, paths: set[str]) -> set[str]:
-    """The paths among these that some snapshot of the table names, or its statistics."""
     known = reduce(DataFrame.unionAll, [_paths(lake, *each) for each in _METADATA_TABLES])
     asked = tools.spark.createDataFrame([(path,) for path in sorted(paths)], "path string")
     found = {str(row[0]) for row in asked.join(known.distinct(), "path", "left_semi").collect()}
@@ -157,7 +154,7 @@ _METADATA_TABLES = (("all_files", "file_path"), ("all_manifests", "path"), ("sna
 
 def _paths(lake: Iceberg, table: str, column: str) -> DataFrame:
     rows = lake.metadata_table(table)
-    # The path as pyarrow gives it: engines spell the scheme in several ways.
+    # The path as pyarrow spells it; engines spell the scheme in several ways.
     local = sf.regexp_replace(column, LOCAL_PATTERN, "/")
     return rows.select(sf.regexp_replace(local, "^[a-zA-Z0-9]+://", "").alias("path"))
 

@@ -1,7 +1,7 @@
-"""Position deletes for rows found dead: Parquet delete files (format 2) or deletion vectors (format 3).
+"""Position deletes for dead rows: Parquet delete files (format 2) or deletion vectors (format 3).
 
-Each covers one data file. Of format 2 a data file collects a few, which are then merged into one, so that the
-cost of a round follows its changes. Of format 3 there is one vector per data file, always the whole of it.
+Each covers one data file. In format 2 a few files of one data file accumulate before they are merged, so the cost of a
+round follows its changes. In format 3 a data file has one vector, always complete.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from lakestore_tiering import manifest_files
 from lakestore_tiering.iceberg_java import Iceberg, LakeFile, java_map
 
 FILES_PER_DATA_FILE_MAX = 4
-"""Number of delete files of one data file from which the next write merges them."""
+"""Delete files of one data file at which the next write merges them."""
 WRITES_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Deletes:
-    """Delete files to add, and the files that they replace, as Java files."""
+    """Java delete files to add, and the files that they replace."""
 
     added: list[Any] = field(default_factory=list)
     removed: list[Any] = field(default_factory=list)
 
 
 def write_deletes(lake: Iceberg, found: Sequence[DeadRows[LakeFile]]) -> Deletes:
-    """Delete files for the rows found, in the table's format."""
+    """Write delete files for dead rows in the table's format."""
     if not found:
         return Deletes()
     return _vectors(lake, found) if lake.format_version >= 3 else _parquet_files(lake, found)
@@ -58,7 +58,7 @@ def _parquet_files(lake: Iceberg, found: Sequence[DeadRows[LakeFile]]) -> Delete
     locations = [str(provider.newDataLocation(f"{uuid.uuid4()}-deletes.parquet")) for _ in made]
     with ThreadPoolExecutor(WRITES_AT_ONCE) as pool:
         files = list(pool.map(_written, locations, *zip(*made, strict=True)))
-    # The files of the table's own partitioning as one manifest, for each call of a builder crosses into the JVM.
+    # Files under the current partitioning as one manifest: each builder call would cross into the JVM.
     pairs = [(file, data) for file, (data, _) in zip(files, made, strict=True)]
     deletes.added.extend(_from_manifest(lake, [each for each in pairs if each[1].partition is not None]))
     deletes.added.extend(_built(lake, *each) for each in pairs if each[1].partition is None)
@@ -66,7 +66,6 @@ def _parquet_files(lake: Iceberg, found: Sequence[DeadRows[LakeFile]]) -> Delete
 
 
 def _written(location: str, data: LakeFile, positions: Positions) -> File:
-    """Write a file of deletes; its entry in a manifest."""
     encoded = position_deletes.encode(data.path, positions)
     places.write(location, encoded)
     path, ends = data.path.encode(), (int(positions[0]), int(positions[-1]))
@@ -94,7 +93,6 @@ def _read(java: Any, file: LakeFile) -> Positions:
 
 
 def _from_manifest(lake: Iceberg, pairs: Sequence[tuple[File, LakeFile]]) -> list[Any]:
-    """Files of deletes under the table's own partitioning as Java has them."""
     if not pairs:
         return []
     spec = manifest_files.spec_of(lake)
@@ -107,7 +105,6 @@ def _from_manifest(lake: Iceberg, pairs: Sequence[tuple[File, LakeFile]]) -> lis
 
 
 def _built(lake: Iceberg, file: File, data: LakeFile) -> Any:
-    """A file of deletes under an older partitioning."""
     source = lake.table.io().newInputFile(file.path)
     metrics = lake.api.parquet.ParquetUtil.fileMetrics(source, lake.api.MetricsConfig.forPositionDelete())
     builder = lake.api.FileMetadata.deleteFileBuilder(lake.spec_of(data.java)).ofPositionDeletes()
@@ -134,7 +131,7 @@ def _vectors(lake: Iceberg, found: Sequence[DeadRows[LakeFile]]) -> Deletes:
 
 
 def _index(lake: Iceberg, part: DeadRows[LakeFile], spec: Any, partition: Any) -> Any:
-    """The positions as Iceberg's own bitmap, which it takes only as a stored vector with a delete file around."""
+    """The positions as Iceberg's bitmap. Iceberg takes one only as a stored vector inside a delete file."""
     data = vector(part.positions)
     builder = lake.api.FileMetadata.deleteFileBuilder(spec).ofPositionDeletes().withFormat("PUFFIN")
     builder = builder.withPath(part.file.path).withPartition(partition).withFileSizeInBytes(len(data))

@@ -1,8 +1,8 @@
-"""The record that each of our snapshots carries in its summary, as a value.
+"""The record in the summary of each of our snapshots.
 
-The keys are `lakestore.epoch`, `tier-from` and `tier-point` (JSON lists of offsets, one per bucket), `live-sum` (a JSON
-list of decimal texts), `lsn` and `schema-id`; Iceberg adds `source-snapshot-id`. The catalog's gate takes a commit only
-if `tier-from` is where main stands, the epoch is current, and the sums are the log's at that point.
+Keys: `lakestore.epoch`, `tier-from` and `tier-point` (JSON lists of offsets, one per bucket), `live-sum` (a JSON list
+of decimal texts), `lsn` and `schema-id`; Iceberg adds `source-snapshot-id`. The catalog accepts a commit only if
+`tier-from` is main's tier point, the epoch is current, and the sums equal the log's at that point.
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ KEYS = tuple(_PREFIX + name for name in ("epoch", "tier-from", "tier-point", "li
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The tier record of a snapshot: the table's state in the lake as of a tier point."""
+    """The table's state in the lake as of a tier point."""
 
     epoch: int
     tier_from: tuple[int, ...]
-    """Tier point of the record before this one."""
     tier_point: tuple[int, ...]
-    """Per bucket, the offset below which everything is in the lake."""
+    """By bucket: the offset below which everything is in the lake."""
     live_sum: tuple[int, ...]
-    """Per bucket, the live sum over the rows that the lake holds."""
+    """By bucket: the live sum of the lake's rows."""
     lsn: int
     schema_id: int
 
     def summary(self) -> dict[str, str]:
-        """The snapshot properties that carry the record."""
         values = (
             str(self.epoch),
             json.dumps(self.tier_from),
@@ -46,7 +44,7 @@ class Record:
 
     @staticmethod
     def parse(summary: Mapping[str, str]) -> Record | None:
-        """The record of a summary; None when the snapshot carries none."""
+        """Parse a summary; None if it has no record."""
         if KEYS[2] not in summary:
             return None
         try:
@@ -58,11 +56,9 @@ class Record:
 
     @staticmethod
     def of(tier: TierState) -> Record:
-        """The record as the server's journal has it."""
         return Record(tier.epoch, tier.tier_point, tier.tier_point, tier.live_sum, tier.lsn, tier.schema_id)
 
     @staticmethod
     def empty(buckets: int) -> Record:
-        """The record of a lake table without any tiered rows."""
         zeros = (0,) * buckets
         return Record(0, zeros, zeros, zeros, 0, 0)

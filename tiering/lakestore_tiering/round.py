@@ -1,4 +1,4 @@
-"""The tools of a round: the session, the server, the epoch, and a memory of each table."""
+"""The tools of a round: session, server, epoch, and a memory of each table."""
 
 from __future__ import annotations
 
@@ -31,65 +31,64 @@ def lake_name(table: Table) -> str:
 
 
 def version_name(table: Table) -> str:
-    """The name under which the catalog gives the lake table with this schema version, before main has it."""
+    """Catalog name of the lake table with this schema version, before main has it."""
     return f"{LAKE}.{quoted(table.namespace)}.{quoted(f'{table.short_name}{VERSION_MARK}{table.schema_id}')}"
 
 
 STANDING_ATTEMPTS = 5
 _VERSIONS_SINCE = 2
-"""Protocol of the first server whose catalog shows the versions of a table's schema."""
+"""Protocol of the first server whose catalog shows schema versions."""
 STAGE, COMPACT = "lakestore_stage_", "lakestore_compact_"
-"""Prefixes of our branches, before the epoch and a random end."""
+"""Prefixes of our branches. The epoch and a random suffix follow."""
 
 
 class StopAsked(Exception):
-    """The service was told to stop before a step began its Spark job."""
+    """The service was stopped before a step began its Spark job."""
 
 
 def no_crash(point: str) -> None:
-    """Nothing: the crash point of a round outside tests."""
+    """Does nothing: the crash point outside tests."""
 
 
 @dataclass(slots=True)
 class TableMemory:
-    """The memory of a table between rounds; all of it can be read again."""
+    """The memory of a table between rounds. All of it can be read again."""
 
     files: LiveFiles = field(default_factory=LiveFiles)
     lake: Iceberg | None = None
-    """The lake table as it was loaded or committed last; None after a step that failed."""
+    """The lake table as last loaded or committed; None after a failed step."""
     turn: threading.RLock = field(default_factory=threading.RLock)
-    """Held by the one step that works on the table. Taken again by a step within a step, as in tests."""
+    """Held by the one step that works on the table. Reentrant for a step inside a step, as in tests."""
 
 
 @dataclass(slots=True)
 class Round:
-    """The tools that the steps of all rounds share. Rounds of several tables run in several threads."""
+    """Tools shared by the steps of all rounds, which run in several threads."""
 
     spark: SparkSession
     transport: Transport
     hot: Hot
     leases: SessionLeases
-    """The leases of the rounds under way, renewed for as long as they take."""
     epoch: Callable[[], int]
-    """The epoch now held, or `Fenced`."""
+    """Returns the epoch. Raises `Fenced`."""
     confirm: Callable[[], None]
-    """Ask the server whether the epoch is still held; `Fenced` if not."""
+    """Asks the server about the epoch. Raises `Fenced`."""
     crash: Callable[[str], None] = no_crash
     """Called with the name of each finished step; tests raise or kill there."""
     indexes: OffsetCache = field(default_factory=OffsetCache)
     """Offset indexes of all tables, by table uuid."""
     spark_turn: threading.RLock = field(default_factory=threading.RLock)
-    """Held while a round has a job of Spark's: each takes all cores, and the memory of several might not suffice.
+    """Held during a Spark job: a job takes all cores, and memory may not suffice for several.
 
-    Taken again by a step that flushes in the midst of a rewrite, as tests do."""
+    Reentrant for a flush during a rewrite, as in tests.
+    """
     stop: threading.Event = field(default_factory=threading.Event)
-    """Set when the service is told to stop: no step begins a Spark job from then on."""
+    """Set when the service is stopped. No step begins a Spark job afterwards."""
     known: dict[str, TableMemory] = field(default_factory=dict)
-    """Table uuid to its memory."""
     forks: dict[str, str] = field(default_factory=dict)
-    """Table uuid to the branch of its compaction under way."""
+    """Table uuid to the branch of its running compaction."""
     swept: set[str] = field(default_factory=set)
-    """Uuids of the tables whose branches this tierer has looked at."""
+    """Uuids of the tables whose old branches were removed."""
 
     def plan(self, name: str) -> ReadPlan:
         """One cut of one table, leased until `leases.release`."""
@@ -98,12 +97,11 @@ class Round:
         return made
 
     def of(self, scan: TableScan) -> TableMemory:
-        """The memory of a table."""
         return self.known.setdefault(scan.table.uuid, TableMemory())
 
     @contextmanager
     def sparks_turn(self) -> Iterator[None]:
-        """Hold `spark_turn`; `StopAsked` if the service was told to stop while the step waited for it."""
+        """Hold `spark_turn`. Raises `StopAsked` if the service was stopped meanwhile."""
         with self.spark_turn:
             if self.stop.is_set():
                 raise StopAsked
@@ -111,11 +109,10 @@ class Round:
 
     @contextmanager
     def turn_of(self, table: Table) -> Iterator[None]:
-        """Hold the turn of a table for one step.
+        """Hold a table's turn for one step.
 
-        Two steps can meet at one table although each table has one round at a time: flushes go by names, and a rename
-        gives the table another round's name. After a step that failed the lake table is loaded again, for the kept one
-        may be the cause.
+        Two steps can meet at one table, because flushes go by name and a rename gives a table the name of another
+        round. After a failed step the lake table is loaded again, because the kept one may be the cause.
         """
         memory = self.known.setdefault(table.uuid, TableMemory())
         with memory.turn:
@@ -126,12 +123,12 @@ class Round:
                 raise
 
     def seen(self, table: Table) -> Iceberg | None:
-        """The lake table as this tierer saw it last, which may be before another engine's commit; None if never."""
+        """The lake table as last seen; another engine may have committed since. None if it was never seen."""
         memory = self.known.get(table.uuid)
         return memory.lake if memory else None
 
     def open(self, scan: TableScan) -> tuple[Iceberg, Record]:
-        """The lake table and its tier record, which must be the plan's. Branches that nobody works on go."""
+        """The lake table and its tier record, which must equal the plan's. Abandoned branches are removed."""
         lake = self._kept(scan)
         record = _planned(lake, scan)
         if record is None or record.tier_point != tuple(part.tier_point for part in scan.buckets):
@@ -140,7 +137,6 @@ class Round:
         return lake, record
 
     def _kept(self, scan: TableScan) -> Iceberg:
-        """The lake table at the plan's metadata file or a later one, loaded only if it has moved since it was seen."""
         memory = self.of(scan)
         kept = memory.lake
         name = self.lake_name(scan.lake_table)
@@ -149,15 +145,15 @@ class Round:
         return kept
 
     def sweep_once(self, table: Table) -> None:
-        """Remove what earlier tierers left of a table, also of one without hot rows."""
+        """Remove an earlier tierer's leftovers of a table, also without hot rows."""
         if table.uuid not in self.swept:
             with self.turn_of(table), java_errors():
                 self._sweep(self.standing(table)[0], table.uuid)
 
     def lake(self, version: Table) -> Iceberg:
-        """The lake table with the schema of a version, and with no property but Lakestore's own.
+        """The lake table with the schema of a version, and only with Lakestore's properties.
 
-        `NotFound` if another table has the name now.
+        Raises `NotFound` if another table has the name now.
         """
         lake = Iceberg(self.spark, self.lake_name(version))
         _check_same(version, lake.uuid())
@@ -169,14 +165,14 @@ class Round:
         return version_name(version) if knows else lake_name(version)
 
     def discard_staged(self, lake: Iceberg, snapshot: int | None, files: Sequence[str]) -> None:
-        """Remove the manifests of a staged snapshot, which the catalog has dropped as its files landed."""
+        """Remove the manifests of a staged snapshot. The catalog dropped the snapshot when its files landed."""
         if snapshot is None or lake.table.snapshot(snapshot) is not None:
             return
         for path in files:
             lake.table.io().deleteFile(path)
 
     def _sweep(self, lake: Iceberg, table_uuid: str) -> None:
-        """Remove the branches that this epoch or an earlier one left behind; a later one's are not ours to judge."""
+        """Remove branches of this epoch and earlier ones. Branches of a later epoch are left alone."""
         for branch in (*lake.branches(STAGE), *lake.branches(COMPACT)):
             working = self.forks.get(table_uuid)
             number = branch.removeprefix(STAGE).removeprefix(COMPACT).split("_")[0]
@@ -185,7 +181,7 @@ class Round:
         self.swept.add(table_uuid)
 
     def standing(self, table: Table) -> tuple[Iceberg, Record]:
-        """The lake table and the tier record of its main as they are now; `NotFound` if another table has its name."""
+        """The lake table and main's tier record now. Raises `NotFound` if another table has the name."""
         for _ in range(STANDING_ATTEMPTS):
             scan = plan.decode(self.transport.plan(plan.request([table.name], no_dead=True))).scan(table.name)
             _check_same(table, scan.table.uuid)
@@ -196,9 +192,9 @@ class Round:
         raise Unavailable(f"the lake of table {table.name} moves faster than it can be looked at: try again")
 
     def failed(self, table: Table, before: Record, error: LakestoreError) -> LakestoreError:
-        """The error of a commit that failed: `Fenced` if another tierer took over, else `Conflict` if main moved.
+        """The error of a failed commit: `Fenced` if another tierer took over, `Conflict` if main moved.
 
-        Main may also have moved by a late commit of our own, whose answer was lost in an earlier round.
+        Main may also have moved by our own late commit whose answer was lost in an earlier round.
         """
         self.confirm()
         try:
@@ -211,15 +207,14 @@ class Round:
 
 
 def _check_same(table: Table, uuid: str) -> None:
-    """Refuse the answer to a question by name if it is of another table: the table was renamed after it was listed."""
     if uuid != table.uuid:
         raise NotFound(f"table {table.name} was renamed, and another table has its name now: the next round knows both")
 
 
 def _planned(lake: Iceberg, scan: TableScan) -> Record | None:
-    """The tier record of main as a plan gives it; None if main is not at a snapshot that the plan knows.
+    """Main's tier record from the plan; None if main is at an unknown snapshot.
 
-    Iceberg's history is asked only where there is no journal to ask, for another engine's expiry cuts it.
+    Iceberg's history is used only without a journal, because another engine's expiry cuts it.
     """
     if scan.tier is None:
         return lake.record() or Record.empty(scan.table.buckets)

@@ -1,8 +1,9 @@
-"""The tiering service: rounds of every table by its freshness, compaction beside them, expiry after them.
+"""The tiering service: rounds of each table by its freshness, with compaction in parallel and expiry afterwards.
 
-One holder at a time has the epoch. Rounds of several tables run side by side, and a service's compactions rewrite
-beside them; one table has one round at a time. A table whose round fails is tried again later and does not keep the
-others; `Fenced` ends the service, and a server that is out of reach, or refuses the tierer, for too long.
+- One holder at a time has the epoch. Rounds of several tables run in parallel; a table has one round at a time.
+  Compactions rewrite beside the rounds.
+- A table whose round fails is retried later and does not delay the others.
+- `Fenced` ends the service, as does a server that is unreachable or refuses the tierer for too long.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from lakestore_tiering.round import Round, StopAsked, no_crash
 RETRY_SECONDS = 2.0
 RETRY_SECONDS_MAX = 300.0
 SERVER_SECONDS_MAX = 600.0
-"""Seconds for which a server may be out of reach, or refuse the tierer, before the service ends."""
+"""Seconds for which a server may be unreachable, or refuse the tierer, before the service ends."""
 _log = logging.getLogger("lakestore.tiering")
 
 
@@ -57,18 +58,17 @@ class Trouble:
 
     @property
     def retry_seconds(self) -> float:
-        """Seconds until the next round: twice as long each time."""
+        """Seconds until the next round; doubles each time."""
         return min(RETRY_SECONDS_MAX, RETRY_SECONDS * float(2 ** min(self.failures - 1, 16)))
 
 
 class Troubles:
-    """All tables in trouble."""
+    """All failed tables."""
 
     def __init__(self) -> None:
         self._of: dict[str, Trouble] = {}
 
     def failed(self, table: Table, error: Exception) -> Trouble:
-        """Note a failed round; how the table stands now."""
         before = self._of.get(table.uuid)
         told = error.message if isinstance(error, LakestoreError) else f"{type(error).__name__}: {error}"
         found = Trouble(table.name, told, before.failures + 1 if before else 1)
@@ -80,18 +80,15 @@ class Troubles:
         return found
 
     def went_well(self, table: Table) -> None:
-        """Note a round that did not fail."""
         before = self._of.pop(table.uuid, None)
         if before is not None:
             _log.warning("table %s is tiered again", table.name)
 
     def keep_only(self, tables: Sequence[Table]) -> None:
-        """Forget tables that are gone."""
         known = {table.uuid for table in tables}
         self._of = {uuid: trouble for uuid, trouble in self._of.items() if uuid in known}
 
     def told(self) -> list[TierProblem]:
-        """All of it, as the server is told."""
         return [
             TierProblem(table_uuid=uuid, problem=trouble.problem, failures=trouble.failures)
             for uuid, trouble in self._of.items()
@@ -99,7 +96,7 @@ class Troubles:
 
 
 class ServerTrouble:
-    """The time that the server has been out of reach."""
+    """The time for which the server has been unreachable."""
 
     def __init__(self, address: str, clock: Callable[[], float]) -> None:
         self._address = address
@@ -107,7 +104,7 @@ class ServerTrouble:
         self._since: float | None = None
 
     def failed(self, error: LakestoreError) -> float:
-        """Seconds after which to ask again; the error itself once it has lasted too long."""
+        """Seconds until the next attempt. Raises the error if it has lasted too long."""
         now = self._clock()
         if self._since is None:
             self._since = now
@@ -119,23 +116,22 @@ class ServerTrouble:
         return min(10.0, RETRY_SECONDS + lasted / 10)
 
     def went_well(self) -> None:
-        """Note an answer."""
         if self._since is not None:
             self._since = None
             _log.warning("the server %s answers the tierer again", self._address)
 
 
 ROUNDS_AT_ONCE = 4
-"""Tables whose rounds run side by side: one waits for the server while another one's commit is prepared."""
+"""Tables whose rounds run in parallel: one waits for the server while another prepares its commit."""
 ROUNDS_PER_EXPIRY = 20
 ORPHAN_CHECK_SECONDS = 6 * 3600.0
-"""Seconds between two looks for files that no snapshot names, of one table."""
+"""Seconds between two searches for orphans of one table."""
 
 Result = TypeVar("Result")
 
 
 class LakeConnection(Protocol):
-    """A connection to a server, as `lakestore.connect(…)` gives it."""
+    """A connection to a server, as from `lakestore.connect(…)`."""
 
     address: str
     transport: Transport
@@ -149,13 +145,12 @@ class Outcome:
     flushed: Flushed | None
     compacted: Compacted | None
     expired: int
-    """Number of expired snapshots."""
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Rewrite:
-    """A compaction whose files are being rewritten beside the rounds."""
+    """A compaction that is rewriting files."""
 
     fork: Fork
     rewritten: Future[None]
@@ -187,17 +182,17 @@ class Tierer:
         self._rounds: dict[str, int] = {}
         self._looked: dict[str, float] = {}
         self._due: dict[str, float] = {}
-        """Table uuid to seconds of the clock."""
+        """Table uuid to clock seconds."""
         self._pool = ThreadPoolExecutor(ROUNDS_AT_ONCE, "lakestore-round")
         self._background = ThreadPoolExecutor(1, "lakestore-compact")
         self._compacting: dict[str, _Rewrite] = {}
 
     def acquire(self, *, wait_seconds: float = 0.0) -> int:
-        """Take the epoch; `Unavailable` if another holder still has it after so many seconds."""
+        """Acquire the epoch. Raises `Unavailable` if another holder still has it after `wait_seconds`."""
         return self._held.acquire(wait_seconds)
 
     def run_once(self, table: str | None = None, *, compaction: bool | None = None) -> list[Outcome]:
-        """One round of every table, or of one. `compaction` forces it, or leaves it out; by default it runs if due.
+        """Run one round of every table, or of one. `compaction` forces or skips it; default: if due.
 
         A table's error is raised after the rounds of the others.
         """
@@ -221,8 +216,9 @@ class Tierer:
         return [done[found.uuid] for found in tables]
 
     def run_forever(self, stop: threading.Event) -> None:
-        """Rounds by each table's freshness until told to stop, until another tierer took over (`Fenced`), or until
-        Spark has ended (`Stopped`)."""
+        """Run rounds by each table's freshness until stopped, until another tierer takes over (`Fenced`), or until
+        Spark has ended (`Stopped`).
+        """
         self._held.acquire(float("inf"), stop)
         while not stop.is_set():
             try:
@@ -235,11 +231,11 @@ class Tierer:
                 stop.wait(POLL_SECONDS)
 
     def close(self) -> None:
-        """Stop compactions and give the epoch up. Again is harmless."""
+        """Stop compactions and release the epoch. Idempotent."""
         self._pool.shutdown(wait=True)
         self._background.shutdown(wait=True, cancel_futures=True)
         if self._compacting and iceberg_java.has_ended(self.tools.spark):
-            self._compacting.clear()  # The next epoch sweeps the branches of this one.
+            self._compacting.clear()  # the next epoch removes the branches of this one
         for name in list(self._compacting):
             with suppress(LakestoreError):
                 compact.abandon(self.tools, self._compacting.pop(name).fork)
@@ -276,7 +272,7 @@ class Tierer:
         return flushed
 
     def _run_due(self, stop: threading.Event) -> None:
-        """Rounds of the tables whose time has come. Errors of the server leave this, errors of a table do not."""
+        """Run the rounds that are due. Raises errors of the server, but not of a table."""
         self._held.epoch()
         self.tools.stop = stop
         tables = self._tables()
@@ -305,10 +301,10 @@ class Tierer:
         tables: Sequence[Table],
         settle: Callable[[Table, Future[Result]], None],
     ) -> None:
-        """Do the work of several tables at once; `settle` is called on this thread when one of them is done.
+        """Run `work` for several tables in parallel; `settle` is called on this thread for each result.
 
-        The caller's deadline and trace are the work's, too.
-        If it raises, work that has begun is waited for, and the rest is not begun.
+        The work inherits the caller's deadline and trace. If `settle` raises, running work is awaited and the rest is
+        not started.
         """
         running = {self._pool.submit(contextvars.copy_context().run, work, table): table for table in tables}
         try:
@@ -318,9 +314,9 @@ class Tierer:
             wait([done for done in running if not done.cancel()])
 
     def _settled(self, table: Table, round_: Future[bool]) -> float:
-        """Take the outcome of a round that ended; return the seconds until the table's next round.
+        """Record the outcome of a round. Returns the seconds until the table's next round.
 
-        The round's result is `False` if the word to stop came before its end.
+        The round's result is False if the service was stopped during it.
         """
         try:
             was_done = round_.result()
@@ -337,7 +333,6 @@ class Tierer:
         return float(table.lake.freshness_seconds)
 
     def _round(self, table: Table) -> None:
-        """One round of a running service."""
         with tracing.span("round", table=table.name):
             flushed = self._flush(table)
             self.tools.sweep_once(table)
@@ -352,7 +347,7 @@ class Tierer:
                     orphans.remove(self.tools, table)
 
     def _forget_all_but(self, tables: list[Table]) -> None:
-        """Forget tables that were dropped; their compactions are abandoned, which gives the leases back."""
+        """Forget dropped tables. Their compactions are abandoned, which releases the leases."""
         known = {table.uuid for table in tables}
         self._troubles.keep_only(tables)
         for memory in (self.tools.known, self._rounds, self._looked, self._due):
@@ -364,10 +359,10 @@ class Tierer:
                     compact.abandon(self.tools, self._compacting.pop(gone).fork)
 
     def _compact_beside(self, table: Table) -> None:
-        """Start a compaction that is due, or land one that is done.
+        """Start a due compaction, or land a finished one.
 
-        Landing is serial with flushes, as it looks for the rows that died since the fork in the log up to main's tier
-        point, which must not move meanwhile.
+        Landing is serial with flushes: it looks up rows that died since the fork in the log up to main's tier point,
+        which must not move meanwhile.
         """
         running = self._compacting.get(table.uuid)
         if running is None:
@@ -389,7 +384,6 @@ class Tierer:
 
 
 def _joined(errors: list[LakestoreError]) -> LakestoreError:
-    """One error of several tables: the first one's kind, and all their sentences."""
     if len(errors) == 1:
         return errors[0]
     made = type(errors[0])("; ".join(error.message for error in errors), applied=errors[0].applied)

@@ -1,9 +1,9 @@
-"""The hot rows of a small round as data files, written by Arrow in this process.
+"""Writes the hot rows of a small round with Arrow in this process.
 
-1. A Spark job for a thousand rows costs seconds; Arrow writes them in milliseconds. Files have the same schema, metrics
-   and partitions, and the commit is the same.
-2. Large rounds, sorted tables and rows of many partitions are Spark's.
-3. Nothing names the files before the round's one commit. A round that breaks leaves them to the removal of orphans.
+- A Spark job for a thousand rows takes seconds, Arrow milliseconds. Files have the same schema, metrics and partitions,
+  and the commit is the same.
+- Large rounds, sorted tables and rows of many partitions are left to Spark.
+- Nothing names the files before the round's commit. A broken round leaves them to the removal of orphans.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from lakestore_tiering.iceberg_java import Iceberg, LakeFile
 from lakestore_tiering.round import Round
 
 OFFSETS_MAX = 50_000
-"""Offsets of the hot ranges up to which a round is small: Spark's job takes longer than Arrow up to there."""
+"""Offsets of the hot ranges up to which Arrow is faster than a Spark job."""
 BYTES_MAX = 64 << 20
-"""Bytes of rows in memory from which on a round is Spark's after all."""
+"""Bytes of rows in memory above which a round is left to Spark."""
 PARTITIONS_MAX = 16
-"""Partitions of the rows from which on their round is Spark's."""
+"""Partitions above which a round is left to Spark."""
 
 
 def write(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan) -> list[LakeFile] | None:
-    """The files of a small round; None if it is Spark's."""
+    """The files of a small round; None if the round is left to Spark."""
     if scan.hot_rows > OFFSETS_MAX or scan.table.lake.sort_by:
         return None
     schema, spec = manifest_files.schema_of(lake), manifest_files.spec_of(lake)
@@ -53,7 +53,6 @@ def write(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan) -> list[L
 
 
 def _rows(tools: Round, cut: ReadPlan, scan: TableScan, schema: pa.Schema) -> pa.Table | None:
-    """The live rows of the hot ranges in the types of the lake; None if they are many bytes."""
     columns = [*scan.table.selected(None), *LAKE_COLUMNS]
     batches, nbytes = [], 0
     for split in scan.hot_splits(OFFSETS_MAX):

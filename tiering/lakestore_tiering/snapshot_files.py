@@ -1,7 +1,8 @@
-"""The files of a lake table's snapshots, by manifests that are read here: all of main's, or the ones that one changed.
+"""The files of a lake table's snapshots: all of main's, or those that one snapshot changed, read from manifests in
+Python.
 
-Java is asked for a file when it takes part in a commit: each question about a file crosses into the JVM, and a table of
-a hundred thousand files would take minutes of them. Java lists the living files of a manifest in the manifest's order.
+Java is asked for a file only when the file takes part in a commit. Each question crosses into the JVM, and a hundred
+thousand files would take minutes. Java lists a manifest's living files in the manifest's order.
 """
 
 from __future__ import annotations
@@ -30,14 +31,13 @@ class Changes:
 
     added: list[LakeFile] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
-    """Paths of data files."""
     added_deletes: list[tuple[str | None, Key, LakeDelete]] = field(default_factory=list)
-    """Each with the path of the one data file that it covers; None if several may be."""
+    """Each with the path of the one data file that it covers; None if it may cover several."""
     removed_deletes: set[Key] = field(default_factory=set)
 
 
 def files(lake: Iceberg) -> Iterator[LakeFile]:
-    """Every data file of main, with its deletes: reads all manifests."""
+    """Every data file of main with its deletes. Reads all manifests."""
     snapshot = lake.table.currentSnapshot()
     if snapshot is None:
         return
@@ -59,7 +59,7 @@ def files(lake: Iceberg) -> Iterator[LakeFile]:
 
 
 def changes(lake: Iceberg, snapshot: Any) -> Changes:
-    """The files that a snapshot added and removed: reads the manifests that were written for it alone."""
+    """The files that a snapshot added and removed. Reads only the manifests written for it."""
     found, number = Changes(), int(snapshot.snapshotId())
     for manifest, java in _manifests(lake, snapshot, number):
         data, is_data = places.read(manifest.path), manifest.content != DELETES
@@ -81,16 +81,16 @@ def changes(lake: Iceberg, snapshot: Any) -> Changes:
 
 
 def total(lake: Iceberg, default: int) -> int:
-    """The number of data files of main by its summary; `default` for a writer that leaves it out."""
+    """Number of main's data files in its summary; `default` if the writer left it out."""
     snapshot = lake.table.currentSnapshot()
     text = None if snapshot is None else snapshot.summary().get("total-data-files")
     return default if text is None else int(text)
 
 
 def renewed(lake: Iceberg, held: dict[str, LakeFile], known: set[str]) -> set[str]:
-    """The manifests of main, after the files in those that are not known are asked of these from now on.
+    """Read main's manifests that are not in `known` and bind their files to them. Returns main's manifests.
 
-    Manifests are merged and rewritten, and the ones before go with their snapshots.
+    Manifests are merged and rewritten, and old ones disappear with their snapshots.
     """
     listed = set()
     for manifest, java in _manifests(lake, lake.table.currentSnapshot()):
@@ -109,7 +109,6 @@ def renewed(lake: Iceberg, held: dict[str, LakeFile], known: set[str]) -> set[st
 
 
 def _renew_deletes(entries: Entries, reader: _Reader, held: dict[str, LakeFile]) -> None:
-    """Ask a manifest for its deletes from now on."""
     several = {}
     for place, entry in enumerate(entries):
         only, key = only_path(entry.file), _key(entry.file)
@@ -122,13 +121,12 @@ def _renew_deletes(entries: Entries, reader: _Reader, held: dict[str, LakeFile])
 
 
 def manifests(lake: Iceberg) -> set[str]:
-    """The manifests of main."""
+    """Main's manifests."""
     location = str(lake.table.currentSnapshot().manifestListLocation())
     return {each.path for each in read_list(places.read(location), location)}
 
 
 def _manifests(lake: Iceberg, snapshot: Any, own: int | None = None) -> Iterator[tuple[Manifest, Any]]:
-    """The manifests of a snapshot, or its own, each as Java has it too."""
     java = {str(each.path()): each for each in snapshot.allManifests(lake.table.io())}
     location = str(snapshot.manifestListLocation())
     for each in read_list(places.read(location), location):
@@ -137,7 +135,6 @@ def _manifests(lake: Iceberg, snapshot: Any, own: int | None = None) -> Iterator
 
 
 def _gone(data: bytes, manifest: Manifest) -> list[Key]:
-    """The files that a manifest says have left."""
     container = Container.opened(data, manifest.path)
     with damage(manifest.path):
         records = (each for each in container.records(entry_names(container)) if each["status"] == DELETED)
@@ -154,14 +151,13 @@ def _key(file: File) -> Key:
 
 
 class _Reader:
-    """The files of one manifest as Java has them, read when the first is asked for."""
+    """The files of one manifest as Java objects, read at the first request."""
 
     def __init__(self, lake: Iceberg, manifest: Any, *, is_data: bool) -> None:
         self._lake, self._manifest, self._is_data = lake, manifest, is_data
         self._files: Any = None
 
     def data(self, file: File, place: int) -> LakeFile:
-        """A data file, whose Java file is asked for when it is needed."""
         here = self._lake.is_partitioned_by(file.spec_id)
         partition = tuple(file.partition.values()) if here else None
         return LakeFile(
@@ -169,15 +165,13 @@ class _Reader:
         )
 
     def delete(self, file: File, place: int) -> LakeDelete:
-        """A delete file, whose Java file is asked for when it is needed."""
         return LakeDelete(file.rows, only_path(file) is not None, self.lazy(place, file.path))
 
     def lazy(self, place: int, path: str) -> Lazy:
-        """The Java file at a place, asked for when it is needed."""
         return Lazy(lambda: self.get(place, path))
 
     def get(self, place: int, path: str) -> Any:
-        """The file at a place among the living ones, which has this path."""
+        """The living file at an index, which must have this path."""
         if self._files is None:
             api, table = self._lake.api.ManifestFiles, self._lake.table
             read = api.read if self._is_data else api.readDeleteManifest
