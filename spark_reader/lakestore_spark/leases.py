@@ -1,7 +1,7 @@
-"""The leases of a session's plans, renewed by a daemon thread.
+"""Leases of a session's plans, renewed by a daemon thread.
 
-A lease is short, so that the snapshots of a dead session are free within a minute. It is renewed until it has been
-held for `keep_seconds`; after that its DataFrame fails with `PlanExpired`, and never gives partial rows.
+A lease is short, so a dead session's snapshots are free within a minute. It is renewed until it is older than
+`keep_seconds`. Afterwards its DataFrame fails with `PlanExpired` and returns no partial rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RENEWALS_PER_LEASE = 3
 
 
 class SessionLeases:
-    """Leases of one session, held until `close` or until they are too old. Thread-safe."""
+    """Leases of one session, renewed until `close` or until they are too old. Thread-safe."""
 
     def __init__(
         self,
@@ -41,7 +41,6 @@ class SessionLeases:
         self._thread: threading.Thread | None = None
 
     def hold(self, lease: str) -> None:
-        """Renew this lease from now on."""
         if not lease:
             return
         with self._lock:
@@ -51,7 +50,7 @@ class SessionLeases:
                 self._thread.start()
 
     def renew(self) -> None:
-        """Renew the leases that are still held, and let those go that are too old."""
+        """Renew all leases and release those that are too old."""
         now = self._clock()
         with self._lock:
             held = list(self._until.items())
@@ -59,12 +58,11 @@ class SessionLeases:
             if until <= now:
                 self.release(lease)
             else:
-                # A renewal that fails shows when the plan's rows are fetched, as PlanExpired.
+                # A failed renewal shows up as PlanExpired when the plan's rows are fetched.
                 with suppress(LakestoreError):
                     self._transport.renew_lease(LeaseRequest(lease=lease, seconds=LEASE_SECONDS))
 
     def release(self, lease: str) -> None:
-        """Let one lease go."""
         with self._lock:
             self._until.pop(lease, None)
         self._on_release(lease)
@@ -72,7 +70,7 @@ class SessionLeases:
             self._transport.release_lease(LeaseRequest(lease=lease))
 
     def close(self) -> None:
-        """Let all leases go. Again is harmless."""
+        """Release all leases. Idempotent."""
         self._closed.set()
         with self._lock:
             held = list(self._until)

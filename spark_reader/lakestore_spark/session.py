@@ -1,6 +1,6 @@
-"""Spark sessions that see a server: Iceberg's runtime, the catalogs `lake` and `now`, and the `SparkLake` over it.
+"""Spark sessions for a server: Iceberg's runtime, the catalogs `lake` and `now`, and a `SparkLake`.
 
-`session` makes one with everything set; `attach` takes the user's own and says what is missing in it.
+`session` creates a session; `attach` checks the user's session and says what is missing.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from lakestore_spark.source import register
 from lakestore_spark.spark_lake import SparkLake
 
 RUNTIME = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
-"""Maven coordinate of the Iceberg runtime this package is tested with."""
+"""Maven coordinate of the tested Iceberg runtime."""
 STORE_RUNTIME = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
-"""Maven coordinate of what that runtime needs to read and write S3."""
+"""Maven coordinate of the runtime's S3 support."""
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 LAKE = "lake"
 """Spark's name of the catalog of the tiered state."""
 WAREHOUSES = {LAKE: "", NOW: "now"}
-"""Catalog to the warehouse that it opens at the server; none for the tiered state."""
+"""Catalog to the server's warehouse; empty for the tiered state."""
 CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
 HTTP_PORT = 7341
 _NO_REFRESH = {"rest.auth.type": "oauth2", "token-refresh-enabled": "false"}
-"""Settings of a catalog that show our own token while the session lives, instead of one that ends in an hour."""
+"""Catalog settings that keep our token for the whole session instead of exchanging it for one that lasts an hour."""
 
 
 def session(
@@ -55,9 +55,9 @@ def session(
     tls: TLS | bool | None = None,
     credentials: Credentials | None = None,
 ) -> SparkSession:
-    """A SparkSession with Iceberg's runtime and this server's catalogs `lake` and `now`, for who shows this token.
+    """A SparkSession with Iceberg's runtime and this server's catalogs `lake` and `now`, using this token.
 
-    On a Spark that runs in this process already it is a new session of it, so several servers can be read side by side.
+    If Spark already runs in this process, the result is a new session of it, so several servers can be read together.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     asked = target(server, profile, token, tls)
@@ -72,7 +72,7 @@ def session(
     if running is not None:
         own = running.newSession()
         for name, value in {**catalogs, **_session_conf(), **(conf or {})}.items():
-            # Static settings were given when this Spark started, and are refused now.
+            # Static settings are fixed when Spark starts, and refused afterwards.
             if name in catalogs or own.conf.isModifiable(name):
                 own.conf.set(name, value)
         register(own)
@@ -102,7 +102,7 @@ def attach(
     token: Token | None = None,
     tls: TLS | bool | None = None,
 ) -> SparkLake:
-    """The tables of a server in this session, or `Invalid` that says what the session lacks."""
+    """The server's tables in this session. Raises `Invalid` that says what the session lacks."""
     asked = target(server, profile, token, tls)
     server, own = asked.server, transport or connect(asked.server, asked.credentials())
     close = own.close if transport is None else _nothing
@@ -114,14 +114,13 @@ def attach(
     return SparkLake(spark, own, on_close=close)
 
 
-def _nothing() -> None:
-    """Close nothing: the connection is another's."""
+def _nothing() -> None: ...
 
 
 def missing(spark: SparkSession, http: str, credentials: Credentials = NOTHING) -> str:
-    """The obstacle that keeps this session from reading the server, as one sentence; empty if there is none.
+    """Why this session cannot read the server, as one sentence; empty if it can.
 
-    A session without a catalog of the name `lake` or `now` gets ours.
+    Catalogs `lake` and `now` are added if the session lacks them.
     """
     if not _has_iceberg(spark):
         return f"this Spark session lacks Iceberg: start it with --packages {RUNTIME}"
@@ -142,23 +141,21 @@ def missing(spark: SparkSession, http: str, credentials: Credentials = NOTHING) 
 
 
 def _equal(said: str | None, wanted: str) -> bool:
-    """Whether a setting says what is wanted; an address may have another name of the same host."""
     return said == wanted or (said is not None and "://" in wanted and same_address(said, wanted))
 
 
 def same_address(one: str, other: str) -> bool:
-    """Whether two URLs lead to one place: `lakestore connect` names the host as its user does, the server its own."""
+    """True if two URLs have the same host. `lakestore connect` prints the user's name for it, the server its own."""
     first, second = urlsplit(one.strip()), urlsplit(other.strip())
     try:
         if (first.scheme, first.port, first.path.rstrip("/")) != (second.scheme, second.port, second.path.rstrip("/")):
             return False
         return bool(_hosts(first.hostname or "") & _hosts(second.hostname or ""))
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is not a number
         return False
 
 
 def _hosts(name: str) -> frozenset[str]:
-    """The addresses of a host, and its name; the name alone where nothing resolves it."""
     try:
         found = {str(address[0]) for *_, address in socket.getaddrinfo(name, None)} if name else set()
     except OSError:
@@ -172,7 +169,7 @@ def _has_iceberg(spark: SparkSession) -> bool:
 
 
 def http_address(server: str, transport: Transport | None = None, credentials: Credentials = NOTHING) -> str:
-    """`host:port` of the server's HTTP side, as its status says; else the default port of the same host."""
+    """`host:port` of the server's HTTP side from its status, otherwise the default port."""
     return _http_address(_about(server, transport, credentials), server)
 
 
@@ -182,7 +179,6 @@ def _http_address(about: Mapping[str, str], server: str) -> str:
 
 
 def _about(server: str, transport: Transport | None = None, credentials: Credentials = NOTHING) -> dict[str, str]:
-    """The texts of the server's status; none of a server that cannot be reached."""
     try:
         own = transport or connect(server, credentials)
         said = json.loads(own.status(StatusRequest()).status)
@@ -194,13 +190,13 @@ def _about(server: str, transport: Transport | None = None, credentials: Credent
 
 
 def _reachable(said: str, host: str) -> str:
-    """The HTTP address as this machine reaches it: a server that listens everywhere is at the host of its gRPC side."""
+    """The HTTP address as seen from this machine. A server that listens on all addresses is on the gRPC host."""
     named, port = said.rsplit(":", 1)
     return f"{host if named in ('0.0.0.0', '[::]', '') else named}:{port}"  # noqa: S104
 
 
 def catalog_conf(http: str, credentials: Credentials = NOTHING) -> dict[str, str]:
-    """The settings of the catalogs `lake` and `now`. Spark shows no value of a name that holds `token`."""
+    """Settings of the catalogs `lake` and `now`. Spark hides values of names that contain `token`."""
     return {key: value for name in WAREHOUSES for key, value in _catalog_conf(name, http, credentials).items()}
 
 
@@ -209,7 +205,7 @@ def _catalog_conf(name: str, http: str, credentials: Credentials) -> dict[str, s
     settings = {
         "type": "rest",
         "uri": f"{'https' if credentials.pem else 'http'}://{http}/iceberg",
-        # Else Spark would keep a table as it loaded it, for 30 s or until REFRESH TABLE.
+        # Spark would otherwise cache a loaded table for 30 s or until REFRESH TABLE.
         "cache-enabled": "false",
         **({"warehouse": warehouse} if warehouse else {}),
         **({"token": credentials.bearer, **_NO_REFRESH} if credentials.bearer else {}),
@@ -218,7 +214,6 @@ def _catalog_conf(name: str, http: str, credentials: Credentials) -> dict[str, s
 
 
 def _key(name: str) -> str:
-    """The setting that names a catalog's class; its own settings lie below it."""
     return f"spark.sql.catalog.{name}"
 
 
@@ -230,7 +225,6 @@ def _session_conf() -> dict[str, str]:
 
 
 def _store_conf() -> dict[str, str]:
-    """Settings of the catalogs for an S3 at an address of its own, which the environment names as for every client."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     settings = {"s3.endpoint": endpoint, "s3.path-style-access": "true"} if endpoint else {}
     return {f"{_key(name)}.{setting}": value for name in WAREHOUSES for setting, value in settings.items()}

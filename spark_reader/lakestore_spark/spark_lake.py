@@ -1,9 +1,8 @@
 """`SparkLake`: a server's tables in a Spark session, each query at one cut.
 
-A query takes one token; each of our tables in it becomes the table of that cut in the catalog `now`, which Iceberg's
-own reader scans: one leaf a mention, with all that Iceberg knows of files, filters and statistics. Nothing is held
-here: the server keeps a cut readable for an hour after it was loaded, and presents it anew for as long as log and
-snapshots reach.
+A query takes one token. Each Lakestore table in it is replaced by the table at that cut in the catalog `now`, which
+Iceberg's own reader scans with all its files, filters and statistics. Nothing is leased: the server keeps a cut
+readable for an hour after a load, and presents it again as long as log and snapshots allow.
 """
 
 from __future__ import annotations
@@ -30,18 +29,20 @@ from lakestore_spark.cut_tables import CutTable
 from lakestore_spark.types import Edit, Word, edited, hinted, is_cast, pairs, quoted, spark_type, words_of
 
 _ROWS = (exp.From, exp.Join, exp.Subquery)
-"""Parents of a table in the place of rows; a child of another one stands for itself, and is written to."""
+"""Parents of a table that is read. Under any other parent the table is written."""
 _KEPT_KINDS = ("VIEW", "FUNCTION")
 
 
 class Query:
-    """One statement that reads or writes rows, and the `database.table` names in it; `Invalid` if it is not read."""
+    """One statement that reads or writes rows, and its `database.table` names. Raises `Invalid` if it cannot be
+    parsed.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.tree = _parsed(text)
         found = self.tree.find_all(exp.Table)
-        # The places of names in hints count from the hint's start: they are found by their words.
+        # Positions of names in hints are relative to the hint, so they are located by their words.
         self._tables = [
             table
             for table in found
@@ -50,11 +51,11 @@ class Query:
 
     @property
     def names(self) -> list[str]:
-        """Each `database.table` once; names with a catalog, such as `lake.shop.orders`, are Spark's."""
+        """Each `database.table` once. Names with a catalog, such as `lake.shop.orders`, belong to Spark."""
         return list(dict.fromkeys(_name(table) for table in self._tables))
 
     def check(self, ours: Collection[str]) -> None:
-        """Refuse a statement that writes to one of our tables, or that would keep a cut for longer than it can be."""
+        """Refuse a statement that writes to a Lakestore table, or stores a cut for longer than it lives."""
         tables = [table for table in self._tables if _name(table) in ours]
         for table in tables:
             if isinstance(table.parent, exp.LikeProperty):
@@ -71,7 +72,6 @@ class Query:
             )
 
     def _is_kept(self) -> bool:
-        """Whether the text itself is kept, beyond the session."""
         if isinstance(self.tree, exp.Alter):
             return True
         if not isinstance(self.tree, exp.Create) or self.tree.kind not in _KEPT_KINDS:
@@ -79,7 +79,7 @@ class Query:
         return self.tree.find(exp.TemporaryProperty) is None
 
     def replaced(self, cuts: Mapping[str, CutTable]) -> str:
-        """The text with each of these names replaced by its table at a cut."""
+        """The text with these names replaced by tables at a cut."""
         system = self._system_columns()
         queries = {name: cut.select([*cut.table.selected(None), *system]) for name, cut in cuts.items()}
         edits = [_table_edit(table, queries) for table in self._tables if _name(table) in cuts]
@@ -94,7 +94,6 @@ class Query:
             yield from ((name, start, end) for name, start, end in hinted(self.text) if name in ours)
 
     def _system_columns(self) -> list[str]:
-        """The system columns that the text names, which is when they are shown."""
         words = {identifier.name.lower() for identifier in self.tree.find_all(exp.Identifier)}
         return [name for name in LAKE_COLUMNS if name in words]
 
@@ -114,7 +113,6 @@ def _parsed(text: str) -> exp.Expr:
 
 
 def _said(error: ParseError) -> str:
-    """The first thing that is wrong, and where."""
     found = error.errors[0]
     description = str(found["description"]).split(" but got <")[0].rstrip(".")
     return f"{description}, at {found['highlight']!r} in line {found['line']}"
@@ -125,7 +123,7 @@ def _name(table: exp.Table) -> str:
 
 
 def _is_rows(table: exp.Table) -> bool:
-    """Whether a table stands where rows are read: all others are written to."""
+    """True if rows of the table are read. Otherwise the table is written."""
     parent = table.parent
     if isinstance(parent, exp.Merge):
         return table.arg_key == "using"
@@ -135,7 +133,6 @@ def _is_rows(table: exp.Table) -> bool:
 
 
 def _table_edit(table: exp.Table, queries: Mapping[str, str]) -> Edit:
-    """The query in place of the table, with the short name as its alias; an alias of the text's own goes before it."""
     start, end = _span(table.parts)
     query, alias = f"({queries[_name(table)]})", f" AS {quoted(table.name)}"
     if isinstance(table.parent, exp.Merge):
@@ -144,9 +141,9 @@ def _table_edit(table: exp.Table, queries: Mapping[str, str]) -> Edit:
 
 
 def _column_edit(column: exp.Column, names: Collection[str]) -> Edit | None:
-    """The edit that makes `orders.customer` of `shop.orders.customer`; None for a column without a database.
+    """Rewrite `shop.orders.customer` to `orders.customer`; None for a column without a database.
 
-    Spark takes a column by its table's name in any case.
+    Spark resolves the table's name in any case.
     """
     parts = column.parts
     if len(parts) < 3 or f"{parts[0].name}.{parts[1].name}".lower() not in names:
@@ -155,7 +152,6 @@ def _column_edit(column: exp.Column, names: Collection[str]) -> Edit | None:
 
 
 def _span(parts: list[exp.Expr]) -> tuple[int, int]:
-    """(first character, character behind the last) of some parts of a name."""
     first, last = parts[0].meta, parts[-1].meta
     return int(first["start"]), int(last["end"]) + 1
 
@@ -164,7 +160,9 @@ _TABLE, _COLUMN, _NAMES = ["col_name", "data_type", "comment"], ["info_name", "i
 
 
 def declared(found: DataFrame, table: Table) -> DataFrame:
-    """The answer of DESCRIBE or SHOW COLUMNS for a table at a cut, without system columns; others as they are."""
+    """The answer of DESCRIBE or SHOW COLUMNS for a table at a cut, without system columns. Other answers are
+    unchanged.
+    """
     if found.columns == _TABLE:
         rows = list(_described(found.collect(), table))
     elif found.columns == _COLUMN:
@@ -177,7 +175,6 @@ def declared(found: DataFrame, table: Table) -> DataFrame:
 
 
 def _described(rows: Sequence[Row], table: Table) -> Iterator[tuple[str, ...]]:
-    """The rows, of which the columns come first, up to an empty one."""
     in_columns = True
     for name, kind, comment in rows:
         in_columns &= bool(name)
@@ -194,42 +191,41 @@ def _one_column(rows: Sequence[Row], table: Table) -> Iterator[tuple[str, ...]]:
 
 
 def _declared_type(table: Table, name: str, shown: str) -> str:
-    """The type of a column as the table declares it, where Iceberg shows another."""
     found = next((column for column in table.columns if column.name == name and is_cast(column.type)), None)
     return spark_type(found.type).simpleString() if found else shown
 
 
 class CachedTables:
-    """The cached tables of one session at the head."""
+    """Tables of one session that are cached at a cut."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._cuts: dict[str, CutTable] = {}
 
     def position(self, names: Iterable[str]) -> str:
-        """The newest cut at which one of these tables is cached; empty if none is."""
+        """The newest cut of these tables in the cache; empty if none is cached."""
         held = [cut for name in names if (cut := self._cuts.get(name)) and self._is_held(name, cut)]
         return max((cut.token for cut in held), key=lambda token: position_of(token).lsn, default="")
 
     def kept(self, cuts: Iterable[CutTable]) -> None:
-        """Spark has cached these tables now."""
+        """Record that Spark has cached these tables."""
         self._cuts |= {cut.table.name: cut for cut in cuts}
 
     def renew(self, cuts: Iterable[CutTable]) -> None:
-        """Let Spark cache these tables when they are read next."""
+        """Make Spark cache these tables at their next read."""
         for cut in cuts:
             self._spark.sql(f"CACHE LAZY TABLE {cut.name}")
             self._cuts[cut.table.name] = cut
 
     def release(self, names: Iterable[str]) -> list[str]:
-        """Let Spark forget these tables; the names of those that it held."""
+        """Make Spark forget these tables. Returns the names that it had cached."""
         held = [name for name in names if name in self._cuts]
         for cut in [self._cuts.pop(name) for name in held]:
             self._spark.sql(f"UNCACHE TABLE IF EXISTS {cut.name}")
         return held
 
     def _is_held(self, name: str, cut: CutTable) -> bool:
-        """Whether Spark still holds the table: its cache is cleared by other ways too."""
+        """True if Spark still caches the table. Its cache may be cleared in other ways."""
         if self._spark.catalog.isCached(cut.name):
             return True
         del self._cuts[name]
@@ -239,12 +235,12 @@ class CachedTables:
 _MODES = ("EXTENDED", "CODEGEN", "COST", "FORMATTED", "LOGICAL")
 _QUERY_STARTS = ("SELECT", "WITH", "FROM", "VALUES", "(")
 _NAMED = {"DESCRIBE", "DESC", "SHOW", "REFRESH", "UNCACHE", "ANALYZE"}
-"""First words of statements that take a table by its name, wherever it stands in them."""
+"""First words of statements that name tables anywhere in their text."""
 _QUERY_FOLLOWS = {"AS", "UNION", "ALL", "DISTINCT", "EXCEPT", "INTERSECT", "MINUS"}
 
 
 class Kind(Enum):
-    """The statements that are more to us than their text."""
+    """Statements that need more than a replacement of names."""
 
     OTHER = auto()
     DESCRIBE = auto()
@@ -254,7 +250,7 @@ class Kind(Enum):
 
 
 class _Body(Protocol):
-    """A statement whose names of tables are known."""
+    """A parsed statement."""
 
     @property
     def names(self) -> list[str]: ...
@@ -266,16 +262,15 @@ class _Body(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement, which may stand behind `EXPLAIN`."""
+    """One statement, which may follow `EXPLAIN`."""
 
     kind: Kind
     prefix: str
-    """`EXPLAIN FORMATTED `, say; empty without it."""
+    """For example `EXPLAIN FORMATTED `; empty without it."""
     body: _Body
 
     @staticmethod
     def of(text: str) -> Statement:
-        """The statement that a text is."""
         words = words_of(text)
         inner = _inner(words)
         if inner:
@@ -294,20 +289,18 @@ class Statement:
 
     @property
     def names(self) -> list[str]:
-        """Each `database.table` once, those of other systems among them."""
         return self.body.names
 
     def check(self, ours: Collection[str]) -> None:
-        """Refuse what these tables of ours are not for, writes above all."""
+        """Refuse statements that these tables do not support, above all writes."""
         self.body.check(ours)
 
     def replaced(self, cuts: Mapping[str, CutTable]) -> str:
-        """The text with each of these names replaced by its table at a cut."""
         return self.prefix + self.body.replaced(cuts)
 
 
 class _Named:
-    """A statement that takes tables by their plain names."""
+    """A statement that contains plain table names."""
 
     def __init__(self, text: str, words: list[Word]) -> None:
         self._text, self._pairs = text, list(pairs(words))
@@ -325,7 +318,7 @@ class _Named:
 
 
 class _Unread(_Named):
-    """A statement that sqlglot does not read; Spark takes it as it is where no name in it is ours."""
+    """A statement that sqlglot cannot parse. Spark gets it unchanged if it names no Lakestore table."""
 
     def __init__(self, text: str, words: list[Word], error: Invalid) -> None:
         super().__init__(text, words)
@@ -338,7 +331,6 @@ class _Unread(_Named):
 
 
 def _inner(words: list[Word]) -> int:
-    """The character at which the statement behind a prefix begins; 0 without one."""
     said = [word.text.upper() for word in words[:3]] + ["", "", ""]
     if said[0] == "EXPLAIN":
         skipped = 2 if said[1] in _MODES else 1
@@ -357,13 +349,12 @@ def _kind(words: list[Word]) -> Kind:
 
 
 def _is_bare_cache(words: list[Word]) -> bool:
-    """Whether a table is cached by its own name: the name of a query's result has one part."""
+    """True if a table is cached under its own name. The cached result of a query has a name of one part."""
     name = 3 if len(words) > 1 and words[1].text.upper() == "LAZY" else 2
     return len(words) > name + 1 and words[name + 1].text == "."
 
 
 def _table_queries(words: list[Word]) -> Iterator[Word]:
-    """The words `TABLE` that begin a query."""
     inserts = bool(words) and words[0].text.upper() == "INSERT"
     for place, word in enumerate(words):
         if word.text.upper() != "TABLE" or word.is_own or not _is_name(words, place + 1):
@@ -380,7 +371,6 @@ def _is_name(words: list[Word], place: int) -> bool:
 
 
 def _is_own(words: list[Word], place: int) -> bool:
-    """Whether a word is there, and is none of SQL's."""
     return place >= 0 and words[place].is_own
 
 
@@ -388,39 +378,38 @@ _RELEASES = (Kind.CACHE, Kind.UNCACHE, Kind.REFRESH)
 
 
 class SparkLake:
-    """A server's tables in a Spark session; made by `attach`."""
+    """A server's tables in a Spark session; created by `attach`."""
 
     def __init__(
         self, spark: SparkSession, transport: Transport, *, on_close: Callable[[], None] = lambda: None
     ) -> None:
         self.spark = spark
-        """The session that the DataFrames belong to."""
         self._on_close = on_close
         self._reads = SparkLakeAt(spark, transport)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> DataFrame:
-        """The table at the head of this moment; system columns come when they are named."""
+        """The table at the current head. System columns must be named."""
         return self._reads.table(name, columns)
 
     def sql(self, text: str) -> DataFrame:
-        """A Spark SQL statement whose `database.table` names are ours, all of them at one cut.
+        """A Spark SQL statement. Its `database.table` names are Lakestore tables, all at one cut.
 
-        A table that `CACHE TABLE` keeps is read as it was then, and all tables of such a query with it, until
+        A table kept by `CACHE TABLE` is read at its cached cut, and so are the other tables of the query, until
         `UNCACHE TABLE` or `REFRESH TABLE`.
         """
         return self._reads.sql(text)
 
     def at(self, position: At) -> SparkLakeAt:
-        """The same reads at exactly the cut that a token names, or as of a time (UTC where it names no zone)."""
+        """The same reads at the cut of a token or time (UTC without a zone)."""
         return self._reads.at(position_text(position) if position else "")
 
     def close(self) -> None:
-        """Close the connection to the server. DataFrames stay readable; again is harmless."""
+        """Close the connection to the server. DataFrames stay readable. Idempotent."""
         self._on_close()
 
 
 class SparkLakeAt:
-    """Reads at the cut of a token or time; each at the head of its moment when there is none."""
+    """Reads at the cut of a token or time; at the current head without one."""
 
     def __init__(self, spark: SparkSession, transport: Transport, position: str = "") -> None:
         self._spark = spark
@@ -433,7 +422,7 @@ class SparkLakeAt:
         return SparkLakeAt(self._spark, self._transport, position)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> DataFrame:
-        """The table at the cut; system columns come when they are named."""
+        """The table at the cut. System columns must be named."""
         cut = self._cuts([name])[name]
         wanted = cut.table.selected(list(columns or ()))
         for column in wanted:
@@ -467,7 +456,6 @@ class SparkLakeAt:
         return True
 
     def _cuts(self, names: Sequence[str]) -> dict[str, CutTable]:
-        """The tables at one cut, in the versions that they have there."""
         position = self._position or self._cached.position(names)
         found = plan.decode(self._transport.plan(plan.request(names, at=position, no_dead=True)))
         return {name: CutTable(found.scan(name).table, found.token) for name in names}

@@ -1,7 +1,7 @@
-"""Spark's types for declared types, Arrow rows in the types that Spark takes, and columns of the lake as declared.
+"""Spark types of declared types, conversion of Arrow rows for Spark, and casts of lake columns.
 
-Spark has no unsigned integers and cannot read Iceberg's times: as in the lake, it sees wider integers, the microseconds
-of the day, and bytes of fixed size as bytes. Iceberg has no int8 and int16, so these alone are cast back.
+Spark has no unsigned integers and cannot read Iceberg's times. It sees wider integers, microseconds of the day, and
+bytes instead of fixed-size bytes, as in the lake. Iceberg has no int8 and int16, so only these are cast back.
 """
 
 from __future__ import annotations
@@ -30,19 +30,18 @@ class Word:
     """The characters [start, end) of a text."""
 
     text: str
-    """The token, without quotes."""
     start: int
     end: int
     is_name: bool
-    """Whether the word may be a part of a name; most words of SQL may."""
+    """True if the word may be part of a name; most SQL words may."""
     is_own: bool
-    """Whether the word is none of SQL's."""
+    """True if the word is no SQL keyword."""
     is_hint: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The characters [start, end) of a text, and their replacement."""
+    """The characters [start, end) of a text and their replacement."""
 
     start: int
     end: int
@@ -50,9 +49,9 @@ class Edit:
 
 
 def words_of(text: str, begin: int = 0) -> list[Word]:
-    """The words of a text from a character on; none of a text that sqlglot cannot take apart.
+    """The words of a text from a position; empty if sqlglot cannot tokenize it.
 
-    Of some commands sqlglot takes the rest for one token: it is taken apart too.
+    For some commands sqlglot returns the rest as one token; the token is split too.
     """
     try:
         tokens = sqlglot.tokenize(text[begin:], dialect="spark")
@@ -73,7 +72,7 @@ def _word(token: Token, begin: int) -> Word:
 
 
 def pairs(words: Sequence[Word]) -> Iterator[tuple[str, int, int]]:
-    """(name, start, end) of possible `database.table`s: two names with a point between them, and none around."""
+    """(name, start, end) of possible `database.table` names: two names with a point between, and no point around."""
     for place in range(len(words) - 2):
         first, point, last = words[place : place + 3]
         around = [words[place - 1].text if place else "", words[place + 3].text if place + 3 < len(words) else ""]
@@ -82,15 +81,15 @@ def pairs(words: Sequence[Word]) -> Iterator[tuple[str, int, int]]:
 
 
 def hinted(text: str) -> Iterator[tuple[str, int, int]]:
-    """(name, start, end) of possible `database.table`s in the hints of a text."""
+    """(name, start, end) of possible `database.table` names in hints."""
     for word in words_of(text):
         if word.is_hint:
             yield from pairs(words_of(text[: word.end - 2], word.start + _HINT_START))
 
 
 def edited(text: str, edits: Sequence[Edit]) -> str:
-    """The text after all edits, which touch different characters."""
-    # From the end backwards, so that the places in front of an edit stay right.
+    """Apply edits that do not overlap."""
+    # From the end, so that earlier positions stay valid.
     for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
         text = text[: edit.start] + edit.new + text[edit.end :]
     return text
@@ -115,7 +114,7 @@ _WIDER = {pa.uint8(): pa.int32(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64
 
 
 def arrow_for_spark(kind: pa.DataType) -> pa.DataType:
-    """The Arrow type in which values of a type of ours are handed to Spark."""
+    """The Arrow type in which Spark gets values of a type."""
     if pa.types.is_nested(kind):
         return mapped(kind, arrow_for_spark)
     if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
@@ -124,18 +123,18 @@ def arrow_for_spark(kind: pa.DataType) -> pa.DataType:
 
 
 def schema_for_spark(schema: pa.Schema) -> pa.Schema:
-    """The Arrow schema in which rows of this one are handed to Spark."""
+    """The Arrow schema in which Spark gets rows of a schema."""
     return pa.schema([field.with_type(optional(arrow_for_spark(field.type))) for field in schema])
 
 
 def for_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows in a schema that `schema_for_spark` gave."""
+    """Rows in a schema of `schema_for_spark`."""
     arrays = [recast(batch.column(field.name), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def spark_type(name: str) -> st.DataType:
-    """Spark's type for a declared type; nested fields may be null in it."""
+    """Spark's type of a declared type. Nested fields are nullable."""
     return _spark(optional(arrow_for_spark(arrow_type(name))))
 
 
@@ -152,7 +151,7 @@ def _spark(kind: pa.DataType) -> st.DataType:
 
 
 def spark_schema(table: Table, columns: Sequence[str]) -> st.StructType:
-    """Spark's schema of these columns, system columns among them."""
+    """Spark's schema of these columns, system columns too."""
     return st.StructType([_field(table, name) for name in columns])
 
 
@@ -164,7 +163,7 @@ def _field(table: Table, name: str) -> st.StructField:
 
 
 def shown(table: Table, name: str) -> str:
-    """The SQL that shows a column of the lake in its declared type: its name, or a cast of it."""
+    """SQL that returns a lake column in its declared type: its name, or a cast."""
     column = quoted(name)
     if name in SYSTEM_TYPES or not is_cast(table.column(name).type):
         return column
@@ -172,23 +171,22 @@ def shown(table: Table, name: str) -> str:
 
 
 def is_cast(name: str) -> bool:
-    """Whether Iceberg shows a declared type to Spark as another one than Lakestore does."""
+    """True if Iceberg shows another type to Spark than Lakestore does."""
     kind = arrow_for_spark(arrow_type(name))
     return bool(_in_lake(kind) != kind)
 
 
 def quoted(name: str) -> str:
-    """A name as Spark SQL takes it, whatever it holds."""
+    """Quote a name for Spark SQL."""
     return "`{}`".format(name.replace("`", "``"))
 
 
 def _in_lake(kind: pa.DataType) -> pa.DataType:
-    """The Arrow type of what Iceberg hands to Spark for a type that Spark shows."""
     return mapped(kind, _in_lake) if pa.types.is_nested(kind) else _IN_LAKE.get(kind, kind)
 
 
 def _ddl(kind: st.DataType) -> str:
-    """A type as SQL writes it; `simpleString` quotes no names of fields."""
+    """The SQL of a type. `simpleString` does not quote field names."""
     if isinstance(kind, st.StructType):
         return f"STRUCT<{', '.join(f'{quoted(part.name)}: {_ddl(part.dataType)}' for part in kind)}>"
     if isinstance(kind, st.ArrayType):

@@ -1,4 +1,4 @@
-"""The module by which PySpark finds the data source `lakestore` in any session: it looks for `pyspark_…` by name."""
+"""PySpark imports modules named `pyspark_…` to discover data sources; this one makes `lakestore` known."""
 
 from lakestore_spark.source import LakestoreSource as DefaultSource
 

@@ -1,8 +1,7 @@
-"""The data source `lakestore`: batch reads, streams and writes of one table by Spark's own `format("lakestore")`.
+"""The data source `lakestore`: batch reads, streams and writes of one table by Spark's `format("lakestore")`.
 
-`lakestore_source` is the class that Spark makes, `options` its options as typed values. Reads: `table_reader` and
-`filters`; streams: `change_reader` plans and reads, `stream_driver` asks the server, `kept_position` has the log kept;
-`shown` binds columns to the version that they were loaded in.
+`lakestore_source` is the class that Spark creates, `options` its typed options. `table_reader` reads, `change_reader`
+streams, `table_writer` writes.
 """
 
 from lakestore_spark.source.lakestore_source import FORMAT, LakestoreSource, register

@@ -1,10 +1,11 @@
-"""`spark.readStream.format("lakestore")`: the changes of one table, in ranges that executors fetch themselves.
+"""`spark.readStream.format("lakestore")`: the changes of one table, in ranges that executors fetch.
 
-A position is a token of the change stream, so Spark's checkpoint is the whole state: a range between two tokens is the
-same rows whenever and wherever it is read. Before its first batch a stream knows only the words of `startingOffsets`;
-the first batch's end holds the position that they named, as Spark writes down ends alone.
-PySpark tells a source neither its checkpoint nor a limit, so this one keeps both: the position that it was last shown,
-and `maxOffsetsPerTrigger`.
+- A position is a token of the change stream, so Spark's checkpoint is the whole state. A range between two tokens
+  always has the same rows.
+- Before the first batch the stream knows only the text of `startingOffsets`. Spark stores only end offsets, so the
+  first batch's end also holds the resolved start.
+- PySpark passes neither the checkpoint nor a limit. The reader remembers the last offset it was given and reads
+  `maxOffsetsPerTrigger` itself.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from lakestore_spark.source.options import Address, Options
 from lakestore_spark.source.table_reader import PlanPart, Rows, Shown, parts_of
 
 TOUCH_SECONDS = 60.0
-"""Seconds after which a stream without news says that it is there."""
+"""Seconds without news after which a stream reports that it is alive."""
 
 
 class KeptPosition:
-    """One named subscription, read by nobody."""
+    """A named subscription that only keeps the log."""
 
     def __init__(self, transport: Transport, table: str, uuid: str, name: str) -> None:
         self._transport, self._table, self._uuid, self._name = transport, table, uuid, name
@@ -46,13 +47,15 @@ class KeptPosition:
         self._said = 0.0
 
     def open(self, position: str) -> None:
-        """Take the subscription over, or begin one at this position; once. An earlier query of the name is `Fenced`."""
+        """Take over the subscription, or create it at this position. Idempotent. An earlier query of the name gets
+        `Fenced`.
+        """
         if self._stream is not None:
             return
         known = {info.name: Subscription.of(info) for info in self._listed()}.get(self._name)
         if known is not None and (known.snapshot or known.shared):
             raise Invalid(f"subscription {self._name!r} is read by other consumers: name another one")
-        # The stream ends where it stands, so it brings no row: only the epoch that acknowledgements name.
+        # The stream ends at its own position, so it brings no row, only the epoch that acknowledgements need.
         end = known.token if known is not None else position
         asked = changes.request([self._table], position, end, None, self._name, before_images=False, uuids=[self._uuid])
         stream = changes.ChangeStream(self._transport, asked)
@@ -61,14 +64,13 @@ class KeptPosition:
         self._stream, self._acked, self._said = stream, end, time.monotonic()
 
     def ack(self, position: str) -> None:
-        """Everything up to here is done."""
         self.open(position)
         assert self._stream is not None
         self._stream.ack(position)
         self._acked, self._said = position, time.monotonic()
 
     def touch(self) -> None:
-        """Say now and then that the stream is still there: a subscription that nobody minds is forgotten."""
+        """Report now and then that the stream is alive. The server drops subscriptions without reports."""
         if self._stream is not None and time.monotonic() - self._said > TOUCH_SECONDS:
             self.ack(self._acked)
 
@@ -77,14 +79,15 @@ class KeptPosition:
 
 
 START = "startingOffsets"
-"""Key of the offset of a stream that has not begun."""
+"""Key in the offset of a stream that has not begun."""
 NEXT, BEGIN, CHANGES, BEHIND = "next", "begin", "changes", "behind"
-"""Keys of an offset: the position behind it; of the first one, the position before it; the changes in between; those
-that were behind it when it was planned."""
+"""Keys of an offset. NEXT: position after the batch. BEGIN: position before it (first batch only). CHANGES: number
+of changes in it. BEHIND: lag when it was planned.
+"""
 SNAPSHOT = "snapshot"
-"""The begin of a stream whose first batch is the table at the cut `next`."""
+"""BEGIN of a stream whose first batch is the table at the cut `next`."""
 RANGE_CHANGES = 250_000
-"""Changes that one task reads, about."""
+"""Approximate number of changes in one task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +95,10 @@ class Planned:
     """The changes of one batch as ranges."""
 
     start: str
-    """Token before the first."""
     ranges: tuple[tuple[str, int], ...]
-    """Token behind each range, and its changes."""
     behind: int
-    """Changes behind the last one."""
     definitions: tuple[str, ...]
-    """JSON of the table's versions that rows may be in, and of all later ones."""
+    """JSON of the table versions that rows may have, and of all later ones."""
 
 
 class StreamDriver:
@@ -114,7 +114,7 @@ class StreamDriver:
         self._kept = KeptPosition(self._transport, self._name, shown.table.uuid, name) if name else None
 
     def after(self, at: dict[str, Any], most: int) -> dict[str, Any]:
-        """The offset that follows another one, `most` changes behind it or at the head; the same when that is there."""
+        """The next offset: `most` changes later, or at the head. The same offset if there is nothing new."""
         if at.get(START) == SNAPSHOT:
             return self._begun_with_snapshot()
         planned = self._ranges(at.get(NEXT) or at[START], most=most)
@@ -128,7 +128,6 @@ class StreamDriver:
         return {BEGIN: planned.start, **offset} if START in at else offset
 
     def planned(self, start: dict[str, Any], end: dict[str, Any]) -> Planned:
-        """The ranges of a batch."""
         begin = end[BEGIN] if START in start else start[NEXT]
         if position_of(begin).lsn > position_of(end[NEXT]).lsn:
             raise Invalid(
@@ -139,7 +138,7 @@ class StreamDriver:
         return self._ranges(begin, until=end[NEXT], size=RANGE_CHANGES)
 
     def snapshot_of(self, start: dict[str, Any], end: dict[str, Any]) -> list[PlanPart] | None:
-        """The tasks of the table at the cut that a stream begins with; None for a batch of changes."""
+        """Tasks for the table at the cut that a stream begins with; None for a batch of changes."""
         if START not in start or end[BEGIN] != SNAPSHOT:
             return None
         if self._snapshot is None or self._snapshot[0] != end[NEXT]:
@@ -151,19 +150,19 @@ class StreamDriver:
         return parts_of(self._address, answer, Rows(self._shown, where))
 
     def hold(self, offset: dict[str, Any]) -> None:
-        """Have the server keep the changes behind an offset; for its first batch, those that it begins with."""
+        """Keep the log from an offset. For the first batch, from its beginning."""
         if self._kept is not None:
             begin = offset.get(BEGIN, "")
             self._kept.open(offset[NEXT] if begin in ("", SNAPSHOT) else begin)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything up to an offset is done: the server need not keep it for this stream."""
+        """Acknowledge everything up to an offset, so the server may drop the log before it."""
         if self._kept is not None:
             self._kept.ack(end[NEXT])
         self._forget_snapshot()
 
     def close(self) -> None:
-        """Let go of everything. Again is harmless."""
+        """Release everything. Idempotent."""
         self._leases.close()
         self._transport.close()
 
@@ -176,12 +175,11 @@ class StreamDriver:
         return Planned(answer.start, ranges, answer.behind, tuple(answer.definitions))
 
     def _begun_with_snapshot(self) -> dict[str, Any]:
-        """The end of a first batch that is the table at the head of this moment."""
         token = self._take_snapshot("")
         return {BEGIN: SNAPSHOT, NEXT: token, CHANGES: 0, BEHIND: 0}
 
     def _take_snapshot(self, at: str) -> str:
-        """Plan the table at a cut, or at the head, and hold it while the stream lives; the position of the cut."""
+        """Plan the table at a cut or at the head and keep the plan while the stream lives. Returns the position."""
         self._forget_snapshot()
         answer = self._transport.plan(plan.request([self._name], at=at, lease_seconds=LEASE_SECONDS))
         self._leases.hold(answer.lease)
@@ -198,14 +196,14 @@ class StreamDriver:
 
 
 class ChangePart(InputPartition):
-    """The changes of one range, for one task: the same whenever it is read."""
+    """The changes of one range for one task. Every read returns the same rows."""
 
     def __init__(self, address: Address, planned: Planned, begin: str, end: str, count: int, asked: Asked) -> None:
         self.address, self.begin, self.end, self.count, self.asked = address, begin, end, count, asked
         self.definitions = planned.definitions
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The changes in Spark's types; `Internal` if they are not as many as the server planned."""
+        """The changes in Spark's types. Raises `Internal` if their number differs from the plan."""
         versions = {table.schema_id: table for table in map(Table.from_json, self.definitions)}
         asked, found = self.asked, 0
         transport = self.address.connect()
@@ -223,13 +221,13 @@ class ChangePart(InputPartition):
 
 
 class Asked:
-    """The changes that a stream is asked for."""
+    """The requested changes of a stream."""
 
     def __init__(self, shown: Shown, where: str, *, before_images: bool) -> None:
         self.shown, self.where, self.before_images = shown, where, before_images
 
     def request(self, begin: str, end: str, current: Table) -> Any:
-        """The request of a range; columns by their names in the current version, all where it has lost one."""
+        """The request of a range. Columns are named as in the current version; all columns if it has lost one."""
         names = {column.id: column.name for column in current.columns}
         ids = [column.id for column in self.shown.columns]
         all_columns = len(ids) == len(names) or not set(ids) <= set(names)
@@ -248,7 +246,7 @@ class Asked:
 
 
 class ChangeReader(DataSourceStreamReader):
-    """A stream of one table; the driver's Python worker plans it, tasks read it."""
+    """A stream of one table. The driver's Python worker plans it, tasks read it."""
 
     def __init__(self, options: Options, table: Table, schema: StructType) -> None:
         self._options, self._shown = options, Shown.of(table, schema)
@@ -271,15 +269,15 @@ class ChangeReader(DataSourceStreamReader):
         self._driver: StreamDriver | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """The words of `startingOffsets`: the same at every start, so that the first batch can be planned again."""
+        """The text of `startingOffsets`. It is the same at every start, so the first batch can be planned again."""
         return {START: self._start}
 
     def latestOffset(self) -> dict[str, Any]:
-        """The end of the next batch; the very position that the stream is at when there is nothing new."""
+        """The end of the next batch; the current offset if there is nothing new."""
         return self._drives().after(self._at or self.initialOffset(), self._most)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a batch. With two equal positions Spark says where the checkpoint ends."""
+        """The tasks of a batch. A batch with equal ends tells the reader where the checkpoint is."""
         driver = self._drives()
         self._at = end
         if NEXT in end:
@@ -298,22 +296,19 @@ class ChangeReader(DataSourceStreamReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
         assert isinstance(partition, ChangePart | PlanPart)
         return partition.read()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything up to here is done."""
         self._drives().commit(end)
 
     def stop(self) -> None:
-        """Let go of what the stream holds."""
         if self._driver is not None:
             self._driver.close()
             self._driver = None
 
     def _drives(self) -> StreamDriver:
-        """The connection of the driver's worker; tasks have a reader without one."""
+        """The connection of the driver's worker. Readers in tasks have none."""
         if self._driver is None:
             self._driver = StreamDriver(self._options, self._asked.shown, self._asked.where)
         return self._driver

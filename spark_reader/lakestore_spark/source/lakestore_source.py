@@ -1,7 +1,7 @@
-"""The class that Spark makes of `format("lakestore")`; readers and writers get its options, parsed.
+"""The class behind `format("lakestore")`. It parses the options for readers and writers.
 
-Spark asks for a schema before it says whether it reads or streams: an option of streams alone tells the two apart, so a
-stream always says where it starts.
+Spark asks for a schema before it says whether it reads or streams. Only an option of streams distinguishes them, so a
+stream must set `startingOffsets`.
 """
 
 from __future__ import annotations
@@ -33,18 +33,17 @@ _STREAM_ONLY = set(options.STREAM) - set(options.READ)
 
 
 class LakestoreSource(DataSource):
-    """One table of a server, as Spark reads, streams and writes it."""
+    """One table of a server, for reads, streams and writes."""
 
     _table: Table | None = None
-    """The version that the schema was made of; goes to readers with this object."""
+    """The version that the schema was made from. It is pickled to readers with this object."""
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Spark's schema of the table's rows; of its changes where an option of streams is said."""
+        """Spark's schema of the table's rows, or of its changes if a stream option is set."""
         if any(name in self.options for name in _STREAM_ONLY):
             said = Options(self.options, "spark.readStream", options.STREAM)
             self._table = _current(said)
@@ -57,33 +56,29 @@ class LakestoreSource(DataSource):
         return options.keeping(rows, said) if of_catalog else rows
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A union read of the table."""
         said = Options(options.with_kept(self.options, schema), "spark.read", options.READ)
         table = self._table or (_at(said) if said.text("at") else _current(said))
         return TableReader(said, table, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """The table's changes, or the rows of a log table."""
         said = Options(self.options, "spark.readStream", options.STREAM)
         return ChangeReader(said, self._table or _current(said), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A job that writes rows of this schema."""
         said = Options(self.options, "df.write", options.WRITE)
         return TableWriter(Target.of(said, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A query that writes rows of this schema."""
         said = Options(self.options, "df.writeStream", options.WRITE)
         return StreamWriter(Target.of(said, schema, overwrite=overwrite))
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known in a session."""
+    """Register the format in a session."""
     jvm: Any = spark._jvm  # noqa: SLF001 (the one way to the JVM that PySpark gives)
     sessions, own = jvm.SparkSession, spark._jsparkSession  # noqa: SLF001
     active = sessions.getActiveSession()
-    # Spark looks for the name in the active session, and refuses one that is known there and not yet in this one.
+    # Spark looks names up in the active session. It would refuse a name that is known there but not in this session.
     sessions.setActiveSession(own)
     try:
         spark.dataSource.register(LakestoreSource)
@@ -95,7 +90,6 @@ def register(spark: SparkSession) -> None:
 
 
 def _current(said: Options) -> Table:
-    """The table's newest definition."""
     transport = said.address.connect()
     try:
         return Table.from_json(transport.get_table(TableRequest(table=said.table)).definition)
@@ -104,7 +98,6 @@ def _current(said: Options) -> Table:
 
 
 def _at(said: Options) -> Table:
-    """The definition at the cut of the option `at`."""
     transport = said.address.connect()
     try:
         asked = plan.request([said.table], at=position_text(said.text("at")), no_dead=True)

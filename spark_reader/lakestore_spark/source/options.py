@@ -1,7 +1,7 @@
-"""Options of the data source as typed values; names count whatever their case, and an unknown one is an error.
+"""Typed options of the data source. Names ignore case; an unknown name is an error.
 
-They are read wherever Spark makes the data source: in the driver's Python workers. Executors are handed the server and
-the credentials with their partitions, so they need neither files nor variables of the driver's machine.
+Options are parsed in the driver's Python workers. Executors get server and credentials with their partitions and need
+no files or variables of the driver's machine.
 """
 
 from __future__ import annotations
@@ -19,13 +19,9 @@ from lakestore.errors import Invalid
 
 SERVER_DEFAULT = "localhost:7340"
 EVERY_USE = ("server", "table", "token", "tls", "tls_ca", "tls_cert", "tls_secret_key")
-"""Options that reads, streams and writes take."""
 READ = ("at", "columns", "where")
-"""Options of `spark.read`."""
 STREAM = ("startingOffsets", "maxOffsetsPerTrigger", "beforeImages", "columns", "where", "subscription")
-"""Options of `spark.readStream`."""
 WRITE = ("mode",)
-"""Options of `df.write` and `df.writeStream`."""
 OF_SPARK = (
     "path",
     "checkpointLocation",
@@ -39,38 +35,37 @@ OF_SPARK = (
     "is_managed_location",
     "collation",
 )
-"""Options that Spark adds by itself, also from its catalog; `path` names the table where `table` does not."""
+"""Options that Spark and its catalog add. `path` names the table if `table` is missing."""
 SECRET = ("token", "tls_secret_key")
-"""Options that no catalog may keep."""
 OF_CATALOG = "option."
-"""The beginning of the second name that Spark gives the options of a table of its catalog."""
+"""Prefix of the second name that Spark gives to options of a catalog table."""
 KEPT = "lakestore"
-"""Key of the metadata of a schema's first column, in which a table of Spark's catalog keeps its options: PySpark stores
-the schema with the table, and gives the data source that alone."""
+"""Key in the metadata of a schema's first column. A table of Spark's catalog stores its options there, because
+PySpark gives the data source only the stored schema.
+"""
 _OURS = {name.lower() for name in (*EVERY_USE, *READ, *STREAM, *WRITE)}
 _PEM_BEGIN = "-----BEGIN"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The server of a table, and who is shown to it; goes to executors with their partitions."""
+    """Server and credentials of a table, pickled to executors."""
 
     server: str
     credentials: Credentials
 
     def connect(self) -> Transport:
-        """A connection of one's own; to be closed."""
         return connect(self.server, self.credentials)
 
 
 def with_kept(said: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """Options, and those that the schema of a table of Spark's catalog keeps."""
+    """Options, with those stored in the schema of a table of Spark's catalog."""
     kept = schema.fields[0].metadata.get(KEPT, {}) if schema.fields else {}
     return {**kept, **{name.lower(): value for name, value in said.items()}}
 
 
 def keeping(schema: StructType, said: Options) -> StructType:
-    """The schema of a new table of Spark's catalog, which keeps its options."""
+    """The schema of a new table of Spark's catalog, with the options stored in it."""
     first, *others = schema.fields
     metadata = {**first.metadata, KEPT: said.kept()}
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
@@ -80,7 +75,9 @@ class Options:
     """The options of one use of the data source."""
 
     def __init__(self, said: Mapping[str, str], use: str, known: Iterable[str]) -> None:
-        """`Invalid` for an option that this use does not know; `use` names it in errors, as in `spark.read`."""
+        """Raises `Invalid` for an option that this use does not have. `use` names it in errors, such as
+        `spark.read`.
+        """
         self._said = {name.lower().removeprefix(OF_CATALOG): value for name, value in said.items()}
         every = {name.lower(): name for name in (*EVERY_USE, *READ, *STREAM, *WRITE, *OF_SPARK)}
         here = {name.lower() for name in (*EVERY_USE, *OF_SPARK, *known)}
@@ -92,7 +89,9 @@ class Options:
                 raise Invalid(f"option {every[name]} is not one of {use}: leave it out")
 
     def kept(self) -> dict[str, str]:
-        """The options that a table of Spark's catalog keeps; `Invalid` for secrets, which a catalog would show."""
+        """The options that a table of Spark's catalog stores. Raises `Invalid` for secrets, which the catalog would
+        show.
+        """
         secret = next((name for name in SECRET if name in self._said), None)
         if secret:
             raise Invalid(
@@ -103,7 +102,6 @@ class Options:
 
     @property
     def table(self) -> str:
-        """`database.table`."""
         name = self.text("table") or self.text("path")
         if not name:
             raise Invalid("the data source lakestore needs a table: say option('table', 'shop.orders')")
@@ -111,29 +109,29 @@ class Options:
 
     @property
     def address(self) -> Address:
-        """The server, with a token that is read now: of the options, else of the environment."""
+        """The server with the current token: from the options, otherwise from the environment."""
         server = self.text("server") or SERVER_DEFAULT
         shown = credentials_for(server, self.text("token") or None, self._tls())
         token: Token | None = shown.bearer or None
         return Address(server, Credentials(token, shown.pem if self._pem() is None else self._pem()))
 
     def text(self, name: str) -> str:
-        """An option's text; empty if it is not said."""
+        """A text; empty if it is not set."""
         return self._said.get(name.lower(), "").strip()
 
     def names(self, name: str) -> list[str]:
-        """The names of an option such as `id, amount`; none if it is not said."""
+        """Names separated by commas; empty if not set."""
         return [part.strip() for part in self.text(name).split(",") if part.strip()]
 
     def flag(self, name: str) -> bool:
-        """An option that is true or false; false if it is not said."""
+        """A boolean; false if not set."""
         said = self.text(name).lower() or "false"
         if said not in ("true", "false"):
             raise Invalid(f"option {name} is true or false, not {said!r}")
         return said == "true"
 
     def count(self, name: str) -> int:
-        """An option that is a whole number above 0; 0 if it is not said."""
+        """A whole number above 0; 0 if not set."""
         said = self.text(name)
         if said and (not said.isascii() or not said.isdigit() or int(said) == 0):
             raise Invalid(f"option {name} is a whole number above 0, not {said!r}")
@@ -145,14 +143,12 @@ class Options:
         return self.flag("tls") if self.text("tls") else None
 
     def _pem(self) -> Pem | None:
-        """The certificates that the options name; None if they name none."""
         ca, cert, key = (self._pem_of(name) for name in ("tls_ca", "tls_cert", "tls_secret_key"))
         if (cert is None) != (key is None):
             raise Invalid("a client certificate and its key go together: say tls_cert and tls_secret_key")
         return Pem(ca, cert, key) if ca or cert else None
 
     def _pem_of(self, name: str) -> bytes | None:
-        """The PEM text that an option holds, or that the file holds which it names."""
         said = self.text(name)
         if not said or said.startswith(_PEM_BEGIN):
             return said.encode() or None

@@ -1,8 +1,8 @@
 """`spark.read.format("lakestore")`: a union read of one table at one cut, planned by the driver, read by executors.
 
-Each part of a plan is a Spark task that reads some data files of the lake, or some runs of hot offsets, by Arrow. The
-parts carry the plan, so that a task that is tried again reads the same rows. A lease holds them; a task renews it while
-it reads, and leases the same rows anew where it began too late.
+A part of a plan is a Spark task that reads data files of the lake or ranges of hot offsets with Arrow. Parts carry the
+plan, so a retried task reads the same rows. A lease keeps the plan; a task renews it, or leases the same rows again if
+the lease has expired.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lakestore_spark.types import for_spark, schema_for_spark, spark_schema, spa
 
 
 def changes_schema(table: Table, columns: Sequence[str]) -> StructType:
-    """Spark's schema of a table's changes: a delete may have nothing but its key."""
+    """Spark's schema of a table's changes. Only the key is required, because a delete has nothing else."""
     named = [name for name in columns if name not in SYSTEM_TYPES]
     rows = spark_schema(table, table.selected(named) if named or not columns else [])
     keys = set(table.primary_key)
@@ -39,7 +39,7 @@ def changes_schema(table: Table, columns: Sequence[str]) -> StructType:
 
 
 def rows_schema(table: Table, columns: Sequence[str]) -> StructType:
-    """Spark's schema of a table's rows; system columns come when they are named."""
+    """Spark's schema of a table's rows. System columns must be named."""
     if "__change" in columns:
         raise Invalid(f"table {table.name}: a read has rows, not changes; __change comes with a stream")
     return spark_schema(table, table.selected(list(columns)))
@@ -50,15 +50,14 @@ class Shown:
     """Columns of one version of a table."""
 
     table: Table
-    """The version."""
     names: tuple[str, ...]
     """Names in that version, and of system columns."""
     labels: tuple[str, ...]
-    """The names as Spark's schema has them: it may differ in case."""
+    """Names in Spark's schema, which may differ in case."""
 
     @staticmethod
     def of(table: Table, schema: StructType) -> Shown:
-        """The columns of Spark's schema; `Invalid` for one that the table does not have, or of another type."""
+        """The columns of Spark's schema. Raises `Invalid` for a column that is missing or has another type."""
         known = {column.name.lower(): column for column in table.columns}
         names = []
         for field in schema.fields:
@@ -81,18 +80,19 @@ class Shown:
 
     @property
     def columns(self) -> list[Column]:
-        """The user's columns among them, in the bound version."""
         return [self.table.column(name) for name in self.names if name not in SYSTEM_TYPES]
 
     def names_in(self, version: Table) -> list[str]:
-        """The names of the columns in another version, which may lack younger ones; `Invalid` where one is gone."""
+        """Names of the columns in another version; younger columns may be missing. Raises `Invalid` if a column is
+        gone.
+        """
         names = {column.id: column.name for column in version.columns}
         self._check(version)
         found = [name if name in SYSTEM_TYPES else names.get(self.table.column(name).id) for name in self.names]
         return [name for name in found if name is not None]
 
     def batch(self, batch: pa.RecordBatch, version: Table) -> pa.RecordBatch:
-        """Rows of a version in Spark's types; `Unavailable` if they lack a column that the version has."""
+        """Rows of a version in Spark's types. Raises `Unavailable` if they lack a column of the version."""
         missing = set(self.names_in(version)) - set(batch.schema.names)
         if missing:
             raise Unavailable(f"table {version.name} was altered while column {min(missing)} was asked for: read again")
@@ -106,7 +106,9 @@ class Shown:
         return for_spark(rows, schema_for_spark(rows.schema))
 
     def check(self, version: Table, where: str) -> None:
-        """`NotFound` for another table of the name; `Invalid` if a name in a condition means another column by now."""
+        """Raises `NotFound` for another table of the same name, and `Invalid` if a name in a condition now means
+        another column.
+        """
         if version.uuid != self.table.uuid:
             raise NotFound(f"table {version.name} was dropped, and this is another one of that name: load it again")
         if version.schema_id == self.table.schema_id or not where:
@@ -128,7 +130,6 @@ class Shown:
         return {column.name: array for column, array in zip(columns, arrays, strict=True)}
 
     def _check(self, version: Table) -> None:
-        """`Invalid` if a newer version has lost a column, or holds wider values in it."""
         if version.schema_id <= self.table.schema_id:
             return
         held = {column.id: column for column in version.columns}
@@ -144,23 +145,23 @@ class Shown:
 
 
 LEASE_SECONDS = 300
-"""Seconds for which a plan is held before a task of it begins, and behind the last one."""
+"""Seconds that a plan is leased before its tasks begin and after the last one."""
 PART_BYTES = 64 << 20
-"""Bytes of data files that one task reads, about."""
+"""Approximate bytes of data files in one task."""
 PART_ROWS = 500_000
-"""Hot offsets that one task reads, about."""
+"""Approximate number of hot offsets in one task."""
 SPLIT_ROWS = 250_000
 PARTS_MAX = 256
-"""Tasks of each kind; beyond so many they get longer."""
+"""Most tasks of each kind; larger reads get larger tasks."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows that somebody asks for: columns that meet a condition."""
+    """The requested rows: columns and a condition."""
 
     shown: Shown
     where: str
-    """A condition in SQL; empty for none."""
+    """SQL condition; empty for none."""
 
 
 class PlanPart(InputPartition):
@@ -170,7 +171,6 @@ class PlanPart(InputPartition):
         self.address, self.answer, self.part, self.rows = address, answer, part, rows
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The rows in Spark's types."""
         transport = self.address.connect()
         try:
             held = plan.decode(pb.PlanAnswer.FromString(self.answer))
@@ -192,22 +192,20 @@ def parts_of(address: Address, answer: pb.PlanAnswer, rows: Rows) -> list[PlanPa
     cold = [PlanPart(address, whole, ScanPart(paths, ()), rows) for paths in _lake_parts(scan, condition)]
     for table in answer.tables:
         for bucket in table.buckets:
-            del bucket.dead[:]  # the server leaves dead rows out of what it sends
+            del bucket.dead[:]  # the server leaves dead rows out of its answers
     bare = answer.SerializeToString()
     return [*cold, *(PlanPart(address, bare, ScanPart(frozenset(), runs), rows) for runs in _runs(scan))]
 
 
 def _lake_parts(scan: TableScan, condition: RowFilter | None) -> list[frozenset[str]]:
-    """The data files that a read opens, task by task."""
     if not scan.in_lake:
         return []
-    from lakestore.union import lake_files  # PyIceberg takes half a second to import, in each of Spark's workers
+    from lakestore.union import lake_files  # importing PyIceberg takes half a second in each of Spark's workers
 
     return list(_files(lake_files.planned(scan, condition)))
 
 
 def _files(files: Sequence[tuple[str, int]]) -> Iterator[frozenset[str]]:
-    """Data files in groups of about `PART_BYTES`."""
     most = max(PART_BYTES, -(-sum(size for _, size in files) // PARTS_MAX))
     group: list[str] = []
     held = 0
@@ -222,7 +220,6 @@ def _files(files: Sequence[tuple[str, int]]) -> Iterator[frozenset[str]]:
 
 
 def _runs(scan: TableScan) -> Iterator[tuple[plan.Split, ...]]:
-    """Hot offsets in groups of about `PART_ROWS`."""
     most = max(PART_ROWS, -(-scan.hot_rows // PARTS_MAX))
     group: list[plan.Split] = []
     held = 0
@@ -237,7 +234,7 @@ def _runs(scan: TableScan) -> Iterator[tuple[plan.Split, ...]]:
 
 
 class TableReader(DataSourceReader):
-    """A read of one table, at the head of the moment in which Spark plans it or at the cut of the option `at`.
+    """A read of one table, at the head when Spark plans it, or at the cut in option `at`.
 
     It has no `pushFilters`. Spark 4.1 stores the partitions of a push-down in the relation and reads them again for
     later queries of the same DataFrame, view or statement, which have other filters. Without the method Spark evaluates
@@ -252,7 +249,7 @@ class TableReader(DataSourceReader):
         self._where = literals.fixed(options.text("where"))
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks of a plan that is made now."""
+        """Plan the read now and return its tasks."""
         address, options = self._options.address, self._options
         transport = address.connect()
         try:
@@ -265,6 +262,5 @@ class TableReader(DataSourceReader):
             transport.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
         assert isinstance(partition, PlanPart)
         return partition.read()

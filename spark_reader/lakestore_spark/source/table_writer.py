@@ -1,8 +1,8 @@
-"""Writers of the data source: `df.write` and `df.writeStream`, each job or batch one commit.
+"""Writers of the data source: `df.write` and `df.writeStream`. Each job or batch is one commit.
 
-Tasks upload their rows as durable parts, and the driver names the parts of the tasks that Spark counts in one commit.
-Attempts that failed, or that others were faster than, leave parts that no commit names. Spark makes a writer anew in
-another process for each step, so a writer keeps nothing: a stream's place is in its register, with its rows.
+Tasks upload their rows as durable parts. The driver names the parts of the successful tasks in one commit; parts of
+other attempts are never named. Spark creates a new writer in another process for each step, so a stream's progress is
+in a register, committed with its rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_spark.source.options import Address, Options
 
 CHANGE = "__change"
-"""The column that says of each row what happened to it: +I, -U, +U or -D."""
+"""The column with the operation of a row: +I, -U, +U or -D."""
 CHANGES = "changes"
 MODES = ("append", "upsert", "delete", CHANGES)
 KINDS = {"append": pb.APPEND, "upsert": pb.UPSERT, "delete": pb.DELETE}
@@ -41,17 +41,16 @@ KINDS = {"append": pb.APPEND, "upsert": pb.UPSERT, "delete": pb.DELETE}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table as a write means it; goes to executors with their tasks."""
+    """The table and mode of a write; pickled to executors."""
 
     address: Address
     table: Table
     """The version whose names the rows use."""
     mode: str
-    """One of `MODES`."""
 
     @staticmethod
     def of(said: Options, schema: StructType, *, overwrite: bool) -> Target:
-        """The target of a write with these options and columns; or `Invalid`."""
+        """The target of a write with these options and columns. Raises `Invalid`."""
         if overwrite:
             raise Invalid(
                 "a table of Lakestore is not overwritten by a write, neither with mode('overwrite') nor with"
@@ -67,7 +66,7 @@ class Target:
         return target
 
     def check(self, names: Sequence[str]) -> None:
-        """`Invalid` for columns that the table does not take in this mode."""
+        """Raise `Invalid` for columns that the table refuses in this mode."""
         known = {column.name for column in self.table.columns}
         for name in names:
             if names.count(name) > 1:
@@ -84,7 +83,7 @@ class Target:
             raise Invalid(f"table {self.table.name}: the rows have no column {missing[0]!r}, which it needs")
 
     def columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The table's columns of a batch, as the server takes them: of a delete, those of its key and version."""
+        """The table's columns of a batch as the server takes them. A delete has key and version only."""
         names = [name for name in batch.schema.names if name not in SYSTEM_TYPES]
         if self.mode == "delete":
             wanted = {*self.table.primary_key, *self.table.merge.version}
@@ -95,7 +94,7 @@ class Target:
 
 
 def _mode(said: str, table: Table, *, has_changes: bool) -> str:
-    """The mode of a write, which the table and the rows decide where no option does."""
+    """The mode of a write. Without an option it follows from the table and the rows."""
     if not said:
         return CHANGES if has_changes else "upsert" if table.keyed else "append"
     if said not in MODES:
@@ -116,35 +115,33 @@ def _mode(said: str, table: Table, *, has_changes: bool) -> str:
 
 
 def _as_declared(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Times of the day, which Spark sees as microseconds; all else is cast by the server."""
+    """Convert times of day, which Spark stores as microseconds. The server casts everything else."""
     is_time = pa.types.is_time64(wanted) and pa.types.is_int64(column.type)
     return column.cast(pa.time64("us")) if is_time else column
 
 
 _HASHES = (1 << 31) - 1
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"
-"""Local properties of a stream's tasks: the id that its checkpoint keeps, and the one of this run."""
+"""Local properties of a stream's tasks: the id in its checkpoint, and the id of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskDone(WriterCommitMessage):
-    """The parts of a task that is done."""
+    """The parts of a finished task."""
 
     changes: tuple[bytes, ...]
-    """Changes that name parts, encoded, in the order of the rows."""
+    """Encoded changes that name parts, in the order of the rows."""
     rows: int
     query: str = ""
-    """The id of the streaming query; empty outside of one."""
+    """Id of the streaming query; empty for a batch job."""
     run: str = ""
-    """The id of its run: another one after each start."""
 
     def parts(self) -> list[pb.Change]:
-        """The changes of the commit that names these parts."""
         return [pb.Change.FromString(change) for change in self.changes]
 
 
 def write(target: Target, batches: Iterable[pa.RecordBatch]) -> TaskDone:
-    """Upload a task's rows; an error drops what it has uploaded."""
+    """Upload a task's rows. On an error the uploaded parts are dropped."""
     transport = target.address.connect()
     uploaded: list[pb.Change] = []
     rows = 0
@@ -165,7 +162,6 @@ def write(target: Target, batches: Iterable[pa.RecordBatch]) -> TaskDone:
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], nbytes: int) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of about so many bytes."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -193,7 +189,7 @@ def _uploaded(
 
 
 def changes_of(target: Target, batch: pa.RecordBatch) -> Iterator[tuple[pb.ChangeKind.ValueType, pa.RecordBatch]]:
-    """The rows of a batch as changes, in the order in which a commit is to name them."""
+    """The rows of a batch as changes, in commit order."""
     if target.mode != CHANGES:
         yield KINDS[target.mode], target.columns(batch)
         return
@@ -225,9 +221,9 @@ def _check_changes(target: Target, said: pa.Array) -> None:
 
 
 def _turns(hashes: npt.NDArray[np.int32], deletes: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Turns of each row: changes between upsert and delete that the rows of its key before it have made.
+    """The number of switches between upsert and delete before each row among rows of its key.
 
-    Keys of one hash count as one: that costs turns, and changes nothing.
+    Keys with the same hash count as one key. That adds switches and changes nothing else.
     """
     order = np.argsort(hashes, kind="stable")
     ordered, kinds = hashes[order], deletes[order]
@@ -243,12 +239,12 @@ def _turns(hashes: npt.NDArray[np.int32], deletes: npt.NDArray[np.bool_]) -> npt
 
 
 RUNS_KEPT = 40
-"""Runs that are remembered as over."""
+"""Number of ended runs that a register remembers."""
 _RUN_CHARS = 13
 
 
 def register_of(query: str) -> str:
-    """The name of a query's register."""
+    """Name of a query's register."""
     return f"spark/{query}"
 
 
@@ -259,13 +255,11 @@ class Epoch:
     batch: int = -1
     """Its number; -1 before the first."""
     run: str = ""
-    """The run that has the query now."""
     over: tuple[str, ...] = ()
-    """Runs that had it before, the newest last."""
+    """Runs that owned it before, the newest last."""
 
     @staticmethod
     def of(value: str, query: str) -> Epoch:
-        """The epoch that a register's value says."""
         if not value:
             return Epoch()
         try:
@@ -279,11 +273,12 @@ class Epoch:
 
     @property
     def value(self) -> str:
-        """The value of the register."""
         return orjson.dumps({"batch": self.batch, "run": self.run, "over": self.over}).decode()
 
     def after(self, batch: int, run: str, query: str) -> Epoch:
-        """The epoch behind a batch that a run commits, or has committed; `Fenced` or `Conflict` if it may not."""
+        """The epoch after a batch that a run commits or has committed. Raises `Fenced` or `Conflict` if the run may
+        not.
+        """
         mine = run[:_RUN_CHARS]
         if mine in self.over:
             raise Fenced(
@@ -302,43 +297,40 @@ class Epoch:
 
 
 class TableWriter(DataSourceArrowWriter):
-    """A batch job's writer: one commit for the job."""
+    """Writer of a batch job: one commit for the job."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
-        """Upload the rows of a task."""
         return write(self._target, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit the job. A commit whose answer is lost is sent again, and happens once."""
+        """Commit the job. If the answer is lost the commit is sent again; it happens once."""
         named = _named(messages)
         if named:
             with _lake(self._target) as lake, lake.commit() as commit:
                 commit.add_parts(named)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Drop what the tasks of a failed job have uploaded."""
         _drop(self._target, messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A streaming query's writer: one commit for a micro-batch, and one only, however often it is asked for."""
+    """Writer of a streaming query: each micro-batch is committed once, however often Spark asks."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
-        """Upload the rows of a task."""
         return write(self._target, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Commit a micro-batch with its place; one that was committed before is a no-op."""
+        """Commit a micro-batch with its progress. A repeated batch is a no-op."""
         done = _done(messages)
         named = _named(messages)
         if not done or not named:
-            return  # an empty batch, again and again, is the same batch
+            return  # Spark repeats an empty batch under one number
         query, run = done[0].query, done[0].run
         if not query or not run:
             raise Internal("Spark told the tasks of a stream no query: this release of Spark is not supported")
@@ -354,7 +346,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
                     commit.add_parts(named)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Drop what the tasks of a failed micro-batch have uploaded."""
         _drop(self._target, messages)
 
 
@@ -363,7 +354,6 @@ def _done(messages: Sequence[WriterCommitMessage | None]) -> list[TaskDone]:
 
 
 def _named(messages: Sequence[WriterCommitMessage | None]) -> list[pb.Change]:
-    """The changes of all tasks, in the order of their partitions."""
     return [change for message in _done(messages) for change in message.parts()]
 
 
@@ -372,7 +362,7 @@ def _lake(target: Target) -> Lake:
 
 
 def _drop(target: Target, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Drop parts. Those of a commit that happened are no longer there, those of one under way stay."""
+    """Drop parts. Committed parts no longer exist; parts of a running commit stay."""
     named = _named(messages)
     if named:
         with _lake(target) as lake:
