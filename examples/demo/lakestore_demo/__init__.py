@@ -1,9 +1,9 @@
-"""`lakestore demo`: the whole story once, and the proof that it is true.
+"""`lakestore demo`: runs everything once and checks the result.
 
-A server, a producer, a subscriber, a tiering service and Spark SQL reads run at the same time; and, where a Kafka
-broker can be started, a topic with a bridge. Then the producer stops, and four answers must be one: the fold of the
-changelog, a union read, lake + hot bucket by bucket, and what the producer sent. The bridge's table must be what was
-sent to the topic, and its dead letters the bad records among them.
+A server, a producer, a subscriber, a tiering service and Spark SQL reads run at the same time, and a Kafka topic with a
+bridge if a broker can be started. After the producer stops, four results must be equal: the fold of the changelog, a
+union read, lake + hot bucket by bucket, and what the producer sent. The bridge's table must hold what was sent to the
+topic, and its dead letters the bad records.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Echo = Callable[[str], None]
 
 
 class Demo:
-    """One run."""
+    """One run of the demo."""
 
     def __init__(self, folder: Path, echo: Echo, *, seconds: float) -> None:
         self._folder, self._seconds, self._echo = folder, seconds, echo
@@ -64,7 +64,7 @@ class Demo:
         self._tables = [ORDERS, EVENTS]
 
     def run(self) -> dict[str, bool]:
-        """The story; its comparisons at the end, and whether each holds."""
+        """Run everything. Returns each comparison and whether it holds."""
         with self._stack:
             self._lake = self._serve()
             self._producer, self._subscriber = Producer(self._lake), Subscriber(self._client())
@@ -81,7 +81,8 @@ class Demo:
             self._producer.load()
             self._jobs["producer"] = pool.submit(self._producer.stream, self._stop)
             self._await("Spark session", SPARK_SECONDS, lambda: self._reader.ready)
-            # One after the other: a first start downloads Iceberg's jar, and two must not write one cache.
+            # Started one after the other: a first start downloads Iceberg's jar, and two processes must not write one
+            # cache.
             self._begin("tiering service", "tier", "--server", self._server, "--master", "local[1]")
             self._jobs["reader"] = pool.submit(self._reader.read, self._stop)
             self._await("first tiering round", FIRST_TIER_SECONDS, self._tiered)
@@ -99,7 +100,7 @@ class Demo:
             return answers
 
     def _release(self) -> None:
-        """Let every thread come to its end, also after a failure: a last commit wakes the subscriber."""
+        """Let every thread end, also after a failure. A last commit wakes the subscriber."""
         self._stop.set()
         self._subscriber.stopping.set()
         if not self._subscriber.end.done():
@@ -135,7 +136,6 @@ class Demo:
             self._kafka.stop()
 
     def _bridge(self, kafka: Kafka) -> None:
-        """Start the bridge, and wait until it reads the topic."""
         arguments = ("-f", str(BRIDGE_FILE), "--server", self._server, "--metrics-port", str(self._metrics))
         self._begin("bridge", "bridge", *arguments, variables={ADDRESS_VARIABLE: kafka.address})
         self._await("bridge", BRIDGE_SECONDS, lambda: kafka.seen() is not None)
@@ -206,7 +206,6 @@ class Demo:
         return all(part["snapshot_id"] for part in self._status() if part["name"] in (ORDERS, EVENTS))
 
     def _compare(self) -> dict[str, bool]:
-        """The comparisons that must hold, and whether they do."""
         self._say("the producer stopped; comparing")
         self._subscriber.stopping.set()
         self._subscriber.end.set_result(self._producer.step())
@@ -263,7 +262,6 @@ class Demo:
 
 
 def _times(seconds: list[float]) -> str:
-    """Median and 99 % of times, in a fitting unit."""
     middle, high = quantile(seconds, 0.5), quantile(seconds, 0.99)
     if high < 1:
         return f"p50 {middle * 1000:.0f} ms, p99 {high * 1000:.0f} ms"
@@ -285,7 +283,7 @@ def _files(lake: Lake, name: str) -> str:
 
 
 def kafka_if_possible(folder: Path, metrics_port: int, say: Echo) -> Kafka | None:
-    """A broker with its data in a folder, if one can be started here; else None, after a line that says why."""
+    """Start a broker with its data in a folder. Returns None, after a line with the reason, if that is not possible."""
     if find_spec("confluent_kafka") is None:
         say(f"Kafka is left out: its library is not installed: {wheel_with('kafka')}")
         return None
@@ -301,7 +299,7 @@ def kafka_if_possible(folder: Path, metrics_port: int, say: Echo) -> Kafka | Non
 
 
 def run(echo: Echo, *, seconds: float, folder: Path | None = None) -> dict[str, bool]:
-    """Run the demo in a folder, by default one below build/ that is removed again; comparison to whether it holds."""
+    """Run the demo in a folder; default: one below build/ that is removed afterwards. Returns the comparisons."""
     place = folder or BUILD / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
     place.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("SPARK_LOCAL_DIRS", str(place / "spark"))

@@ -1,4 +1,4 @@
-"""The demo's actors: a producer, and a subscriber of the changelog."""
+"""The demo's producer and its subscriber to the changelog."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Sent:
 
 
 class Producer:
-    """Writes a change stream: first a load as fast as it goes, then steps at a steady pace."""
+    """Writes a change stream: first a load at full speed, then steps at a steady pace."""
 
     def __init__(self, lake: Lake, seed: int = 7) -> None:
         self._lake = lake
@@ -42,14 +42,13 @@ class Producer:
         self.commit_seconds: list[float] = []
 
     def load(self) -> None:
-        """Write the orders that are there before the stream begins."""
+        """Write the orders that exist before the stream begins."""
         started = time.perf_counter()
         for _ in range(LOAD_ORDERS // LOAD_STEP_ORDERS):
             self.loaded_rows += self._commit(LOAD_STEP_ORDERS, 0, 0).rows
         self.load_seconds = time.perf_counter() - started
 
     def stream(self, stop: threading.Event) -> None:
-        """Write steps until told to stop."""
         started = due = time.perf_counter()
         while not stop.is_set():
             self.step()
@@ -58,7 +57,7 @@ class Producer:
         self.stream_seconds = time.perf_counter() - started
 
     def step(self) -> str:
-        """Write one step in one commit over both tables; the token of the commit."""
+        """Commit one step to both tables. Returns the token."""
         started = time.perf_counter()
         sent = self._commit(STEP_INSERTS, STEP_UPDATES, STEP_DELETES)
         self.rows += sent.rows
@@ -86,10 +85,10 @@ class Subscriber:
         self.stopping = threading.Event()
         """Set before the last commit, which wakes the stream."""
         self.end: Future[str] = Future()
-        """The token of the last commit."""
+        """Token of the last commit."""
 
     def follow(self) -> None:
-        """Fold changes until told to stop, then exactly to the last commit."""
+        """Fold changes until stopped, then up to the last commit exactly."""
         orders, token = self._lake.table(ORDERS), None
         for batch in orders.changes(start="earliest", before_images=True):
             token = batch.token
@@ -113,5 +112,5 @@ class Subscriber:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """The value below which that share of the values lies; 0 of none."""
+    """The quantile of values; 0 without values."""
     return float(np.quantile(values, share)) if values else 0.0

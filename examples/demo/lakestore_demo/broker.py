@@ -1,4 +1,4 @@
-"""A Kafka broker in a process of its own."""
+"""A Kafka broker in a process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _COORDINATES = (f"org.apache.kafka:kafka_2.13:{VERSION}", "org.slf4j:slf4j-simpl
 
 
 def jars() -> Path:
-    """The folder with the broker's jars; `Unavailable` if they cannot be fetched."""
+    """The folder with the broker's jars. Raises `Unavailable` if they cannot be fetched."""
     return fetch("kafka", VERSION, _COORDINATES)
 
 
 class Broker:
-    """One broker that is its own controller, with its data in a folder; it answers when the constructor returns."""
+    """A broker with its own controller and its data in a folder. It answers when the constructor returns."""
 
     def __init__(self, folder: Path, *, options: Sequence[str] = ("-Xmx1g",)) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -41,11 +41,9 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """For `bootstrap.servers`."""
         return f"127.0.0.1:{self.port}"
 
     def properties(self) -> dict[str, str]:
-        """Its settings."""
         return {
             "process.roles": "broker,controller",
             "node.id": "1",
@@ -63,24 +61,20 @@ class Broker:
 
     @property
     def pid(self) -> int | None:
-        """The process's number, while it runs."""
         return self._process.pid
 
     def check(self) -> None:
-        """`Unavailable` with the last lines of the broker's log if it has ended."""
+        """Raise `Unavailable` with the last lines of the log if the broker has ended."""
         self._process.check()
 
     def kill(self) -> None:
-        """kill -9 of the broker."""
         self._process.kill()
 
     def kill_and_restart(self) -> None:
-        """kill -9 of the broker, and the same one again."""
         self.kill()
         self._process = self._started()
 
     def stop(self) -> None:
-        """End it."""
         self._process.stop()
 
     def _tool(self, *arguments: str) -> str:

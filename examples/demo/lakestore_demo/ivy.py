@@ -1,7 +1,7 @@
-"""Java programs by their Maven coordinates, fetched once for this environment by the Ivy that Spark brings along.
+"""Fetches Java programs by Maven coordinates, once for this environment, with the Ivy in Spark.
 
-A program's files lie in `<sys.prefix>/<name>/<version>`. The folder gets its name when it is complete, so a fetch that
-fails leaves nothing behind, and two processes that fetch at once end with one folder.
+The files are in `<sys.prefix>/<name>/<version>`. The folder gets its name when it is complete, so a failed fetch leaves
+nothing, and two processes that fetch at once share one folder.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def fetch(
 ) -> Path:
     """Return the folder with the files of `group:artifact:version[:kind[:classifier]]` coordinates.
 
-    With `transitive` the jars of all that they depend on lie in it as well. `prepare` gets the folder before it has its
-    name. `Unavailable` if Java or a file is missing.
+    With `transitive` it also holds the jars of their dependencies. `prepare` gets the folder before it is renamed.
+    Raises `Unavailable` if Java or a file is missing.
     """
     folder = Path(sys.prefix) / name / version
     if (folder / ".ready").exists():
@@ -51,7 +51,7 @@ def fetch(
         if prepare is not None:
             prepare(files)
         (files / ".ready").touch()
-        if (folder / ".ready").exists():  # another process fetched them meanwhile and may run them
+        if (folder / ".ready").exists():  # another process fetched them meanwhile and may be running them
             return folder
         shutil.rmtree(folder, ignore_errors=True)
         try:
@@ -63,8 +63,8 @@ def fetch(
 
 
 def retrieve(name: str, coordinates: Sequence[str], place: Path, *, transitive: bool) -> Path:
-    """Have Ivy fetch the files into a folder in `place`, and return that folder."""
-    mirror = os.environ.get("DEFAULT_ARTIFACT_REPOSITORY")  # the variable by which Spark is told of one
+    """Fetch the files into a folder in `place` and return the folder."""
+    mirror = os.environ.get("DEFAULT_ARTIFACT_REPOSITORY")  # Spark reads its mirror from the same variable
     settings, module, folder = place / "settings.xml", place / "ivy.xml", place / "jars"
     root = f" root={quoteattr(mirror)}" if mirror else ""
     settings.write_text(_SETTINGS.format(poms=str(transitive).lower(), root=root))
@@ -101,7 +101,6 @@ def _dependency(coordinate: str, transitive: bool) -> str:
 
 
 def _problem(output: str) -> str:
-    """The first line of Ivy's output that names a cause."""
     lines = [line.strip(" \t:") for line in output.splitlines() if line.strip(" \t:")]
     causes = [line for line in lines if "not found" in line or "exception" in line.lower()]
     return next(iter(causes or lines), "Ivy says nothing")

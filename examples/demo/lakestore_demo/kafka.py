@@ -1,4 +1,4 @@
-"""Kafka in the demo: a broker, a topic of payments, and the bridge that writes them to a table."""
+"""Kafka in the demo: a broker, a topic of payments, and a bridge that writes them to a table."""
 
 from __future__ import annotations
 
@@ -31,21 +31,20 @@ PARTITIONS = 3
 LETTERS = f"{PAYMENTS}__dlq"
 BRIDGE_FILE = TABLES_FILE.with_name("bridge.yaml")
 ADDRESS_VARIABLE = "SHOP_KAFKA"
-"""The variable in `BRIDGE_FILE` for the broker's address."""
 _STATUS = ("open", "paid", "refunded")
 _BAD = (
     '{{"payment_id": {0}, "order_id": ',
     '{{"payment_id": {0}, "order_id": 1, "status": "open", "amount": "much"}}',
     '{{"payment_id": {0}, "order_id": 1, "status": "open"}}',
 )
-"""Records that end early, have an amount that is none, have no amount."""
+"""Records that are truncated, have an invalid amount, or have no amount."""
 
 Record = tuple[bytes, bytes]
 """Key and value."""
 
 
 class Payments:
-    """Makes records, and remembers what the table must be after them. Each record pays one of the first `orders`."""
+    """Creates records and remembers the table that they lead to. Each record pays one of the first `orders`."""
 
     def __init__(self, orders: int, seed: int = 11) -> None:
         self._random = np.random.default_rng(seed)
@@ -54,7 +53,7 @@ class Payments:
         self._bad = 0
 
     def step(self, opened: int, changed: int) -> list[Record]:
-        """Records of new payments, and of others that go on: all of different payments."""
+        """Records of new payments and of changed payments, all different."""
         old = self._random.choice(len(self._versions), min(changed, len(self._versions)), replace=False)
         new = np.arange(len(self._versions), len(self._versions) + opened, dtype=np.int64)
         self._versions = np.concatenate([self._versions, np.zeros(opened, dtype=np.int64)])
@@ -73,17 +72,15 @@ class Payments:
         ]
 
     def bad(self) -> Record:
-        """A record of a payment that is there, which does not fit."""
         self._bad += 1
         number = self._bad % max(len(self._versions), 1)
         return str(number).encode(), _BAD[self._bad % len(_BAD)].format(number).encode()
 
     def table(self) -> pa.Table:
-        """The payments as they must be now, by number."""
         return self._table(np.arange(len(self._versions), dtype=np.int64))
 
     def joined(self, alive: pa.Array) -> tuple[int, int]:
-        """Number and cents of the payments whose order is among those that are `alive`."""
+        """Number and cents of the payments whose order is `alive`."""
         found = self.table().filter(pc.is_in(self.table().column("order_id"), alive))
         total = pc.sum(found.column("amount")).as_py()
         return found.num_rows, int(total * 100) if total is not None else 0
@@ -103,24 +100,24 @@ class Payments:
 
 STEPS_PER_SECOND = 5
 STEP_NEW, STEP_CHANGED = 100, 99
-"""Payments of one step; a bad record comes with each."""
+"""Payments of one step. One bad record is added."""
 FLUSH_SECONDS = 30
-# A small heap and a quick start: the broker shares two cores with everything else.
+# Small heap and quick start: the broker shares two cores with everything else.
 JAVA_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The bridge as its metrics tell of it."""
+    """Figures of the bridge's metrics."""
 
     records: int
     rejected: int
     age_seconds: float
-    """The bound below which 99 % of the records' ages lie, from their time to their commit."""
+    """99th percentile of the records' ages at their commit."""
 
 
 class Kafka:
-    """A broker with the topic; it answers when the constructor returns, else that raises `Unavailable`."""
+    """A broker with the topic. It answers when the constructor returns. Raises `Unavailable`."""
 
     def __init__(self, folder: Path, metrics_port: int) -> None:
         self.metrics_port = metrics_port
@@ -131,7 +128,7 @@ class Kafka:
         self.seconds = 0.0
         self._bad: list[tuple[int, int, bytes]] = []
         self._failed: list[KafkaError] = []
-        # What librdkafka has to tell beyond its errors is no part of the story; the broker is looked at by `check`.
+        # librdkafka's own log lines are dropped; `check` watches the broker.
         settings: dict[str, str | int | float | bool] = {"bootstrap.servers": self.address, "log_level": 0}
         admin = AdminClient(settings)
         try:
@@ -142,7 +139,7 @@ class Kafka:
         self._producer = Producer({**settings, "enable.idempotence": True, "linger.ms": 5})
 
     def stream(self, stop: threading.Event) -> None:
-        """Send records at a steady pace until told to stop; returns when the broker has all of them."""
+        """Send records at a steady pace until stopped. Returns when the broker has them all."""
         started = due = time.perf_counter()
         while not stop.is_set():
             for record in self.payments.step(STEP_NEW, STEP_CHANGED):
@@ -170,15 +167,14 @@ class Kafka:
         self._bad.append((message.partition() or 0, message.offset() or 0, message.value() or b""))
 
     def check(self) -> None:
-        """`Unavailable` if the broker has ended."""
+        """Raise `Unavailable` if the broker has ended."""
         self._broker.check()
 
     def stop(self) -> None:
-        """End the broker at once: its data go with it."""
         self._broker.kill()
 
     def seen(self) -> Seen | None:
-        """The bridge; None while it does not answer yet."""
+        """The bridge's figures; None until it answers."""
         try:
             with urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
                 text = answer.read().decode()
@@ -199,24 +195,23 @@ class Kafka:
         )
 
     def caught_up(self) -> bool:
-        """Whether the bridge has committed all that was sent."""
+        """True if the bridge has committed everything that was sent."""
         seen = self.seen()
         return seen is not None and seen.records >= self.sent
 
     def table_is_right(self, lake: Lake) -> bool:
-        """Whether the table holds each payment once, as its last good record says."""
+        """True if the table holds the last good record of each payment."""
         wanted = self.payments.table()
         found = lake.table(PAYMENTS).scan().to_arrow().select(wanted.column_names).sort_by("payment_id")
         return bool(found.cast(wanted.schema).equals(wanted))
 
     def letters_are_right(self, lake: Lake) -> bool:
-        """Whether the dead letters are the bad records, each once, byte for byte."""
+        """True if the dead letters are the bad records, each once, byte for byte."""
         found: pa.Table = lake.table(LETTERS).scan().to_arrow()
         columns = (found.column(name).to_pylist() for name in ("partition", "kafka_offset", "value"))
         return sorted(zip(*columns, strict=True)) == sorted(self._bad)
 
     def line(self) -> str:
-        """The figures of the report."""
         seen = self.seen() or Seen(0, 0, 0.0)
         return (
             f"{seen.records:,} records by the bridge at {self.sent / max(self.seconds, 1e-9):,.0f}/s, "

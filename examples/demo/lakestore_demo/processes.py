@@ -1,4 +1,4 @@
-"""The processes of the demo: started with their output in a file, ended by their id."""
+"""The processes of the demo, with their output in files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from lakestore.errors import Unavailable
 END_SECONDS = 20
 TAIL_LINES = 5
 PORTS = range(10_000, 32_000)
-"""Below those that Linux, macOS and Windows give to connections and to servers without a port of their own: such a
-port may be gone again before the process that it was found for opens it."""
+"""Ports below the ephemeral ranges of Linux, macOS and Windows. A port in those ranges may be taken before the
+process opens it.
+"""
 PORTS_TRIED = 200
 
 
@@ -29,7 +30,7 @@ def lakestore(*arguments: str) -> list[str]:
 
 
 class Process:
-    """One command in the background; `variables` are set in its environment besides those of this process."""
+    """A command in the background. `variables` are added to its environment."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, variables: Mapping[str, str] = MappingProxyType({})
@@ -47,22 +48,20 @@ class Process:
 
     @property
     def pid(self) -> int | None:
-        """The process's number, while it runs."""
         return self._process.pid if self._process.poll() is None else None
 
     def check(self) -> None:
-        """`Unavailable` with the process's last lines if it has ended."""
+        """Raise `Unavailable` with the last lines if the process has ended."""
         code = self._process.poll()
         if code is not None:
             raise Unavailable(f"the {self.name} ended with code {code}; its last lines: {self.tail()}")
 
     def tail(self) -> str:
-        """The last lines of its output."""
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return " | ".join(lines[-TAIL_LINES:]) or "none"
 
     def stop(self) -> None:
-        """Ask the process to end; kill it and its children after a while."""
+        """Ask the process to end. After a while kill it and its children."""
         if self._process.poll() is not None:
             return
         self._process.send_signal(signal.SIGTERM)
@@ -72,16 +71,15 @@ class Process:
             self.kill()
 
     def kill(self) -> None:
-        """kill -9 of the process and its children."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nothing listens on at the moment, and that no connection is given meanwhile.
+    """Ports that nothing listens on and that no connection gets meanwhile.
 
-    `OSError` where hardly any port is free.
+    Raises `OSError` if hardly any port is free.
     """
     found: list[int] = []
     for port in SystemRandom().sample(PORTS, PORTS_TRIED):

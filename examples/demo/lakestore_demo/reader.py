@@ -1,6 +1,6 @@
-"""Spark SQL reads of the demo, in a process of their own: a line on stdin asks, a line of JSON on stdout answers.
+"""Spark SQL reads in a process of their own: a line on stdin asks, a line of JSON on stdout answers.
 
-Run as `python -m lakestore_demo.reader SERVER`; what Spark has to say goes to stderr.
+Run as `python -m lakestore_demo.reader SERVER`. Spark's log goes to stderr.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ JOIN = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of one query over two tables at one cut."""
+    """The result of one query over two tables at one cut."""
 
     number: int
     """Number of orders, or of payments."""
     cents: int
-    """Sum of all of them, in cents."""
+    """Sum of the amounts in cents."""
 
 
 @dataclass(slots=True)
 class Reader:
-    """Asks the process, and checks that both tables tell the same."""
+    """Queries the process and compares both tables."""
 
     server: str
     log: Path
@@ -52,7 +52,7 @@ class Reader:
     _process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start Spark; returns when it can read."""
+        """Start Spark. Returns when it can read."""
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "lakestore_demo.reader", self.server],
@@ -66,13 +66,12 @@ class Reader:
         self.ready = True
 
     def read(self, stop: threading.Event) -> None:
-        """Read until told to stop."""
         while not stop.is_set():
             self.once()
             stop.wait(PAUSE_SECONDS)
 
     def once(self) -> Answer:
-        """Read once; `Corrupt` if the tables disagree."""
+        """Read once. Raises `Corrupt` if the tables disagree."""
         started = time.perf_counter()
         found = self._ask("read")
         self.seconds.append(time.perf_counter() - started)
@@ -81,7 +80,6 @@ class Reader:
         return Answer(found["number"], found["cents"])
 
     def join(self) -> Answer:
-        """The payments whose order is there, read once."""
         found = self._ask("join")
         return Answer(found["number"], found["cents"])
 
@@ -93,7 +91,7 @@ class Reader:
         return self._line()
 
     def stop(self) -> None:
-        """End Spark: without questions the process ends."""
+        """End Spark by closing its input."""
         if self._process is None:
             return
         if self._process.stdin is not None:
@@ -115,7 +113,7 @@ class Reader:
 
 
 def main(server: str) -> None:
-    """Answer questions until there are no more."""
+    """Answer questions until the input ends."""
     from lakestore.spark import attach, session
 
     conf = {"spark.sql.shuffle.partitions": "2", "spark.ui.showConsoleProgress": "false"}

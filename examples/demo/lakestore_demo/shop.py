@@ -1,4 +1,4 @@
-"""The demo's shop: orders that follow from their number and version, so that their content is known without a read."""
+"""The demo's orders. Their content follows from number and version, so it is known without a read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _arguments(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def orders(numbers: Numbers, versions: Numbers) -> pa.Table:
-    """Orders as they are in these versions."""
+    """Orders in these versions."""
     return pa.table(
         {
             "order_id": numbers,
@@ -53,12 +53,12 @@ def orders(numbers: Numbers, versions: Numbers) -> pa.Table:
 
 
 def cents(numbers: Numbers, versions: Numbers) -> Numbers:
-    """The amounts of orders in these versions."""
+    """Amounts of orders in these versions."""
     return (numbers * 31 + versions * 17) % 50_000 + 1
 
 
 def money(amounts: Numbers) -> pa.Array:
-    """Cents as decimal(12, 2), without a detour over floats."""
+    """Cents as decimal(12, 2), computed without floats."""
     words = np.empty((len(amounts), 2), dtype=np.int64)
     words[:, 0] = amounts
     words[:, 1] = amounts >> 63
@@ -66,7 +66,7 @@ def money(amounts: Numbers) -> pa.Array:
 
 
 def hashes_of(table: pa.Table) -> Hashes:
-    """One hash per order over all its columns."""
+    """One hash for each order over all columns."""
     batch = table.combine_chunks().to_batches()[0]
     return row_hash.hashes([row_hash.column(batch.column(name)) for name in orders(*_NOTHING).column_names])
 
@@ -75,13 +75,13 @@ _NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class State:
-    """The orders: for each number the hash of its row, 0 for none."""
+    """The orders: hash of the row by number, 0 for none."""
 
     def __init__(self) -> None:
         self.hashes: Hashes = np.zeros(1 << 20, dtype=np.uint64)
 
     def put(self, numbers: Numbers, hashes: Hashes) -> None:
-        """Set rows in order: of several with one number the last stays."""
+        """Set rows in order. The last row of a number wins."""
         if len(numbers):
             self._grow(int(numbers.max()) + 1)
             self.hashes[numbers] = hashes
@@ -92,17 +92,15 @@ class State:
 
     @property
     def rows(self) -> int:
-        """The number of orders."""
         return int(np.count_nonzero(self.hashes))
 
     def same(self, other: State) -> bool:
-        """Whether both hold exactly the same orders."""
         short, long = sorted((self.hashes, other.hashes), key=len)
         return bool((long[: len(short)] == short).all() and not long[len(short) :].any())
 
     @staticmethod
     def of(table: pa.Table) -> State:
-        """The state that a read of the whole table gives; a number that is there twice is an error of its own."""
+        """The state in a read of the whole table. Raises for a duplicate number."""
         state = State()
         if table.num_rows:
             numbers = table.column("order_id").to_numpy()
@@ -117,19 +115,16 @@ class Step:
     """The rows of one commit."""
 
     changed: pa.Table
-    """Orders to insert or update."""
     deleted: pa.Table
-    """Keys of orders to delete."""
     events: pa.Table
 
     @property
     def rows(self) -> int:
-        """Rows that the commit carries."""
         return int(self.changed.num_rows + self.deleted.num_rows + self.events.num_rows)
 
 
 class Shop:
-    """Makes steps, and remembers what the orders must be after them."""
+    """Creates steps and remembers the state they lead to."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -137,7 +132,7 @@ class Shop:
         self._alive: npt.NDArray[np.bool_] = np.empty(0, dtype=np.bool_)
 
     def step(self, inserts: int, updates: int, deletes: int) -> Step:
-        """The next step: new orders, changed ones and removed ones, all different."""
+        """The next step: new, changed and removed orders, all different."""
         alive = np.flatnonzero(self._alive)
         picked = self._random.choice(alive, min(updates + deletes, len(alive)), replace=False)
         updated, deleted = np.sort(picked[:updates]), np.sort(picked[updates:])
@@ -158,7 +153,6 @@ class Shop:
         return Step(orders(changed, self._versions[changed]), pa.table({"order_id": deleted}), pa.table(events))
 
     def state(self) -> State:
-        """The orders as they must be now."""
         state = State()
         alive = np.flatnonzero(self._alive)
         if len(alive):
@@ -166,11 +160,9 @@ class Shop:
         return state
 
     def alive(self) -> pa.Array:
-        """Numbers of the orders that are there now."""
         return pa.array(np.flatnonzero(self._alive))
 
     @property
     def total_cents(self) -> int:
-        """The sum of all amounts."""
         alive = np.flatnonzero(self._alive)
         return int(cents(alive, self._versions[alive]).sum())
