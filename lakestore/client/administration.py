@@ -1,4 +1,4 @@
-"""Administration of whole tables: rename, truncate, delete by a condition, drop and undrop."""
+"""Administration of whole tables: alter, rename, truncate, delete by a condition, drop and undrop."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def steps_of(
     lake: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> list[Step]:
-    """The steps, in the order of the arguments here; all but the first two use names as they are after a rename.
+    """The steps in the order of the arguments. All but the first two use names as they are after a rename.
 
-    `options` are of `evolution.OPTIONS`; another merge engine is refused in words.
+    `options` are `evolution.OPTIONS`; another merge engine is refused.
     """
     for name, value in {"drop": drop, "optional": optional, "order": order}.items():
         if isinstance(value, str):
@@ -65,7 +65,7 @@ def steps_of(
         if name not in OPTIONS and name != "merge":
             raise Invalid(f"alter takes no {name!r}; options of a table are {', '.join(OPTIONS)}")
     if drop and "ttl" in options:
-        steps.insert(0, SetOptions(ttl=None))  # the column that it used may go
+        steps.insert(0, SetOptions(ttl=None))  # the column of the old TTL may be dropped
     if lake or options:
         steps.append(SetOptions(dict(lake or {}), **options))
     return steps
@@ -85,16 +85,15 @@ class DroppedTable:
     uuid: str
     dropped: datetime
     until: datetime | None
-    """The time up to which `undrop` has it back; None: its files are being removed."""
+    """The time until which `undrop` works; None: its files are being removed."""
     left: timedelta
-    """The time until then, by the server's clock."""
+    """Time until then, by the server's clock."""
     rows: int
     bytes: int
-    """Bytes of the server's own files; those in the lake are not counted."""
+    """Bytes of the server's files, without those in the lake."""
 
     @staticmethod
     def of(entry: pb.DroppedTable) -> DroppedTable:
-        """The table that the server tells of."""
         until = None if entry.going else times.moment_of(entry.until_us)
         dropped = times.moment_of(entry.dropped_us)
         left = timedelta(microseconds=entry.left_us)
@@ -106,11 +105,10 @@ class Truncated:
     """The cost of a truncate."""
 
     token: str
-    """The commit; empty if it was only asked what it would take away."""
+    """Token of the commit; empty for a dry run."""
     rows: int
-    """Rows that were live."""
     subscriptions: tuple[str, ...]
-    """Subscriptions of the table. Their readers get an error, and start again after a reset."""
+    """Subscriptions of the table. Their readers get an error and start again after a reset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +116,18 @@ class DeleteProgress:
     """The progress of a delete by a condition."""
 
     matched: int
-    """Live rows that met the condition so far."""
+    """Matching live rows so far."""
     deleted: int
     looked_at: int
     offsets: int
-    """Offsets that there are to look at."""
+    """Offsets to examine."""
 
 
 OnProgress = Callable[[DeleteProgress], None]
 
 
 def renamed(connection: Connection, definition: Table, name: str) -> Table:
-    """The definition under another name, once the table has that."""
+    """Rename the table and return its definition."""
     request = pb.RenameTableRequest(table=definition.name, new_name=name, table_uuid=definition.uuid)
     made = Table.from_json(connection.transport.rename_table(request).definition)
     connection.forget_definitions([definition.name, name])
@@ -137,7 +135,7 @@ def renamed(connection: Connection, definition: Table, name: str) -> Table:
 
 
 def truncated(connection: Connection, definition: Table, *, check_only: bool) -> Truncated:
-    """The cost of taking all rows away, which is done unless it is only asked for."""
+    """Truncate the table and return the cost. With `check_only` nothing is removed."""
     request = pb.TruncateTableRequest(table=definition.name, table_uuid=definition.uuid, check_only=check_only)
     answer = connection.transport.truncate_table(request)
     token = answer.token if check_only else connection.seen(answer.token)
@@ -149,7 +147,7 @@ def truncated(connection: Connection, definition: Table, *, check_only: bool) ->
 def deleted(
     connection: Connection, definition: Table, where: str, *, dry_run: bool, on_progress: OnProgress | None
 ) -> CommitToken:
-    """Delete the rows that meet a condition at one cut; the position behind the last of its commits."""
+    """Delete the rows that match a condition at one cut. Returns the position after the last commit."""
     matched = gone = looked_at = 0
     last = ""
     asked = literals.fixed(where)
@@ -173,19 +171,18 @@ def deleted(
 
 
 def _tell_deleted(error: LakestoreError, rows: int) -> None:
-    """The rows that earlier commits of the same delete have deleted, told by the error that breaks it off."""
     least = "at least " if error.applied == "unknown" else ""
     error.message += f"; before that {least}{rows_text(rows)} {'was' if rows == 1 else 'were'} deleted"
     error.args, error.applied = (error.message,), "unknown"
 
 
 def undropped(connection: Connection, name: str, uuid: str, new_name: str) -> Table:
-    """The definition of a table that is there again."""
+    """Restore a dropped table."""
     request = pb.UndropTableRequest(table=name, table_uuid=uuid, new_name=new_name)
     return Table.from_json(connection.transport.undrop_table(request).definition)
 
 
 def dropped(connection: Connection) -> list[DroppedTable]:
-    """The dropped tables that are still kept, the newest first."""
+    """The dropped tables that are still kept, newest first."""
     answer = connection.transport.list_dropped_tables(pb.ListDroppedTablesRequest())
     return [DroppedTable.of(entry) for entry in answer.tables]

@@ -1,7 +1,7 @@
-"""Commits that are awaited: the blocking ones, done in threads, so that the loop never waits.
+"""Commits for asyncio. The blocking calls run in threads, so the loop never waits.
 
-A call that is cancelled ends on the wire, and its thread goes on until it has: what was sent may have happened, and the
-producer or the registers of the commit are over.
+Cancelling a call cancels it on the wire and its thread ends soon. The request may have been applied, so the commit's
+producer or registers cannot be used any more.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ T = TypeVar("T")
 
 
 class Bridge:
-    """Blocking calls, in threads."""
+    """Runs blocking calls in threads."""
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="lakestore-aio")
         self.streams: set[Any] = set()
-        """Open streams, which end with the lake."""
+        """Open streams, closed with the lake."""
 
     async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """The call's answer; if the task is cancelled, so are the call's RPCs."""
+        """Run a call in a thread. If the task is cancelled, so are the call's RPCs."""
         scope = Scope()
 
         def work() -> T:
@@ -50,18 +50,18 @@ class Bridge:
             raise
 
     def close(self) -> None:
-        """Let the threads go when their calls end."""
+        """Let the threads end after their calls."""
         self._pool.shutdown(wait=False)
 
 
 def forget(done: asyncio.Future[Any]) -> None:
-    """Take the error of a call that nobody waits for any more, so that asyncio does not tell of it."""
+    """Retrieve the error of an abandoned call, so that asyncio does not log it."""
     if not done.cancelled():
         done.exception()
 
 
 class Commit:
-    """Changes to several tables that happen together at the end of the `async with` block; an error discards them."""
+    """Changes to several tables, committed together at the end of the `async with` block. An error discards them."""
 
     def __init__(self, bridge: Bridge, block: AbstractContextManager[SyncCommit]) -> None:
         self._bridge, self._block = bridge, block
@@ -69,24 +69,24 @@ class Commit:
 
     @property
     def sync(self) -> SyncCommit:
-        """The commit behind it, once the block is entered."""
+        """The underlying commit, inside the block."""
         if self._commit is None:
             raise RuntimeError("a commit is used in `async with lake.commit() as commit:`")
         return self._commit
 
     @property
     def token(self) -> str:
-        """The commit's token, known once it is done."""
+        """The commit's token, after the commit."""
         return self.sync.token
 
     @property
     def results(self) -> list[pb.ChangeResult]:
-        """The counts of each change, known once the commit is done."""
+        """The counts of each change, after the commit."""
         return self.sync.results
 
     @property
     def repeated(self) -> bool:
-        """Whether the answer was lost at first, as of `lakestore.Commit.repeated`."""
+        """True if the first answer was lost; see `lakestore.Commit.repeated`."""
         return self.sync.repeated
 
     async def upsert(self, table: str, data: Any, *, keep: Keep = (), as_of: Any = None) -> None:
@@ -94,7 +94,7 @@ class Commit:
         await self._bridge.run(self.sync.upsert, table, data, keep=keep, as_of=as_of)
 
     async def insert_if_absent(self, table: str, data: Any) -> None:
-        """Insert the rows whose keys are not there."""
+        """Insert the rows whose keys do not exist."""
         await self._bridge.run(self.sync.insert_if_absent, table, data)
 
     async def delete(self, table: str, data: Any, *, as_of: Any = None) -> None:
@@ -121,7 +121,7 @@ class NamedWrites:
     def __init__(self, bridge: Bridge, writes: SyncNamedWrites) -> None:
         self._bridge = bridge
         self.sync = writes
-        """The same for blocking code: its name and its progress."""
+        """The blocking producer, with name and progress."""
 
     @property
     def progress(self) -> str:
@@ -129,8 +129,8 @@ class NamedWrites:
         return self.sync.progress
 
     def commit(self, progress: str = "") -> Commit:
-        """Changes to several tables and the progress, in `async with`: one commit. A task that is cancelled in it
-        leaves its outcome unknown: then open the name anew.
+        """Changes to several tables and the progress as one commit, in `async with`. If the task is cancelled, the
+        outcome is unknown: open the name again.
         """
         return Commit(self._bridge, self.sync.commit(progress))
 
@@ -142,29 +142,29 @@ class NamedWrites:
 
 
 class Registers:
-    """Registers that are open here: commits one after the other."""
+    """Registers that are open here. Their commits follow one another."""
 
     def __init__(self, bridge: Bridge, registers: SyncRegisters) -> None:
         self._bridge = bridge
         self.sync = registers
-        """The same for blocking code."""
+        """The blocking registers."""
 
     @property
     def progress(self) -> Mapping[str, str]:
-        """Name to value, of all registers that are open here; an empty value is that of a new one."""
+        """Name to value of all registers that are open here; empty for a new register."""
         return self.sync.progress
 
     async def open(self, names: Iterable[str]) -> None:
-        """Open more registers, in one commit, which fences whoever had one of them."""
+        """Open more registers in one commit, which fences their earlier owners."""
         await self._bridge.run(self.sync.open, names)
 
     def release(self, names: Iterable[str]) -> None:
-        """Move these registers no more; the server keeps them for whoever opens them next."""
+        """Give up these registers. The server keeps them for the next owner."""
         self.sync.release(names)
 
     def commit(self, progress: Mapping[str, str]) -> Commit:
-        """Changes to several tables and new values of registers, in `async with`: one commit. A task that is cancelled
-        in it leaves its outcome unknown: then open the registers anew.
+        """Changes to several tables and new register values as one commit, in `async with`. If the task is
+        cancelled, the outcome is unknown: open the registers again.
         """
         return Commit(self._bridge, self.sync.commit(progress))
 

@@ -1,8 +1,8 @@
-"""Every call of a lake, with its deadline and its tries: the one place that decides what is sent again.
+"""Every call of a lake with its deadline and retries. This module alone decides what is sent again.
 
-A call that begins after the caller's deadline is not sent. A failure that passes (`retry.is_passing`) is tried again
-for a minute, within the caller's deadline, as the table `TRIES` says of its RPC. An error tells of all tries: one
-refusal says nothing of a try before it whose answer was lost.
+- A call is not sent after the caller's deadline.
+- A passing failure (`retry.is_passing`) is retried for a minute within the deadline, by the rule of its RPC in `TRIES`.
+- The final error covers all tries: a refusal does not mean that an earlier try without an answer was refused.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc, tracing
 
 CALL_SECONDS = 120.0
-"""The longest call, its tries included, unless told otherwise."""
+"""Default limit of a call in seconds, retries included."""
 PROBE_SECONDS = 2.0
-"""The longest that a probe tries again: a server that restarts may be back by then."""
+"""Seconds for which a probe retries; a restarting server may be back by then."""
 BACKUP_SECONDS = 86_400.0
-"""A backup is one call, however much there is to copy."""
+"""A backup is one call of any size."""
 
 
 class Tries(Enum):
-    """The rule by which an RPC is sent again after a failure that passes."""
+    """When an RPC is sent again after a passing failure."""
 
     ALWAYS = "twice is as good as once"
     NUMBERED = "as ALWAYS, for a commit with a producer's sequence or with registers; else as UNLESS_APPLIED"
@@ -88,18 +88,19 @@ TRIES: dict[str, Tries] = {
     "AcceptClock": Tries.ALWAYS,
     "Report": Tries.ONCE,
 }
-"""The rule of every RPC. A second `OpenProducer` or `OpenRegisters` fences only the epoch that nobody was given;
-a second `UploadPart` leaves a part that nobody names, which goes by its age."""
+"""The rule of every RPC. A second `OpenProducer` or `OpenRegisters` only fences an epoch that nobody received. A
+second `UploadPart` leaves a part that nobody names; it expires.
+"""
 
 _HELLO = next(method for method in rpc.methods() if method.name == "Hello")
 
 
 class Calls:
-    """A wire's RPCs under one policy. Thread-safe as far as the wire is. Attributes are those of `Transport`."""
+    """A wire's RPCs with retries. As thread-safe as the wire. Attributes are those of `Transport`."""
 
     def __init__(self, wire: Wire, *, call_seconds: float = CALL_SECONDS) -> None:
         self.wire = wire
-        """One try of each call, for those who count tries themselves."""
+        """Single tries, for callers that retry themselves."""
         self.credentials = wire.credentials
         self._call_seconds = call_seconds
         for method in rpc.methods():
@@ -107,19 +108,19 @@ class Calls:
 
     @property
     def server(self) -> pb.HelloAnswer:
-        """The server's own words about its release; empty before the first call, and of one older than `Hello`."""
+        """The server's release information; empty before the first call and for servers older than `Hello`."""
         return self.wire.server
 
     def greet(self) -> None:
-        """Make sure, in one try, that a server answers: for those who would rather hear at once that none does."""
+        """Ask the server once whether it answers, unless it has answered before."""
         self.wire.greet(seconds_left(self._call_seconds))
 
     def probe(self) -> None:
-        """Make sure, within seconds, that a server answers now, also one that has answered before."""
+        """Ask the server whether it answers now, with retries for seconds."""
         backoff = Backoff(PROBE_SECONDS)
         while True:
             try:
-                with suppress(UnknownCall):  # of a server that is older than `Hello`
+                with suppress(UnknownCall):  # a server older than `Hello`
                     self.wire.call(
                         _HELLO,
                         pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL),
@@ -132,7 +133,7 @@ class Calls:
                 return
 
     def close(self) -> None:
-        """End every call; later ones are `Stopped`."""
+        """End every call. Later calls raise `Stopped`."""
         self.wire.close()
 
     def _of(self, method: rpc.Method) -> Callable[[Any], Any]:
@@ -169,7 +170,6 @@ class Calls:
         return traced
 
     def _again(self, method: rpc.Method, tries: Tries, request: Any, error: LakestoreError) -> Any:
-        """The answer of a later try, or the last error, which tells of the tries before as well."""
         backoff, is_lost = Backoff(), False
         while True:
             is_lost = is_lost or error.applied == "unknown"
@@ -193,7 +193,7 @@ class Calls:
         return self.wire.stream(method, request, None)
 
     def _fetched(self, method: rpc.Method, request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
-        """The rows of a split, over as many connections as it takes: the same request has the same rows."""
+        """The rows of a split over any number of connections. The same request returns the same rows."""
         backoff, given = Backoff(), 0
         while True:
             if seconds_left(1.0) <= 0.0:
@@ -221,12 +221,10 @@ def _may_repeat(tries: Tries, request: Any, *, is_lost: bool) -> bool:
 
 
 def _is_known_again(request: pb.CommitRequest) -> bool:
-    """Whether a server that has applied a commit knows it when it comes again."""
     return bool(request.registers or (request.producer and request.sequence))
 
 
 def _told(error: LakestoreError, *, is_lost: bool) -> LakestoreError:
-    """The last error, in the light of the tries before it."""
     if is_lost and error.applied == "no":
         error.applied = "unknown"
         error.message += " (the answer to an earlier try was lost, and that one may have counted)"
@@ -243,7 +241,7 @@ def _whole_deadline() -> float | None:
 
 
 def _behind(message: pb.RowBatch, rows: int) -> tuple[pb.RowBatch | None, int]:
-    """The message less its first rows, None if none are left, and how many those were."""
+    """Drop the first rows of a message. Returns the rest, None if empty, and the number of dropped rows."""
     if not rows:
         return message, 0
     batches = ipc.decode_trusted(message.rows, crc=message.crc32c)

@@ -1,4 +1,4 @@
-"""Change streams as a user iterates them."""
+"""Change streams for users."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Bucket = tuple[str, int]
 
 
 class Share:
-    """The begin of each of a consumer's buckets, and the end of its own acknowledgements."""
+    """Where a consumer's buckets begin, and how far it has acknowledged them."""
 
     def __init__(self) -> None:
         self._begun: dict[Bucket, int] = {}
@@ -57,7 +57,7 @@ class Share:
         self._runs: dict[Bucket, int] = {}
 
     def begun(self, text: str) -> list[int]:
-        """The buckets of a message that somebody else has read since; a message is of one table."""
+        """The buckets of a message that another consumer has read since. A message is of one table."""
         token = position_of(text)
         lost: list[int] = []
         for part in parts_of(token):
@@ -72,7 +72,7 @@ class Share:
         return lost
 
     def acked(self, text: str, refused: Collection[int] = ()) -> None:
-        """A batch, which is of one table, was acknowledged, but for these of its buckets."""
+        """Record that a batch of one table was acknowledged, except for these buckets."""
         token = position_of(text)
         for part in parts_of(token):
             key = token.tables[part.table], part.bucket
@@ -89,12 +89,13 @@ JOIN_SECONDS = 5.0
 
 
 class Pulled(Generic[T]):
-    """A generator, one item at a time. Thread-safe."""
+    """Runs a generator one item at a time. Thread-safe."""
 
     def __init__(self, items: Generator[T], let_go: Callable[[], None], taken: Callable[[T], None]) -> None:
-        """`let_go` gives back what the generator holds, which does not do so when it is merely forgotten. `taken` is
-        told of each item when it is handed over, before the generator makes its next step: an item may have been made
-        long before, while nobody waited for it."""
+        """`let_go` releases what the generator holds; garbage collection alone does not. `taken` is called with each
+        item when the caller gets it, before the generator's next step. The item may have been produced long
+        before.
+        """
         self._items, self._let_go, self._told = items, let_go, taken
         self._scope, self._outer = Scope(), SCOPE.get()
         self._context = contextvars.copy_context()
@@ -108,7 +109,7 @@ class Pulled(Generic[T]):
             self._outer.add(self)
 
     def next(self, seconds: float | None) -> T | None:
-        """The next item; None if none comes in that time. `StreamEnded` behind the last one, and once it is closed."""
+        """The next item; None if none comes in time. Raises `StreamEnded` after the last one and after `close`."""
         end = time.monotonic() + min(seconds or 0.0, WAIT_SECONDS_MAX)
         if not self._turn.acquire(timeout=-1 if seconds is None else max(end - time.monotonic(), 0.0)):
             return None
@@ -153,23 +154,23 @@ class Pulled(Generic[T]):
             is_whole = True
             raise
         finally:
-            if not is_whole:  # a generator that was interrupted is over, which must not look like its end
+            if not is_whole:  # an interrupted generator is finished, which must not look like its end
                 self._failure = StreamEnded("the stream was interrupted: open another one where it stands")
         return item
 
     def cancel(self) -> None:
-        """End it, without waiting for what it holds to be given back."""
+        """End it without waiting for the release."""
         self._is_closed = True
         self._scope.cancel()
 
     def close(self) -> None:
-        """End it: a thread that waits is woken up, and gives back what it holds. Again is harmless."""
+        """End it. A waiting thread wakes up and releases. Idempotent."""
         self.cancel()
         self._finish_if_idle()
 
     def _finish_if_idle(self) -> None:
         if not self._turn.acquire(blocking=False):
-            return  # the thread whose turn it is does it
+            return  # the thread that runs the generator does it
         try:
             if not self._is_finished:
                 self._is_finished = True
@@ -196,11 +197,11 @@ class Pulled(Generic[T]):
 
 
 class _Worker(Generic[T]):
-    """A thread that makes one step at a time. While it is idle it holds nothing of its iterator."""
+    """A thread that runs one step at a time. An idle thread holds nothing of its iterator."""
 
     def __init__(self) -> None:
         self.is_busy = False
-        """Whether a step was begun whose outcome nobody has taken."""
+        """True if nobody has taken the outcome of a step yet."""
         self._steps: queue.SimpleQueue[Callable[[], T | None] | None] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[T | BaseException | None] = queue.SimpleQueue()
         self._thread = threading.Thread(
@@ -209,7 +210,6 @@ class _Worker(Generic[T]):
         self._thread.start()
 
     def next(self, step: Callable[[], T], end: float | None) -> T | None:
-        """The outcome of a step, of the one that is on its way if there is one; None if it takes longer."""
         if not self.is_busy:
             self._steps.put(step)
             self.is_busy = True
@@ -224,14 +224,13 @@ class _Worker(Generic[T]):
         return outcome
 
     def end(self, ending: Callable[[], None]) -> None:
-        """End the iterator behind the step that is on its way, and the thread."""
         self._steps.put(ending)
         self.forget()
         if self._thread is not threading.current_thread():
             self._thread.join(JOIN_SECONDS)
 
     def forget(self) -> None:
-        """Let the thread go when it has nothing to do. From anywhere: takes no lock."""
+        """Let an idle thread end. Takes no lock, so any thread may call it."""
         self._steps.put(None)
 
 
@@ -246,7 +245,7 @@ def _work(
 def _outcome(step: Callable[[], T | None]) -> T | BaseException | None:
     try:
         return step()
-    except BaseException as error:  # the boundary of the thread: the one that waits raises it again
+    except BaseException as error:  # boundary of the thread: the waiting thread raises it
         return error
 
 
@@ -255,7 +254,6 @@ def _closed() -> StreamEnded:
 
 
 _OPEN: WeakSet[Pulled[Any]] = WeakSet()
-"""Iterators with threads of their own."""
 
 
 @atexit.register
@@ -269,33 +267,32 @@ Ints = npt.NDArray[np.int64]
 
 
 class Seen:
-    """Per table and bucket the last offset that was handed out, and how many rows of it: an update may show two."""
+    """By table and bucket: the last delivered offset and its number of rows. An update may have two."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, int], tuple[int, int]] = {}
-        self._again: dict[tuple[str, int], int] = {}  # rows of the last offset that this connection brought again
+        self._again: dict[tuple[str, int], int] = {}  # rows of the last offset that this connection has repeated
 
     def reconnected(self) -> None:
-        """From here on rows may come again."""
+        """From now on rows may be repeated."""
         self._again = {}
 
     def forget(self, table: str, bucket: int) -> None:
-        """The rows of a bucket may come again."""
+        """From now on rows of a bucket may be repeated."""
         self._last.pop((table, bucket), None)
         self._again.pop((table, bucket), None)
 
     def add(self, table: str, buckets: Ints, offsets: Ints) -> None:
-        """Rows that were handed out."""
         for bucket in np.unique(buckets).tolist():
             here = offsets[buckets == bucket]
             last = int(here[-1])
             before, count = self._last.get((table, bucket), (-1, 0))
             handed = (count if before == last else 0) + int((here == last).sum())
             self._last[table, bucket] = last, handed
-            self._again[table, bucket] = handed  # this connection brought them all
+            self._again[table, bucket] = handed  # this connection has sent all of them
 
     def fresh(self, table: str, buckets: Ints, offsets: Ints) -> npt.NDArray[np.bool_]:
-        """True for each row that this stream has not handed out."""
+        """True for each row that was not delivered yet."""
         mask = np.ones(len(offsets), dtype=np.bool_)
         for bucket in np.unique(buckets).tolist():
             key = (table, bucket)
@@ -309,7 +306,7 @@ class Seen:
 
 
 class Resumed:
-    """The messages of a request, over as many connections as it takes; `opened` is told a subscription's epoch."""
+    """The messages of a request over any number of connections. `opened` gets a subscription's epoch."""
 
     def __init__(
         self,
@@ -329,7 +326,7 @@ class Resumed:
         self._messages: Iterator[pb.ChangeBatch] | None = None
         self._ended, self._begins = False, True
         self.trouble: LakestoreError | None = None
-        """The failure after which the stream is being opened again; None while it runs."""
+        """The failure that made the stream reconnect; None while it runs."""
 
     def __iter__(self) -> Iterator[pb.ChangeBatch]:
         return self
@@ -361,15 +358,13 @@ class Resumed:
         raise StopIteration
 
     def _bind(self, token: Token) -> None:
-        """Hold the stream to the history and the tables of its first message, over all its connections."""
         self._begins, request = False, self._request
-        if request.timeline not in ("", token.timeline):  # of a server that is too old to refuse it
+        if request.timeline not in ("", token.timeline):  # a server that is too old to refuse it
             self._ended = True
             raise OtherTimeline("what this stream has handed out belongs to another history: the server was restored")
         request.timeline, request.table_uuids[:] = token.timeline, token.tables
 
     def close(self) -> None:
-        """End the stream."""
         self._ended = True
         messages, self._messages = self._messages, None
         close = getattr(messages, "close", None)
@@ -378,17 +373,16 @@ class Resumed:
 
 
 class _Handed:
-    """The rows of a stream that the caller has, over all connections."""
+    """The rows that the caller has received over all connections."""
 
     def __init__(self, request: pb.ChangesRequest, share: Share) -> None:
         self._request, self._share = request, share
         self._seen = Seen()
-        self._since: list[pb.ChangeBatch] = []  # not yet in `_seen`; messages behind the newest token are forgotten
+        self._since: list[pb.ChangeBatch] = []  # not in `_seen` yet; messages after the newest token are forgotten
         self._lakes: set[tuple[str, str]] = set()
         self._again = False
 
     def fresh(self, message: pb.ChangeBatch) -> pb.ChangeBatch | None:
-        """The message less what the caller has; None if that is everything."""
         if self._request.member:
             for bucket in self._share.begun(message.token):
                 self._seen.forget(_table(message), bucket)
@@ -402,12 +396,11 @@ class _Handed:
             self._since.append(left)
         if self._request.subscription:
             _remember(self._since, self._seen)
-        if not self._request.member:  # whose tokens are for acknowledging only
+        if not self._request.member:  # tokens of a shared subscription only acknowledge
             self._request.start = message.token or self._request.start
         return left
 
     def broken(self) -> None:
-        """The next connection may bring rows again."""
         _remember(self._since, self._seen)
         self._seen.reconnected()
         self._again = True
@@ -423,7 +416,6 @@ def _remember(since: list[pb.ChangeBatch], seen: Seen) -> None:
 
 
 def _fresh(message: pb.ChangeBatch, seen: Seen) -> pb.ChangeBatch | None:
-    """The message less the rows that were handed out before the connection broke."""
     if not message.rows:
         return message
     with pa.ipc.open_stream(message.rows) as reader:
@@ -443,7 +435,6 @@ def _fresh(message: pb.ChangeBatch, seen: Seen) -> pb.ChangeBatch | None:
 
 
 def _table(message: pb.ChangeBatch) -> str:
-    """The table that offsets are of: its uuid, or its name from a server that does not say the uuid."""
     return message.table_uuid or message.table
 
 
@@ -455,10 +446,10 @@ def _places(batch: pa.RecordBatch) -> tuple[Ints, Ints]:
 
 _NEVER = np.iinfo(np.int64).max
 Start = str | datetime | Token
-"""`earliest`, `latest`, `snapshot`, a token, or a time: UTC where it names no zone."""
+"""`earliest`, `latest`, `snapshot`, a token, or a time (UTC without a zone)."""
 
 Until = str | datetime | Token
-"""`now`, a token, or a time that has been: the last commit at or before it."""
+"""`now`, a token, or a past time: the last commit at or before it."""
 
 
 class ChangeBatch:
@@ -469,18 +460,17 @@ class ChangeBatch:
     ) -> None:
         self._stream = stream
         self.name = message.table
-        """`database.table`."""
         self.token = token or message.token
-        """Go on from here: `changes(start=batch.token)`."""
+        """Start here to continue: `changes(start=batch.token)`."""
         self.whole = not message.goes_on and not (message.read_the_lake and self.token == message.token)
-        """Whether the token lies behind these rows. If not, the token lies before the rows, whose
-        commits go on in the next batch: to apply commits whole, apply all batches up to a whole one together."""
+        """True if the token is after these rows. Otherwise the token is before them and their commits continue in
+        the next batch: to apply commits whole, apply all batches up to a whole one together.
+        """
         self.schema_id = message.schema_id
-        """The version of the table that these rows are in; all of a batch are in one."""
+        """The table version of these rows; a batch has one version."""
         self.snapshot = message.snapshot
-        """Whether this is part of the snapshot that comes first."""
         self.progress = message.progress
-        """Whether this has no rows and only says that the stream has come to its token."""
+        """True for a batch without rows that only reports the stream's position."""
         self.table: pa.Table = _decoded(message) if rows is None else rows
         """The changes: `__change`, `__bucket`, `__offset`, `__timestamp`, then the row."""
 
@@ -488,15 +478,15 @@ class ChangeBatch:
         return int(self.table.num_rows)
 
     def ack(self) -> None:
-        """Everything up to and with this batch is done: the named subscription goes on behind it, durably.
+        """Acknowledge everything up to and including this batch. The named subscription continues after it, durably.
 
-        A batch that is not `whole` has only a part of a commit, and its own rows do not count yet: they do with the
-        batch that ends the commit, and until that one is acknowledged all of the commit comes again.
+        A batch that is not `whole` holds part of a commit. Its rows count as done with the batch that ends the commit;
+        until that batch is acknowledged the whole commit is sent again.
 
-        In a shared subscription the buckets in the batch are moved, past rows of theirs that were given before, too.
-        The `buckets` of a `Fenced` are read by another consumer by now, which gets these changes again; the other
-        buckets count, and the stream goes on. If the error's `applied` is "unknown", an answer was lost before (the
-        server was restarted, say) and the buckets that are named may have counted: undo nothing of them.
+        In a shared subscription the batch's buckets move, past earlier rows too. `Fenced` lists `buckets` that another
+        consumer reads now and receives again; the other buckets count, and the stream continues. If its `applied` is
+        "unknown", an answer was lost (a server restart, for example) and the listed buckets may have counted: undo
+        nothing of them.
         """
         if self._stream is None or not self._stream.subscription:
             raise Invalid("only batches of a named subscription are acknowledged: changes(subscription='name')")
@@ -511,21 +501,20 @@ class ChangeBatch:
         return self.table.to_pandas()
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """The rows as dicts, for looking at."""
+        """The rows as dicts, for display."""
         found: list[dict[str, Any]] = self.table.to_pylist()
         return found
 
 
 class ChangeStream:
-    """An iterator of `ChangeBatch`; `next` waits for a time, `close` ends it, from any thread."""
+    """An iterator of `ChangeBatch`. `next` waits for a time, `close` ends it, from any thread."""
 
     def __init__(self, transport: Transport, request: pb.ChangesRequest, *, progress: bool = False) -> None:
         self._transport, self._request, self._shows_progress = transport, request, progress
         self._epoch = 0
         self.token = ""
-        """The position that the stream has come to: nothing between the last batch and here is for it. Empty before the
-        start."""
-        self._handed = ("", "")  # the last batch's token, and the newest progress behind it
+        """The stream's position: everything up to here was delivered or is irrelevant. Empty before the start."""
+        self._handed = ("", "")  # last batch's token, and the newest progress after it
         self._acked = ""
         self._share = Share()
         self._messages = Resumed(transport, request, self._opened, self._share)
@@ -533,7 +522,7 @@ class ChangeStream:
 
     @property
     def subscription(self) -> str:
-        """The name under which the server keeps the position; empty without one."""
+        """Name under which the server keeps the position; empty without one."""
         return self._request.subscription
 
     def __enter__(self) -> Self:
@@ -556,8 +545,8 @@ class ChangeStream:
     def next(self, timeout: float | None = None) -> ChangeBatch | None:
         """The next batch, or None if none comes within `timeout` seconds.
 
-        `Unavailable` when the caller's `lake.within` is over first: the batch comes next time. `StreamEnded` behind the
-        last batch of a stream with an end, and once the stream is closed.
+        Raises `Unavailable` if `lake.within` expires first; the batch comes next time. Raises `StreamEnded` after the
+        last batch and after `close`.
         """
         left = seconds_left(float("inf")) if has_deadline() else None
         if left is not None and left <= 0.0:
@@ -570,8 +559,8 @@ class ChangeStream:
         return batch
 
     def ack(self, token: str) -> None:
-        """Move the subscription's position, behind the last batch as far as the stream has come; tried again while the
-        server cannot be reached, as that moves it once.
+        """Move the subscription's position. After the last batch, move it as far as the stream has come. Retried
+        while the server is unreachable, because moving it twice is harmless.
         """
         last, progress = self._handed
         self._move(progress if token == last and progress else token)
@@ -592,13 +581,15 @@ class ChangeStream:
         self._share.acked(token)
 
     def _opened(self, epoch: int) -> None:
-        """Each connection is the subscription's next consumer; batches of an earlier one are still this stream's."""
+        """Each connection is the subscription's next consumer. Batches of earlier connections still belong to this
+        stream.
+        """
         self._epoch = epoch
 
     def close(self) -> None:
-        """End the stream, from any thread: one that waits for a batch is woken up. What it held is free then.
+        """End the stream, from any thread. A thread that waits for a batch wakes up, and resources are released.
 
-        Its batches can still be acknowledged.
+        Delivered batches can still be acknowledged.
         """
         self._batches.close()
 
@@ -613,11 +604,15 @@ class ChangeStream:
             yield from batches
 
     def _given(self, batch: ChangeBatch) -> None:
-        """A batch is with the caller, and the stream has come to its token: not before, for nobody may ever take it."""
+        """The caller has a batch, so the stream has reached its token. Not earlier, because the caller might never
+        take it.
+        """
         self.token, self._handed = batch.token, (batch.token, "")
 
     def _progressed(self, token: str) -> None:
-        """Nothing lies between the last batch and here: with that done, so is all before the token."""
+        """Nothing lies between the last batch and this token. When the batch is done, everything before the token is
+        done.
+        """
         last = self._handed[0]
         self.token, self._handed = token, (last, token)
         if self.subscription and self._acked == last:
@@ -626,8 +621,8 @@ class ChangeStream:
     def _lake_snapshot(self, message: pb.ChangeBatch) -> Iterator[ChangeBatch]:
         """The snapshot of a table whose old rows are only in the lake: a union read at its cut.
 
-        The rows come in no order, so every batch but the last carries the position of the first: a stream that goes on
-        from there reads the table's snapshot again.
+        The rows come in no order, so every batch but the last has the position of the first. A stream that continues
+        there reads the snapshot again.
         """
         token = position_of(message.token)
         if isinstance(token, LogPosition):
@@ -648,12 +643,12 @@ class ChangeStream:
             if held is not None:
                 yield ChangeBatch(message, _inserts(held), self, last)
             elif parts_of(token):
-                with suppress(Fenced):  # who reads these buckets now finds out for itself
+                with suppress(Fenced):  # the new reader of these buckets finds out itself
                     self.ack(last)
 
 
 def member_name(subscription: str | None, member: str | None, *, shared: bool) -> str:
-    """The name of a consumer that shares a subscription; empty for one that does not."""
+    """A consumer's name in a shared subscription; empty if it does not share."""
     if not shared:
         if member:
             raise Invalid(f"the member name {member!r} is for a shared subscription: say shared=True as well")
@@ -693,14 +688,12 @@ def request(
 
 
 def _ends_of_lake(token: SnapshotPosition | SharedPosition) -> tuple[str, str]:
-    """The tokens of all batches of a snapshot read from the lake but the last, and of the last."""
     if isinstance(token, SharedPosition):
         return str(replace(token, parts=())), str(token)
     return str(token), str(_after_table(token))
 
 
 def _after_table(token: SnapshotPosition) -> StreamPosition:
-    """The position behind the snapshot of the table that a token's place is in."""
     later = token.tables[token.tables.index(token.place.table) + 1 :]
     place = Place(later[0], 0, 0) if later else None
     return stream_position(token.timeline, token.lsn, token.tables, place)
@@ -714,7 +707,6 @@ def _decoded(message: pb.ChangeBatch) -> pa.Table:
 
 
 def _behind(batch: pa.RecordBatch, token: SnapshotPosition | SharedPosition) -> pa.RecordBatch:
-    """The rows from a place on, in the order of buckets and offsets, or those of the buckets that a member reads."""
     buckets, offsets = batch.column(LAKE_BUCKET).to_numpy(), batch.column(LAKE_OFFSET).to_numpy()
     if isinstance(token, SharedPosition):
         begins = np.full(max([*(part.bucket for part in token.parts), int(buckets.max(initial=0))]) + 1, _NEVER)

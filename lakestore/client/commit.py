@@ -1,4 +1,4 @@
-"""Changes to several tables that are one commit: in one message, or in parts that are uploaded as they come."""
+"""Changes to several tables in one commit: in one message, or in parts that are uploaded while they are added."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakestore.wire.commit_message import COUNTS
 
 
 def fitting(connection: Connection, definition: Table, data: Any) -> tuple[Table, pa.RecordBatch]:
-    """The rows as a batch, and the table version that has their columns. An unknown column reloads the table."""
+    """The rows as a batch, and the table version with their columns. An unknown column reloads the table."""
     data = user.readable_again(data)
     batch = user.from_user(data, definition.schema)
     if {column.name for column in definition.columns}.issuperset(batch.schema.names):
@@ -34,14 +34,14 @@ def fitting(connection: Connection, definition: Table, data: Any) -> tuple[Table
 
 
 def fitting_parts(connection: Connection, definition: Table, data: Any) -> list[tuple[Table, pa.RecordBatch]]:
-    """The rows as `fitting` makes them, in parts that name the same columns where the merge engine asks for it."""
+    """The batches of `fitting`, split by named columns if the merge engine needs it."""
     return [fitting(connection, definition, part) for part in user.by_columns(data, definition)]
 
 
 def marked_parts(
     connection: Connection, definition: Table, data: Any, keep: Keep, as_of: Any = None
 ) -> list[tuple[Table, pa.RecordBatch, Marks]]:
-    """The parts of `fitting_parts`, each with its marks; rows that have some are one part, in their order."""
+    """The parts of `fitting_parts` with their marks. Rows with marks are one part, in order."""
     data = user.readable_again(data)
     if not keep and as_of is None:
         return [(version, batch, NO_MARKS) for version, batch in fitting_parts(connection, definition, data)]
@@ -51,32 +51,32 @@ def marked_parts(
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """Numbers of rows of one write; each row that was sent is counted once."""
+    """Numbers of rows of one write. Each row is counted once."""
 
     table: str = ""
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
     not_found: int = 0
-    """Keys to delete that were not there."""
+    """Keys to delete that did not exist."""
     ignored: int = 0
-    """By the merge engine, by the table's rule for deletes, or because the key was there."""
+    """Ignored by the merge engine, by the table's rule for deletes, or because the key exists."""
     unchanged: int = 0
-    """Equal to the row that was there, where the table skips those."""
+    """Equal to the live row, if the table skips such rows."""
     folded: int = 0
-    """Became one change with a later row of the same key."""
+    """Merged with a later row of the same key."""
     schema_id: int = 0
-    """The version that the rows were stored in."""
+    """The version of the stored rows."""
 
 
 def result_of(results: Sequence[pb.ChangeResult]) -> WriteResult:
-    """The results of the changes of one table, added up."""
+    """The sum of the results of one table's changes."""
     counts = {name: sum(getattr(result, name) for result in results) for name in COUNTS}
     return WriteResult(table=results[0].table, schema_id=results[-1].schema_id, **counts)
 
 
 class CommitToken(str):
-    """The position behind a write, as `at=` and `start=` take it, with the write's result."""
+    """The position after a write, for `at=` and `start=`, with the write's result."""
 
     result: WriteResult
 
@@ -90,52 +90,52 @@ class CommitToken(str):
 
 
 class _Piece(NamedTuple):
-    """The source of the rows of one change on the wire."""
+    """Where the rows of a change on the wire come from."""
 
     call: int
-    """The number of the call."""
     part: int
-    """The number of the call's part with the same columns."""
+    """Number of the call's part with the same columns."""
     row: int
-    """The part's row that is the first one."""
+    """First row in the part."""
 
 
 class Commit:
-    """Changes to several tables that happen together; a context manager, whose error discards them.
+    """Changes to several tables that happen together. A context manager; an error discards them.
 
-    Rows that one message does not hold are uploaded as parts while they are added, so they need not fit into memory.
+    Rows beyond one message are uploaded as parts while they are added, so they need not fit into memory.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._changes: list[pb.Change] = []
         self._pieces: list[_Piece] = []
-        """The place that each change is of."""
+        """The source of each change."""
         self._settled = 0
-        """The changes, from the first one on, whose rows are parts."""
+        """Number of leading changes whose rows are uploaded."""
         self._is_sent = False
         self.token = ""
-        """Known once the commit is done."""
         self.results: list[pb.ChangeResult] = []
         self.repeated = False
-        """Whether the answer to it was lost at first, and it is known by its registers alone: then without results."""
+        """True if the first answer was lost and only the registers show that the commit happened. Then there are no
+        results.
+        """
 
     def upsert(self, table: str, data: Any, *, keep: Keep = (), as_of: Any = None) -> None:
-        """Insert or update by key; with `keep` as `Table.upsert`.
+        """Insert or update by key; `keep` as in `Table.upsert`.
 
-        `as_of`, a time or None for each row, is for rows that come late, to a table that is `versioned` within a
-        column: a row is ignored if the row of its key, or its remembered delete, has another value in that column and
-        was committed then or later, by an earlier call of this commit as well. In a `NothingToKeep` a change is a call
-        of this commit, the first one is 0.
+        `as_of`, a time or None for each row, is for late rows in a table `versioned` within a column. A row is ignored
+        if the live row of its key, or the remembered delete, has another value in that column and was committed at that
+        time or later, also by an earlier call of this commit. `NothingToKeep` counts changes by calls of this commit,
+        from 0.
         """
         self._add(table, pb.UPSERT, data, keep, as_of)
 
     def insert_if_absent(self, table: str, data: Any) -> None:
-        """Insert the rows whose keys are not there; `results` tells how many were ignored."""
+        """Insert the rows whose keys do not exist; `results` counts the ignored rows."""
         self._add(table, pb.INSERT, data)
 
     def delete(self, table: str, data: Any, *, as_of: Any = None) -> None:
-        """Delete by key; with `as_of` as `upsert`, of rows that name their versions."""
+        """Delete by key; `as_of` as in `upsert`, for rows that name their versions."""
         self._add(table, pb.DELETE, data, as_of=as_of)
 
     def append(self, table: str, data: Any) -> None:
@@ -157,7 +157,6 @@ class Commit:
         return pieces(batch, parts.part_bytes(server)) if parts.has_parts(server) else (batch,)
 
     def _upload_if_long(self) -> None:
-        """Upload the rows that have come since the last time, once a message does not hold them all."""
         transport, waiting = self._connection.transport, self._changes[self._settled :]
         if parts.has_room(waiting, transport.server) or not parts.has_parts(transport.server):
             return
@@ -167,8 +166,8 @@ class Commit:
             self._settled += 1
 
     def add_parts(self, changes: Iterable[pb.Change]) -> None:
-        """Rows that were uploaded before, by this process or by others of the same principal: `parts.upload` names
-        them. They are dropped with the commit if that does not happen.
+        """Add rows that this process or another one of the same principal uploaded by `parts.upload`. If the commit
+        does not happen they are dropped.
         """
         for change in changes:
             self._changes.append(change)
@@ -176,11 +175,10 @@ class Commit:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was added."""
         return not self._changes
 
     def send(self, commit: Callable[[Sequence[pb.Change]], pb.CommitAnswer] | None = None) -> None:
-        """Commit what was added, by a producer of the connection unless told otherwise."""
+        """Commit, with a producer of the connection unless `commit` is given."""
         if commit is None and self.is_empty:
             return
         try:
@@ -196,7 +194,6 @@ class Commit:
         self.repeated = answer.is_repeated
 
     def _by_call(self, found: Sequence[ChangeRows]) -> Iterator[ChangeRows]:
-        """Rows of changes as rows of the calls that made them."""
         rows: dict[tuple[int, int], ChangeRows] = {}
         for each in found:
             piece = self._pieces[each.change]
@@ -205,7 +202,6 @@ class Commit:
         yield from rows.values()
 
     def _whole(self, results: Sequence[pb.ChangeResult]) -> Iterator[pb.ChangeResult]:
-        """The results with those of pieces of the same rows added up."""
         whole: pb.ChangeResult | None = None
         for piece, result in zip(self._pieces, results, strict=False):
             if whole is not None and piece.row:
@@ -222,7 +218,6 @@ class Commit:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        """Drop the parts of a commit that did not happen, so far as that is known."""
         is_lost = isinstance(error, LakestoreError) and error.applied == "unknown"
         uploaded = [change.part for change in self._changes if change.part]
         if uploaded and not (self._is_sent or is_lost):

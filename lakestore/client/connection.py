@@ -1,4 +1,4 @@
-"""A lake's connection, which its tables share: transport, producers, definitions as last seen, the newest token."""
+"""The connection shared by a lake's tables: transport, producers, cached definitions, the newest token."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class OneRow:
 
 
 class Connection:
-    """A lake's side of the wire. Thread-safe."""
+    """A lake's connection. Thread-safe."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
@@ -82,11 +82,11 @@ class Connection:
 
     @property
     def last_token(self) -> str:
-        """The newest position that was written here: plain reads never fall behind it. Empty before the first write."""
+        """The newest position written here; plain reads are at least as new. Empty before the first write."""
         return self._last_text
 
     def seen(self, token: str) -> str:
-        """Remember a commit of ours; its token again."""
+        """Remember our commit and return its token."""
         position = position_of(token)
         self.history.seen(position)
         with self._lock:
@@ -95,32 +95,31 @@ class Connection:
         return token
 
     def single_rows(self, definition: Table) -> OneRow:
-        """The form of single rows of a version; that of the last version of each table is kept."""
+        """The single-row form of a version. One version of each table is cached."""
         form = self._single.get(definition.name)
         if form is None or form.definition is not definition:
             form = self._single[definition.name] = OneRow.of(definition)
         return form
 
     def begin_anew(self) -> None:
-        """Go on in the server's history as it is now: plain reads need not reach what was written in another one."""
+        """Accept the server's current history: plain reads need not include writes of an earlier one."""
         point = self.history.renew()
         with self._lock:
             if self._last is not None and self._last.timeline != point.timeline:
                 self._last, self._last_text = None, ""
 
     def forget_definitions(self, names: Iterable[str]) -> None:
-        """Look at these tables anew when they are next named."""
+        """Reload these tables at their next use."""
         for name in names:
             self._definitions.pop(name, None)
 
     def created(self, definition: Table, *, check_only: bool) -> Table:
-        """The definition of a new table as the server has it; with `check_only` none is made."""
+        """Create a table and return the server's definition. With `check_only` nothing is created."""
         request = pb.CreateTableRequest(definition=definition.to_json(), check_only=check_only)
         info = self.transport.create_table(request)
         return Table.from_json(info.definition) if check_only else self._known(info)
 
     def newest(self, name: str) -> Table:
-        """A table's current definition."""
         try:
             return self._known(self.transport.get_table(pb.TableRequest(table=name)))
         except NotFound as error:
@@ -130,15 +129,13 @@ class Connection:
             raise NotFound(f"{error.message}{close}") from error
 
     def all(self) -> list[Table]:
-        """The current definitions of all tables, by name."""
         return [self._known(info) for info in self.transport.list_tables(pb.ListTablesRequest()).tables]
 
     def definition_of(self, name: str) -> Table:
-        """A table's definition, as it was when the table was last seen here."""
         return self._definitions[name] if name in self._definitions else self.newest(name)
 
     def altered(self, definition: Table, steps: Sequence[Step], *, check_only: bool = False) -> Table:
-        """The definition after the steps, which are one commit; `Conflict` if it is no longer the current one."""
+        """Apply the steps as one commit. Raises `Conflict` if the definition is not the current one."""
         request = pb.AlterTableRequest(
             table=definition.name,
             alteration=evolution.to_json(steps),

@@ -1,6 +1,6 @@
-"""Credentials of a client: the token or certificate that it shows, the authority that it believes. Never printed.
+"""Credentials of a client: its token or certificate and the authority it trusts. Never printed.
 
-A token goes over TLS, or to this machine; anything else takes an explicit `tls=False`.
+A token is sent over TLS or to this machine. Anything else needs an explicit `tls=False`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOKEN_VARIABLES = TOKEN_VARIABLE, TOKEN_FILE_VARIABLE
 TLS_VARIABLES = TLS_VARIABLE, *_FILE_VARIABLES.values()
 Token = str | Callable[[], str]
 _OPTIONS = {"ca": "tls_ca", "cert": "tls_cert", "key": "tls_secret_key"}
-"""Option names by which Spark knows what to hide: it looks for `secret` and `token`."""
+"""Option names whose values Spark hides, because they contain `secret` or `token`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,10 @@ class TLS:
     """PEM files of a connection by TLS."""
 
     ca: str | Path | None = None
-    """Authority that signed the server's certificate; None: those that gRPC comes with."""
+    """Authority of the server's certificate; None: gRPC's defaults."""
     cert: str | Path | None = None
-    """The client's own certificate, if the server asks for one."""
+    """The client's certificate, if the server asks for one."""
     key: str | Path | None = None
-    """Its private key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Pem:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A token and the TLS of one connection."""
+    """Token and TLS of one connection."""
 
     token: Token | None = None
     pem: Pem | None = None
@@ -61,19 +60,18 @@ class Credentials:
 
     @property
     def bearer(self) -> str:
-        """The token of this moment; empty if there is none, `Invalid` for a text that is none."""
+        """The current token; empty without one. Raises `Invalid` for an invalid token."""
         token = (self.token() if callable(self.token) else self.token or "").strip()
         if not (token.isascii() and token.isprintable()) or " " in token:
             raise Invalid("the token is no token, which is one word of ASCII: look at its file, or at LAKESTORE_TOKEN")
         return token
 
     def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
-        """The metadata of a gRPC call."""
         token = self.bearer
         return (("authorization", f"Bearer {token}"),) if token else ()
 
     def options(self) -> dict[str, str]:
-        """The options of a Spark data source, under names whose values Spark hides."""
+        """Options of a Spark data source, under names whose values Spark hides."""
         found = {"token": self.bearer} if self.token else {}
         if self.pem:
             found["tls"] = "true"
@@ -84,7 +82,6 @@ class Credentials:
 
     @staticmethod
     def from_options(options: Mapping[str, str]) -> Credentials:
-        """The credentials that `options` wrote."""
         pem = None
         if options.get("tls") == "true":
             values = {field: options.get(option, "").encode() or None for field, option in _OPTIONS.items()}
@@ -96,7 +93,7 @@ NOTHING = Credentials()
 
 
 def credentials_for(address: str, token: Token | None = None, tls: TLS | bool | None = None) -> Credentials:
-    """The credentials that were given, or else the environment's; `Invalid` for a token in the clear."""
+    """The given credentials, otherwise the environment's. Raises `Invalid` for a token without TLS."""
     token = token if token is not None else _token_of_environment()
     if tls is None:
         tls = _tls_of_environment()
@@ -107,7 +104,7 @@ def credentials_for(address: str, token: Token | None = None, tls: TLS | bool | 
 
 
 def token_in(file: str | Path) -> Callable[[], str]:
-    """A token that stands in a file, read each time it is needed, so that it can be replaced."""
+    """A token in a file. The file is read at each use, so it can be replaced."""
 
     def read() -> str:
         try:
@@ -127,7 +124,7 @@ def _token_of_environment() -> Token | None:
 
 
 def _tls_of_environment() -> TLS | bool | None:
-    """Files say TLS by themselves; LAKESTORE_TLS alone means the authorities that gRPC comes with."""
+    """Files imply TLS. LAKESTORE_TLS alone means gRPC's default authorities."""
     said = os.environ.get(TLS_VARIABLE, "").lower()
     if said and said not in ("true", "false"):
         raise Invalid(f"{TLS_VARIABLE} is true or false")

@@ -1,7 +1,8 @@
-"""Single writes of many threads as one commit: while a few are on their way, later writes wait and go together.
+"""Combines single writes of many threads into one commit: while some commits are in flight, later writes wait and go
+together.
 
-A thread alone never waits. Nobody's error is another's: a group that is refused is sent again one by one, each by
-its own thread. Writes inside `within` and large ones go alone.
+A single thread never waits. Errors are not shared: the writes of a refused group are sent again one by one, each by its
+thread. Writes inside `within` and large writes go alone.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from lakestore.model.table import Table
 from lakestore.v1 import lakestore_pb2 as pb
 
 SMALL_BYTES_MAX = 64 << 10
-"""A larger write gains nothing from company."""
+"""A larger write gains nothing from a group."""
 GROUP_WRITES_MAX = 64
 ON_THE_WAY = 2
-"""Commits that one lake has in flight before others wait for company."""
+"""Commits of one lake in flight before writes wait for a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Write:
     kind: pb.ChangeKind.ValueType
     batch: pa.RecordBatch
     wants_rows: bool = False
-    """Whether the result is to carry the rows of the keys behind the commit."""
+    """True if the result must include the rows of the keys after the commit."""
     marks: Marks = NO_MARKS
 
 
@@ -55,24 +56,23 @@ class _Waiting:
     write: Write
     woken: threading.Event = field(default_factory=threading.Event)
     leads: bool = False
-    """Its thread sends the next group."""
+    """This write's thread sends the next group."""
     outcome: Written | LakestoreError | None = None
     refused: bool = False
-    """Its group was, for what may be another's fault: nothing of it is stored."""
+    """The group was refused, maybe because of another write. Nothing is stored."""
 
 
 class Combiner:
-    """All single writes of a lake. Thread-safe."""
+    """Combines all single writes of a lake. Thread-safe."""
 
     def __init__(self, producers: ProducerPool, *, on_the_way_max: int = ON_THE_WAY) -> None:
         self._producers, self._on_the_way_max = producers, on_the_way_max
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
-        """In no group yet, and not leading one."""
+        """Writes in no group that do not lead one."""
         self._on_the_way = 0
 
     def commit(self, write: Write) -> Written:
-        """Commit one write, alone or in company."""
         PROCESS.check()
         if not _is_small(write.batch) or has_deadline():
             return self._alone(write)
@@ -98,7 +98,7 @@ class Combiner:
         return Written(answer.token, answer.results[0])
 
     def _lead(self, mine: _Waiting) -> None:
-        """Send this write with the waiting ones; then a write that came meanwhile leads."""
+        """Send this write with the waiting ones. Then a later write leads."""
         group = [mine]
         with self._lock:
             while self._waiting and len(group) < GROUP_WRITES_MAX and _may_join(self._waiting[0].write, group):
@@ -127,7 +127,6 @@ class Combiner:
             each.woken.set()
 
     def _sent(self, writes: Sequence[Write]) -> list[Written]:
-        """One commit of them all."""
         together = _together(writes)
         answer = self._producers.commit([_joined([writes[i] for i in members]) for members in together])
         written = {
@@ -139,8 +138,9 @@ class Combiner:
 
 
 def _may_join(write: Write, group: Sequence[_Waiting]) -> bool:
-    """Whether a write may be in one commit with others: a write that is answered with rows, which are those behind its
-    commit, is with others of its own table only if none of them changes a row that is there."""
+    """True if a write may join a group. A write that returns rows (after its commit) may only join writes of its
+    table that change no existing row.
+    """
     mine = _identity(write.table)[:2]
     for other in (each.write for each in group if _identity(each.write.table)[:2] == mine):
         if write.wants_rows != other.wants_rows or (write.wants_rows and write.table.merge.engine == "versioned"):
@@ -149,7 +149,7 @@ def _may_join(write: Write, group: Sequence[_Waiting]) -> bool:
 
 
 def _is_small(batch: pa.RecordBatch) -> bool:
-    """Whether rows gain from company. Whole buffers are told at once; of a part of a batch they are too much."""
+    """True if rows gain from a group. Measures whole buffers only; measuring a slice costs too much."""
     return bool(batch.get_total_buffer_size() <= SMALL_BYTES_MAX or batch.nbytes <= SMALL_BYTES_MAX)
 
 
@@ -158,7 +158,6 @@ def _identity(table: Table) -> tuple[str, str, int]:
 
 
 def _together(writes: Sequence[Write]) -> list[list[int]]:
-    """Places of the writes that may be one change: appends of like rows to one table."""
     if len(writes) == 1:
         return [[0]]
     groups: dict[object, list[int]] = {}
@@ -176,7 +175,6 @@ def _joined(writes: Sequence[Write]) -> pb.Change:
 
 
 def _share(write: Write, result: pb.ChangeResult) -> pb.ChangeResult:
-    """One write's part in the result of its change."""
     if write.kind != pb.APPEND or result.inserted == write.batch.num_rows:
         return result
     own = pb.ChangeResult()

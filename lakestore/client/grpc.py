@@ -1,4 +1,4 @@
-"""A server over gRPC. gRPC's threads do not survive a fork: in a child every call is refused by name."""
+"""A server over gRPC. gRPC's threads do not survive a fork, so a forked child refuses every call."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from lakestore.wire.errors import Metadata
 from lakestore.wire.rpc import grpc
 
 IDLE_SECONDS = 10.0
-"""Time without a call after which a stream ends."""
+"""Seconds without a call after which a stream ends."""
 
 
 class NoReply(Exception):
     """The stream ended before the reply."""
 
     def __init__(self, failure: grpc.RpcError | None) -> None:
-        """None: without a word."""
+        """None: without an error."""
         super().__init__()
         self.failure = failure
 
@@ -47,7 +47,7 @@ class CallCancelled(Exception):
 
 
 class _Waiting:
-    """One call on its way: a letter box for what becomes of it."""
+    """The mailbox of one running call."""
 
     __slots__ = ("outcome",)
 
@@ -55,7 +55,6 @@ class _Waiting:
         self.outcome: SimpleQueue[pb.Reply | NoReply | CallCancelled] = SimpleQueue()
 
     def cancel(self) -> None:
-        """Tell the caller to give up."""
         self.outcome.put(CallCancelled())
 
 
@@ -67,10 +66,10 @@ class _Stream:
         self.asks: SimpleQueue[pb.Ask | None] = SimpleQueue()
         self.waiting: dict[int, _Waiting] = {}
         self.is_over = False
-        """True once the stream takes no more calls."""
+        """True once the stream accepts no more calls."""
 
     def open(self, stub: Any) -> None:
-        """Begin to talk; `ValueError` on a closed channel."""
+        """Start the stream. Raises `ValueError` on a closed channel."""
         try:
             replies = stub(self._requests(), metadata=self.shown)
         except ValueError:
@@ -79,12 +78,12 @@ class _Stream:
         threading.Thread(target=self._read, args=(replies,), name="small-calls", daemon=True).start()
 
     def retire(self) -> None:
-        """Take no more calls; those under way are answered. Under the lock."""
+        """Accept no more calls; running ones are answered. Call under the lock."""
         self.is_over = True
         self.asks.put(None)
 
     def _requests(self) -> Iterator[pb.Ask]:
-        """The calls, for gRPC's thread that sends them; they end when nobody has called for a while."""
+        """The calls, consumed by gRPC's sending thread. The iterator ends after a while without calls."""
         while True:
             try:
                 ask = self.asks.get(timeout=IDLE_SECONDS)
@@ -130,8 +129,7 @@ class SmallCalls:
     def call(self, method: str, request: bytes, seconds: float, shown: Metadata) -> pb.Reply:
         """The reply to a call, on a stream that was opened with this metadata.
 
-        `NoReply` or `CallCancelled` if none comes, `Unavailable` if none comes in time, `ValueError` on a closed
-        channel.
+        Raises `NoReply` or `CallCancelled` without a reply, `Unavailable` on timeout, `ValueError` on a closed channel.
         """
         number, waiting = next(self._numbers), _Waiting()
         ask = pb.Ask(id=number, method=method, request=request, within_ms=max(int(seconds * 1_000), 1))
@@ -153,7 +151,6 @@ class SmallCalls:
         raise outcome
 
     def _asked(self, ask: pb.Ask, waiting: _Waiting, shown: Metadata) -> _Stream:
-        """The stream that the call was put on."""
         with self._lock:
             stream = self._stream
             if stream is not None and not stream.is_over and stream.shown != shown:
@@ -168,7 +165,6 @@ class SmallCalls:
         return stream
 
     def close(self) -> None:
-        """Take no more calls on the open stream."""
         with self._lock:
             if self._stream is not None and not self._stream.is_over:
                 self._stream.retire()
@@ -177,13 +173,13 @@ class SmallCalls:
 PROBE_SECONDS = 2.0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 _SETTINGS = b"\x04"
-"""The type of the first frame of every HTTP/2 server, behind three bytes of its length."""
+"""Type of the first frame of an HTTP/2 server, after three length bytes."""
 _NOT_TLS = {"WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", None}
-"""Reasons of Python's `ssl` for bytes that are no TLS."""
+"""`ssl` error reasons for bytes that are not TLS."""
 
 
 def diagnosis(address: str, credentials: Credentials, seconds: float) -> LakestoreError | None:
-    """The error that a connection to an address ends in; None if nothing is wrong that a probe can see."""
+    """The error that a connection to an address will give; None if a probe finds no problem."""
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not port.isdecimal() or host.startswith(("unix:", "ipv4:", "ipv6:", "dns:")):
@@ -224,7 +220,7 @@ def _by_tls(address: str, place: tuple[str, int], seconds: float, pem: Pem) -> L
     try:
         context = ssl.create_default_context(cadata=pem.ca.decode() if pem.ca else None)
         context.set_alpn_protocols(["h2"])
-        for _ in range(2):  # a server that just goes down refuses the second connection
+        for _ in range(2):  # a server that is shutting down refuses the second connection
             with _connected(place, seconds) as raw, context.wrap_socket(raw, server_hostname=place[0]) as port:
                 port.sendall(_PREFACE)
                 if port.recv(1):
@@ -267,7 +263,6 @@ def _connected(place: tuple[str, int], seconds: float) -> socket.socket:
 
 
 def _clear_words(place: tuple[str, int], seconds: float) -> bytes:
-    """The first bytes of the answer to a beginning of HTTP/2; nothing if the other end closes."""
     said = b""
     with _connected(place, seconds) as port, contextlib.suppress(ConnectionResetError, BrokenPipeError):
         port.sendall(_PREFACE)
@@ -292,7 +287,7 @@ def _speaks_tls(place: tuple[str, int], seconds: float) -> bool:
 HELLO_SECONDS = 10.0
 SEND_SECONDS = 5.0
 METADATA_BYTES = 1 << 20
-"""The room of an error in metadata: a `Fenced` may have to name every bucket of a table."""
+"""Metadata size for errors: `Fenced` may list every bucket of a table."""
 _ADDRESS = re.compile(r"\D.*:\d+$|^unix:")
 _CHANNEL = [
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -303,11 +298,11 @@ _CHANNEL = [
     ("grpc.absolute_max_metadata_size", METADATA_BYTES),
     *rpc.CLIENT_KEEPALIVE,
 ]
-"""A restarted server is found again within a second, whatever other channels of this process went through."""
+"""Finds a restarted server within a second, whatever other channels of this process have seen."""
 
 
 def _error_of(error: grpc.RpcError, method: rpc.Method, release: str, address: str) -> LakestoreError:
-    call: Any = error  # every error of a channel is a call too; the stubs do not say so
+    call: Any = error  # every error of a channel is a call too, which the stubs do not declare
     code = call.code().name
     if code == "UNIMPLEMENTED":
         return UnknownCall(
@@ -319,7 +314,7 @@ def _error_of(error: grpc.RpcError, method: rpc.Method, release: str, address: s
 
 
 class _Greeting:
-    """A hello on its way; threads that come meanwhile wait for it, each no longer than it may."""
+    """A running hello. Other threads wait for it within their own deadlines."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
@@ -327,11 +322,11 @@ class _Greeting:
 
 
 class _Cancelled(Invalid):
-    """The caller itself has ended the call: of no kind that is tried again."""
+    """The caller ended the call itself; never retried."""
 
 
 class GrpcWire:
-    """Over gRPC. Says hello before the first call, and again after a connection was lost."""
+    """Calls over gRPC. Says hello before the first call and after a lost connection."""
 
     def __init__(self, address: str, credentials: Credentials = NOTHING) -> None:
         PROCESS.check()
@@ -343,7 +338,7 @@ class GrpcWire:
         self._channel = _channel(address, credentials)
         self._small_calls = SmallCalls(self._channel)
         self._talks = False
-        """Whether the server takes small calls on an open stream."""
+        """True if the server accepts small calls on an open stream."""
         self._greeted = False
         self._closed = False
         self._lock = threading.Lock()
@@ -363,11 +358,9 @@ class GrpcWire:
         return kinds[method.streams_in, method.streams_out](method.path, *coders)
 
     def greet(self, seconds: float) -> None:
-        """Say hello, unless the server was greeted on this connection."""
         self._ready(None, seconds)
 
     def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
-        """The answer of a unary RPC, within so many seconds."""
         if PROCESS.is_orphan or self._closed or not self._greeted:
             seconds = self._ready(method, seconds)
         self._check_known(method, request)
@@ -386,11 +379,10 @@ class GrpcWire:
                 return running.result()
         except grpc.RpcError as error:
             raise self._failed(error, method) from error
-        except (grpc.FutureCancelledError, ValueError) as error:  # ValueError is how grpc tells of a closed channel
+        except (grpc.FutureCancelledError, ValueError) as error:  # grpc raises ValueError for a closed channel
             raise self._ended(method) from error
 
     def _talked(self, method: rpc.Method, request: bytes, seconds: float, shown: errors.Metadata) -> Any:
-        """The answer of a small call on the open stream; None where the server has no such stream, or none to give."""
         try:
             reply = self._small_calls.call(method.name, request, seconds, shown)
         except Unavailable as error:
@@ -406,7 +398,7 @@ class GrpcWire:
                 self._talks = False
                 return None
             told = self._failed(call, method)
-            if isinstance(told, Exhausted):  # there is no room for another stream; the call was not begun
+            if isinstance(told, Exhausted):  # no room for another stream; the call was not started
                 return None
             raise told from call
         if reply.error:
@@ -414,13 +406,13 @@ class GrpcWire:
         return method.answer.FromString(reply.answer)
 
     def send(self, method: rpc.Method, request: Any) -> None:
-        """Send a request whose answer nobody waits for; a connection that is gone cannot take it."""
+        """Send a request and ignore the answer. Dropped if the connection is lost."""
         if not (PROCESS.is_orphan or self._closed) and self._greeted:
             with suppress(ValueError):
                 self._calls[method.name].future(request, timeout=SEND_SECONDS, metadata=self.credentials.metadata())
 
     def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
-        """The answers of a streaming RPC; the stream is cancelled when its reader goes."""
+        """The answers of a streaming RPC. The stream is cancelled when its reader is closed."""
         if PROCESS.is_orphan or self._closed or not self._greeted:
             left = self._ready(method, HELLO_SECONDS if seconds is None else seconds)
             seconds = None if seconds is None else left
@@ -445,13 +437,12 @@ class GrpcWire:
             raise refusals[0]
 
     def _check_known(self, method: rpc.Method, request: Any) -> None:
-        """Refuse what this server is too old to heed."""
         protocol = self.server.protocol or 1
         if protocol < rpc.PROTOCOL:
             rpc.check_known(method, request, protocol, self.server.release)
 
     def _known(self, method: rpc.Method, requests: Iterator[Any], refusals: list[Invalid]) -> Iterator[Any]:
-        """The requests up to one that is refused: gRPC would only tell of an error here as `UNKNOWN`."""
+        """The requests up to one that is refused. gRPC would report an error raised here as `UNKNOWN`."""
         for request in requests:
             try:
                 self._check_known(method, beside(request).request)
@@ -467,17 +458,17 @@ class GrpcWire:
         told = _error_of(error, method, self.server.release, self._address)
         call: Any = error
         if call.code() is grpc.StatusCode.UNAVAILABLE:
-            self._greeted = False  # the next server to answer may be of another release
+            self._greeted = False  # the next server may be of another release
         return told
 
     def _ended(self, method: rpc.Method) -> LakestoreError:
-        """The error of a call that this side has ended; it may have come to the server before."""
+        """The error of a call that this side ended. The request may have reached the server."""
         error = _closed() if self._closed else _Cancelled("the call was cancelled")
         error.applied = "no" if method.reads else "unknown"
         return error
 
     def _ready(self, method: rpc.Method | None, seconds: float) -> float:
-        """The seconds that are left of these once the server has been greeted."""
+        """Greet the server. Returns the remaining seconds."""
         PROCESS.check()
         if self._closed:
             raise _closed()
@@ -525,7 +516,6 @@ class GrpcWire:
             greeting.done.set()
 
     def close(self) -> None:
-        """Close the channel."""
         self._closed = True
         if not PROCESS.is_orphan:
             self._small_calls.close()
@@ -533,7 +523,6 @@ class GrpcWire:
 
 
 def _small(method: rpc.Method, request: Any) -> bytes | None:
-    """A request's bytes if it goes on the open stream: a commit of few rows, or a look-up of one key."""
     if method.name == "Lookup":
         data: bytes = request.SerializeToString() if request.key else b""
     elif method.name == "Commit":

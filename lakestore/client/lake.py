@@ -1,4 +1,4 @@
-"""A lake: all tables of one server, over the network or inside this process."""
+"""A lake: all tables of one server, over the network or in this process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Lake:
 
     @property
     def last_token(self) -> str:
-        """The newest position that this lake has written: its plain reads never fall behind it."""
+        """The newest position that this lake has written. Plain reads are at least as new."""
         return self._connection.last_token
 
     def create_table(
@@ -72,15 +72,15 @@ class Lake:
         tombstone_ttl: str | int = TOMBSTONE_SECONDS,
         if_not_exists: bool = False,
     ) -> Table:
-        """Create a table; without a primary key it is a log table. docs/tables.md tells of every option.
+        """Create a table; without a primary key it is a log table. docs/tables.md describes every option.
 
-        `schema` is a pyarrow schema, or `{"id": "int64", "tags": "list<string>"}`: names to types, by name or of
-        pyarrow. With `if_not_exists=True` a table of this definition that is there is given; of another one is an
-        error that names the first difference.
+        `schema` is a pyarrow schema or a dict of name to type, such as `{"id": "int64", "tags": "list<string>"}`. With
+        `if_not_exists=True` an existing table of this definition is returned; a different one is an error that names
+        the first difference.
 
-        `merge` says what a row means whose key is there: `upsert`, `partial`, `first_row`, `ls.versioned("column")` or
-        `ls.aggregate({"column": "function"})`. `retention="7d"` or `{"age": "7d", "bytes": "10GB"}` gives up old log
-        that is tiered; `ttl={"column": "created_at", "after": "30d"}` deletes rows whose time is over.
+        `merge` decides about rows whose key exists: `upsert`, `partial`, `first_row`, `ls.versioned("column")` or
+        `ls.aggregate({"column": "function"})`. `retention="7d"` or `{"age": "7d", "bytes": "10GB"}` drops old tiered
+        log; `ttl={"column": "created_at", "after": "30d"}` deletes expired rows.
         """
         definition = define(
             name,
@@ -108,7 +108,7 @@ class Lake:
         return found
 
     def create(self, definition: Definition, *, check_only: bool = False) -> Table:
-        """Create a table as its definition says; with `check_only` only ask whether it could be."""
+        """Create a table from its definition. With `check_only` the server only checks it."""
         return self._table(self._connection.created(definition, check_only=check_only))
 
     def table(self, name: str) -> Table:
@@ -116,11 +116,12 @@ class Lake:
         return self._table(self._connection.newest(name))
 
     def definition_of(self, name: str) -> Definition:
-        """A table's definition, as it was when this lake last saw the table."""
+        """A table's cached definition."""
         return self._connection.definition_of(name)
 
     def alter(self, definition: Definition, steps: Sequence[Step], *, check_only: bool = False) -> Definition:
-        """The definition after the steps, which are one commit; `Conflict` if it is no longer the current one.
+        """Apply the steps as one commit and return the definition. Raises `Conflict` if the definition is not
+        current.
 
         With `check_only` nothing is changed.
         """
@@ -134,47 +135,46 @@ class Lake:
         return [self._table(definition) for definition in self._connection.all()]
 
     def drop_table(self, name: str, *, purge: bool = False, uuid: str = "") -> str:
-        """Drop a table with its rows and its lake table; the commit's token.
+        """Drop a table with its rows and its lake table. Returns the commit's token.
 
-        `undrop` has it back until `limits.drop_grace_seconds` are over (a day unless set); with `purge=True` it is
-        gone at once, also one that was dropped before. `uuid` says which table of the name is meant.
+        `undrop` restores it for `limits.drop_grace_seconds` (a day by default). `purge=True` removes it at once, also
+        if it was dropped before. `uuid` selects between tables of one name.
         """
         request = pb.TableRequest(table=name, table_uuid=uuid, purge=purge)
         return self._connection.seen(self.transport.drop_table(request).token)
 
     def undrop(self, name: str, *, uuid: str = "", as_name: str = "") -> Table:
-        """Have a dropped table back as it was: rows, offsets, lake, subscriptions.
+        """Restore a dropped table with rows, offsets, lake and subscriptions.
 
-        `as_name` is the name that it then has, where its own is taken; `uuid` says which one, where several were
-        dropped.
+        `as_name` gives it another name if its own is taken; `uuid` selects between dropped tables of one name.
         """
         definition = administration.undropped(self._connection, name, uuid, as_name)
         self._connection.forget_definitions([definition.name])
         return self._table(definition)
 
     def dropped_tables(self) -> list[DroppedTable]:
-        """The dropped tables that `undrop` can still have back, the newest first."""
+        """The dropped tables that `undrop` can restore, newest first."""
         return administration.dropped(self._connection)
 
     def databases(self) -> dict[str, int]:
-        """The databases, each with the number of its tables."""
+        """The databases with their numbers of tables."""
         answer = self.transport.list_databases(pb.ListDatabasesRequest())
         return {entry.name: entry.tables for entry in answer.databases}
 
     def create_database(self, name: str) -> None:
-        """Make an empty database; that of a table is made with the table."""
+        """Create an empty database. Creating a table creates its database."""
         self.transport.create_database(pb.DatabaseRequest(database=name))
 
     def drop_database(self, name: str) -> None:
-        """Remove a database that has no table."""
+        """Remove a database without tables."""
         self.transport.drop_database(pb.DatabaseRequest(database=name))
 
     @contextmanager
     def commit(self) -> Iterator[Commit]:
-        """Changes to several tables, committed together at the end of the block; an error discards them.
+        """Changes to several tables, committed together at the end of the block. An error discards them.
 
-        Rows beyond a message are uploaded while they are added; `limits.commit_rows` and `commit_bytes` of the server
-        are the most that one commit takes.
+        Rows beyond one message are uploaded while they are added. The server's `limits.commit_rows` and `commit_bytes`
+        bound a commit.
         """
         with Commit(self._connection) as commit:
             yield commit
@@ -187,10 +187,10 @@ class Lake:
         require_complete_through: Through | None = None,
         lease_seconds: int = LEASE_SECONDS_DEFAULT,
     ) -> Snapshot:
-        """One cut over all tables: the head of this moment, which the server holds until the snapshot's end.
+        """One cut over all tables: the current head, kept by the server until the snapshot ends.
 
-        It costs the same however many tables there are: each is planned when it is first read. What is required is
-        asked of the tables that are read, as `Table.scan` does.
+        Its cost does not depend on the number of tables: each is planned at its first read. Requirements apply to the
+        tables that are read, as in `Table.scan`.
         """
         return Snapshot.of_head(self.transport, require_freshness, require_complete_through, lease_seconds)
 
@@ -201,7 +201,7 @@ class Lake:
         require_freshness: Freshness | None = None,
         require_complete_through: Through | None = None,
     ) -> Snapshot:
-        """All tables exactly at a token, or as of a time (UTC where it names no zone); the cut is not held."""
+        """All tables at a token or time (UTC without a zone). The cut is not leased."""
         require = requirement(require_freshness, require_complete_through)
         return Snapshot(self.transport, position_text(position), require=require)
 
@@ -219,7 +219,7 @@ class Lake:
         member: str | None = None,
         progress: bool = False,
     ) -> ChangeStream:
-        """The changelogs of several tables in one stream, as `Table.changes`: whole commits, in their order."""
+        """The changelogs of several tables in one stream, as in `Table.changes`: whole commits in order."""
         name = member_name(subscription, member, shared=shared)
         asked = request(
             tables, start, until, columns, subscription, before_images=before_images, where=where, member=name
@@ -227,51 +227,52 @@ class Lake:
         return ChangeStream(self.transport, asked, progress=progress)
 
     def subscriptions(self) -> list[Subscription]:
-        """The named subscriptions that the server keeps."""
+        """The named subscriptions of the server."""
         answer = self.transport.list_subscriptions(pb.ListSubscriptionsRequest())
         return [Subscription.of(info) for info in answer.subscriptions]
 
     def drop_subscription(self, name: str) -> None:
-        """Forget a subscription; what it held of the log may go."""
+        """Forget a subscription; the log that it kept may go."""
         self.transport.drop_subscription(pb.DropSubscriptionRequest(subscription=name))
 
     def reset_subscription(self, name: str, to: Start) -> str:
-        """Set a subscription's position to `earliest`, `latest`, `snapshot`, a time or a token; the position.
+        """Set a subscription's position to `earliest`, `latest`, `snapshot`, a time or a token. Returns the
+        position.
 
-        Whoever reads it is fenced, and goes on from there when it opens the subscription again.
+        The current reader is fenced and continues there when it opens the subscription again.
         """
         request = pb.ResetSubscriptionRequest(subscription=name, to=times.start_text(to))
         return self.transport.reset_subscription(request).token
 
     def producer(self, name: str) -> NamedWrites:
-        """Open a named producer, which fences its predecessor and is handed its progress back.
+        """Open a named producer. This fences the previous owner and returns its progress.
 
-        `with p.commit(progress="file=7") as c: c.upsert("shop.orders", rows)` is one commit of rows and progress.
+        `with p.commit(progress="file=7") as c: c.upsert("shop.orders", rows)` commits rows and progress together.
         """
         return NamedWrites(self._connection, name)
 
     def producers(self) -> list[NamedProducer]:
-        """The named producers that the server keeps, with their progress."""
+        """The named producers of the server, with their progress."""
         answer = self.transport.list_producers(pb.ListProducersRequest())
         return [NamedProducer.of(entry) for entry in answer.producers]
 
     def drop_producer(self, name: str) -> None:
-        """Forget a named producer and its progress; a process that still writes under the name is told."""
+        """Forget a named producer and its progress. A process that still writes under the name gets an error."""
         self.transport.drop_producer(pb.DropProducerRequest(producer=name))
 
     def registers(self, names: Iterable[str]) -> Registers:
-        """Open registers, named positions in other systems, and be handed their values: whoever had one open is fenced.
+        """Open registers, named positions in other systems, and read their values. Earlier owners are fenced.
 
-        `with r.commit({"orders/0": "1500"}) as c: c.upsert("shop.orders", rows)` is one commit of rows and positions.
+        `with r.commit({"orders/0": "1500"}) as c: c.upsert("shop.orders", rows)` commits rows and positions together.
         """
         return Registers(self._connection, names)
 
     def list_registers(self, prefix: str = "") -> list[Register]:
-        """The registers that the server keeps, whose names begin so."""
+        """The registers of the server whose names begin with `prefix`."""
         return every_register(self.transport, prefix)
 
     def drop_registers(self, names: Iterable[str]) -> int:
-        """Forget registers with their values; a process that still moves one is told. The number of them."""
+        """Forget registers and their values. A process that still moves one gets an error. Returns their number."""
         return drop_registers(self.transport, names)
 
     def sql(
@@ -284,15 +285,15 @@ class Lake:
         require_complete_through: Through | None = None,
         external_access: bool = False,
     ) -> union_sql.SqlResult:
-        """DuckDB over union reads, all tables of the query at one cut: the newest, or exactly at a token or a time.
+        """DuckDB over union reads, all tables at one cut: the newest, or a token or time.
 
-        `params` are the values of `?` and `$1`, in a list, or of `$name`, in a dict (docs/sql.md).
+        `params` are the values of `?` and `$1` in a list, or of `$name` in a dict (docs/sql.md).
 
-        With `require_freshness="60s"` or `require_complete_through` a time, all tables of the query are as fresh or as
-        complete, or it is refused with `NotFresh` (docs/time.md).
+        `require_freshness="60s"` or `require_complete_through` (a time) applies to all tables; otherwise `NotFresh` is
+        raised (docs/time.md).
 
-        The query reads nothing else on this machine, unless `external_access=True` lets it read files and addresses and
-        load extensions: for texts that you wrote yourself.
+        The query reads nothing else on this machine. `external_access=True` lets it read files and addresses and load
+        extensions: only for queries that you wrote.
         """
         position = None if at is None else position_text(at)
         require = requirement(require_freshness, require_complete_through)
@@ -300,11 +301,13 @@ class Lake:
         return union_sql.run(self.transport, query, self._connection.all)
 
     def within(self, seconds: float) -> AbstractContextManager[None]:
-        """`with lake.within(0.5): …`: every call inside ends by then, tries included; in `Unavailable` if need be."""
+        """`with lake.within(0.5): …`: every call inside ends by then, retries included, with `Unavailable` if need
+        be.
+        """
         return within(seconds)
 
     def close(self) -> None:
-        """Close the connection, or the server inside this process."""
+        """Close the connection, or the server in this process."""
         self.transport.close()
         if self._on_close:
             self._on_close()
@@ -325,12 +328,12 @@ def connect(
     tls: credentials.TLS | bool | None = None,
     timeout: float = CALL_SECONDS,
 ) -> Lake:
-    """A server's lake. A token, also a callable that gives it, or `LAKESTORE_TOKEN` says who you are.
+    """Open a server's lake. The token, a text or a callable, or `LAKESTORE_TOKEN` says who you are.
 
-    Without an address it is that of `profile`, `LAKESTORE_SERVER`, the default profile (docs/profiles.md), or this
-    machine's port 7340.
+    The default address comes from `profile`, `LAKESTORE_SERVER` or the default profile (docs/profiles.md); otherwise it
+    is port 7340 of this machine.
 
-    A call without an answer after `timeout` seconds ends in `Unavailable`.
+    A call without an answer after `timeout` seconds raises `Unavailable`.
     """
     asked = profiles.target(address, profile, token, tls)
     return Lake(grpc.connect(asked.server, asked.credentials(), call_seconds=timeout), asked.server)

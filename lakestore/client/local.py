@@ -1,4 +1,4 @@
-"""A server inside this process: its verbs, called without a network."""
+"""A server in this process: its verbs, called without a network."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ from lakestore.wire import errors, rpc
 
 
 class Verbs(Protocol):
-    """A server's verbs by the names of their RPCs."""
+    """A server's verbs by RPC name."""
 
     def verb(self, name: str, /) -> Callable[..., Any]:
-        """The verb of an RPC; the verb of `Changes` takes a second argument, the listener."""
+        """The verb of an RPC. The verb of `Changes` takes the listener as second argument."""
 
 
 class Encoded(Protocol):
-    """A message of a change stream, which the server has encoded for all that are sent it."""
+    """A message of a change stream, encoded once for all receivers."""
 
     @property
-    def message(self) -> pb.ChangeBatch:
-        """The message."""
+    def message(self) -> pb.ChangeBatch: ...
 
 
 class LocalWire:
-    """The verbs of a server in this process. A call takes as long as its verb does: no deadline interrupts it."""
+    """The verbs of a server in this process. No deadline interrupts a verb."""
 
     def __init__(self, verbs: Verbs) -> None:
         self.credentials = NOTHING
         self.server = verbs.verb("Hello")(pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL))
-        self.server.message_bytes = WIDEST.message_bytes  # no message travels
+        self.server.message_bytes = WIDEST.message_bytes  # no message is sent over a network
         self.is_closed = self._is_orphan = False
         self._verbs = {method.name: verbs.verb(method.name) for method in rpc.methods()}
         self._streams: dict[Generator[Encoded], _Listener] = {}
@@ -48,24 +47,22 @@ class LocalWire:
         PROCESS.adopt(self)
 
     def greet(self, seconds: float) -> None:
-        """A server in this process is known."""
         if self._is_orphan:
             PROCESS.check()
 
     def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
-        """The verb's answer."""
         if self._is_orphan:
             PROCESS.check()
         with _boundary(method):
             return self._verbs[method.name](request)
 
     def send(self, method: rpc.Method, request: Any) -> None:
-        """Call a verb whose answer nobody waits for; a server that has ended holds nothing."""
+        """Call a verb and ignore the answer. A closed server holds nothing."""
         with suppress(LakestoreError):
             self.call(method, request, 0.0)
 
     def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
-        """The answers of a streaming verb. A change stream also ends with its scope, and when this wire is closed."""
+        """The answers of a streaming verb. A change stream also ends with its scope and with this wire."""
         if self._is_orphan:
             PROCESS.check()
         self._end_abandoned()
@@ -73,15 +70,15 @@ class LocalWire:
             return _guarded(self._verbs[method.name](request), method)
         listener = _Listener()
         generator = self._verbs[method.name](request, listener)
-        self._streams[generator] = listener  # kept from the garbage collector, which ends generators under any lock
+        # keeps the garbage collector from ending generators, which might happen under a lock
+        self._streams[generator] = listener
         return _LocalStream(self, method, generator, listener)
 
     def abandoned(self, stream: Generator[Encoded]) -> None:
-        """Nobody listens to a stream any more: it is ended by the next call, for this one may come from anywhere."""
+        """Mark a stream that nobody reads. The next call ends it, because this call may come from anywhere."""
         self._abandoned.append(stream)
 
     def ended(self, stream: Generator[Encoded]) -> None:
-        """End a stream now."""
         self._streams.pop(stream, None)
         stream.close()
 
@@ -90,11 +87,10 @@ class LocalWire:
             self.ended(self._abandoned.popleft())
 
     def orphaned(self) -> None:
-        """The server's threads are in another process: refuse every call."""
+        """Refuse every call: the server's threads are in another process."""
         self._is_orphan = True
 
     def close(self) -> None:
-        """End streams."""
         self.is_closed = True
         self._end_abandoned()
         for listener in list(self._streams.values()):
@@ -102,7 +98,7 @@ class LocalWire:
 
 
 class _Listener:
-    """The reader of a change stream of this process, until it goes."""
+    """The reader of a change stream in this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -110,17 +106,14 @@ class _Listener:
         self._is_active = True
 
     def is_active(self) -> bool:
-        """Whether somebody still listens."""
         return self._is_active
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
-        """Call back when nobody listens any more; False if that is so already."""
         with self._lock:
             self._callbacks.append(callback)
             return self._is_active
 
     def cancel(self) -> None:
-        """Listen no more."""
         with self._lock:
             self._is_active = False
         for callback in self._callbacks:
@@ -128,7 +121,7 @@ class _Listener:
 
 
 class _LocalStream:
-    """The messages of a change stream of this process. Any thread may end it while another one waits."""
+    """The messages of a change stream in this process. Any thread may end it while another waits."""
 
     def __init__(self, wire: LocalWire, method: rpc.Method, stream: Generator[Encoded], listener: _Listener) -> None:
         self._wire, self._method, self._stream, self._listener = wire, method, stream, listener
@@ -159,7 +152,6 @@ class _LocalStream:
         raise Stopped("the connection is closed: connect again") if self._wire.is_closed else Invalid("it was ended")
 
     def close(self) -> None:
-        """End the stream: now, or as soon as the thread that waits for it has woken up."""
         self._listener.cancel()
         if self._turn.acquire(blocking=False):
             try:
@@ -172,14 +164,13 @@ class _LocalStream:
 
 
 def _guarded(answers: Iterator[Any], method: rpc.Method) -> Iterator[Any]:
-    """The answers of a verb, whose own errors are the only ones that leave."""
+    """The answers of a verb. Only the verb's own errors leave."""
     with _boundary(method):
         yield from answers
 
 
 @contextmanager
 def _boundary(method: rpc.Method) -> Iterator[None]:
-    """The edge of a server in this process, as its ports are: a defect becomes a typed error."""
     try:
         yield
     except LakestoreError:

@@ -1,4 +1,4 @@
-"""Look-ups as a client makes them: however many keys and rows, in requests and answers of bounded size, at one cut."""
+"""Look-ups of any number of keys, at one cut, in requests and answers of bounded size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS_MAX = 65_536
 KEYS_BYTES_MAX = 4 << 20
 ONE_KEY_PROTOCOL = rpc.FIELDS_SINCE["LookupRequest"]["key"]
 TRIES = 3
-"""Tries of a look-up in several requests whose cut fell out of the log meanwhile."""
+"""Tries of a look-up whose cut is lost from the log between its requests."""
 
 
 def lookup(
@@ -33,7 +33,7 @@ def lookup(
     at: At | None = None,
     require: Requirement | None = None,
 ) -> pa.Table:
-    """The rows of keys, or of leading parts of keys, in their order."""
+    """The rows of keys, or of key prefixes, in order."""
     names = list(columns or ())
     required = None if require is None else plan.required(require)
     key = _one_key(connection, definition, keys) if at is None else None
@@ -42,7 +42,7 @@ def lookup(
             return _tried(connection, "", lambda: _row_of(connection, definition, key, names, required))
         except Invalid:
             if _takes_one_key(connection):
-                raise  # else another server answers there now, an older one
+                raise  # another, older server answers there now
     wanted = _keys_of(user.from_user(keys, definition.schema), definition)
     if not wanted.num_rows:
         return definition.read_schema(names).empty_table()
@@ -55,7 +55,7 @@ def lookup(
 
 
 def _tried(connection: Connection, position: str, ask: Callable[[], pa.Table]) -> pa.Table:
-    """The answer, asked for again where the cut that the server chose fell out of the log, or its history is over."""
+    """The answer. Asked again if the server's chosen cut left the log or its history ended."""
     for tries_left in reversed(range(TRIES)):
         try:
             return ask()
@@ -68,12 +68,10 @@ def _tried(connection: Connection, position: str, ask: Callable[[], pa.Table]) -
 
 
 def _takes_one_key(connection: Connection) -> bool:
-    """Whether the server, as far as it is known, takes one key as bytes."""
     return connection.transport.server.protocol >= ONE_KEY_PROTOCOL
 
 
 def _one_key(connection: Connection, definition: Definition, keys: Any) -> bytes | None:
-    """The bytes of one whole key; None for any other request, and for a server that takes rows only."""
     return connection.single_rows(definition).key(keys) if _takes_one_key(connection) else None
 
 
@@ -90,7 +88,6 @@ def _row_of(
 def _request(
     connection: Connection, definition: Definition, columns: list[str], required: pb.Requirement | None
 ) -> pb.LookupRequest:
-    """A request for rows of a table as this lake knows it; it does not say yet of which keys."""
     return pb.LookupRequest(
         table=definition.name,
         columns=columns,
@@ -103,7 +100,7 @@ def _request(
 
 
 def _keys_of(batch: pa.RecordBatch, definition: Definition) -> pa.RecordBatch:
-    """The key columns of rows: the rest need not travel. Leading parts of a key go as they are."""
+    """The key columns of rows. Prefixes of keys stay as they are."""
     key, names = definition.primary_key, batch.schema.names
     if len(names) == len(key) or not set(key) <= set(names):
         return batch
@@ -118,7 +115,6 @@ def _answers(
     position: str,
     required: pb.Requirement | None,
 ) -> Iterator[pb.RowBatch]:
-    """All answers, at the cut of the first."""
     following, after = 0, b""
     room = max(min(KEYS_MAX, KEYS_BYTES_MAX * keys.num_rows // max(keys.nbytes, 1)), 1)
     while True:
@@ -127,16 +123,16 @@ def _answers(
         request.keys, request.at, request.after = ipc.encode(part.schema, [part]), position, after
         answer = connection.transport.lookup(request)
         yield answer
-        # A server that does not answer in parts answers all, and says no cut to go on at.
+        # A server without partial answers answers everything and names no cut.
         following += answer.answered if answer.token else part.num_rows
         after = answer.next
         if following >= keys.num_rows:
             return
-        position, required = answer.token, None  # the first answer's cut has been judged
+        position, required = answer.token, None  # the first answer's cut has met the requirement
 
 
 def joined(answers: list[pb.RowBatch], definition: Definition, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of answers, one after the other, in the types that they are declared with."""
+    """Concatenate answers in the declared types."""
     found = pa.Table.from_batches(
         [batch for answer in answers for batch in ipc.decode_trusted(answer.rows, crc=answer.crc32c)]
     )

@@ -1,7 +1,7 @@
-"""`lake.producer("name")`: commits of several tables under a name, each with the progress that it makes.
+"""`lake.producer("name")`: commits of several tables under a name, each with its progress.
 
-The server keeps the last progress with the rows, in one commit. Whoever opens the name next is handed it back, and
-fences the one before. For one thread at a time.
+The server stores the progress with the rows in one commit. The next opening of the name returns it and fences the
+previous owner. One thread at a time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from lakestore.v1 import lakestore_pb2 as pb
 
 
 class NamedWrites:
-    """The commits of one opening of a named producer; a context manager."""
+    """The commits of one opening of a named producer. A context manager."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         info = connection.transport.open_producer(pb.OpenProducerRequest(producer=name))
         self._connection, self._producer = connection, Producer.opened(name, info)
         self._end = ""
-        """Why there are no more commits; empty while there may be."""
+        """Why there can be no more commits; empty if there can."""
         self._is_sending = False
 
     @property
@@ -40,10 +40,10 @@ class NamedWrites:
 
     @contextmanager
     def commit(self, progress: str = "") -> Iterator[Commit]:
-        """Changes to several tables and the progress, committed together at the end of the block; an error discards
+        """Changes to several tables and the progress, committed together at the end of the block. An error discards
         them.
 
-        After an error with `applied="unknown"` open the name anew: its progress says whether the commit happened.
+        After an error with `applied="unknown"` open the name again: its progress shows whether the commit happened.
         """
         with Commit(self._connection) as commit:
             yield commit
@@ -75,7 +75,7 @@ class NamedWrites:
         return answer
 
     def close(self) -> None:
-        """Take no more commits. The server keeps the name and its progress."""
+        """Accept no more commits. The server keeps the name and its progress."""
         self._end = self._end or "is closed"
 
     def __enter__(self) -> Self:

@@ -1,7 +1,7 @@
-"""Parts: rows of a commit that is larger than a message, uploaded before it.
+"""Parts: rows of a commit larger than a message, uploaded before it.
 
-The server keeps them durable, and shows them to nobody, until one commit names them all. Parts that no commit names go
-by themselves after a day.
+The server keeps parts durable and invisible until one commit names them all. Parts that no commit names expire after a
+day.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 
 PART_BYTES = 16 << 20
-"""About the rows of one part: a server checks several at once."""
+"""Approximate bytes of rows in a part; a server checks several at once."""
 MESSAGE_BYTES = DEFAULT.message_bytes
-"""The rows of a commit that go without parts at most, also where a server in this process takes longer messages."""
+"""The most bytes of rows in a commit without parts, also if a server in this process takes longer messages."""
 DROPPED_AT_ONCE = 1_000
 
 
 def has_parts(server: pb.HelloAnswer) -> bool:
-    """Whether a server, which has said who it is, takes parts."""
+    """True if a server accepts parts. The server must have been greeted."""
     return server.protocol >= rpc.SINCE["UploadPart"]
 
 
 def part_bytes(server: pb.HelloAnswer) -> int:
-    """The bytes of rows of one part: less than half of a message, for what rows take beside their values."""
+    """Bytes of rows in one part: less than half of a message, which also holds metadata."""
     return min(PART_BYTES, MESSAGE_BYTES // 2, message_bytes(server) // 2)
 
 
 def upload(transport: Transport, change: pb.Change, timeline: str = "") -> pb.Change:
-    """Make a change with rows durable as a part; the change that names it in a commit."""
+    """Upload a change as a durable part. Returns the change that names it in a commit."""
     info = transport.upload_part(pb.UploadPartRequest(change=change, timeline=timeline))
     named = pb.Change(table=change.table, kind=change.kind, crc32c=change.crc32c, part=info.part)
     named.table_uuid = change.table_uuid
@@ -42,20 +42,20 @@ def upload(transport: Transport, change: pb.Change, timeline: str = "") -> pb.Ch
 
 
 def drop(transport: Transport, parts: Sequence[str]) -> None:
-    """Have the server forget parts that no commit will name. A failure does no harm: they go by their age."""
+    """Ask the server to forget parts that no commit will name. A failure is harmless, because parts expire."""
     with suppress(LakestoreError):
         for at in range(0, len(parts), DROPPED_AT_ONCE):
             transport.drop_parts(pb.DropPartsRequest(parts=parts[at : at + DROPPED_AT_ONCE]))
 
 
 def has_room(changes: Sequence[pb.Change], server: pb.HelloAnswer) -> bool:
-    """Whether these changes go in one message."""
+    """True if these changes fit in one message."""
     most = min(MESSAGE_BYTES, message_bytes(server)) - OVERHEAD_BYTES
     return sum(len(change.rows) for change in changes) <= most
 
 
 def check_whole(change: pb.Change, server: pb.HelloAnswer) -> None:
-    """`Invalid` for a change that no message holds, which only a single row can be."""
+    """Raise `Invalid` for a change that no message can hold, which can only be a single row."""
     if len(change.rows) > message_bytes(server) - OVERHEAD_BYTES:
         raise Invalid(
             f"table {change.table}: a row takes {len(change.rows)} bytes, more than the {message_bytes(server)} of one"

@@ -1,7 +1,7 @@
-"""Producers: a name, an epoch and the next sequence, so that a retried commit is applied once.
+"""Producers: a name, an epoch and the next sequence, so a repeated commit is applied once.
 
-A producer belongs to one timeline. One whose name the client drew goes on under another name, by itself, when the
-server was restored or no longer knows it, unless the outcome of something sent is in doubt.
+A producer belongs to one timeline. If the server was restored or forgot it, a producer with a random name continues
+under a new name, unless the outcome of a request is unknown.
 """
 
 from __future__ import annotations
@@ -64,19 +64,17 @@ class NamedProducer:
 
     name: str
     owner: str
-    """The principal that opened it first; empty for a process that has its server inside."""
+    """Principal that opened it first; empty if the server is in the same process."""
     epoch: int
-    """The epoch of its newest opening."""
     last_sequence: int
-    """Its newest commit under that epoch; 0 before the first."""
+    """Its newest commit in that epoch; 0 before the first."""
     progress: str
-    """The first characters of what it attached last."""
+    """The first characters of its progress."""
     used: datetime
     """When it was last opened or wrote."""
 
     @staticmethod
     def of(entry: pb.ProducerEntry) -> NamedProducer:
-        """The producer that the server tells of."""
         used = times.moment_of(entry.used_us)
         return NamedProducer(entry.name, entry.owner, entry.epoch, entry.last_sequence, entry.progress, used)
 
@@ -90,28 +88,25 @@ class Producer:
     sequence: int = 0
     progress: str = ""
     timeline: str = ""
-    """The history that it writes to; empty for a server that does not say."""
+    """The timeline it writes to; empty if the server does not send it."""
     born: int | None = None
-    """The LSN up to which the history was seen when the name was drawn; None for a name that a user gave."""
+    """LSN up to which the history was seen when the name was drawn; None for a name that a user gave."""
 
     @staticmethod
     def drawn(point: Point) -> Producer:
-        """A producer with a new random name."""
         return Producer(timeline=point.timeline, born=point.lsn)
 
     @staticmethod
     def opened(name: str, info: pb.ProducerInfo) -> Producer:
-        """A named producer as the server opened it."""
         return Producer(name, info.epoch, info.last_sequence, info.progress, info.timeline)
 
     def request(self, changes: Sequence[pb.Change], progress: str = "") -> pb.CommitRequest:
-        """The next commit."""
         request = pb.CommitRequest(changes=changes, progress=progress)
         self.sign(request)
         return request
 
     def sign(self, request: pb.CommitRequest) -> None:
-        """Make a request the next commit of this producer."""
+        """Make a request this producer's next commit."""
         self.sequence += 1
         request.producer, request.epoch, request.sequence = self.name, self.epoch, self.sequence
         request.timeline = self.timeline
@@ -120,20 +115,19 @@ class Producer:
 
 
 def is_over(error: LakestoreError) -> bool:
-    """Whether the server can do nothing more for the producer of a request."""
+    """True if the server cannot serve the producer of a request any more."""
     return isinstance(error, (OtherTimeline, ProducerForgotten))
 
 
 class ProducerPool:
-    """Producers for single commits: each call takes one, so that callers in several threads do not mix."""
+    """Producers for single commits. Each call takes one, so threads do not share a sequence."""
 
     def __init__(self, transport: Transport, history: History) -> None:
         self._transport, self._history = transport, history
         self._idle: deque[Producer] = deque()
-        """Taken and given back without a lock, so that no fork can inherit one that is held."""
+        """Used without a lock, so a fork cannot inherit a locked one."""
 
     def commit(self, changes: Sequence[pb.Change]) -> pb.CommitAnswer:
-        """Commit once."""
         PROCESS.check()
         check_commit(sum(len(change.rows) for change in changes), message_bytes(self._transport.server))
         producer = self._taken()
@@ -157,7 +151,6 @@ class ProducerPool:
         return answer
 
     def _taken(self) -> Producer:
-        """An idle producer of the timeline that was seen last, or a new one."""
         point = self._history.point
         with suppress(IndexError):
             while True:

@@ -1,8 +1,7 @@
-"""Profiles: servers by name, each with its TLS and the file of its token, in one file of the user's.
+"""Profiles: servers by name, with TLS and token file, in one file of the user.
 
-What an argument or flag says goes before the environment, that before a profile, that before `localhost:7340`. A
-profile that is named by an argument or flag is one itself, and goes before the environment. A profile's credentials go
-to its own server alone, unless profile and server are both named.
+Order of precedence: arguments and flags, a profile named by an argument or flag, the environment, other profiles,
+`localhost:7340`. A profile's credentials are only sent to its server, unless profile and server are both named.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "
 
 @dataclass(slots=True)
 class Sections:
-    """The sections of the file, as they are written."""
+    """The sections of the file as written."""
 
     default: str | None = None
     profiles: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def read(file: Path) -> Sections:
-    """The sections of the file; empty if there is none, `Invalid` with its path for one that is no such file."""
+    """The sections of the file; empty without a file. Raises `Invalid` with the path for an invalid file."""
     try:
         with file.open("rb") as opened:
             data = opened.read(FILE_BYTES_MAX + 1)
@@ -80,15 +79,16 @@ def _entries(file: Path, said: Any) -> dict[str, dict[str, Any]]:
 
 
 def _truth(said: Any) -> Any:
-    """A word as YAML has truths, where it is one."""
     return _TRUTHS.get(said.lower(), said) if isinstance(said, str) else said
 
 
 @contextmanager
 def changing(file: Path) -> Iterator[Sections]:
-    """The sections, to be edited inside: the file has them afterwards, and no other process changed it meanwhile."""
+    """Edit the sections inside the block. They are written at its end; other processes cannot change the file
+    meanwhile.
+    """
     try:
-        file = file.resolve()  # a link to a file elsewhere stays one
+        file = file.resolve()  # a link to a file elsewhere stays a link
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _opened_lock(file.with_name(f".{file.name}.lock")) as lock:
             _lock(lock)
@@ -101,7 +101,7 @@ def changing(file: Path) -> Iterator[Sections]:
 
 
 def write_token(file: Path, token: str) -> None:
-    """A file of a token, of the user's alone, there whole or not at all."""
+    """Write a token file readable only by the user, atomically."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _replace(file, token + "\n")
@@ -121,7 +121,7 @@ def _opened_lock(path: Path) -> IO[bytes]:
 
 
 def _lock(lock: IO[bytes]) -> None:
-    """Wait until nobody else has the lock; it goes with the open file."""
+    """Wait for the lock. It is released when the file is closed."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -133,7 +133,6 @@ def _lock(lock: IO[bytes]) -> None:
 
 
 def _replace(file: Path, text: str) -> None:
-    """A file of the user's alone, there whole or not at all, and on the disk."""
     made = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
         with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
@@ -163,7 +162,7 @@ class Profile:
     token_file: Path | None = None
 
     def token(self) -> str:
-        """The token of this moment, of a file that others cannot read."""
+        """The current token, from a file that others cannot read."""
         assert self.token_file is not None
         return _private(self.token_file)
 
@@ -175,10 +174,10 @@ class Profiles:
     file: Path
     named: Mapping[str, Profile]
     default: str | None = None
-    """The profile that is taken where nothing is said."""
+    """The profile used if none is named."""
 
     def of(self, name: str) -> Profile:
-        """The profile of a name; `Invalid` tells those that there are."""
+        """A profile by name. Raises `Invalid` that lists the profiles."""
         if name not in self.named:
             there = ", ".join(sorted(self.named)) or "none: `lakestore login --profile NAME --server …` makes one"
             raise Invalid(f"there is no profile {name!r} in {self.file}{meant(name, self.named)}; there are {there}")
@@ -186,7 +185,7 @@ class Profiles:
 
 
 def file_of_profiles() -> Path:
-    """The file: LAKESTORE_PROFILES, or profiles.yaml in the platform's folder of settings."""
+    """LAKESTORE_PROFILES, or profiles.yaml in the platform's settings folder."""
     if said := os.environ.get(FILE_VARIABLE):
         return Path(said)
     if os.name == "nt":
@@ -195,13 +194,13 @@ def file_of_profiles() -> Path:
 
 
 def read_profiles() -> Profiles:
-    """The profiles of the file; none if there is no file."""
+    """The profiles in the file; none without a file."""
     file = file_of_profiles()
     return profiles_of(file, read(file))
 
 
 def profiles_of(file: Path, said: Sections) -> Profiles:
-    """The profiles that a file's sections say; `Invalid` names the file, the profile and the rule."""
+    """The profiles in a file's sections. Raises `Invalid` with the file, the profile and the rule."""
     named = {name: _profile(file, name, each) for name, each in said.profiles.items()}
     return Profiles(file, named, said.default)
 
@@ -229,7 +228,6 @@ def _tls(place: str, file: Path, said: Any) -> TLS | bool | None:
 
 
 def _path(place: str, file: Path, said: str) -> Path:
-    """A path of the file; one that is not absolute begins at its folder."""
     try:
         if not said or "\0" in said:
             raise Invalid(f"{place}: {said!r} is no path of a file")
@@ -239,7 +237,7 @@ def _path(place: str, file: Path, said: str) -> Path:
 
 
 def _private(file: Path) -> str:
-    """The token in a file, which nobody else may read."""
+    """The token in a file. Raises if others may read the file."""
     try:
         mode = file.stat().st_mode
         if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -252,14 +250,13 @@ def _private(file: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server and what is shown to it."""
+    """A server and its credentials."""
 
     server: str
     token: Token | None = None
     tls: TLS | bool | None = None
 
     def credentials(self) -> Credentials:
-        """The credentials, with those of the environment where none are said."""
         return credentials_for(self.server, self.token, self.tls)
 
 
@@ -269,7 +266,7 @@ def target(
     token: Token | None = None,
     tls: TLS | bool | None = None,
 ) -> Target:
-    """The server of a call, and its credentials as far as arguments and profile say them."""
+    """The server of a call, with the credentials in arguments and profile."""
     said = os.environ.get(SERVER_VARIABLE) or None
     if profile is not None:
         chosen: Profile | None = read_profiles().of(profile)
@@ -288,7 +285,6 @@ def target(
 
 
 def _unnamed() -> Profile | None:
-    """The profile that the environment names, or the file's default."""
     name = os.environ.get(PROFILE_VARIABLE)
     if name:
         return read_profiles().of(name)

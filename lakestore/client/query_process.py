@@ -1,9 +1,9 @@
-"""A process that answers one query for the server's console, and ends: SQL over union reads, through the server's pipe.
+"""A process that answers one query for the server's console: SQL over union reads, through the server's pipe.
 
-1. It has no connection, no token and no key of a store: every call goes back over the pipe to the server that started
-   it, which asks the viewer's rights as it does for any client's, and which reads the files of the lake for it.
-2. Its memory, time and rows are bounded, and the operating system confines it, before it sees the query's text.
-3. It ends with its answer.
+- It has no connection, token or store key. Each call goes over the pipe to the server, which checks the viewer's rights
+  and reads lake files for it.
+- Its memory, time and rows are bounded, and the operating system confines it, before it sees the query.
+- It ends with its answer.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ Exchange = Callable[[Frame], Frame]
 
 
 class PipedFiles:
-    """The files that the server opens for the query. Thread-safe, as the exchange is."""
+    """Files that the server opens for the query. Thread-safe."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
 
     def open_input_file(self, path: str, /) -> pa.NativeFile:
-        """A lake file by its location; `FileNotFoundError` where there is none."""
+        """A lake file by its location. Raises `FileNotFoundError`."""
         return pa.PythonFile(_PipedFile(self._exchange, path), mode="r")
 
 
 class _PipedFile(io.RawIOBase):
-    """One file. Arrow reads a part with its own lock held."""
+    """One file. Arrow holds the file's lock while it reads."""
 
     def __init__(self, exchange: Exchange, location: str) -> None:
         self._exchange, self._location, self._at = exchange, location, 0
@@ -93,7 +93,7 @@ class _PipedFile(io.RawIOBase):
 
 
 BESIDE_BYTES = 512 << 20
-"""Memory beside what DuckDB may take twice: threads, and files of the lake that are being read."""
+"""Memory on top of twice DuckDB's limit: threads, and lake files that are being read."""
 CELL_CHARS_MAX = 1_000
 ANSWER_CHARS_MAX = 4 << 20
 NICE = 10
@@ -101,37 +101,32 @@ _LATE_SECONDS = 10
 
 
 class PipeWire:
-    """The server that started this process. Thread-safe: one exchange at a time."""
+    """The wire to the server that started this process. Thread-safe: one exchange at a time."""
 
     def __init__(self, server: pb.HelloAnswer) -> None:
         self.credentials, self.server = NOTHING, server
         self._lock = threading.Lock()
         self._to = os.dup(1)
-        os.dup2(2, 1)  # a library that prints must not speak to the server
+        os.dup2(2, 1)  # a library that prints must not write to the pipe
 
     def read(self) -> Frame:
-        """The next frame from the server."""
         return Frame.read(_exactly)
 
     def write(self, frame: Frame) -> None:
-        """Send a frame."""
         left = memoryview(frame.encode())
         while left:
             left = left[os.write(self._to, left) :]
 
-    def greet(self, seconds: float) -> None:
-        """The server is known."""
+    def greet(self, seconds: float) -> None: ...
 
     def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
-        """The answer of a unary RPC."""
         payload = piped.called(method.name, request.SerializeToString())
         return method.answer.FromString(self.exchange(Frame(Kind.CALL, payload)).payload)
 
     def send(self, method: rpc.Method, request: Any) -> None:
-        """A request whose answer nobody waits for: the end of this process lets go of all it holds."""
+        """No-op: the end of this process releases everything."""
 
     def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
-        """The answers of a streaming RPC."""
         payload = piped.called(method.name, request.SerializeToString())
         number = self.exchange(Frame(Kind.OPEN, payload)).payload
         try:
@@ -140,11 +135,10 @@ class PipeWire:
         finally:
             self.exchange(Frame(Kind.CLOSE, number))
 
-    def close(self) -> None:
-        """The pipe ends with the process."""
+    def close(self) -> None: ...
 
     def exchange(self, frame: Frame) -> Frame:
-        """The server's answer to a frame; the error that it tells."""
+        """Send a frame and return the server's answer. Raises the server's error."""
         with self._lock:
             self.write(frame)
             answer = self.read()
@@ -165,7 +159,7 @@ def _exactly(size: int) -> bytes:
 
 
 def answered(wire: PipeWire, asked: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a question, as JSON has it."""
+    """The answer to a question, in JSON's types."""
     began, rows_max = time.monotonic(), asked["rows"]
     query = sql.Query(asked["text"], bounds=sql.Bounds(asked["bytes"], rows_max + 1))
     transport = transport_of(wire)
@@ -189,7 +183,6 @@ def answered(wire: PipeWire, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bound(asked: dict[str, Any]) -> None:
-    """End with the time, and take no more memory; write no file, and leave none behind."""
     signal.alarm(asked["seconds"] + _LATE_SECONDS)
     most = _taken() + BESIDE_BYTES + 2 * asked["bytes"]
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
@@ -199,14 +192,14 @@ def _bound(asked: dict[str, Any]) -> None:
 
 
 def _taken() -> int:
-    """Memory that the limit counts now: libraries have reserved much of which they use little."""
+    """Address space in use now. Libraries reserve much more than they use."""
     file = Path("/proc/self/statm")
     return int(file.read_text().split()[5]) * resource.getpagesize() if file.exists() else 1 << 30
 
 
 def main(confine: Callable[[], None]) -> None:
-    """One question from standard input, one answer to standard output; `confine` is called before the text is read."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the server ends the process
+    """Answer one question from standard input on standard output. `confine` is called before the query is read."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal; the server ends this process
     first = Frame.read(_exactly)
     asked = json.loads(first.payload)
     _bound(asked)
@@ -222,4 +215,4 @@ def main(confine: Callable[[], None]) -> None:
         answer = Frame(Kind.ERROR, errors.told(said).SerializeToString())
     wire.write(answer)
     sys.stderr.flush()
-    os._exit(0)  # threads of a query that failed may still wait for the pipe
+    os._exit(0)  # threads of a failed query may still wait for the pipe

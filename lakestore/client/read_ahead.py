@@ -1,4 +1,4 @@
-"""A change stream read ahead by a thread of its own, within a bound of bytes."""
+"""A thread that reads a change stream ahead within a limit of bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOIN_SECONDS = 5.0
 
 
 class Ahead:
-    """Batches of a stream as they come. For one taker."""
+    """Batches of a stream as they arrive. For one reader."""
 
     def __init__(self, opened: Callable[[], ChangeStream], bytes_max: int) -> None:
         self._opened, self._bytes_max = opened, bytes_max
@@ -33,16 +33,15 @@ class Ahead:
 
     @property
     def is_empty(self) -> bool:
-        """Whether `take` would have to wait."""
         return not self._batches
 
     @property
     def has_ended(self) -> bool:
-        """Whether there is nothing more to take, now or later."""
+        """True if `take` will return no more batches."""
         return self._whole and not self._batches
 
     def take(self, seconds: float) -> ChangeBatch | None:
-        """The next batch, or None if none comes within the time or the stream is at its end; the stream's error."""
+        """The next batch; None on timeout or at the end. Raises the stream's error."""
         end = time.monotonic() + seconds
         with self._changed:
             while not self._batches and not self._ended:
@@ -59,12 +58,11 @@ class Ahead:
             return batch
 
     def ack(self, token: str) -> None:
-        """Move the subscription's position."""
         if self._stream is not None:
             self._stream.ack(token)
 
     def close(self) -> None:
-        """End the stream. One inside this process is left to its own end."""
+        """End the stream. A stream of a server in this process ends by itself."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -88,7 +86,7 @@ class Ahead:
                 self._changed.notify_all()
 
     def _put(self, batch: ChangeBatch) -> bool:
-        """Whether the batch was wanted."""
+        """Queue a batch. False if the reader has closed."""
         with self._changed:
             while self._bytes > self._bytes_max and not self._closed:
                 self._changed.wait()

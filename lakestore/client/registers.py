@@ -1,8 +1,8 @@
 """`lake.registers(names)`: commits of several tables that move named positions of other systems, all or nothing.
 
-A register is one such position, as of one partition of a Kafka topic. The server keeps its newest value, and whoever
-opened it last is the only one who moves it: a commit says of each register where it stands and where it goes, and is
-refused whole if one is not there. So a commit whose answer was lost is known again, and is sent again without harm.
+A register is one position, for example of a Kafka partition. Only the last process that opened a register may move it.
+A commit states the old and new value of each register and is refused if an old value differs. A commit whose answer was
+lost is therefore recognised, and sending it again is harmless.
 """
 
 from __future__ import annotations
@@ -28,22 +28,20 @@ class Register:
 
     name: str
     owner: str
-    """The principal that opened it first; empty for a process that has its server inside."""
+    """Principal that opened it first; empty if the server is in the same process."""
     epoch: int
-    """The epoch of its newest opening."""
     value: str
     """The value's first characters; empty before the first commit."""
     moved: int
-    """The LSN of the commit that set the value; 0 before the first."""
+    """LSN of the commit that set the value; 0 before the first."""
 
     @staticmethod
     def of(entry: pb.RegisterEntry) -> Register:
-        """The register that the server tells of."""
         return Register(entry.name, entry.owner, entry.epoch, entry.value, entry.moved)
 
 
 def every_register(transport: Transport, prefix: str) -> list[Register]:
-    """The registers whose names begin with a prefix, by name, over as many calls as it takes."""
+    """The registers with a prefix, by name, in as many calls as necessary."""
     found: list[Register] = []
     goes_on = True
     while goes_on:
@@ -55,20 +53,20 @@ def every_register(transport: Transport, prefix: str) -> list[Register]:
 
 
 def drop_registers(transport: Transport, names: Iterable[str]) -> int:
-    """Forget registers; the number of those that there were."""
+    """Forget registers. Returns how many existed."""
     wanted = _listed(names)
     return transport.drop_registers(pb.DropRegistersRequest(registers=wanted)).dropped if wanted else 0
 
 
 class _Place(NamedTuple):
-    """The place of a register that is open here."""
+    """The position of an open register."""
 
     epoch: int
     moved: int
 
 
 class Registers:
-    """Registers that are open here; a context manager. For one thread at a time, and one commit after the other."""
+    """Open registers. A context manager. One thread and one commit at a time."""
 
     def __init__(self, connection: Connection, names: Iterable[str]) -> None:
         self._connection = connection
@@ -76,19 +74,19 @@ class Registers:
         self._values: dict[str, str] = {}
         self._places: dict[str, _Place] = {}
         self._end = ""
-        """Why there are no more commits; empty while there may be."""
+        """Why there can be no more commits; empty if there can."""
         self._is_committing = False
         self.open(names)
 
     @property
     def progress(self) -> Mapping[str, str]:
-        """Name to value, of all registers that are open here; an empty value is that of a new one."""
+        """Name to value of all registers that are open here; empty for a new register."""
         return MappingProxyType(self._values)
 
     def open(self, names: Iterable[str]) -> None:
-        """Open more registers, in one commit, which fences whoever had one of them; `progress` has their values then.
+        """Open more registers in one commit, which fences their earlier owners. `progress` then has their values.
 
-        One that is open here already is opened anew.
+        A register that is open here is opened again.
         """
         self._check()
         wanted = _listed(names)
@@ -107,19 +105,19 @@ class Registers:
             self._values[name], self._places[name] = held.value, _Place(answer.epoch, held.moved)
 
     def release(self, names: Iterable[str]) -> None:
-        """Move these registers no more; the server keeps them as they are, for whoever opens them next."""
+        """Give up these registers. The server keeps them unchanged for the next owner."""
         for name in _listed(names):
             self._values.pop(name, None)
             self._places.pop(name, None)
 
     @contextmanager
     def commit(self, progress: Mapping[str, str]) -> Iterator[Commit]:
-        """Changes to several tables, none if need be, and new values of registers, committed together at the end of the
-        block; an error discards them.
+        """Changes to any number of tables and new register values, committed together at the end of the block. An
+        error discards them.
 
-        `progress` is read at the end of the block. A commit whose answer is lost is sent again, and happens once. After
-        `Fenced`, `Conflict` or `OtherTimeline`, or an error with `applied="unknown"`, open the registers anew: their
-        progress says what has happened.
+        `progress` is read at the end of the block. A commit whose answer is lost is sent again and happens once. After
+        `Fenced`, `Conflict`, `OtherTimeline` or an error with `applied="unknown"` open the registers again: their
+        values show what happened.
         """
         self._check()
         if self._is_committing:
@@ -174,7 +172,7 @@ class Registers:
             raise Invalid(f"these registers {self._end}: open them anew, their progress says how far they came")
 
     def close(self) -> None:
-        """Take no more commits. The server keeps the registers and their values."""
+        """Accept no more commits. The server keeps the registers and their values."""
         self._end = self._end or "are closed"
 
     def __enter__(self) -> Self:
@@ -185,14 +183,12 @@ class Registers:
 
 
 def _listed(names: Iterable[str]) -> list[str]:
-    """Names of registers; a lone text is one name."""
     listed = [names] if isinstance(names, str) else list(names)
     _check_texts(listed, "the name of a register")
     return listed
 
 
 def _check_texts(texts: Iterable[str], what: str) -> None:
-    """`Invalid` for texts that no message can carry."""
     for text in texts:
         if not isinstance(text, str):
             raise Invalid(f"{what} is text, not {type(text).__name__}: write it as text")

@@ -1,6 +1,6 @@
-"""When to try again: pauses that grow, with jitter, and never shorter than the server asked for.
+"""Retries: growing pauses with jitter, never shorter than the server asked for.
 
-Also the caller's own deadline: `within(seconds)` bounds every call made inside the block, tries and pauses included.
+Also the caller's deadline: `within(seconds)` bounds every call inside the block, retries and pauses included.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from lakestore.errors import Exhausted, LakestoreError, LimitReached, Stopped, U
 
 RETRY_SECONDS = 60.0
 PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS = 0.02, 1.0
-# Its own: a thread that tries again must not move the numbers of a program that seeds them.
+# A separate generator: retries must not change the numbers of a program that seeds `random`.
 _CHANCE = random.SystemRandom()
 _DEADLINE: ContextVar[float | None] = ContextVar("lakestore_deadline", default=None)
 
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Calls inside end after that time; an outer block's earlier end holds."""
+    """Calls inside end by then. An outer block's earlier deadline still applies."""
     end = time.monotonic() + seconds
     outer = _DEADLINE.get()
     reset = _DEADLINE.set(end if outer is None else min(end, outer))
@@ -34,7 +34,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def without_deadline() -> None:
-    """Forget the caller's deadline, for the rest of this context: for what outlives the call that began it."""
+    """Drop the caller's deadline for the rest of this context, for work that outlives the call."""
     _DEADLINE.set(None)
 
 
@@ -45,17 +45,17 @@ def seconds_left(most: float) -> float:
 
 
 def has_deadline() -> bool:
-    """Whether the caller has set one."""
+    """True if the caller has set a deadline."""
     return _DEADLINE.get() is not None
 
 
 def is_passing(error: LakestoreError) -> bool:
-    """Whether the same request may succeed later."""
+    """True if the same request may succeed later."""
     return isinstance(error, (Unavailable, Exhausted)) and not isinstance(error, (Stopped, LimitReached))
 
 
 class Backoff:
-    """The pauses between the tries of one request; `reset` after an answer."""
+    """The pauses between the tries of one request. Call `reset` after an answer."""
 
     def __init__(
         self,
@@ -71,17 +71,16 @@ class Backoff:
         self._pause = PAUSE_FIRST_SECONDS
 
     def reset(self) -> None:
-        """The next failure is a first one."""
         self._end, self._pause = None, PAUSE_FIRST_SECONDS
 
     def wait(self, error: LakestoreError) -> bool:
-        """Pause before another try; False, at once, when that makes no sense or the time is over."""
+        """Pause before another try. False, at once, if a retry is pointless or too late."""
         if not is_passing(error):
             return False
         now = self._clock()
         if self._end is None:
             self._end = now + seconds_left(self._seconds)
-        # Half of it by chance, so that writers that were refused together do not come back together.
+        # Half of the pause is random, so writers that were refused together do not return together.
         pause = max(self._pause * (0.5 + self._chance()), error.retry_after * (1.0 + self._chance() / 2))
         if now + pause > self._end:
             return False

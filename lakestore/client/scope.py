@@ -1,4 +1,4 @@
-"""Calls that can be ended together from another thread: the pauses between their tries as well."""
+"""Groups of calls that another thread can end together, pauses between retries included."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Scope:
-    """Calls, and scopes inside, that end together. Thread-safe."""
+    """Calls and nested scopes that end together. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -20,7 +20,7 @@ class Scope:
 
     @contextmanager
     def holding(self, call: Any) -> Iterator[None]:
-        """The call, anything with `cancel`, while the block runs."""
+        """Register a call, anything with `cancel`, during the block."""
         self.add(call)
         try:
             yield
@@ -28,28 +28,26 @@ class Scope:
             self.discard(call)
 
     def add(self, call: Any) -> None:
-        """A call that ends with this scope; at once if the scope has ended."""
+        """Register a call. It is cancelled at once if the scope has ended."""
         with self._lock:
             self._calls[call] = None
         if self._over.is_set():
             call.cancel()
 
     def discard(self, call: Any) -> None:
-        """A call that has ended by itself."""
         with self._lock:
             self._calls.pop(call, None)
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for its calls any more."""
         return self._over.is_set()
 
     def pause(self, seconds: float) -> None:
-        """Sleep, or until the scope ends."""
+        """Sleep, but not beyond the end of the scope."""
         self._over.wait(seconds)
 
     def cancel(self) -> None:
-        """End the calls that run, and every later one. Again is harmless."""
+        """End the running calls and every later one. Idempotent."""
         self._over.set()
         with self._lock:
             calls = list(self._calls)
@@ -58,11 +56,11 @@ class Scope:
 
 
 SCOPE: ContextVar[Scope | None] = ContextVar("lakestore_scope", default=None)
-"""The scope of the calls made here."""
+"""The scope of calls made in this context."""
 
 
 def pause(seconds: float) -> None:
-    """Sleep, no longer than the scope of the calls made here goes on."""
+    """Sleep, but not beyond the end of the current scope."""
     scope = SCOPE.get()
     if scope is None:
         time.sleep(seconds)

@@ -11,19 +11,17 @@ from lakestore.v1 import lakestore_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One of the consumers of a shared subscription."""
+    """A consumer of a shared subscription."""
 
     name: str
     buckets: tuple[tuple[str, int], ...]
-    """Table and number of each bucket that it reads now."""
+    """(table, number) of each bucket that it reads now."""
     behind: int
-    """Changes of its buckets before it."""
     away: bool
-    """Whether its connection has ended; it is waited for a moment."""
+    """True if its connection has ended; the server waits for it for a moment."""
 
     @staticmethod
     def of(info: pb.MemberInfo) -> Member:
-        """The member that the server tells of."""
         behind = sum(bucket.behind for bucket in info.buckets)
         return Member(info.name, tuple((bucket.table, bucket.bucket) for bucket in info.buckets), behind, info.away)
 
@@ -35,23 +33,20 @@ class Subscription:
     name: str
     tables: tuple[str, ...]
     token: str
-    """Its position: behind the last batch that was acknowledged."""
+    """Its position: after the last acknowledged batch."""
     acked: datetime
-    """When it was last opened, acknowledged or seen with a consumer."""
+    """When it was last opened, acknowledged or had a consumer."""
     behind: int
-    """Changes before it."""
     snapshot: bool
-    """Whether it still reads its snapshot."""
+    """True if it still reads its snapshot."""
     shared: bool = False
-    """Whether several consumers share its buckets."""
     members: tuple[Member, ...] = ()
-    """The consumers that share it now."""
+    """Its current consumers, if it is shared."""
     expired: bool = False
-    """Whether what lies behind its position is gone, by a truncate: it is to be reset."""
+    """True if a truncate removed the log at its position. It must be reset."""
 
     @staticmethod
     def of(info: pb.SubscriptionInfo) -> Subscription:
-        """The subscription that the server tells of."""
         return Subscription(
             info.name,
             tuple(info.tables),

@@ -1,4 +1,4 @@
-"""One table, as a user holds it."""
+"""A handle of one table."""
 
 from __future__ import annotations
 
@@ -34,12 +34,11 @@ class Table:
     def __init__(self, connection: Connection, definition: Definition) -> None:
         self._connection = connection
         self.definition = definition
-        """Columns, key, buckets and lake options."""
         self._last = threading.local()
 
     @property
     def last_result(self) -> WriteResult | None:
-        """The result of this thread's last write by this handle; a token carries its own: `token.result`."""
+        """Result of this thread's last write by this handle. A token has its own: `token.result`."""
         return getattr(self._last, "result", None)
 
     @property
@@ -49,7 +48,7 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        """The Arrow schema that reads give."""
+        """The Arrow schema of reads."""
         return self.definition.schema
 
     def __repr__(self) -> str:
@@ -57,32 +56,31 @@ class Table:
         return f"<lakestore table {self.name}, {kind}, {self.definition.buckets} buckets>"
 
     def alter(self, *steps: Step, **changes: Any) -> Self:
-        """Change the table's definition, in one commit: all of it or nothing. Rows that are there are not rewritten.
+        """Change the table's definition in one commit. Existing rows are not rewritten.
 
         `drop=["a"]`, `rename={"a": "b"}`, `add={"c": pa.string()}` (a `pa.field` with `nullable=False` is required),
         `widen={"n": "int64"}` (types of pyarrow or by name), `optional=["d"]`, `default={"c": "x"}` (with
         `new_rows_only=True` older rows stay null), `order=["id", "c"]` (these first), `lake={"freshness": "10s"}`,
-        `retention="7d"` (None: keep all), `deletes="ignore"`, `skip_unchanged=True`,
-        `ttl={"column": "created_at", "after": "30d"}` (None: rows stay), `tombstone_ttl="7d"`; or steps of
-        `lakestore.evolution`.
-        This handle then has the new definition. `Conflict` if the table was altered since it was loaded.
+        `retention="7d"` (None: keep all), `deletes="ignore"`, `skip_unchanged=True`, `ttl={"column": "created_at",
+        "after": "30d"}` (None: rows stay), `tombstone_ttl="7d"`; or steps of `lakestore.evolution`. This handle then
+        has the new definition. Raises `Conflict` if the table was altered since it was loaded.
         """
         self.definition = self._connection.altered(self.definition, [*steps, *steps_of(**changes)])
         return self
 
     def append(self, data: Any) -> CommitToken:
-        """Add rows to a log table; the commit's token."""
+        """Add rows to a log table. Returns the commit's token."""
         return self._write(pb.APPEND, data)
 
     def upsert(self, data: Any, *, keep: Keep = ()) -> CommitToken:
-        """Insert or update rows by key; the commit's token.
+        """Insert or update rows by key. Returns the commit's token.
 
-        The merge engine says what becomes of a row whose key is there. In a `partial` or `aggregate` table columns that
-        a row does not name are left as they are: a list of dicts may name others in each row.
+        The merge engine decides about rows whose key exists. In a `partial` or `aggregate` table columns that a row
+        does not name keep their values; dicts in a list may name different columns.
 
-        With `keep=["photo"]` the rows leave that column as it is, of an `upsert` or `versioned` table, whatever they
-        say of it; with `keep={"photo": flags}`, those whose flag is true. Rows of one key follow one another. A row
-        whose key has no row refuses the commit: `NothingToKeep` has the numbers of all of them.
+        `keep=["photo"]` leaves that column unchanged in all rows, in an `upsert` or `versioned` table; `keep={"photo":
+        flags}` in the rows whose flag is true. Rows of one key apply in order. A row whose key has no row makes the
+        commit fail: `NothingToKeep` lists all of them.
         """
         return self._written(pb.UPSERT, data, keep=keep)[0]
 
@@ -94,15 +92,15 @@ class Table:
         dry_run: bool = False,
         on_progress: administration.OnProgress | None = None,
     ) -> CommitToken:
-        """Delete keys; the commit's token. `token.result.not_found` counts the absent ones.
+        """Delete keys. Returns the commit's token; `token.result.not_found` counts the absent keys.
 
-        With `where="created_at < '2020-01-01'"` in place of keys, the rows that meet the condition at the cut of this
-        moment, in commits of bounded size: a row that is rewritten meanwhile stays. `token.result.deleted` counts
-        them, with `dry_run=True` those that would go. An error tells the rows deleted before; the same call again
-        deletes what is left.
+        `where="created_at < '2020-01-01'"` instead of keys deletes the rows that match at the current cut, in commits
+        of bounded size. A row that is rewritten meanwhile stays. `token.result.deleted` counts the rows, with
+        `dry_run=True` those that would go. An error says how many rows were deleted before it; repeat the call to
+        delete the rest.
 
-        Rows of a `partial` table that name other columns than the key have those set to null; rows of a `versioned`
-        table that name the version delete only what is not newer.
+        In a `partial` table, other columns that rows name are set to null. In a `versioned` table, rows that name the
+        version delete only older or equal rows.
         """
         if where is None:
             if data is None or dry_run:
@@ -116,26 +114,27 @@ class Table:
         return token
 
     def truncate(self, *, check_only: bool = False) -> Truncated:
-        """Take all rows away in one commit, of log, index and lake; with `check_only` say what it would cost.
+        """Remove all rows from log, index and lake in one commit. With `check_only` return only the cost.
 
-        Offsets go on. Positions from before are `PositionExpired`, also those of subscriptions: `reset` them.
+        Offsets continue. Older positions raise `PositionExpired`, those of subscriptions too: `reset` them.
         """
         return administration.truncated(self._connection, self.definition, check_only=check_only)
 
     def rename(self, name: str) -> Self:
-        """Give the table another name, also in another database; this handle then has it.
+        """Give the table another name, also in another database. This handle then has the new name.
 
-        Rows, offsets, lake, streams and subscriptions go on; rights go by name. Other handles are told the new name.
+        Rows, offsets, lake, streams and subscriptions continue. Rights follow names. Other handles are told the new
+        name.
         """
         self.definition = administration.renamed(self._connection, self.definition, name)
         return self
 
     def insert_if_absent(self, data: Any) -> pa.Table:
-        """Insert the rows whose keys are not there; of every key the row that is there then, in the order of the rows.
+        """Insert the rows whose keys do not exist. Returns the then live row of every key, in the order of the rows.
 
-        If several clients insert one key at once, exactly one does, and all are given its row. `last_result` counts
-        inserted and ignored rows. The rows come with the commit's answer; if they have no room there and cannot be read
-        afterwards, the error says `applied="unknown"`.
+        If several clients insert one key at once, one succeeds and all get its row. `last_result` counts inserted and
+        ignored rows. The rows come with the commit's answer. If they do not fit and cannot be read afterwards, the
+        error has `applied="unknown"`.
         """
         data = user.readable_again(data)
         version, batch = fitting(self._connection, self.definition, data)
@@ -156,7 +155,7 @@ class Table:
     def _written(
         self, kind: pb.ChangeKind.ValueType, data: Any, *, wants_rows: bool = False, keep: Keep = ()
     ) -> tuple[CommitToken, pb.RowBatch | None]:
-        """The token of one commit, and the rows of its keys where the answer has them."""
+        """Commit once. Returns the token, and the rows of the keys if the answer has them."""
         parts = marked_parts(self._connection, self.definition, data, keep)
         if len(parts) > 1:
             changes = [change_to(version, kind, [batch]) for version, batch, _ in parts]
@@ -172,7 +171,7 @@ class Table:
         return CommitToken(self._connection.seen(token), self._last.result)
 
     def writer(self, *, producer: str | None = None) -> Writer:
-        """Pipelined writing. A named producer fences its predecessor and is handed its progress back."""
+        """A pipelined writer. A named producer fences its predecessor and gets its progress."""
         connection = self._connection
         if producer is None:
             taken = Producer.drawn(connection.history.point)
@@ -190,11 +189,11 @@ class Table:
         require_freshness: Freshness | None = None,
         require_complete_through: Through | None = None,
     ) -> pa.Table:
-        """The rows of these keys, in their order, all at one moment; absent keys give no row.
+        """The rows of these keys, in order, at one moment. An absent key has no row.
 
-        Where the keys name only the first columns of the primary key, with the bucket key among them, each gives all
-        its rows, in key order. With `at`, a token or a time, the rows as they were there, in that schema version. What
-        is required of the table is as in `scan`.
+        Keys may name only the first columns of the primary key, if they include the bucket key: then all matching rows
+        are returned in key order. `at`, a token or time, reads the rows and the schema version of that cut.
+        Requirements are as in `scan`.
         """
         require = requirement(require_freshness, require_complete_through)
         return lookups.lookup(self._connection, self.definition, keys, columns, at, require)
@@ -208,11 +207,11 @@ class Table:
         require_freshness: Freshness | None = None,
         require_complete_through: Through | None = None,
     ) -> Scan:
-        """A union read of the newest state, or exactly at a token or a time (UTC where it names no zone).
+        """A union read of the newest state, or at a token or time (UTC without a zone).
 
-        `require_complete_through="2026-11-20T10:00Z"`: all commits and feeds of the table have come to that time in
-        what is read; `require_freshness="60s"`: to the server's time less so much. A read of the newest state waits for
-        it a while, and is refused with `NotFresh` rather than given less (docs/time.md).
+        `require_complete_through="2026-11-20T10:00Z"` requires that all commits and feeds of the table have reached
+        that time; `require_freshness="60s"` requires the server's time minus this. A read of the newest state waits for
+        a while and then raises `NotFresh` (docs/time.md).
         """
         position = None if at is None else position_text(at)
         transport, uuid = self._connection.transport, self.definition.uuid
@@ -234,14 +233,14 @@ class Table:
     ) -> ChangeStream:
         """The changelog from `earliest`, `latest`, `snapshot`, a token or a time; endless without `until`.
 
-        With `where="amount > 10"` they are the changes of the rows that match, so that their fold is the scan with the
-        same condition: a row that comes to match is +I, one that ceases to is -D with what it was. With
-        `subscription="name"` the server keeps the position, which `batch.ack()` moves; `start` is where a new
-        subscription begins. `progress=True` also gives batches without rows that say how far the stream has come.
+        `where="amount > 10"` gives the changes of matching rows, so their fold equals a scan with the same condition: a
+        row that begins to match is +I, one that ceases is -D with its old values. With `subscription="name"` the server
+        keeps the position, which `batch.ack()` moves; `start` applies to a new subscription. `progress=True` adds
+        batches without rows that report the stream's position.
 
-        With `shared=True` as well, any number of consumers read the subscription together: each bucket's changes go to
-        one of them at a time, and to another one when that is gone. `member` names this consumer in
-        `lake.subscriptions()`; of two with one name the later takes the earlier one's place.
+        With `shared=True` any number of consumers share the subscription: the changes of a bucket go to one consumer at
+        a time, and to another when it is gone. `member` names this consumer in `lake.subscriptions()`; a later consumer
+        of the same name replaces the earlier one.
         """
         name = member_name(subscription, member, shared=shared)
         asked = request(

@@ -1,8 +1,8 @@
-"""The way to a server: one method per RPC, taking and giving the wire's messages.
+"""The interface to a server: one method per RPC, with messages of the wire.
 
-A `Wire` carries one message, or one stream, once: `lakestore.client.grpc` crosses a network, `lakestore.client.local`
-calls verbs in this process. A `Transport` is what everything above uses; nothing there asks which wire is below.
-`lakestore.client.calls` makes the one of the other, with deadlines and tries.
+A `Wire` carries one message or stream once: `client.grpc` over a network, `client.local` inside this process. A
+`Transport` is used by everything above and hides the wire. `client.calls` makes a `Transport` of a `Wire`, with
+deadlines and retries.
 """
 
 from __future__ import annotations
@@ -57,32 +57,29 @@ PROCESS = _Process()
 
 
 class Wire(Protocol):
-    """One try of each call. Errors are `LakestoreError`s whose `applied` tells of this try alone."""
+    """Single tries. Errors are `LakestoreError`s whose `applied` covers this try alone."""
 
     credentials: Credentials
 
     @property
     def server(self) -> pb.HelloAnswer:
-        """The server's own words about its release; empty before the first call, and of one older than `Hello`."""
+        """The server's release information; empty before the first call and for servers older than `Hello`."""
 
-    def greet(self, seconds: float, /) -> None:
-        """Learn who the server is, unless that is known."""
+    def greet(self, seconds: float, /) -> None: ...
 
-    def call(self, method: rpc.Method, request: Any, seconds: float, /) -> Any:
-        """The answer of a unary RPC, within so many seconds."""
+    def call(self, method: rpc.Method, request: Any, seconds: float, /) -> Any: ...
 
     def stream(self, method: rpc.Method, request: Any, seconds: float | None, /) -> Iterator[Any]:
-        """The answers of a streaming RPC; None: for as long as it goes on."""
+        """The answers of a streaming RPC; `seconds` None: without a limit."""
 
-    def send(self, method: rpc.Method, request: Any, /) -> None:
-        """Send a request of a unary RPC whose answer nobody waits for."""
+    def send(self, method: rpc.Method, request: Any, /) -> None: ...
 
     def close(self) -> None:
-        """End every call; later ones are `Stopped`."""
+        """End every call. Later calls raise `Stopped`."""
 
 
 def message_bytes(server: pb.HelloAnswer) -> int:
-    """The longest message that a server takes, as far as it says."""
+    """The longest message that a server accepts, as far as it says."""
     return server.message_bytes or DEFAULT.message_bytes
 
 
@@ -90,9 +87,9 @@ class Transport(Protocol):
     """A server's verbs. Errors are `LakestoreError`s."""
 
     credentials: Credentials
-    """The token and the keys that are shown to the server; tasks elsewhere connect with the same."""
+    """Token and keys for the server; tasks elsewhere connect with them."""
     server: pb.HelloAnswer
-    """The server's own words about its release; empty before the first call, and of a server older than `Hello`."""
+    """The server's release information; empty before the first call and for servers older than `Hello`."""
 
     def hello(self, request: pb.HelloRequest, /) -> pb.HelloAnswer: ...
     def head(self, request: pb.HeadRequest, /) -> pb.HeadAnswer: ...

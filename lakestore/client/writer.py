@@ -1,8 +1,9 @@
 """`table.writer()`: pipelined, batching, idempotent.
 
-Calls put rows in a buffer and return; one stream carries them as commits, several in flight. A commit without an
-answer when a stream breaks is sent again on the next one with the same sequence. Rows count against the window until
-they are answered. After a failure nothing more is applied: `unconfirmed` has the rows, in order.
+- Calls put rows in a buffer and return. One stream sends them as commits, several in flight.
+- If a stream breaks, unanswered commits are sent again on the next one with the same sequence.
+- Rows count against the window until they are answered.
+- After a failure nothing more is applied; `unconfirmed` has the rows in order.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from lakestore.wire.commit_message import ROWS_MIN, CommitMessage, Rows
 from lakestore.wire.errors import error_told
 
 Keep = Sequence[str] | Mapping[str, Any]
-"""Names of columns that all rows keep, or of each such column whether each row keeps it."""
+"""Columns that all rows keep, or column to a flag for each row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marks that a change has."""
+    """The marks of a change."""
 
     keep: tuple[str, ...] = ()
     as_of: bool = False
@@ -46,9 +47,9 @@ _TIME = SYSTEM_TYPES["__timestamp"]
 
 
 def marked(batch: pa.RecordBatch, keep: Keep = (), as_of: Any = None) -> tuple[pa.RecordBatch, Marks]:
-    """The rows with their marks beside their columns, and what marks they are.
+    """Add the rows' marks as columns. Also returns which marks there are.
 
-    `as_of` has a time, or None, for each row; one without a zone is UTC.
+    `as_of` has a time (UTC without a zone) or None for each row.
     """
     keep = _names(keep)
     if isinstance(keep, Mapping):
@@ -61,7 +62,7 @@ def marked(batch: pa.RecordBatch, keep: Keep = (), as_of: Any = None) -> tuple[p
 
 
 def _names(keep: Any) -> Keep:
-    """`keep` as it was given, or `Invalid` if it names no columns."""
+    """Check `keep`. Raises `Invalid` if it names no columns."""
     if isinstance(keep, str):
         raise Invalid(f"keep= is a list of column names, not the text {keep!r}")
     named: Any = keep if isinstance(keep, Mapping) else list(keep) if isinstance(keep, Iterable) else [keep]
@@ -91,30 +92,29 @@ COMMIT_ROWS_MAX = 100_000
 COMMIT_BYTES_MAX = 8 << 20
 WINDOW_BYTES = 128 << 20
 PUT_SECONDS = 120.0
-"""The longest wait of rows for room in the window: longer than a stream is tried again."""
+"""The longest wait for room in the window; longer than a stream is retried."""
 
 
 @dataclass(slots=True)
 class _Pending:
     kind: pb.ChangeKind.ValueType
     batches: list[pa.RecordBatch]
-    """More than one if their rows name different columns, which matters to the table's merge engine."""
+    """Several if the rows name different columns and the merge engine depends on that."""
     progress: str
     marks: Marks = NO_MARKS
     nbytes: int = field(init=False)
-    """Bytes of the rows, which Arrow counts anew whenever it is asked."""
+    """Bytes of the rows, stored because Arrow recounts them at each call."""
 
     def __post_init__(self) -> None:
         self.nbytes = sum(int(batch.nbytes) for batch in self.batches)
 
     def joins(self, other: _Pending) -> bool:
-        """Whether both may be one change."""
         alike = (self.kind, self.marks) == (other.kind, other.marks) and len(self.batches) == len(other.batches) == 1
         return alike and bool(self.batches[0].schema == other.batches[0].schema)
 
 
 class Writer:
-    """Rows of one table on their way. Thread-safe; a context manager that flushes at its end."""
+    """Writes rows of one table. Thread-safe. A context manager that flushes at its end."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Writer:
         self._buffer: deque[_Pending] = deque()
         self._held_bytes = 0
         self._sent: dict[int, list[_Pending]] = {}
-        self._doubtful: set[int] = set()  # sequences that a broken stream may have brought to the server
+        self._doubtful: set[int] = set()  # sequences that a broken stream may have delivered
         self._is_reported = False
         self._unanswered: deque[CommitMessage] = deque()
         self._resend: deque[CommitMessage] = deque()
@@ -139,34 +139,33 @@ class Writer:
         self._closing = False
         self._stream = 0
         self.token = ""
-        """The token of the last answered commit."""
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
 
     @property
     def progress(self) -> str:
-        """The progress that the producer attached last, as handed back when it was opened."""
+        """The producer's last progress, as returned when it was opened."""
         return self._producer.progress
 
     def append(self, data: Any, *, progress: str = "") -> None:
-        """Rows for a log table."""
+        """Add rows to a log table."""
         self._put(pb.APPEND, data, progress)
 
     def upsert(self, data: Any, *, progress: str = "", keep: Keep = ()) -> None:
-        """Rows to insert or update by key; with `keep` as `Table.upsert`. Of a `NothingToKeep` rows are counted from
-        the first of `unconfirmed`."""
+        """Insert or update rows by key; `keep` as in `Table.upsert`. `NothingToKeep` counts rows from the first of
+        `unconfirmed`.
+        """
         self._put(pb.UPSERT, data, progress, keep)
 
     def insert_if_absent(self, data: Any, *, progress: str = "") -> None:
-        """Rows to insert where their keys are not there."""
+        """Insert rows whose keys do not exist."""
         self._put(pb.INSERT, data, progress)
 
     def delete(self, data: Any, *, progress: str = "") -> None:
-        """Keys to delete."""
+        """Delete keys."""
         self._put(pb.DELETE, data, progress)
 
     def _put(self, kind: pb.ChangeKind.ValueType, data: Any, progress: str, keep: Keep = ()) -> None:
-        """Rows of an iterator go in pieces; the progress with the last one."""
         PROCESS.check()
         waiting: Any = None
         for part in (data,) if keep else user.streamed(data):
@@ -185,7 +184,7 @@ class Writer:
             self._add(pending)
 
     def _cut(self, pending: _Pending) -> list[_Pending]:
-        """The same rows as commits that have room in a message; the progress goes with the last one."""
+        """Split rows into commits that fit in a message. The progress goes with the last one."""
         message, most = message_bytes(self._transport.server), self._commit_bytes
         if pending.nbytes <= most:
             return [pending]
@@ -200,7 +199,6 @@ class Writer:
 
     @property
     def _commit_bytes(self) -> int:
-        """The bytes of a commit: less than half of a message, for what its rows take beside their values."""
         return min(COMMIT_BYTES_MAX, message_bytes(self._transport.server) // 2)
 
     def _add(self, pending: _Pending) -> None:
@@ -216,20 +214,20 @@ class Writer:
             self._state.notify_all()
 
     def _has_room(self, size: int) -> bool:
-        """A batch larger than the window goes alone."""
         fits = not self._held_bytes or self._held_bytes + size <= self._window_bytes
         return bool(fits or self._failure or self._closing)
 
     @property
     def unconfirmed(self) -> list[pa.RecordBatch]:
-        """Rows that no answer confirms, in order. After a failure that was not applied, none of the rows is
-        applied; after one whose outcome is unknown, rows in front may be."""
+        """Rows without a confirmation, in order. After a failure that was not applied, none is applied. After an
+        unknown outcome, the first ones may be.
+        """
         with self._state:
             waiting = [pending for request in self._unanswered for pending in self._sent[request.sequence]]
             return [batch for pending in (*waiting, *self._buffer) for batch in pending.batches]
 
     def flush(self) -> str:
-        """Wait until everything is durable; the last commit's token."""
+        """Wait until everything is durable. Returns the last commit's token."""
         PROCESS.check()
         with self._state:
             done = self._state.wait_for(
@@ -244,7 +242,7 @@ class Writer:
             return self.token
 
     def close(self) -> None:
-        """Flush and end. A failure that a call has raised already is not raised again."""
+        """Flush and end. A failure that a call has raised is not raised again."""
         try:
             if not self._is_reported:
                 self.flush()
@@ -291,7 +289,7 @@ class Writer:
                     return
 
     def _goes_on(self, error: LakestoreError, backoff: Backoff) -> bool:
-        """Whether there is another stream after an error; else the writer has failed."""
+        """True if another stream is opened after an error. Otherwise the writer has failed."""
         try:
             anew = self._begins_anew(error)
         except LakestoreError as failure:
@@ -303,10 +301,11 @@ class Writer:
         return False
 
     def _begins_anew(self, error: LakestoreError) -> bool:
-        """Go on under another name after an error that ends the producer, if its name was drawn and nothing that was
-        sent is in doubt; whether that is so.
+        """Continue under a new name after an error that ends the producer. Returns False if the name was not drawn
+        or an outcome is unknown.
 
-        A server that refuses the first commit so refuses all behind it, so what has no answer is sent again.
+        If the server refuses the first commit for this reason it refuses all later ones, so everything unanswered is
+        sent again.
         """
         if not is_over(error) or self._producer.born is None or self._doubtful:
             return False
@@ -354,13 +353,11 @@ class Writer:
         return request
 
     def _ready(self) -> bool:
-        """A request to send again may still be in the making, on the thread of the stream before."""
         if self._resend:
             return bool(self._resend[0].request.changes)
         return bool(self._buffer) and len(self._unanswered) < IN_FLIGHT_MAX
 
     def _taken(self) -> list[_Pending]:
-        """The first pending rows, with those behind them that fit into the same commit."""
         taken = [self._buffer.popleft()]
         count, size = taken[0].batches[0].num_rows, taken[0].nbytes
         while self._buffer and self._buffer[0].joins(taken[0]):
@@ -383,7 +380,6 @@ class Writer:
             self._state.notify_all()
 
     def _doubt(self, error: LakestoreError) -> None:
-        """Commits that were on their way when an answer was lost may be applied, whatever a later try is told."""
         if error.applied == "unknown":
             with self._state:
                 self._doubtful.update(request.sequence for request in self._unanswered)
@@ -399,8 +395,7 @@ class Writer:
 def change(
     table: str, kind: pb.ChangeKind.ValueType, batches: list[pa.RecordBatch], schema_id: int | None = None
 ) -> pb.Change:
-    """Rows as a change on the wire, for whatever table has the name, with the names of a schema version: the server's
-    newest when none is said."""
+    """Rows as a change for any table of the name, in a schema version; default: the server's newest."""
     data = ipc.encode(batches[0].schema, batches)
     return pb.Change(table=table, kind=kind, rows=data, crc32c=ipc.crc32c(data), schema_id=schema_id)
 
@@ -408,7 +403,7 @@ def change(
 def change_to(
     table: Table, kind: pb.ChangeKind.ValueType, batches: list[pa.RecordBatch], marks: Marks = NO_MARKS
 ) -> pb.Change:
-    """Rows as a change on the wire: for this very table, with the names of its version and the marks they have."""
+    """Rows as a change for this table, in its version and with their marks."""
     made, rows = change_beside(table, kind, batches, marks)
     made.rows = made.rows or b"".join(rows)
     return made
@@ -417,7 +412,7 @@ def change_to(
 def change_beside(
     table: Table, kind: pb.ChangeKind.ValueType, batches: list[pa.RecordBatch], marks: Marks = NO_MARKS
 ) -> tuple[pb.Change, Rows]:
-    """A change as `change_to` makes it, without its rows where these are many bytes; then they are beside it."""
+    """The change of `change_to`; large rows are returned separately."""
     rows = ipc.encoded_parts(batches[0].schema, batches)
     made = pb.Change(table=table.name, kind=kind, crc32c=ipc.crc32c_of(rows), schema_id=table.schema_id)
     made.table_uuid = table.uuid
