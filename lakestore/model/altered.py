@@ -1,7 +1,7 @@
-"""Definitions altered: the table that steps of `lakestore.evolution` lead to, or the rule that they break.
+"""Applies steps of `lakestore.evolution` to a definition, or names the violated rule.
 
-A column of the primary or bucket key is never widened, for its bytes make buckets and index, and a key, partition or
-sort column is never dropped; all may be renamed.
+Columns of the primary or bucket key are never widened, because buckets and index depend on their bytes. Key, partition
+and sort columns are never dropped. Every column may be renamed.
 """
 
 from __future__ import annotations
@@ -42,32 +42,32 @@ from lakestore.model.types import DECIMAL, arrow_type
 Freshness = str | int | float | timedelta
 """A span of time: `60s`, `5m`, seconds, a timedelta."""
 Through = str | datetime
-"""A time with a zone, or the text of a time, which is UTC where it names no zone."""
+"""A time with a zone, or a text, which is UTC without a zone."""
 _SPAN_US_MAX = 1 << 56
 _FEED = re.compile(r"(?:[^/]+/)?complete/(?P<table>[^/.]+\.[^/.]+)/(?P<feed>.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """The demands on the data of a read; a zero demands nothing."""
+    """The demands of a read on its data; zero demands nothing."""
 
     through_us: int = 0
-    """The time through which it must be complete, in microseconds since 1970."""
+    """The data must be complete through this time, in microseconds since 1970."""
     freshness_us: int = 0
-    """It must be complete through the server's time less this, in microseconds."""
+    """The data must be complete through the server's time minus this, in microseconds."""
     wait_seconds: float = 0.0
-    """For how long a read of the head may wait for that."""
+    """Seconds that a read of the head may wait for it."""
 
     @staticmethod
     def of(freshness: Freshness | None, through: Through | None, wait_seconds: float = 0.0) -> Requirement | None:
-        """The requirement that a user's words are; None where nothing is demanded."""
+        """Parse a user's requirement; None if nothing is required."""
         if freshness is None and through is None:
             return None
         asked = 0 if through is None else max(_through_us(through), 1)
         return Requirement(asked, 0 if freshness is None else _span_us(freshness), wait_seconds)
 
     def as_of(self, now_us: int) -> Requirement:
-        """The same with a freshness as it is meant at this time of the server."""
+        """The requirement with its freshness resolved at this time of the server."""
         if not self.freshness_us:
             return self
         return Requirement(max(self.through_us, now_us - self.freshness_us), 0, self.wait_seconds)
@@ -81,7 +81,7 @@ class FeedName(NamedTuple):
 
 
 def feed_of(register: str) -> FeedName | None:
-    """The feed that a register is, one of a principal's own too; None for any other register."""
+    """The feed of a register, also of a principal's own; None for other registers."""
     found = _FEED.fullmatch(register) if "complete/" in register else None
     return FeedName(found["table"], found["feed"]) if found else None
 
@@ -115,7 +115,7 @@ _OPTIONS = ("primary_key", "buckets", "bucket_key", "merge", "retention", "delet
 
 
 def difference(there: Table, wanted: Table) -> str:
-    """The difference of a table from a wanted one, leaving aside what servers give; empty for none."""
+    """The difference between a table and a wanted one, ignoring values that servers assign; empty for none."""
     return _of_options(there, wanted) or _of_columns(there, wanted)
 
 
@@ -175,7 +175,7 @@ _PARTITIONED_COLUMN = re.compile(r"(\w+)\s*\)?\s*$")
 
 
 def altered(table: Table, steps: Sequence[Step], limits: Limits = DEFAULT) -> Table:
-    """The definition after the steps, or `Invalid` naming the column and the rule. Equal when nothing changes."""
+    """The definition after the steps. Raises `Invalid` with the column and the rule. Equal if nothing changes."""
     changed = table
     for step in steps:
         changed = _applied(step, changed)
@@ -303,13 +303,12 @@ def _(step: SetOptions, table: Table) -> Table:
 
 
 def _options(step: SetOptions) -> dict[str, Any]:
-    """The fields of `Table` that a step sets, beside the lake's options."""
     said = {name: getattr(step, name) for name in OPTIONS if getattr(step, name) != UNCHANGED}
     return {OPTIONS[name].field: OPTIONS[name].read(value) for name, value in said.items()}
 
 
 def widens(old: str, new: str) -> bool:
-    """Whether every value of type `old` is one of type `new`, in files too: Iceberg's promotions."""
+    """True if every `old` value is a `new` value, in files too: Iceberg's promotions."""
     narrow, wide = DECIMAL.fullmatch(old), DECIMAL.fullmatch(new)
     if narrow and wide:
         return int(narrow[2]) == int(wide[2]) and int(narrow[1]) < int(wide[1])
@@ -321,7 +320,6 @@ def _refused(table: Table, column: str, rule: str) -> Invalid:
 
 
 def _use(table: Table, name: str) -> str:
-    """The use that a column is needed for; empty if none."""
     uses = {
         "primary key": table.primary_key,
         "bucket key": table.bucket_key,
@@ -347,6 +345,5 @@ def _moved(table: Table, name: str, first: bool, after: str) -> Table:
 
 
 def _with_column(pattern: re.Pattern[str], text: str, name: Callable[[str], str]) -> str:
-    """A partition or sort text with its column's name mapped."""
     match = pattern.search(text)
     return text[: match.start(1)] + name(match[1]) + text[match.end(1) :] if match else text

@@ -1,4 +1,4 @@
-"""Columns as values: the user's with stable ids, the system's, and how the lake partitions and sorts them."""
+"""Columns of the user and of the system, and the lake's partitioning and sort order."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from lakestore.model.types import arrow_type
 
 SYSTEM_PREFIX = "__"
 PREV = "__prev"
-"""Column of a primary-key table's stored rows: the offset that a row supersedes."""
+"""Column of a keyed table's stored rows: the offset that a row supersedes."""
 KEEP_PREFIX, AS_OF = "__keep_", "__as_of"
-"""Columns that rows bring for their merge alone: whether they keep a column, and the time at which they were due."""
+"""Columns used only to merge a row: whether it keeps a column, and the time at which it was due."""
 LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP = "__bucket", "__offset", "__timestamp"
 LAKE_COLUMNS = (LAKE_BUCKET, LAKE_OFFSET, LAKE_TIMESTAMP)
 SYSTEM_TYPES: dict[str, pa.DataType] = {
@@ -49,42 +49,39 @@ class Column:
     """One column of a table."""
 
     id: int
-    """Stable for ever; also the field id in the lake."""
+    """Permanent; also the field id in the lake."""
     name: str
     type: str
-    """Declared type, as `arrow_type` takes it."""
     required: bool = False
     nested: tuple[int, ...] = ()
-    """Ids of the fields inside a nested type, depth first; stable for ever as `id` is."""
+    """Permanent ids of the fields in a nested type, depth first."""
     default: Any = None
-    """The value for rows that do not name the column; JSON as `lakestore.model.defaults` has it."""
+    """Value for rows that do not name the column, in the JSON of `lakestore.model.defaults`."""
     initial: Any = None
-    """The value in rows that are older than the column. Fixed when the column is added."""
+    """Value in rows older than the column. Fixed when the column is added."""
 
     @cached_property
     def arrow(self) -> pa.Field:
-        """The column as readers see it."""
         return pa.field(self.name, arrow_type(self.type), nullable=not self.required)
 
     def as_dict(self) -> dict[str, Any]:
-        """The stored and sent form, before it is text."""
         plain = {"id": self.id, "name": self.name, "type": self.type, "required": self.required}
         said = {"nested": list(self.nested) or None, "default": self.default, "initial": self.initial}
         return plain | {name: value for name, value in said.items() if value is not None}
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Column:
-        """The column that `as_dict` gave. `required` was not always true or false alone."""
+        """Parse the output of `as_dict`. Older releases stored other values for `required`."""
         said = {"nested": tuple(data.get("nested", ())), "required": bool(data.get("required", False))}
         return Column(**{**data, **said})
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionField:
-    """One field of the lake's partitioning, say `day(created_at)` or `bucket(16, id)`."""
+    """One field of the lake's partitioning, such as `day(created_at)` or `bucket(16, id)`."""
 
     transform: str
-    """The transform as Iceberg writes it: identity, year, month, day, hour, bucket[n], truncate[n]."""
+    """Iceberg's transform: identity, year, month, day, hour, bucket[n], truncate[n]."""
     column: str
 
 
@@ -101,19 +98,18 @@ class LakeOptions:
     """A table's options in the lake."""
 
     freshness: str = "1m"
-    """Age that the tiered state may reach before the next round, `10s` … `1h`."""
+    """Age of the tiered state that triggers a round, `10s` … `1h`."""
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
     format_version: int = 2
     """2 (position delete files) or 3 (deletion vectors)."""
     target_file_bytes: int = 128 << 20
     snapshots: int = 100
-    """Most snapshots of the lake table's main that are kept, whatever their age; readers keep the ones they read."""
+    """Most snapshots of the lake's main, at any age. Leased snapshots stay."""
     snapshot_seconds: int = 3600
-    """Age from which a snapshot goes that is not among the newest 20."""
+    """Age at which a snapshot outside the newest 20 is expired."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The stored and sent form, before it is text."""
         return {
             "freshness": self.freshness,
             "partition_by": list(self.partition_by),
@@ -125,7 +121,7 @@ class LakeOptions:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> LakeOptions:
-        """The options that `as_dict` gave. What older releases took of wrong types stands as the default."""
+        """Parse the output of `as_dict`. Wrong types that older releases accepted become the default."""
         usual, size, freshness = _USUAL, data.get("target_file_bytes"), data.get("freshness")
         return LakeOptions(
             str(freshness) if 1 <= _seconds(freshness) <= SECONDS_MAX else usual.freshness,
@@ -138,28 +134,25 @@ class LakeOptions:
 
     @property
     def freshness_seconds(self) -> int:
-        """`freshness` in seconds."""
         seconds = _seconds(self.freshness)
         if seconds < 0:
             raise Invalid(f"freshness {shown(self.freshness)} is not a duration such as '10s', '5m' or '1h'")
         return seconds
 
     def partition_fields(self) -> tuple[PartitionField, ...]:
-        """`partition_by`, parsed."""
         return tuple(_partition_field(text) for text in self.partition_by)
 
     def sort_fields(self) -> tuple[SortField, ...]:
-        """`sort_by`, parsed."""
         return tuple(_sort_field(text) for text in self.sort_by)
 
 
 _USUAL = LakeOptions()
 _SAID_IF_SET = ("snapshots", "snapshot_seconds")
-"""Options that came later: left out at their defaults, so that what is stored and sent stays what it was."""
+"""Options of later releases. Omitted at their defaults, so stored definitions do not change."""
 
 
 def _seconds(freshness: Any) -> int:
-    """A duration in seconds; -1 for what is none."""
+    """A duration in seconds; -1 if it is none."""
     match = _FRESHNESS.fullmatch(freshness) if type(freshness) is str else None
     return int(match[1]) * _UNIT_SECONDS[match[2]] if match else -1
 
@@ -185,7 +178,7 @@ def _sort_field(text: str) -> SortField:
 
 
 def numbered(columns: Iterable[Column], last: int = 0) -> tuple[Column, ...]:
-    """The columns with ids above `last`: first one for each column, then one for each field inside a column."""
+    """Assign ids above `last`: first to the columns, then to the fields inside them."""
     named = [replace(column, id=number) for number, column in enumerate(columns, start=last + 1)]
     last += len(named)
     done: list[Column] = []
@@ -197,12 +190,12 @@ def numbered(columns: Iterable[Column], last: int = 0) -> tuple[Column, ...]:
 
 
 def max_id(columns: tuple[Column, ...]) -> int:
-    """The highest id of these columns and of the fields inside them."""
+    """Highest id of the columns and the fields inside them."""
     return max((number for column in columns for number in (column.id, *column.nested)), default=0)
 
 
 def lake_options(options: dict[str, Any]) -> LakeOptions:
-    """The `lake={…}` of `create_table`; unknown names are refused."""
+    """Parse the `lake={…}` of `create_table`. Unknown names are refused."""
     for name in options:
         if name not in LAKE_OPTIONS:
             raise Invalid(f"lake option {name!r} is not known; known are {', '.join(LAKE_OPTIONS)}")
@@ -217,4 +210,4 @@ def lake_options(options: dict[str, Any]) -> LakeOptions:
 
 
 LAKE_FIELD_IDS = {LAKE_BUCKET: 1_000_001, LAKE_OFFSET: 1_000_002, LAKE_TIMESTAMP: 1_000_003}
-"""Far above any user column's id, so evolution never meets them."""
+"""Far above user column ids, so they never collide."""

@@ -1,11 +1,11 @@
-"""Decimal numbers of any number of digits, exactly.
+"""Exact decimal numbers of any size.
 
-- Python's default context keeps 28 digits, and a `decimal(38, s)` has more: `scaleb`, `quantize`, `normalize`, `+`, `*`
-  and even `-number` round to it without a word. So all arithmetic with `Decimal` stands here, and `tests/test_tidy.py`
-  refuses it elsewhere. `Decimal(text)`, comparisons, `copy_negate` and `as_tuple` are exact by themselves.
-- Arrow scales a decimal by a table of 38 powers of ten, whatever its exponent is: `1e-999999999` ends the process. So
-  a decimal from outside goes through `fitted` before Arrow sees it.
-- A function here returns the exact number or raises; only `rounded` rounds, to the places that it is told.
+- Python's default context has 28 digits, `decimal(38, s)` has more: `scaleb`, `quantize`, `normalize`, `+`, `*` and
+  even `-number` round silently. So all `Decimal` arithmetic is here, and `tests/test_tidy.py` refuses it elsewhere.
+  `Decimal(text)`, comparisons, `copy_negate` and `as_tuple` are exact.
+- Arrow scales decimals by a table of 38 powers of ten without checking the exponent: `1e-999999999` ends the process. A
+  decimal from outside passes `fitted` before Arrow sees it.
+- A function returns the exact number or raises. Only `rounded` rounds.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ def from_unscaled(number: int, scale: int) -> Decimal:
 
 
 def product(a: Decimal, b: Decimal) -> Decimal:
-    """The exact product, whose digits are those of both factors together."""
+    """The exact product."""
     return _EXACT.multiply(a, b)
 
 
 def rounded(number: Decimal, scale: int, rounding: str) -> Decimal:
-    """The number with `scale` places after the point; `InvalidOperation` if it has more than 200 digits then."""
+    """The number with `scale` decimal places. Raises `InvalidOperation` above 200 digits."""
     return number.quantize(from_unscaled(1, scale), rounding, _WIDE)
 
 
 def places(number: Decimal) -> int:
-    """The places after the point that a finite number needs."""
+    """Decimal places of a finite number."""
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int), "the number is finite"
     text = "".join(map(str, digits)).lstrip("0")
@@ -43,13 +43,13 @@ def places(number: Decimal) -> int:
 
 
 def extremes(kind: pa.DataType) -> tuple[Decimal, Decimal]:
-    """The least and the greatest number of a decimal type."""
+    """The smallest and largest number of a decimal type."""
     most = from_unscaled(10**kind.precision - 1, kind.scale)
     return most.copy_negate(), most
 
 
 def fitted(number: Decimal, kind: pa.DataType) -> Decimal:
-    """The number with no more digits than its type has; `ValueError` where the type does not hold it."""
+    """The number within its type's digits. Raises `ValueError` if the type cannot hold it."""
     sign, digits, exponent = number.as_tuple()
     if not isinstance(exponent, int):
         raise ValueError(f"{number} is no {kind}")
@@ -65,7 +65,7 @@ def fitted(number: Decimal, kind: pa.DataType) -> Decimal:
 
 
 def misfit(value: Any, kind: pa.DataType) -> str:
-    """The rule of its type that a decimal breaks, as the end of a sentence; empty for other values."""
+    """The rule of its type that a decimal violates, as the end of a sentence; empty for other values."""
     if not (isinstance(value, Decimal) and value.is_finite() and pa.types.is_decimal(kind)):
         return ""
     if places(value) > kind.scale:

@@ -1,4 +1,4 @@
-"""Default values of columns: JSON as Iceberg writes single values, and the Arrow scalar that each stands for.
+"""Column defaults: JSON in Iceberg's single-value form, and the Arrow scalar.
 
 Numbers, booleans and texts are themselves; decimals, dates, times and timestamps are texts, bytes are hex.
 """
@@ -19,7 +19,7 @@ from lakestore.model.types import arrow_type
 
 
 def scalar(value: Any, kind: str, column: str) -> pa.Scalar:
-    """The Arrow value of a column's default, from JSON or as a user writes it in Python, or `Invalid`."""
+    """The Arrow value of a default, given in JSON or Python. Raises `Invalid`."""
     arrow = arrow_type(kind)
     if value is None:
         return pa.scalar(None, arrow)
@@ -32,7 +32,7 @@ def scalar(value: Any, kind: str, column: str) -> pa.Scalar:
 
 
 def canonical(value: Any, kind: str, column: str) -> Any:
-    """The JSON of a default exactly as the column's type stores it, so that a later widening does not change it."""
+    """The JSON of a default as its type stores it, so that a later widening does not change it."""
     stored = scalar(value, kind, column).as_py()
     if isinstance(stored, float) and not math.isfinite(stored):
         raise Invalid(f"column {column!r}: the default {shown(value)} is not finite")
@@ -46,14 +46,13 @@ def canonical(value: Any, kind: str, column: str) -> Any:
 
 
 def in_lake(value: Any, kind: str, column: str) -> Any:
-    """The JSON of a default as the column's type in the lake writes it: times are numbers there."""
+    """The JSON of a default in the lake's type, where times are numbers."""
     if value is None or not pa.types.is_time(arrow_type(kind)):
         return value
     return scalar(value, kind, column).cast(pa.int64()).as_py()
 
 
 def _python(value: Any, arrow: pa.DataType) -> Any:
-    """The value as `pyarrow.scalar` takes it without guessing."""
     t = pa.types
     if t.is_boolean(arrow) != isinstance(value, bool):
         raise TypeError("booleans are no numbers")

@@ -1,10 +1,10 @@
-"""Paths of this machine as locations of a lake, and back: the one place that does it.
+"""Converts local paths to lake locations and back.
 
-Iceberg's engines take a location literally: Hadoop, DuckDB and PyIceberg neither escape nor unescape it, so `%20` in a
-location is a folder whose name has three characters. Three rules:
+Iceberg's engines take a location literally: Hadoop, DuckDB and PyIceberg neither escape nor unescape, so `%20` in a
+location is a folder whose name has three characters.
 
-- a path becomes `file://` and the path as it is, without an escape;
-- a path with `#` or `?` stays a path, without `file://`: PyIceberg cuts such a URI off at that sign;
+- A path becomes `file://` and the unescaped path.
+- A path with `#` or `?` stays a path, because PyIceberg cuts a URI at that sign.
 - `file:/a`, `file:///a` and `/a` are the same file.
 """
 
@@ -15,24 +15,24 @@ from pathlib import Path
 
 SCHEME = "file:"
 LOCAL_PATTERN = f"^{SCHEME}/+"
-"""A regular expression for what stands before the path, a slash included; for engines that replace by one."""
+"""Regular expression for the prefix of a path, including a slash; replace it by one slash."""
 _CUT_OFF = re.compile(r"[#?]")
 
 
 def to_uri(path: Path) -> str:
-    """The location of a path, which is made absolute."""
+    """The location of a path, made absolute."""
     text = path.absolute().as_posix()
     return text if _CUT_OFF.search(text) else f"{SCHEME}//{text}"
 
 
 def to_path(location: str) -> str | None:
-    """The path of a location on this machine; None of one in an object store."""
+    """The local path of a location; None for an object store."""
     if location.startswith(SCHEME):
         return "/" + location[len(SCHEME) :].lstrip("/")
     return None if "://" in location else location
 
 
 def named(text: str) -> str:
-    """The location that a person names by a path or a URI."""
+    """The location of a path or URI that a user wrote."""
     path = to_path(text)
     return text if path is None else to_uri(Path(path))

@@ -1,8 +1,8 @@
-"""Merge engines, which give a meaning to a row whose key is there already. Values only; the server merges.
+"""Merge engines decide what happens to a row whose key exists. Values only; the server merges.
 
-`upsert` replaces the row; `partial` only the columns that are sent; `first_row` keeps the row that is there;
-`versioned(column)` keeps the row with the higher version, with `within` only where that column is equal;
-`aggregate({column: function, …})` combines both, columns that are not named by their last value that is not null.
+`upsert` replaces the row, `partial` only the columns sent. `first_row` keeps the existing row. `versioned(column)`
+keeps the row with the higher version, with `within` only if that column is equal. `aggregate({column: function, …})`
+combines both rows; columns without a function take the last value that is not null.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     "bitmap": ("binary",),
     "distinct_count": ("int64",),
 }
-"""Name to beginnings of the types that its columns may have; none: any type."""
+"""Function to prefixes of the column types it accepts; empty: any type."""
 REST = "last_non_null"
-"""The function of columns of an `aggregate` table for which none is named."""
+"""The default function in an `aggregate` table."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,9 +48,8 @@ class Function:
     """The aggregation of one column."""
 
     name: str
-    """One of `FUNCTIONS`."""
     argument: str = ""
-    """The separator of `string_list`, by default a comma; the bitmap column that a `distinct_count` counts."""
+    """Separator of `string_list` (default: comma), or the bitmap column of a `distinct_count`."""
 
     def __str__(self) -> str:
         return f"{self.name}({self.argument})" if self.argument else self.name
@@ -62,30 +61,26 @@ class Merge:
 
     engine: str = "upsert"
     column: str = ""
-    """The column with the version, for `versioned`."""
     within: str = ""
-    """The column that is equal in rows whose versions are comparable, for `versioned`; empty: in all rows."""
+    """Column of `versioned` that must be equal for versions to be compared; empty: always compared."""
     functions: tuple[tuple[str, Function], ...] = ()
-    """(column, function) pairs by column, for `aggregate`."""
 
     @property
     def folds(self) -> bool:
-        """Whether several changes of a key in one batch become one, and the row that is there is looked at."""
+        """True if changes of one key in a batch are combined and the live row is read."""
         return self.engine != "upsert"
 
     @property
     def version(self) -> tuple[str, ...]:
-        """The columns that say what is older, for `versioned`: required, and remembered of deleted rows."""
+        """Columns that decide which row is older, for `versioned`. They are required, and stored with deletes."""
         return tuple(name for name in (self.column, self.within) if name)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns it names."""
         counted = [f.argument for _, f in self.functions if f.name == "distinct_count"]
         return tuple(dict.fromkeys([*self.version, *(column for column, _ in self.functions), *counted]))
 
     def renamed(self, name: Callable[[str], str]) -> Merge:
-        """With its columns' names mapped."""
         functions = sorted(
             (name(c), replace(f, argument=name(f.argument)) if f.name == "distinct_count" else f)
             for c, f in self.functions
@@ -94,7 +89,7 @@ class Merge:
         return replace(self, column=column, within=within, functions=tuple(functions))
 
     def as_data(self) -> str | dict[str, Any]:
-        """The stored form, which `parsed` takes: a name, or a name with what it needs."""
+        """The stored form, which `parsed` reads."""
         if self.engine == "versioned":
             return {"versioned": self.column, **({"within": self.within} if self.within else {})}
         if self.engine == "aggregate":
@@ -115,7 +110,7 @@ UPSERT = Merge()
 def versioned(column: str, *, within: str = "") -> Merge:
     """`merge=versioned("updated_at")`: the row with the higher version stays, of equal ones the later.
 
-    With `within="source"` versions are compared where that column is equal; else the row that comes later stays.
+    With `within="source"` versions are compared only if that column is equal; otherwise the later row stays.
     """
     for name in (column, within):
         if type(name) is not str:
@@ -138,8 +133,9 @@ def aggregate(functions: Mapping[str, str]) -> Merge:
 
 
 def parsed(value: Any) -> Merge:
-    """A user's `merge=`: a `Merge`, a name, `"versioned(column, within column)"`, or a dict such as
-    `{"aggregate": {…}}`; or `Invalid`."""
+    """Parse a user's `merge=`: a `Merge`, a name, `"versioned(column, within column)"`, or a dict such as
+    `{"aggregate": {…}}`. Raises `Invalid`.
+    """
     if isinstance(value, Merge):
         return value
     if isinstance(value, dict) and set(value) == {"versioned", "within"} and value["within"]:
@@ -175,7 +171,7 @@ def _function(text: str) -> Function:
 
 
 def check(merge: Merge, columns: Mapping[str, tuple[str, bool]], keys: Sequence[str], table: str) -> None:
-    """Refuse an engine that the table's columns, name to (type, required), cannot have."""
+    """Refuse an engine that the columns, name to (type, required), do not allow."""
     if not keys:
         if merge != UPSERT:
             raise Invalid(f"table {table}: a log table has no merge engine; leave merge out, or name a primary key")

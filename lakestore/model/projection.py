@@ -1,4 +1,4 @@
-"""Rows of one version of a table as rows of another: columns by id, cast when widened, filled when younger."""
+"""Converts rows between versions of a table: columns by id, cast if widened, filled if younger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Fill = Literal["initial", "default", "null"]
 
 
 def filled(column: Column, rows: int, fill: Fill) -> pa.Array:
-    """A column that rows do not have: its default for new rows, its initial value for rows older than it, or null."""
+    """A column that rows lack: the default for new rows, the initial value for older rows, or null."""
     value = {"initial": column.initial, "default": column.default, "null": None}[fill]
     if value is None:
         return pa.nulls(rows, column.arrow.type)
@@ -27,9 +27,9 @@ def filled(column: Column, rows: int, fill: Fill) -> pa.Array:
 
 
 def renamed(batch: pa.RecordBatch, source: Table, target: Table) -> pa.RecordBatch:
-    """A producer's rows, which use one version's names, under another's; columns that neither has keep theirs.
+    """Rename columns of a producer's rows from one version to another. Columns in neither version keep their names.
 
-    A column that is gone is refused: what it holds would be lost.
+    A dropped column is refused, because its values would be lost.
     """
     if source.schema_id == target.schema_id:
         return batch
@@ -43,7 +43,7 @@ def renamed(batch: pa.RecordBatch, source: Table, target: Table) -> pa.RecordBat
 
 
 def check_present(ids: AbstractSet[int], source: Table, target: Table) -> None:
-    """Refuse rows that name columns, by id, which the newer version does not have."""
+    """Refuse rows with columns, by id, that the newer version lacks."""
     kept = {column.id for column in target.columns}
     gone = [column.name for column in source.columns if column.id in ids - kept]
     if gone:
@@ -55,7 +55,7 @@ def check_present(ids: AbstractSet[int], source: Table, target: Table) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """From one version of a table to another."""
+    """Converts from one version of a table to another."""
 
     source: Table
     target: Table
@@ -63,11 +63,10 @@ class Projection:
 
     @property
     def same(self) -> bool:
-        """Whether rows stay as they are."""
         return self.source.schema_id == self.target.schema_id
 
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """All columns in the target's storage schema; system columns in front stay."""
+        """All columns in the target's storage schema; leading system columns stay."""
         if self.same:
             return batch
         system = batch.num_columns - len(self.source.columns)
@@ -77,12 +76,10 @@ class Projection:
         return pa.RecordBatch.from_arrays([*batch.columns[:system], *arrays], schema=schema)
 
     def columns(self, batch: pa.RecordBatch, wanted: Sequence[Column]) -> list[pa.Array]:
-        """Some of the target's columns."""
         names = {column.id: column.name for column in self.source.columns}
         return [self._column(batch, names.get(column.id), column) for column in wanted]
 
     def named(self, batch: pa.RecordBatch, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Some of the target's columns by name."""
         if self.same:
             return {name: batch.column(batch.schema.get_field_index(name)) for name in names}
         by_name = {column.name: column for column in self.target.columns}

@@ -1,4 +1,4 @@
-"""Retention of a table's log: by the age of its commits, by its bytes, or both. Rows that fall out are in the lake."""
+"""Retention of a table's log by age, bytes or both. Rows outside of it are in the lake."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ _OPTIONS = ("age", "bytes")
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The part of its log that a table keeps; None keeps everything. Only rows that are in the lake ever go."""
+    """The part of the log that is kept; None keeps all. Only tiered rows are removed."""
 
     age_seconds: int | None = None
-    """Commits older than this may go."""
+    """Commits older than this may be removed."""
     bytes: int | None = None
-    """Beyond this many bytes of log, all buckets together, the oldest may go."""
+    """Log bytes of all buckets above which the oldest commits may be removed."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The stored form."""
         return {"age_seconds": self.age_seconds, "bytes": self.bytes}
 
     @staticmethod
     def from_dict(data: dict[str, Any] | None) -> Retention | None:
-        """The retention that `as_dict` gave; None for a table that keeps everything. An age was not always bounded."""
+        """Parse the output of `as_dict`; None keeps everything. Ages of older releases may be out of bounds."""
         if not data:
             return None
         age = data.get("age_seconds")
@@ -44,7 +43,7 @@ class Retention:
 
 
 def parsed(value: Any) -> Retention | None:
-    """A user's `retention=`: "7d", {"age": "7d", "bytes": "10GB"}, or None for all."""
+    """Parse a user's `retention=`: "7d", {"age": "7d", "bytes": "10GB"}, or None for all."""
     if value is None or isinstance(value, Retention):
         return value
     if not isinstance(value, dict):
@@ -60,12 +59,12 @@ def parsed(value: Any) -> Retention | None:
 
 
 def byte_count(value: Any) -> int:
-    """A number of bytes as users write it: "8MB", or a number."""
+    """Parse a number of bytes: "8MB", or a number."""
     return _scaled(value, _BYTES, _BYTE_UNITS, "'500MB' or '10GB'")
 
 
 def check(retention: Retention | None, table: str) -> None:
-    """`Invalid` for a retention that this table cannot have."""
+    """Raise `Invalid` for a retention that this table cannot have."""
     if retention is None:
         return
     amounts = [amount for amount in (retention.age_seconds, retention.bytes) if amount is not None]
@@ -76,13 +75,11 @@ def check(retention: Retention | None, table: str) -> None:
 
 
 def _shortest(value: int, units: dict[str, int]) -> str:
-    """The value in the largest unit that divides it, as `parsed` reads it."""
     unit = next(name for name in reversed(units) if value % units[name] == 0)
     return f"{value // units[unit]}{unit}"
 
 
 def _scaled(value: Any, pattern: re.Pattern[str], units: dict[str, int], example: str) -> int:
-    """A number with its unit; a bare number is seconds or bytes."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = pattern.fullmatch(value.strip()) if isinstance(value, str) else None

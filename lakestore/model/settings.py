@@ -1,7 +1,7 @@
-"""Settings as a frozen dataclass says them, read from file < environment < flags, the origin of each value kept.
+"""Settings declared by a frozen dataclass, read from file < environment < flags, with the origin of each value.
 
-A field is one line, `name: type = option(default, low=…, flag=True)`, and a docstring below it; a field made by
-`section` holds fields of its own. File keys, variables, flags, checks and docs/settings.md all come from there.
+A field is `name: type = option(default, low=…, flag=True)` with a docstring; a `section` field holds nested settings.
+File keys, variables, flags, checks and docs/settings.md are generated from the fields.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ PREFIX = "LAKESTORE_"
 NOT_SETTINGS = frozenset(
     f"LAKESTORE_{name}" for name in "CONFIG DEBUG SEED SERVER PROFILE PROFILES TOKEN TOKEN_FILE TLS CA CERT KEY".split()
 )
-"""Variables with our prefix that the server's settings do not include."""
+"""Variables with our prefix that are no server settings."""
 MASK = "********"
 _NOT_OURS = re.compile(r"LAKESTORE_(SERVICE_(HOST|PORT.*)|PORT_\d+_.*|(MODEL|BENCH|CRASH)_.*|FLIPS|EXPLORE)")
-"""Variables that Kubernetes sets in every container beside a service named lakestore, and those of the tests."""
+"""Variables that Kubernetes sets for a service named lakestore, and variables of the tests."""
 _YES, _NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path", tuple: "a list"}
 _OPTION = "lakestore.option"
@@ -49,7 +49,7 @@ def option(
     secret: bool = False,
     flag: bool = False,
 ) -> Any:
-    """A field that can be set; without a default it must be. `flag` gives it a command line flag as well."""
+    """A field with a setting; without a default it is required. `flag` adds a command-line flag."""
     if secret and flag:
         raise ValueError("a secret is no flag: every user of the machine sees the arguments of a process")
     about = {"low": low, "high": high, "choices": choices, "secret": secret, "flag": flag}
@@ -57,27 +57,26 @@ def option(
 
 
 def range_of(field: dataclasses.Field[Any]) -> tuple[float, float]:
-    """The lowest and the highest value of a number's field."""
+    """Lowest and highest value of a number."""
     about = field.metadata[_OPTION]
     low, high = about["low"], about["high"]
     return -math.inf if low is None else low, math.inf if high is None else high
 
 
 def section(of: type[Settings]) -> Settings:
-    """A field that holds settings of its own, named `section.name` and `LAKESTORE_SECTION_NAME`."""
+    """A field with nested settings, named `section.name` and `LAKESTORE_SECTION_NAME`."""
     made: Any = dataclasses.field(default_factory=of)
     return typing.cast("Settings", made)
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting, as its field says."""
+    """One setting."""
 
     name: str
-    """With its section: `limits.queue_bytes_max`."""
+    """With the section: `limits.queue_bytes_max`."""
     kind: type
     default: Any
-    """`dataclasses.MISSING` when it must be given."""
     text: str
     low: float | None
     high: float | None
@@ -87,22 +86,19 @@ class Option:
 
     @property
     def variable(self) -> str:
-        """The environment's name for it."""
         return PREFIX + self.name.replace(".", "_").upper()
 
     @property
     def switch(self) -> str:
-        """The command line's name for it, if it has one."""
+        """The command-line flag, if there is one."""
         return "--" + re.sub(r"[._]", "-", self.name)
 
     @property
     def is_required(self) -> bool:
-        """Whether it must be given."""
         return self.default is dataclasses.MISSING
 
     @property
     def rule(self) -> str:
-        """The rule for a value, in words."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         kind = _KINDS[self.kind]
@@ -113,7 +109,9 @@ class Option:
         return kind if self.high is None else f"{kind}, {self.high:,} or less"
 
     def parse(self, value: Any, where: str) -> Any:
-        """A value from outside as this setting's type, or `Invalid`; text stands for any type, as variables need."""
+        """Convert an outside value to the setting's type. Texts are accepted for every type, as variables need.
+        Raises `Invalid`.
+        """
         parsed = _parsed(self.kind, value)
         bad = Invalid(f"{where}: {self.name} must be {self.rule}, not {MASK if self.secret else repr(value)}")
         if parsed is None or (self.choices and parsed not in self.choices):
@@ -125,7 +123,7 @@ class Option:
         return parsed
 
     def shown(self, value: Any) -> str:
-        """A value as YAML takes it back; a secret stays one."""
+        """The value as YAML; secrets are masked."""
         if value is dataclasses.MISSING:
             return "null"
         if self.secret and value:
@@ -134,7 +132,6 @@ class Option:
 
 
 def _parsed(kind: type, value: Any) -> Any:
-    """The value as `kind`, or None."""
     if kind is bool:
         if isinstance(value, str) and value.lower() in (*_YES, *_NO):
             return value.lower() in _YES
@@ -157,7 +154,7 @@ def _parsed(kind: type, value: Any) -> Any:
 
 
 def options(of: type[Any]) -> tuple[Option, ...]:
-    """Every setting of a class and of its sections."""
+    """All settings of a class and its sections."""
     return tuple(_options(of, ""))
 
 
@@ -174,14 +171,14 @@ def _options(of: type[Any], prefix: str) -> Iterator[Option]:
 
 
 def value_of(settings: Any, each: Option) -> Any:
-    """The value of one setting."""
+    """The value of a setting."""
     for name in each.name.split("."):
         settings = getattr(settings, name)
     return settings
 
 
 def field_texts(of: type[Any]) -> dict[str, str]:
-    """Field name to the docstring below it."""
+    """Field name to its docstring."""
     body = typing.cast("ast.ClassDef", ast.parse(textwrap.dedent(inspect.getsource(of))).body[0]).body
     texts = {}
     for node, following in itertools.pairwise(body):
@@ -192,14 +189,14 @@ def field_texts(of: type[Any]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Given(Generic[Settings]):
-    """Every value with its origin; checked one by one, not yet together."""
+    """Every value with its origin. Values are checked one by one, not together."""
 
     of: type[Settings]
     values: Mapping[str, Any]
     origins: Mapping[str, str]
 
     def settings(self) -> Settings:
-        """The settings, or `Invalid` when one that must be given is not."""
+        """The settings. Raises `Invalid` if a required one is missing."""
         for each in options(self.of):
             if self.values[each.name] is dataclasses.MISSING:
                 flag = f"{each.switch}, " if each.flag else ""
@@ -215,7 +212,7 @@ class Given(Generic[Settings]):
         return of(**values)
 
     def as_data(self) -> list[dict[str, Any]]:
-        """Every setting with its value and origin; secrets masked, and null for one that must be given and is not."""
+        """Every setting with value and origin. Secrets are masked; a missing required value is null."""
         found = []
         for each in options(self.of):
             value = self.values[each.name]
@@ -225,7 +222,7 @@ class Given(Generic[Settings]):
         return found
 
     def lines(self) -> Iterator[str]:
-        """A file with every value, its origin behind it, secrets masked."""
+        """A file with every value and its origin as a comment, secrets masked."""
         said = ""
         for each in options(self.of):
             *sections, name = each.name.split(".")
@@ -239,7 +236,7 @@ class Given(Generic[Settings]):
 def read(
     of: type[Settings], *, file: str = "", text: str = "", environment: Mapping[str, str], flags: Mapping[str, Any]
 ) -> Given[Settings]:
-    """The settings from a file's text, variables and flags, later ones over earlier ones."""
+    """Read settings from a file's text, variables and flags; later sources win."""
     known = {each.name: each for each in options(of)}
     values = {name: each.default for name, each in known.items()}
     origins = {name: "not given" if each.is_required else "default" for name, each in known.items()}
@@ -296,8 +293,7 @@ def _hint(name: str, known: Mapping[str, Any]) -> str:
 
 
 class _Loader(yaml_text.Once):
-    """Names with - and _ are the same."""
+    """Treats names with - and _ as equal."""
 
     def name_of(self, key: yaml.Node) -> str:
-        """The setting's name."""
         return str(key.value).replace("-", "_")

@@ -1,4 +1,4 @@
-"""Shapes of definitions and of their parts as JSON. Rules that need more than one field are `table.check`'s."""
+"""JSON shapes of definitions and their parts. Rules about several fields are in `table.check`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from lakestore.limits import TYPE_CHARS_MAX, WIDEST
 from lakestore.model import typed
 
 DEFAULT_CHARS_MAX = 64 << 10
-"""Characters of a column's default, which is in every row that does not name the column."""
+"""Characters of a column's default, which is stored in every row that does not name the column."""
 SECONDS_MAX = 10_000 * 366 * 86_400
-"""The longest span of time: longer than any between two times of a column."""
+"""The longest span of time; longer than any between two times of a column."""
 _NAME = typed.text(WIDEST.name_chars)
 _NAMES = typed.list_of(_NAME, WIDEST.columns)
 _FIELD = typed.text(2 * WIDEST.name_chars)
-"""A partition or sort field: a column's name with its transform."""
+"""A partition or sort field: column name and transform."""
 _ID = typed.integer(0, (1 << 31) - 1)
 _LONG = typed.integer(0)
 _SECONDS = typed.integer(0)
@@ -63,4 +63,3 @@ DEFINITION = typed.record(
     },
     required=("name", "columns", "primary_key", "buckets", "bucket_key", "merge", "lake"),
 )
-"""A table's definition."""

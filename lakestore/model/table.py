@@ -1,6 +1,6 @@
-"""Tables as values: columns with stable ids, keys, buckets, and where the lake keeps them.
+"""Tables as values: columns with stable ids, keys, buckets and lake options.
 
-The JSON made by `Table.to_json` is the only stored and sent form of a table.
+The JSON of `Table.to_json` is the only stored and sent form.
 """
 
 from __future__ import annotations
@@ -52,79 +52,75 @@ class Table:
     """A table's definition."""
 
     name: str
-    """`database.table`."""
     columns: tuple[Column, ...]
     primary_key: tuple[str, ...] = ()
     """Empty for a log table."""
     buckets: int = 4
     bucket_key: tuple[str, ...] = ()
-    """Columns whose hash picks the bucket; the primary key by default, none for a log table."""
+    """Columns whose hash selects the bucket. Default: the primary key; empty for a log table."""
     merge: Merge = UPSERT
-    """The meaning of a row whose key is there already."""
+    """Decides what happens to a row whose key exists."""
     lake: LakeOptions = field(default_factory=LakeOptions)
     uuid: str = ""
-    """Given by the server: a table dropped and made anew is another table."""
+    """Assigned by the server. A table created again under the same name has another uuid."""
     number: int = 0
-    """Given by the server, never reused: the table's prefix in the key index."""
+    """Assigned by the server and never reused: the table's prefix in the key index."""
     schema_id: int = 0
     last_column_id: int = 0
-    """Highest id that any column or nested field ever had; none is given twice."""
+    """Highest id ever assigned to a column or nested field. Ids are never reused."""
     retention: Retention | None = None
-    """The part of the log that is kept; None keeps all of it."""
+    """The part of the log that is kept; None: all."""
     deletes: str = "allow"
-    """Whether deletes are taken: one of `DELETES`."""
+    """Treatment of deletes: one of `DELETES`."""
     skip_unchanged: bool = False
-    """Whether an upsert that equals the live row is no change."""
+    """True if an upsert equal to the live row is no change."""
     ttl: Ttl | None = None
     """When rows expire; None: never."""
     tombstone_seconds: int = TOMBSTONE_SECONDS
-    """Seconds for which a `versioned` table remembers the version of a deleted row, at least."""
+    """Minimum seconds for which a `versioned` table remembers the version of a deleted row."""
 
     @property
     def keyed(self) -> bool:
-        """Whether this is a primary-key table."""
         return bool(self.primary_key)
 
     @property
     def namespace(self) -> str:
-        """The database part of the name."""
         return self.name.split(".")[0]
 
     @property
     def short_name(self) -> str:
-        """The table part of the name."""
         return self.name.split(".")[1]
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The Arrow schema that readers see."""
+        """Arrow schema for readers."""
         return pa.schema([column.arrow for column in self.columns])
 
     @cached_property
     def nullable_schema(self) -> pa.Schema:
-        """The schema of rows as they are sent: nothing is required."""
+        """Schema of rows as sent: nothing is required."""
         return pa.schema([column.arrow.with_nullable(True) for column in self.columns])
 
     @cached_property
     def storage_schema(self) -> pa.Schema:
-        """The schema of stored rows: only the key is required, for a delete carries nothing else."""
+        """Schema of stored rows: only the key is required, because a delete has nothing else."""
         keys = set(self.primary_key)
         return pa.schema([column.arrow.with_nullable(column.name not in keys) for column in self.columns])
 
     @property
     def key_schema(self) -> pa.Schema:
-        """The primary key's columns, in the key's order."""
+        """Primary key columns in key order."""
         return pa.schema([self.column(name).arrow for name in self.primary_key])
 
     def column(self, name: str) -> Column:
-        """The column of that name, or `Invalid`."""
+        """The column of a name. Raises `Invalid`."""
         for column in self.columns:
             if column.name == name:
                 return column
         raise Invalid(no_column(f"table {self.name}", name, [column.name for column in self.columns]))
 
     def selected(self, columns: list[str] | tuple[str, ...] | None) -> list[str]:
-        """Checked names of columns to read: all user columns when none are named."""
+        """Checked names of columns to read; default: all user columns."""
         if not columns:
             return [column.name for column in self.columns]
         if len(set(columns)) != len(columns):
@@ -135,7 +131,7 @@ class Table:
         return list(columns)
 
     def read_schema(self, columns: list[str] | tuple[str, ...] | None) -> pa.Schema:
-        """The Arrow schema of a read of these columns, system columns included when named."""
+        """Arrow schema of a read of these columns; system columns must be named."""
         return pa.schema(
             [
                 pa.field(name, SYSTEM_TYPES[name]) if name in SYSTEM_TYPES else self.column(name).arrow
@@ -144,11 +140,9 @@ class Table:
         )
 
     def to_json(self) -> str:
-        """The stored and sent form."""
         return json.dumps(self.as_dict(), separators=(",", ":"), sort_keys=True)
 
     def as_dict(self) -> dict[str, Any]:
-        """`to_json` before it is text."""
         return {
             "name": self.name,
             "columns": [column.as_dict() for column in self.columns],
@@ -166,7 +160,6 @@ class Table:
         }
 
     def _keyed_options(self) -> dict[str, Any]:
-        """The options that differ from their defaults."""
         said: dict[str, Any] = {
             "deletes": self.deletes,
             "skip_unchanged": self.skip_unchanged,
@@ -178,9 +171,9 @@ class Table:
 
     @staticmethod
     def received(text: str) -> Table:
-        """The table of a definition off the wire, whose types are checked; `check` knows the rules.
+        """Parse a definition from the wire and check its types; `check` has the rules.
 
-        `Invalid` for a key that this release does not know: it would make another table.
+        Raises `Invalid` for an unknown key, which would define another table.
         """
         said = typed.json_of(text, "the table definition")
         for name in set(said) - {part.name for part in fields(Table)} if isinstance(said, dict) else ():
@@ -189,12 +182,11 @@ class Table:
 
     @staticmethod
     def from_json(text: str | bytes) -> Table:
-        """The table that `to_json` wrote."""
         return Table.from_dict(json.loads(text))
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Table:
-        """The table that `as_dict` gave, in this release or in one that was less strict."""
+        """Parse the output of `as_dict`, also of a less strict release."""
         columns = tuple(Column.from_dict(column) for column in data["columns"])
         return Table(
             name=data["name"],
@@ -232,7 +224,7 @@ def define(
     ttl: Any = None,
     tombstone_ttl: Any = TOMBSTONE_SECONDS,
 ) -> Table:
-    """A table from what a user writes, checked by `check`."""
+    """A checked table from a user's arguments."""
     for what, names in (("primary_key", primary_key), ("bucket_key", bucket_key)):
         if isinstance(names, str):
             raise Invalid(f"table {name}: {what}= is a list of column names, not the text {names!r}")
@@ -262,7 +254,7 @@ def define(
 
 
 def check(table: Table, limits: Limits = DEFAULT) -> None:
-    """Refuse a definition that cannot be kept, naming the column and the rule."""
+    """Refuse an invalid definition, naming the column and the rule."""
     _check_shape(table)
     _check_names(table, limits)
     for column in table.columns:
@@ -289,7 +281,6 @@ def check(table: Table, limits: Limits = DEFAULT) -> None:
 
 
 def _check_shape(table: Table) -> None:
-    """Refuse values of wrong types, whoever put them there."""
     try:
         data = table.as_dict()
     except (TypeError, AttributeError, ValueError) as error:
@@ -298,7 +289,6 @@ def _check_shape(table: Table) -> None:
 
 
 def _check_changes(table: Table) -> None:
-    """Refuse options about merging, deletes and old rows that do not fit the table."""
     check_merge(table.merge, {c.name: (c.type, c.required) for c in table.columns}, table.primary_key, table.name)
     if table.deletes not in DELETES:
         raise Invalid(f"table {table.name}: deletes is one of {', '.join(DELETES)}, not {table.deletes!r}")
@@ -312,7 +302,7 @@ def _check_changes(table: Table) -> None:
 
 
 def check_database(name: str) -> None:
-    """Refuse a name that no table's database can have."""
+    """Refuse an invalid database name."""
     if not _NAME.fullmatch(name):
         raise Invalid(f"database name {shown_name(name)} is not of letters, digits and _")
 
@@ -367,7 +357,7 @@ def _check_keys(table: Table) -> None:
 
 
 def lake_schema(table: Table) -> list[Column]:
-    """The lake table's columns: the user's and the three of ours, whose ids follow after a gap."""
+    """The lake table's columns: the user's and our three, with ids far above."""
     return [
         *table.columns,
         Column(LAKE_FIELD_IDS[LAKE_BUCKET], LAKE_BUCKET, "int32", required=True),

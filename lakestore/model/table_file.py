@@ -1,7 +1,7 @@
-"""`tables.yaml`: tables as they shall be, and the steps from the ones that are there.
+"""`tables.yaml`: wanted tables, and the steps from the existing tables to them.
 
-The file names all columns of a table in their order. An option that cannot be changed (key, buckets, layout in the
-lake) may be left out for a table that is there already; one that is named must have the value that it has.
+The file lists all columns of a table in order. Options that cannot change (key, buckets, lake layout) may be omitted
+for an existing table; if present they must match.
 """
 
 from __future__ import annotations
@@ -53,38 +53,36 @@ TABLE_KEYS = (
     "ttl",
     "tombstone_ttl",
 )
-"""Keys of a table in the file."""
 COLUMN_KEYS = ("name", "type", "required", "default", "new_rows_only", "renamed_from")
-"""Keys of a column in the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedColumn:
-    """A column as the file says it."""
+    """A column in the file."""
 
     name: str
     type: str
     required: bool = False
     default: Any = None
     new_rows_only: bool = False
-    """Whether the default of a new column is for new rows only, and does not show in older ones."""
+    """True if a new column's default does not show in older rows."""
     renamed_from: str = ""
-    """The name it had before; may stay in the file for ever."""
+    """Its former name; may stay in the file forever."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedTable:
-    """A table as the file says it."""
+    """A table in the file."""
 
     name: str
     columns: tuple[WantedColumn, ...]
     options: dict[str, Any]
-    """Other options, by the names of `create_table`."""
+    """Other options by the names of `create_table`."""
     place: str = field(default="", compare=False)
-    """The file and the line that say it; empty for a table of no file."""
+    """File and line; empty without a file."""
 
     def definition(self) -> Table:
-        """The table, when there is none yet."""
+        """The definition if the table does not exist yet."""
         fields = [pa.field(c.name, arrow_type(c.type), nullable=not c.required) for c in self.columns]
         made = schema.define(self.name, pa.schema(fields), **self.options)
         defaults = [canonical(column.default, column.type, column.name) for column in self.columns]
@@ -93,7 +91,7 @@ class WantedTable:
 
 
 def parse(text: str, source: str) -> list[WantedTable]:
-    """The tables of a file, or `Invalid` naming the file, the table and the rule."""
+    """Parse a file. Raises `Invalid` with file, table and rule."""
     try:
         data = yaml_text.values(text)
     except yaml_text.Unreadable as error:
@@ -110,7 +108,7 @@ def parse(text: str, source: str) -> list[WantedTable]:
 
 
 def written(tables: Iterable[WantedTable]) -> str:
-    """The file of some tables, as `parse` takes it."""
+    """The file of some tables, readable by `parse`."""
     lines = ["tables:"]
     for table in tables:
         lines += [f"  - name: {_flow(table.name)}"]
@@ -131,7 +129,6 @@ def column_text(column: WantedColumn) -> str:
 
 
 def _flow(value: Any) -> str:
-    """A value on one line of YAML."""
     plain = value.as_data() if isinstance(value, Merge) else value
     text = yaml.safe_dump(plain, default_flow_style=True, width=math.inf, allow_unicode=True, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...")
@@ -173,7 +170,7 @@ def _known(entry: dict[str, Any], keys: Sequence[str], where: str) -> None:
 
 
 def steps_between(table: Table, wanted: WantedTable) -> list[Step]:
-    """The steps from a table to the file's, or `Invalid` for a difference that no step can make."""
+    """The steps from a table to the file's. Raises `Invalid` for a difference that no step can make."""
     taken = _taken(table, wanted)
     gone = [column.name for column in table.columns if column not in taken.values()]
     renamed = {old.name: name for name, old in taken.items() if old.name != name}
@@ -194,7 +191,6 @@ def steps_between(table: Table, wanted: WantedTable) -> list[Step]:
 
 
 def _added(wanted: WantedTable, taken: Collection[str]) -> list[Step]:
-    """The steps that add new columns, each behind its neighbour in the file."""
     last = max((i for i, column in enumerate(wanted.columns) if column.name in taken), default=-1)
     steps: list[Step] = []
     for i, column in enumerate(wanted.columns):
@@ -209,7 +205,6 @@ def _added(wanted: WantedTable, taken: Collection[str]) -> list[Step]:
 
 
 def _taken(table: Table, wanted: WantedTable) -> dict[str, Column]:
-    """Name in the file to the existing column that it stands for."""
     there = {column.name: column for column in table.columns}
     names = {column.name for column in wanted.columns}
     moved = {
@@ -257,7 +252,6 @@ def _options(table: Table, wanted: WantedTable) -> list[Step]:
 
 
 def _check_fixed(reached: Table, wanted: WantedTable) -> None:
-    """Refuse differences for which rows would have to move, or to be merged anew."""
     lake = columns.lake_options(wanted.options.get("lake", {}))
     said = {name: value for name, value in wanted.options.items() if name not in ("lake", *OPTIONS)}
     said["primary_key"] = said.get("primary_key") or []
@@ -280,7 +274,6 @@ def _text(value: Any) -> str:
 
 
 def _moves(names: Iterable[str], wanted: Sequence[str]) -> list[Step]:
-    """The steps that put columns into the file's order, each behind its neighbour there."""
     now, steps = list(names), list[Step]()
     for i, name in enumerate(wanted):
         if now[i] != name:

@@ -1,6 +1,6 @@
-"""Times as users give them, ISO 8601 text or datetime, told apart from tokens.
+"""Times of users, ISO 8601 text or datetime, distinguished from tokens.
 
-A text without a zone is UTC. A datetime without one is refused: Python means the machine's local time by it.
+A text without a zone is UTC. A datetime without a zone is refused, because Python takes it as local time.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from lakestore.model.token import Token, position_of
 from lakestore.model.typed import shown
 
 At = str | datetime | Token
-"""A cut: a token, a time with a zone, or the text of a time, which is UTC where it names no zone."""
+"""A cut: a token, a time with a zone, or a text of a time, which is UTC without a zone."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMES = ("earliest", "latest", "snapshot")
 
 
 def micros_of(text: str) -> int | None:
-    """Microseconds since 1970 of an ISO 8601 time; None for a text that is none, such as a token."""
+    """Microseconds since 1970 of an ISO 8601 time; None for other texts, such as tokens."""
     try:
         return (_zoned(datetime.fromisoformat(text)).astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
-    except (ValueError, OverflowError):  # the first and the last hours of the calendar have no UTC time in some zones
+    except (ValueError, OverflowError):  # the calendar's first and last hours have no UTC time in some zones
         return None
 
 
 def moment_of(micros: int) -> datetime:
-    """Microseconds since 1970 as a time in UTC."""
+    """The UTC time of microseconds since 1970."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
@@ -37,7 +37,7 @@ def text_of(micros: int) -> str:
 
 
 def position_text(value: Any) -> str:
-    """A token or a time as the wire takes it; `Invalid` for anything else."""
+    """A token or time for the wire. Raises `Invalid`."""
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise Invalid(f"{value!r} has no time zone: say datetime.now(UTC), or value.astimezone()")
@@ -54,7 +54,7 @@ def position_text(value: Any) -> str:
 
 
 def start_text(value: Any) -> str:
-    """The begin of a change stream, as the wire takes it."""
+    """The start of a change stream for the wire."""
     if isinstance(value, str) and value in _NAMES:
         return value
     if not value:
@@ -63,7 +63,7 @@ def start_text(value: Any) -> str:
 
 
 def until_text(value: Any) -> str:
-    """The end of a change stream, as the wire takes it; nothing for one that goes on."""
+    """The end of a change stream for the wire; empty if it has none."""
     if not value or value == "now":
         return str(value or "")
     return _told(value, f"until {shown(str(value))} is not 'now', a token or a time that has been")

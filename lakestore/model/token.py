@@ -1,8 +1,8 @@
 """Position tokens: opaque texts that name a point in a server's history.
 
-A token is one of three positions, told apart by what the text holds: behind a commit, inside the snapshot that a
-stream reads, or behind a batch of a shared subscription. The text is base64 of a checksum and a JSON list: timeline,
-LSN, then, as far as needed, uuids of tables, place, parts, shard.
+A token is one of three positions: after a commit, inside the snapshot that a stream reads, or after a batch of a shared
+subscription. The text is base64 of a checksum and a JSON list: timeline, LSN, then as needed uuids of tables, place,
+parts, shard.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from lakestore.errors import Invalid
 from lakestore.model import typed
 
 CHARS_MAX = 16 << 20
-"""Characters of a token; one of a shared subscription names every bucket of a batch."""
+"""Longest token. A token of a shared subscription names every bucket of a batch."""
 UUID_CHARS_MAX = 64
 SHARD = 0
-"""The only shard that this release knows; a position in it does not write the number."""
+"""The only shard of this release. It is not written into tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Place:
     """A place inside the snapshot that a stream reads."""
 
     table: str
-    """Table uuid; tables before it in the stream are done."""
+    """Table uuid. Earlier tables of the stream are done."""
     bucket: int
     offset: int
 
@@ -38,26 +38,24 @@ class Part:
     """The acknowledgement of one bucket by a batch of a shared subscription."""
 
     table: int
-    """Place of the table in the token's list."""
+    """Index of the table in the token's list."""
     bucket: int
     begin: int
-    """Offset where this reader began: another consumer that has acknowledged more since is the bucket's reader."""
+    """Offset where this reader began. If another consumer has acknowledged more since, it owns the bucket."""
     end: int
-    """Offset behind the batch."""
     cut: int = -1
-    """The LSN of the snapshot that is still read behind it."""
+    """LSN of the snapshot that is still being read after it."""
     run: int = 0
-    """Higher than that of another part if somebody else has read the bucket in between; 0 if that is not known."""
+    """Grows whenever somebody else has read the bucket in between; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """Behind a commit: everything up to its LSN is done."""
+    """After a commit: everything up to its LSN is done."""
 
     timeline: str
     lsn: int
     tables: tuple[str, ...] = ()
-    """Uuids of a stream's tables; empty for a commit."""
     _: KW_ONLY
     shard: int = SHARD
 
@@ -72,7 +70,6 @@ class SnapshotPosition:
     timeline: str
     lsn: int
     tables: tuple[str, ...]
-    """Uuids of the stream's tables."""
     place: Place
     _: KW_ONLY
     shard: int = SHARD
@@ -84,13 +81,12 @@ class SnapshotPosition:
 
 @dataclass(frozen=True, slots=True)
 class SharedPosition:
-    """Behind a batch of a shared subscription, which is acknowledged bucket by bucket."""
+    """After a batch of a shared subscription, which is acknowledged by bucket."""
 
     timeline: str
     lsn: int
-    """A commit at which the batch's schema version holds."""
+    """A commit at which the batch's schema version is valid."""
     tables: tuple[str, ...]
-    """Uuids of the subscription's tables."""
     parts: tuple[Part, ...]
     _: KW_ONLY
     shard: int = SHARD
@@ -103,26 +99,26 @@ class SharedPosition:
 StreamPosition = LogPosition | SnapshotPosition
 """The position of one consumer of a stream."""
 Token = LogPosition | SnapshotPosition | SharedPosition
-"""A point in a server's history; `str` gives its text, `position_of` reads it."""
+"""A point in a server's history. `str` returns its text, `position_of` parses it."""
 
 
 def stream_position(timeline: str, lsn: int, tables: tuple[str, ...], place: Place | None) -> StreamPosition:
-    """The position at an LSN: inside the snapshot there if a place is named."""
+    """The position at an LSN; inside its snapshot if `place` is given."""
     return LogPosition(timeline, lsn, tables) if place is None else SnapshotPosition(timeline, lsn, tables, place)
 
 
 def place_of(position: Token) -> Place | None:
-    """The place inside a snapshot, if the position is in one."""
+    """The place inside a snapshot, if there is one."""
     return position.place if isinstance(position, SnapshotPosition) else None
 
 
 def parts_of(position: Token) -> tuple[Part, ...]:
-    """The buckets that a position acknowledges; none outside a shared subscription."""
+    """The buckets that a position acknowledges; empty outside a shared subscription."""
     return position.parts if isinstance(position, SharedPosition) else ()
 
 
 def position_of(text: str) -> Token:
-    """The position that a token names, or `Invalid`."""
+    """Parse a token. Raises `Invalid`."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         if len(text) > CHARS_MAX or zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
@@ -136,7 +132,6 @@ def position_of(text: str) -> Token:
 
 
 def _text(position: Token, rest: list[object]) -> str:
-    """The token's text; `rest` is what follows the LSN."""
     if position.shard != SHARD:
         rest = [*rest, *[None] * (3 - len(rest)), position.shard]
     text = json.dumps([position.timeline, position.lsn, *rest], separators=(",", ":")).encode()
@@ -149,7 +144,7 @@ _FROM_NONE = typed.integer(-1)
 
 
 def _decoded(said: Any) -> Token:
-    """The position of a token's list; `Invalid` for any type or range that no server writes."""
+    """The position of a token's list. Raises `Invalid` for types and ranges that no server writes."""
     if type(said) is not list or not 2 <= len(said) <= 6:
         raise Invalid("a token is a list of 2 to 6 entries")
     entries: list[Any] = [*said, None, None, None, None]

@@ -1,4 +1,4 @@
-"""Expiry of a primary-key table's rows by the time in one of its columns: rows are deleted as by a user."""
+"""Expiry of a keyed table's rows by a time column. Rows are deleted as if by a user."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ TOMBSTONE_SECONDS = 7 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class Ttl:
-    """Rows are deleted when the time in `column` is `seconds` ago; rows without a time stay."""
+    """Rows are deleted when the time in `column` is `seconds` ago. Rows without a time stay."""
 
     column: str
     seconds: int
 
     def as_dict(self) -> dict[str, Any]:
-        """The stored form."""
         return {"column": self.column, "seconds": self.seconds}
 
     @staticmethod
     def from_dict(data: dict[str, Any] | None) -> Ttl | None:
-        """The TTL that `as_dict` gave."""
         return Ttl(data["column"], data["seconds"]) if data else None
 
     def __str__(self) -> str:
@@ -36,12 +34,12 @@ class Ttl:
 
 
 def span(amount: int) -> str:
-    """Seconds in the largest unit that divides them: 604800 is 7d."""
+    """Format seconds in the largest unit that divides them: 604800 is 7d."""
     return str(Retention(age_seconds=amount)) if amount else "0s"
 
 
 def parsed(value: Any) -> Ttl | None:
-    """A user's `ttl=`: {"column": "created_at", "after": "30d"}, or None."""
+    """Parse a user's `ttl=`: {"column": "created_at", "after": "30d"}, or None."""
     if value is None or isinstance(value, Ttl):
         return value
     if not isinstance(value, dict) or set(value) != {"column", "after"} or not isinstance(value["column"], str):
@@ -50,7 +48,7 @@ def parsed(value: Any) -> Ttl | None:
 
 
 def seconds(value: Any, what: str) -> int:
-    """A span of time as users write it: '30m', '12h', '7d', or seconds."""
+    """Parse a span of time: '30m', '12h', '7d', or seconds."""
     refused = Invalid(f"{what} {shown(value)} is not a span of time such as '30m', '12h' or '7d'")
     if not isinstance(value, str | int) or isinstance(value, bool):
         raise refused
@@ -64,7 +62,7 @@ def seconds(value: Any, what: str) -> int:
 
 
 def check(ttl: Ttl | None, columns: Mapping[str, str], table: str, *, keyed: bool) -> None:
-    """Refuse a TTL that the table, with columns of these types, cannot have."""
+    """Refuse a TTL that does not fit the table's columns (name to type)."""
     if ttl is None:
         return
     if not keyed:

@@ -1,8 +1,11 @@
-"""Values from outside, read strictly: each reader takes a value and its place, and gives it back typed or says why not.
+"""Strict readers of outside values. A reader takes a value and its place and returns a typed value or raises.
 
-Whole numbers are `int` and never `bool`, within 64 bits or a field's own range; texts are Unicode without halves of
-characters, and bounded; lists and dicts have a declared shape, and no key is let through that nobody knows. `json_of`
-reads text. Stored values are not read by these: an older release was less strict, and its folders open.
+- Whole numbers are `int`, never `bool`, within 64 bits or the field's range. Texts are bounded Unicode without
+  surrogates.
+- Lists and dicts have a declared shape. Unknown keys are refused.
+- Stored values are not read by these readers, because older releases were less strict and their folders must open.
+
+`json_of` parses text.
 """
 
 from __future__ import annotations
@@ -16,31 +19,31 @@ from lakestore.errors import Invalid
 
 INT64_MAX = (1 << 63) - 1
 JSON_DEPTH_MAX = 64
-"""Lists and dicts inside one another in JSON from outside."""
+"""Nesting of outside JSON."""
 JSON_CHARS_MAX = 16 << 20
-"""Characters of one JSON text from outside."""
+"""Characters of one outside JSON text."""
 _SHOWN_CHARS, _NAME_CHARS = 60, 520
 T = TypeVar("T")
 Reader = Callable[[Any, str], T]
-"""From a value and the name of its place to the typed value; `Invalid` names the place and the rule."""
+"""From a value and the name of its place to the typed value. Raises `Invalid` with place and rule."""
 
 
 def shown(value: Any, chars: int = _SHOWN_CHARS) -> str:
-    """A value for an error message, cut short, whatever it is."""
+    """Any value for an error message, shortened."""
     try:
         text = ascii(value) if isinstance(value, str) and not is_unicode(value) else repr(value)
-    except (ValueError, RecursionError):  # an integer of very many digits, or a list inside itself
+    except (ValueError, RecursionError):  # a huge integer, or a list that contains itself
         text = type(value).__name__
     return text if len(text) <= chars else text[: chars - 3] + "..."
 
 
 def shown_name(name: object) -> str:
-    """A name for an error message: whole if it could be a table's, else cut short."""
+    """A name for an error message: complete if it may be a table's, otherwise shortened."""
     return shown(name, _NAME_CHARS)
 
 
 def is_unicode(value: str) -> bool:
-    """Whether a text holds no half of a character (a surrogate), which UTF-8 cannot say."""
+    """False if a text contains a surrogate, which UTF-8 cannot encode."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -49,7 +52,7 @@ def is_unicode(value: str) -> bool:
 
 
 def integer(low: int = -INT64_MAX - 1, high: int = INT64_MAX) -> Reader[int]:
-    """Whole numbers of a range."""
+    """Reads whole numbers in a range."""
 
     def read(value: Any, place: str) -> int:
         if type(value) is not int or not low <= value <= high:
@@ -60,7 +63,7 @@ def integer(low: int = -INT64_MAX - 1, high: int = INT64_MAX) -> Reader[int]:
 
 
 def text(chars_max: int, *, empty: bool = True) -> Reader[str]:
-    """Texts of a length."""
+    """Reads texts of bounded length."""
 
     def read(value: Any, place: str) -> str:
         if type(value) is not str:
@@ -75,14 +78,14 @@ def text(chars_max: int, *, empty: bool = True) -> Reader[str]:
 
 
 def boolean(value: Any, place: str) -> bool:
-    """True or false."""
+    """Reads a boolean."""
     if type(value) is not bool:
         raise Invalid(f"{place} is true or false, not {shown(value)}")
     return value
 
 
 def one_of(*known: str) -> Reader[str]:
-    """Some texts."""
+    """Reads one of the texts in `known`."""
 
     def read(value: Any, place: str) -> str:
         if type(value) is not str or value not in known:
@@ -93,12 +96,12 @@ def one_of(*known: str) -> Reader[str]:
 
 
 def optional(reader: Reader[T]) -> Reader[T | None]:
-    """A reader that takes nothing as well."""
+    """Also accepts None."""
     return lambda value, place: None if value is None else reader(value, place)
 
 
 def list_of(reader: Reader[T], most: int) -> Reader[list[T]]:
-    """Lists of a length."""
+    """Reads lists of bounded length."""
 
     def read(value: Any, place: str) -> list[T]:
         if type(value) is not list:
@@ -111,7 +114,7 @@ def list_of(reader: Reader[T], most: int) -> Reader[list[T]]:
 
 
 def mapping(reader: Reader[T], chars_max: int, most: int) -> Reader[dict[str, T]]:
-    """Dicts of any names, each with a value of one kind."""
+    """Reads dicts of any names with values of one kind."""
     name = text(chars_max)
 
     def read(value: Any, place: str) -> dict[str, T]:
@@ -125,7 +128,7 @@ def mapping(reader: Reader[T], chars_max: int, most: int) -> Reader[dict[str, T]
 
 
 def record(fields: Mapping[str, Reader[Any]], required: Collection[str] = ()) -> Reader[dict[str, Any]]:
-    """Dicts of declared names."""
+    """Reads dicts of declared names."""
 
     def read(value: Any, place: str) -> dict[str, Any]:
         if type(value) is not dict:
@@ -142,7 +145,7 @@ def record(fields: Mapping[str, Reader[Any]], required: Collection[str] = ()) ->
 
 
 def scalar(chars_max: int) -> Reader[Any]:
-    """Null, true, false, a number of 64 bits, or a text."""
+    """Reads null, booleans, 64-bit numbers and texts."""
     number, words = integer(), text(chars_max)
 
     def read(value: Any, place: str) -> Any:
@@ -158,7 +161,7 @@ def scalar(chars_max: int) -> Reader[Any]:
 
 
 def plain(chars_max: int = JSON_CHARS_MAX, depth_max: int = JSON_DEPTH_MAX) -> Reader[Any]:
-    """Any JSON of bounded depth: for a value whose shape is read later."""
+    """Reads any JSON of bounded depth, for values whose shape is checked later."""
     single = scalar(chars_max)
 
     def read(value: Any, place: str, depth: int = 0) -> Any:
@@ -174,7 +177,7 @@ def plain(chars_max: int = JSON_CHARS_MAX, depth_max: int = JSON_DEPTH_MAX) -> R
 
 
 def json_of(source: str | bytes, place: str, chars_max: int = JSON_CHARS_MAX) -> Any:
-    """The JSON of a text from outside; `Invalid` if it is none, too long, or too deep to be read."""
+    """Parse outside JSON. Raises `Invalid` if it is invalid, too long or too deep."""
     if len(source) > chars_max:
         raise Invalid(f"{place} has at most {chars_max} characters, not {len(source)}")
     try:

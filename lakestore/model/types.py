@@ -1,7 +1,7 @@
-"""The types a user may declare: each one's name here, its Arrow type and its type in the lake.
+"""Declared types: each name with its Arrow type and its type in the lake.
 
-A name is a scalar's, such as `int64`, `decimal(12,2)` or `fixed(16)`, or nests others: `list<int64 not null>`,
-`struct<a: int64 not null, b: list<string>>`, `map<string, float64>`. Inner values may be null unless the type says not.
+A name is a scalar such as `int64`, `decimal(12,2)` or `fixed(16)`, or nested: `list<int64 not null>`, `struct<a: int64
+not null, b: list<string>>`, `map<string, float64>`. Inner values are nullable unless declared `not null`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lakestore.model.names import nearest
 
 
 def typed(kind: Any, column: str) -> pa.DataType:
-    """A type that a user names: one of pyarrow, or its name as in a tables.yaml; `Invalid` for anything else."""
+    """A type from pyarrow or a name as in tables.yaml. Raises `Invalid`."""
     if isinstance(kind, str):
         return arrow_type(kind)
     if not isinstance(kind, pa.DataType):
@@ -28,7 +28,7 @@ def typed(kind: Any, column: str) -> pa.DataType:
 
 
 def schema_of(schema: Any) -> pa.Schema:
-    """A schema that a user names: one of pyarrow, or a dict of column name to type."""
+    """A pyarrow schema, from itself or from a dict of column name to type."""
     if isinstance(schema, pa.Schema):
         return schema
     if not isinstance(schema, Mapping):
@@ -55,21 +55,21 @@ _SIMPLE: dict[str, tuple[pa.DataType, str]] = {
     "string": (pa.string(), "string"),
     "binary": (pa.binary(), "binary"),
     "date": (pa.date32(), "date"),
-    # Spark cannot read Iceberg's `time`: the lake keeps the microseconds of the day.
+    # Spark cannot read Iceberg's `time`, so the lake stores microseconds of the day.
     "time": (pa.time64("us"), "long"),
     "timestamp": (pa.timestamp("us"), "timestamp"),
     "timestamptz": (pa.timestamp("us", tz="UTC"), "timestamptz"),
 }
 NAMES = tuple(_SIMPLE)
-"""Types that are a name and no more."""
+"""Types that are a plain name."""
 _BY_ARROW = {arrow: name for name, (arrow, _) in _SIMPLE.items()}
 DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*([0-9]{1,9})\s*\)")
-"""A decimal's text, with precision and scale as groups."""
+"""A decimal's text; groups: precision and scale."""
 _FIXED = re.compile(r"fixed\(\s*([0-9]{1,9})\s*\)")
 _TOKEN = re.compile(r"\s*(\w+\s*\([\d\s,]*\)|\w+|`(?:[^`]|``)+`|[<>,:])")
 _PLAIN = re.compile(r"[A-Za-z_]\w*")
 EXTENSIONS = ("arrow.uuid", "arrow.json")
-"""Extension types that are taken as what they are stored as."""
+"""Extension types that are accepted as their storage type."""
 _ELSEWHERE = {
     "boolean": "bool",
     "tinyint": "int8",
@@ -89,13 +89,13 @@ _ELSEWHERE = {
     "array": "list",
     "row": "struct",
 }
-"""Names that other systems have for our types."""
+"""Names of our types in other systems."""
 _UINT64 = "uint64 has no type in the lake that holds it: use decimal(20,0), which keeps every value, or int64"
 
 
 @lru_cache(maxsize=TYPES_KEPT)
 def arrow_type(name: str) -> pa.DataType:
-    """The Arrow type that columns of this declared type have on every path."""
+    """The Arrow type of a declared type, everywhere."""
     if name in _SIMPLE:
         return _SIMPLE[name][0]
     if type(name) is not str or len(name) > TYPE_CHARS_MAX:
@@ -104,17 +104,17 @@ def arrow_type(name: str) -> pa.DataType:
 
 
 def canonical(name: str) -> str:
-    """The one spelling of a declared type."""
+    """The canonical spelling of a declared type."""
     return type_name(arrow_type(name), "")
 
 
 def is_nested(name: str) -> bool:
-    """Whether the declared type is a list, struct or map."""
+    """True for a list, struct or map."""
     return bool(pa.types.is_nested(arrow_type(name)))
 
 
 def parts(kind: pa.DataType) -> list[pa.Field]:
-    """The fields directly inside an Arrow type of ours, named as in the lake."""
+    """The fields directly inside an Arrow type, named as in the lake."""
     if pa.types.is_struct(kind):
         return list(kind)
     if pa.types.is_list(kind):
@@ -125,7 +125,7 @@ def parts(kind: pa.DataType) -> list[pa.Field]:
 
 
 def mapped(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """A nested type whose direct parts have changed types."""
+    """A nested type with its direct parts changed."""
     if pa.types.is_struct(kind):
         return pa.struct([part.with_type(change(part.type)) for part in kind])
     if pa.types.is_map(kind):
@@ -135,7 +135,7 @@ def mapped(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> p
 
 
 def optional(kind: pa.DataType) -> pa.DataType:
-    """The type with nothing inside required: Parquet's writer refuses required fields of structs that are null."""
+    """The type with all nested fields nullable: Parquet's writer refuses required fields of null structs."""
     if not pa.types.is_nested(kind):
         return kind
     loose = mapped(kind, optional)
@@ -147,7 +147,7 @@ def optional(kind: pa.DataType) -> pa.DataType:
 
 
 def nested_count(name: str) -> int:
-    """The number of fields inside a declared type, at every depth: the type needs so many ids."""
+    """Number of fields inside a declared type at any depth; each needs an id."""
     return _count(arrow_type(name))
 
 
@@ -156,17 +156,17 @@ def _count(kind: pa.DataType) -> int:
 
 
 def list_of(element: pa.DataType, *, required: bool) -> pa.DataType:
-    """Our Arrow type of a list."""
+    """The Arrow type of a list."""
     return pa.list_(pa.field("item", element, nullable=not required))
 
 
 def map_of(key: pa.DataType, value: pa.DataType, *, required: bool) -> pa.DataType:
-    """Our Arrow type of a map; keys are never null."""
+    """The Arrow type of a map. Keys are never null."""
     return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value, nullable=not required))
 
 
 class _Parser:
-    """Reads one declared type."""
+    """Parses one declared type."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -280,7 +280,7 @@ class _Parser:
 
 
 def check(column: str, name: str, limits: Limits = DEFAULT) -> None:
-    """Refuse a declared type that cannot be kept, naming the column, the place in it and the rule."""
+    """Refuse an invalid declared type, naming the column, the place in the type and the rule."""
     kind = arrow_type(name)
     if _count(kind) > limits.nested_fields:
         raise Invalid(f"column {column!r} has {_count(kind)} fields inside, more than {limits.nested_fields}")
@@ -308,7 +308,7 @@ def _check(path: str, kind: pa.DataType, limits: Limits) -> None:
 
 
 def iceberg_type(name: str, nested: tuple[int, ...] = ()) -> Any:
-    """The Iceberg type of the column in the lake: a text, or JSON with the ids of what lies inside."""
+    """The Iceberg type of a column: a text, or JSON with the ids of nested fields."""
     ids = iter(nested)
     found = _iceberg(arrow_type(name), ids)
     assert next(ids, None) is None, "more ids than nested fields"
@@ -344,7 +344,7 @@ def _iceberg(kind: pa.DataType, ids: Iterator[int]) -> Any:
 
 
 def type_name(arrow: pa.DataType, column: str) -> str:
-    """The declared type for an Arrow type a user handed in, or `Invalid`."""
+    """The declared type of a user's Arrow type. Raises `Invalid`."""
     return _name_of(arrow, column, 0)
 
 
@@ -393,7 +393,7 @@ def _scalar_name(arrow: pa.DataType, path: str) -> str:
 
 
 def is_listlike(kind: pa.DataType) -> bool:
-    """Whether an Arrow type holds lists, in any of their layouts."""
+    """True if an Arrow type is a list in any layout."""
     t = pa.types
     return bool(
         t.is_list(kind)

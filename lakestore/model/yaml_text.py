@@ -1,6 +1,6 @@
-"""YAML texts as plain values: bounded, no key twice, and every failure one type with its line.
+"""YAML texts as plain values: bounded, without duplicate keys, with one error type that has the line.
 
-The safe loader's own constructors fail in many ways for texts that are odd, and repeat aliases without an end.
+The safe loader's constructors fail in many ways on odd texts and expand aliases without a bound.
 """
 
 from __future__ import annotations
@@ -11,32 +11,30 @@ import yaml
 
 DEPTH_MAX = 32
 NODES_MAX = 2_000_000
-"""Values in a text, each counted as often as aliases repeat it."""
+"""Values in a text; an alias counts its values again."""
 _ODD = (ValueError, AttributeError, TypeError, KeyError, IndexError, OverflowError)
 _NULL, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("null", "merge"))
 
 
 class Unreadable(ValueError):
-    """A text that is no YAML, or none that is taken; its sentence begins with line and column."""
+    """A text that is not acceptable YAML. The message begins with line and column."""
 
     def __init__(self, problem: str, mark: Any = None) -> None:
-        """`mark` is the parser's of the place, if there is one."""
+        """`mark` is the parser's position, if there is one."""
         self.line = None if mark is None else int(mark.line) + 1
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         super().__init__(where + " ".join(problem.split()))
 
 
 def _resolvers(*tags: str) -> dict[str, list[tuple[str, Any]]]:
-    """The safe loader's rules by which plain words are values of some types."""
     every = yaml.SafeLoader.yaml_implicit_resolvers
     return {first: [pair for pair in known if pair[0] in tags] for first, known in every.items()}
 
 
 class Once(yaml.SafeLoader):
-    """The safe loader; a key that is written twice is a mistake, where plain YAML takes the last one."""
+    """The safe loader, except that a duplicate key is an error instead of the last one winning."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The safe loader's answer, or an error that names the key."""
         seen = set()
         for key, _ in node.value:
             name = self.name_of(key)
@@ -46,17 +44,16 @@ class Once(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def name_of(self, key: yaml.Node) -> str:
-        """The name by which a key is compared with others."""
+        """The name under which keys are compared."""
         return str(key.value)
 
 
 class Texts(Once):
-    """Keys and values are texts as they are written, 1 and no and 2024-01-01 too; a value may be null."""
+    """Keys and values stay texts as written: 1, no, 2024-01-01. A value may be null."""
 
     yaml_implicit_resolvers = _resolvers(_NULL, _MERGE)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping, with the texts of its keys."""
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
                 key.tag = yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG
@@ -64,12 +61,12 @@ class Texts(Once):
 
 
 def problem_of(error: yaml.YAMLError) -> Unreadable:
-    """The parser's problem and its line, in one sentence, without the parser's drawing of the place."""
+    """The parser's problem and line in one sentence, without its drawing."""
     return Unreadable(getattr(error, "problem", None) or str(error), getattr(error, "problem_mark", None))
 
 
 def values(text: str, loader: type[yaml.SafeLoader] = Once) -> Any:
-    """The values of a text, None of an empty one; `Unreadable` for any other text."""
+    """The values of a text; None if it is empty. Raises `Unreadable`."""
     try:
         made = loader(text)
         node = made.get_single_node()
@@ -88,7 +85,7 @@ def values(text: str, loader: type[yaml.SafeLoader] = Once) -> Any:
 
 
 def item_lines(text: str, key: str) -> list[int]:
-    """The lines, from 1, on which the items of a list begin that a readable text has under a key."""
+    """The lines, from 1, where the items of the list under a key begin in a readable text."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
         return []
@@ -97,7 +94,6 @@ def item_lines(text: str, key: str) -> list[int]:
 
 
 def _check_size(root: yaml.Node) -> None:
-    """Refuse what nests too deep, and aliases that lead back to themselves or multiply."""
     count, todo = 0, [(root, 0)]
     while todo:
         node, depth = todo.pop()
