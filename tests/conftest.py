@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +37,29 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesSi
     from tests.support.side_by_side import FilesSideBySide
 
     return FilesSideBySide(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def processes_without_pandas() -> None:
+    """For servers, commands and Spark's Python workers; this process has pandas for tests of frames."""
+    hidden = Path(__file__).parent / "support" / "without_pandas"
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(hidden), os.environ.get("PYTHONPATH"))))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def synced_at_once() -> Iterator[None]:
+    """Syncs of this process take no time: a test that loses power does so on a `SimDisk`, which knows what was synced.
+
+    Real syncs were half of what tests of `tests/unit` waited for. Servers in processes of their own still sync.
+    """
+
+    def synced(fd: int) -> None:
+        os.fstat(fd)  # a closed file is refused
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", synced)
+        patch.setattr(os, "fdatasync", synced)
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

