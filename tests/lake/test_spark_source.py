@@ -47,7 +47,7 @@ def test_reads_and_tables_of_the_catalog(server: Server, lake: ls.Lake, spark: S
         spark.sql("DROP TABLE source_orders")
 
 
-@pytest.mark.parametrize("push_down", ["false", "true"])
+@pytest.mark.parametrize("push_down", ["false", pytest.param("true", marks=pytest.mark.long)])
 def test_a_filter_belongs_to_its_query(server: Server, lake: ls.Lake, spark: SparkSession, push_down: str) -> None:
     """Queries of one relation with different filters: each has its own rows, whatever Spark's push-down is set to."""
     lake.create_table(NAME, schema=SCHEMA, primary_key=["id"], buckets=2).upsert(rows(0, 40))

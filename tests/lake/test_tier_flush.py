@@ -26,6 +26,9 @@ SCHEMA = pa.schema(
 )
 
 
+PARTED = {"partition_by": ["day(at)"], "sort_by": ["name"]}
+
+
 def orders(start: int, count: int, name: str = "a") -> pa.Table:
     ids = pa.array(range(start, start + count), pa.int64())
     return pa.table(
@@ -53,8 +56,15 @@ def in_table(table: ls.Table) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("layout", [{}, {"partition_by": ["day(at)"], "sort_by": ["name"]}])
+@pytest.mark.parametrize(
+    ("version", "layout"),
+    [
+        (2, PARTED),
+        (3, {}),
+        pytest.param(2, {}, marks=pytest.mark.long),
+        pytest.param(3, PARTED, marks=pytest.mark.long),
+    ],
+)
 def test_lake_equals_table_after_each_round(
     lake: ls.Lake, spark: SparkSession, version: int, layout: dict[str, Any]
 ) -> None:
@@ -65,7 +75,7 @@ def test_lake_equals_table_after_each_round(
         table.upsert(orders(0, 60))
         tierer.run_once("shop.orders", compaction=False)
         assert in_lake(spark, "shop.orders") == in_table(table)
-        for step in range(6):
+        for step in range(3):
             table.upsert(orders(step * 9, 12, "b"))
             table.delete([{"id": step * 5 + 1}, {"id": 1_000}])
             table.upsert(orders(100 + step, 1, "c"))

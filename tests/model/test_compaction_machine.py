@@ -202,7 +202,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
 
 CompactionMachine.TestCase.settings = settings(
-    max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "8")),
+    max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "4")),
     stateful_step_count=25,
     suppress_health_check=list(HealthCheck),
     print_blob=True,

@@ -360,7 +360,7 @@ class LakeMachine(RuleBasedStateMachine):
 
 
 LakeMachine.TestCase.settings = settings(
-    max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "12")),
+    max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "6")),
     stateful_step_count=30,
     suppress_health_check=list(HealthCheck),
     print_blob=True,

@@ -194,7 +194,7 @@ class RetentionMachine(RuleBasedStateMachine):
 
 
 RetentionMachine.TestCase.settings = settings(
-    max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "8")),
+    max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "4")),
     stateful_step_count=30,
     suppress_health_check=list(HealthCheck),
     print_blob=True,

@@ -361,7 +361,7 @@ def rows_of(batch: ChangeBatch) -> list[tuple[int, int]]:
 
 
 SharingMachine.TestCase.settings = settings(
-    max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "5")),
+    max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "3")),
     stateful_step_count=25,
     suppress_health_check=list(HealthCheck),
     print_blob=True,

@@ -23,7 +23,7 @@ from tests.support.waiting import until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("value", pa.int64())])
 RETRIABLE = (Unavailable, Exhausted)
-ROUNDS = 3
+ROUNDS = 2
 PATIENT = {"LAKESTORE_DRAIN_SECONDS": "120"}
 """Calls have half of it, longer than a slow disk keeps a process from its end."""
 

@@ -20,7 +20,7 @@ from tests.support.process import ServerProcess
 from tests.support.seeds import seeded
 from tests.support.waiting import until
 
-FEW, MANY = 5, 20
+FEW, MANY = 3, 20
 PRODUCERS = 3
 KEYS = 400
 SCHEMA = pa.schema([("id", pa.int64()), ("version", pa.int64())])

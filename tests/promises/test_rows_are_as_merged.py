@@ -345,7 +345,7 @@ class EnginesMachine(RuleBasedStateMachine):
 
 
 EnginesMachine.TestCase.settings = settings(
-    max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "6")),
+    max_examples=int(os.environ.get("LAKESTORE_MODEL_EXAMPLES", "4")),
     stateful_step_count=20,
     suppress_health_check=list(HealthCheck),
     phases=[phase for phase in Phase if phase != Phase.shrink or "LAKESTORE_MODEL_SHRINK" in os.environ],

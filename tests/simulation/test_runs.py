@@ -16,8 +16,8 @@ from tests.simulation.system import SimSystem
 from tests.simulation.threads import installed
 from tests.simulation.world import World
 
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "2"))
-"""Of each workload; the nightly form has thousands, by `python -m tests.simulation`."""
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "1"))
+"""Of each workload; `.ci/run` has thirty by `python -m tests.simulation`, and the nightly form has thousands."""
 
 
 @pytest.mark.parametrize("workload", SIMULATED)

@@ -17,7 +17,7 @@ from tests.support.served import Served
 NAME = "t.keyed"
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("text", pa.binary())])
 ROWS, PER_COMMIT, TEXT = 2_000, 500, 100
-UPDATES = 50 * ROWS
+UPDATES = 25 * ROWS
 JOURNAL, KEPT = 256 << 10, 512 << 10
 LIMITS = Limits(journal_checkpoint_bytes=JOURNAL, journal_bytes=4 * JOURNAL, segment_rows=1_000)
 

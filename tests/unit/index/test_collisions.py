@@ -52,7 +52,7 @@ def step(chance: random.Random, table: ls.Table, model: dict[str, int], number: 
             model.pop(name, None)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_hash_collision_forced(tmp_path: Path, seed: int) -> None:
     """Inserts, updates, deletes, keys that come back, checkpoints, restarts and rebuilds."""
     chance, model = seeded(seed), dict[str, int]()
