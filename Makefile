@@ -30,8 +30,8 @@ demo: setup  ## run the whole story once and check it (under three minutes)
 check: develop  ## the unit tests of what changed since main, in under two minutes
 	$(PY) -m pytest -n 2 --dist loadfile $$($(PY) -m tests.support.changed) $(ARGS)
 
-test: programs  ## run the tests, two files at a time; ARGS="-k name" picks some, ARGS="-n 0 --pdb" debugs
-	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+test: programs  ## run the tests, three files at a time; ARGS="-k name" picks some, ARGS="-n 0 --pdb" debugs
+	$(PY) -m pytest -n 3 --dist loadfile $(ARGS)
 
 long: programs  ## the tests that make test leaves out, with new random cases each time
 	LAKESTORE_EXPLORE=1 $(PY) -m pytest -m long $(ARGS)

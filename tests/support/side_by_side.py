@@ -1,4 +1,4 @@
-"""Files of tests side by side, each whole in one process: `make test` runs two.
+"""Files of tests side by side, each whole in one process: `make test` runs three, for many wait as long as they work.
 
 One file stays in one process, for the servers that its tests share. All files that are marked `spark` count as one,
 for the one Spark of their process: a second one would take a core, and half a minute to warm up.
