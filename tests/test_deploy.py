@@ -125,7 +125,7 @@ def test_every_command_that_is_started_parses(file: str, words: list[str]) -> No
 def test_the_settings_file_is_one_with_which_a_server_may_be_reached() -> None:
     text = (DEPLOY / "server.yaml").read_text()
     given = settings.read(Settings, file="server.yaml", text=text, environment={}, flags={}).settings()
-    exposure_check.check(given)
+    exposure_check.check_exposure(given)
     assert given.warehouse_uri.startswith("s3://")
 
 

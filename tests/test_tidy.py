@@ -154,7 +154,7 @@ BROAD_EXCEPT_ALLOWED = {
     "lakestore/client/changes.py",  # a thread whose errors another one raises
     "lakestore/union/side_by_side.py",  # the same
     "lakestore/kafka/bridge/consumer.py",  # the same
-    "server/lakestore_server/commit/flight.py",
+    "server/lakestore_server/commit/in_flight.py",
     "server/lakestore_server/commit/engine.py",
     "server/lakestore_server/commit/build.py",  # the same loop: one request that fails, and its group goes on
     "server/lakestore_server/commit/producers.py",  # requests of a stream before one that fails go on
@@ -179,7 +179,7 @@ BROAD_EXCEPT_ALLOWED = {
 """Where any defect ends: the commit loop, its thread and those of duties, ports, the command line, a table's round."""
 
 THREADS = {
-    "server/lakestore_server/commit/flight.py",
+    "server/lakestore_server/commit/in_flight.py",
     "server/lakestore_server/commit/engine.py",
     "server/lakestore_server/commit/producers.py",
     "server/lakestore_server/edge/http.py",

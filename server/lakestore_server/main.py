@@ -212,7 +212,7 @@ class Server:
         index_of: IndexOf = in_process,
     ) -> None:
         self.settings = settings
-        exposure_check.check(settings)
+        exposure_check.check_exposure(settings)
         self._keys = exposure_check.keys(settings.tls)
         self._lock = data_folder.lock_folder(settings.data)
         self._clock = clock = clock or RealClock()
@@ -436,7 +436,7 @@ def _log_start(server: Server) -> None:
         timeline=engine.timeline,
         **server.about,
     )
-    memory = MemoryStatus.of(settings.limits, engine.view)
+    memory = MemoryStatus.from_limits(settings.limits, engine.view)
     level = logging.WARNING if memory.is_too_much else logging.INFO
     event_log.event(log, level, "memory at most", **memory.logged())
 

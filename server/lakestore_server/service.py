@@ -23,10 +23,10 @@ from lakestore_server.changes.ranges import change_ranges
 from lakestore_server.changes.reset import reset
 from lakestore_server.changes.stream import Feed, Listener
 from lakestore_server.changes.subscriptions import Subscriptions
+from lakestore_server.commit.durable import Pause
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.producer_verbs import NamedProducers
 from lakestore_server.commit.producers import Writes, WriteStream
-from lakestore_server.commit.published import Pause
 from lakestore_server.commit.registers import RegisterVerbs
 from lakestore_server.duties.dropped_tables import DroppedTables
 from lakestore_server.duties.expiry import Expiry

@@ -271,11 +271,11 @@ def test_a_tail_sends_the_newest_changes_and_ends_with_its_rights(served: Served
     file = served.server.access._file
     assert file is not None
     before = file.read_text()
-    listening = served.engine.bells.listeners
+    listening = served.engine.wakeups.listeners
     with as_(served, "report") as http, http.stream("GET", f"{API}/tables/shop.orders/tail") as stream:
         told = events(stream.iter_lines())
         assert next(told) == ("begin", {"table": "shop.orders"})
-        until(lambda: served.engine.bells.listeners > listening, "the tail")
+        until(lambda: served.engine.wakeups.listeners > listening, "the tail")
         served.append("shop.orders", *range(250))
         kind, said = next(told)
         assert (kind, len(said["rows"]), said["skipped"]) == ("changes", tails.ROWS_MAX, 250 - tails.ROWS_MAX)
@@ -289,7 +289,7 @@ def test_a_tail_sends_the_newest_changes_and_ends_with_its_rights(served: Served
     until(lambda: not console_of(served)._tails._open, "the end of the tail")
     file.write_text(before)
     served.server.access.refresh()
-    assert served.engine.bells.listeners == listening
+    assert served.engine.wakeups.listeners == listening
 
 
 def test_tails_are_few_and_a_reader_that_goes_leaves_nothing(served: Served) -> None:

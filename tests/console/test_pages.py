@@ -243,7 +243,7 @@ def test_values_names_and_progress_are_texts_and_never_markup(page: Browser, sho
     page.until("document.body.innerText.includes('waiting for the next change')")
     until(lambda: len(console_of(shop)._tails._open) == 1, "the tail")
     page.until("document.body.innerText.includes('Stop')")
-    until(lambda: shop.engine.bells.listeners >= 1, "a stream that waits")
+    until(lambda: shop.engine.wakeups.listeners >= 1, "a stream that waits")
     table.upsert([{"id": 2, "v": EVIL}])
     page.until(f"document.getElementById('tail-rows')?.innerText.includes({json.dumps(EVIL)})")
     page.js("location.hash = '#/'")

@@ -16,7 +16,7 @@ from lakestore.client.writer import change as wire_change
 from lakestore.errors import ChangeRows
 from lakestore.rows.live_sum import live_sum
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.commit.precedence import Courtesy, Precedence
+from lakestore_server.commit.priority import BackgroundPriority, CommitPriority
 from lakestore_server.commit.producers import Writes
 from lakestore_server.commit.request import Task
 from lakestore_server.state.chunk import CHANGE, DELETE, PREV
@@ -87,7 +87,7 @@ class EnginesHarness(Harness):
         writes: Any = getattr(self.server.service.verb("Write"), "__self__")  # noqa: B009 (a bound method's object)
         assert isinstance(writes, Writes)
         try:
-            waiting = [writes._submit(request, Courtesy(Precedence())) for request in requests]
+            waiting = [writes._submit(request, BackgroundPriority(CommitPriority())) for request in requests]
         finally:
             gate.set()
         return [writes._answered(w.answer, r.sequence) for w, r in zip(waiting, requests, strict=True)]

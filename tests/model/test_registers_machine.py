@@ -24,7 +24,7 @@ from lakestore.client.registers import Registers
 from lakestore.client.writer import change
 from lakestore.errors import Conflict, Fenced, Invalid, LakestoreError, OtherTimeline
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.commit.published import waited
+from lakestore_server.commit.durable import waited
 from tests.support.seeds import seeded
 from tests.support.switch import Switch, World, ends
 

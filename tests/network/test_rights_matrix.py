@@ -213,7 +213,7 @@ def may(world: World, row: policy.Row, who: str, asked: Any) -> bool:
     caller = principal(world, who)
     try:
         policy.check_possible(row, caller, "call")
-        policy.check(row, caller, asked, world.known, "call")
+        policy.check_right(row, caller, asked, world.known, "call")
     except Denied:
         return False
     return True

@@ -66,7 +66,7 @@ class MemoryLedger:
     def commit(self, change: CatalogChange) -> None:
         with self._lock:
             spaces, pointers = dict(self._spaces), dict(self._pointers)
-            catalog_change.check(change, spaces, pointers)
+            catalog_change.check_change(change, spaces, pointers)
             catalog_change.apply(change, spaces, pointers)
             self._spaces, self._pointers = spaces, pointers
             for step in change.steps:

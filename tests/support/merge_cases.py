@@ -18,7 +18,7 @@ from lakestore.client.writer import change
 from lakestore.model.merge_engines import aggregate, versioned
 from lakestore.rows.bitmaps import bitmap
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.commit.precedence import Courtesy, Precedence
+from lakestore_server.commit.priority import BackgroundPriority, CommitPriority
 from lakestore_server.commit.request import Task
 from tests.model.merging import Key, Merged, Row
 from tests.support.served import Served
@@ -279,7 +279,7 @@ def grouped(served: Served, requests: Sequence[pb.CommitRequest]) -> list[Any]:
 
     served.engine.loop.queue.put(Task(hold))
     writes = served.verbs("Write")
-    prepared = [writes._submit(request, Courtesy(Precedence())) for request in requests]
+    prepared = [writes._submit(request, BackgroundPriority(CommitPriority())) for request in requests]
     gate.set()
     return [each.answer.exception(30) or each.answer.result() for each in prepared]
 

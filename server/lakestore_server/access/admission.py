@@ -67,7 +67,7 @@ class Admission:
         """`Denied`, and logged, unless the caller has the row's right."""
         principal = caller.principal if caller else principals.NOBODY
         with self._noting(what, caller):
-            policy.check(row, principal, asked, self._known, what)
+            policy.check_right(row, principal, asked, self._known, what)
 
     def check_held(self, row: Row, caller: Caller, asked: Any, what: str) -> None:
         """`Denied` unless the caller may read the tables behind the stored name in the request."""
@@ -95,7 +95,7 @@ class Admission:
         return tuple(uuid for uuid in uuids if uuid is not None)
 
     def bind(self, asked: Any) -> None:
-        ownership.bound(asked, self._known)
+        ownership.bind_tables(asked, self._known)
 
     def _caller(self, row: Row | None, token: str, certificate: Sequence[str], what: str) -> Caller | None:
         if row is not None and row.right == "open":
@@ -148,7 +148,7 @@ class RpcCall:
         self._check(request)
         self._present, self._followed = (), ()
         if self._caller is not None and self._row is not None:
-            ownership.kept(self._caller, self._row, request)
+            ownership.to_stored_names(self._caller, self._row, request)
             if not self._caller.access.is_open:
                 self._admission.bind(request)
                 self._admission.check_held(self._row, self._caller, request, self._what)
@@ -157,7 +157,7 @@ class RpcCall:
 
     def answer(self, answer: Any) -> Any:
         if self._caller is not None and self._row is not None:
-            ownership.shown(self._caller, self._row, answer)
+            ownership.to_shown_names(self._caller, self._row, answer)
         return answer
 
     def told(self, error: LakestoreError) -> LakestoreError:

@@ -38,7 +38,7 @@ _COUNTED = (
 """Requests that use a principal's quota or create something that only this principal may use."""
 
 
-def bound(request: Any, known: TableFacts) -> None:
+def bind_tables(request: Any, known: TableFacts) -> None:
     """Bind a change stream to the uuids of the tables that were checked, whatever their names become."""
     if isinstance(request, pb.ChangesRequest) and len(request.table_uuids) in (0, len(request.tables)):
         said = request.table_uuids or [""] * len(request.tables)
@@ -46,7 +46,7 @@ def bound(request: Any, known: TableFacts) -> None:
         request.table_uuids[:] = [uuid or known.uuid_of(name) or "" for name, uuid in named]
 
 
-def kept(caller: Caller, row: Row, request: Any) -> None:
+def to_stored_names(caller: Caller, row: Row, request: Any) -> None:
     """Replace names in a request by stored names and its lease by the granted one; `Denied` for names of others."""
     if isinstance(request, _COUNTED):
         request.owner = caller.counted_as
@@ -65,7 +65,7 @@ def kept(caller: Caller, row: Row, request: Any) -> None:
         request.lease = lease
 
 
-def shown(caller: Caller, row: Row, answer: Any) -> None:
+def to_shown_names(caller: Caller, row: Row, answer: Any) -> None:
     """Seal an answer's lease for its owner and cut its list to what the caller may know."""
     if caller.access.is_open:
         return

@@ -144,7 +144,7 @@ class Row:
     """The table whose right a catalog name needs; a refusal repeats the name of the request."""
 
 
-def check(row: Row | None, principal: Principal, asked: Any, known: TableFacts, what: str) -> None:
+def check_right(row: Row | None, principal: Principal, asked: Any, known: TableFacts, what: str) -> None:
     """`Denied` unless the principal may; `what` names a call without a rule."""
     row = _ruled(row, what)
     targets = list(row.finder(asked, known))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from lakestore.errors import Conflict, Corrupt, Invalid, LakestoreError, NotFound
 from lakestore.model.table import Table
 from lakestore_server.catalog import foreign_history, gate, locations, metadata_updates, our_tables
-from lakestore_server.catalog.commits import Commits, Emptied, TableChange
+from lakestore_server.catalog.commits import Commits, TableChange, TruncatedSnapshot
 from lakestore_server.catalog.contents import Contents, Name
 from lakestore_server.catalog.errors import AlreadyExists, Forbidden, NamespaceNotEmpty
 from lakestore_server.catalog.ledger import Ledger
@@ -39,14 +39,14 @@ Key = tuple[str, str]
 """Namespace and name of a pointer."""
 
 
-def add(view: View, record: CommitRecord, *steps: CatalogStep, key: str = "") -> None:
+def add_steps(view: View, record: CommitRecord, *steps: CatalogStep, key: str = "") -> None:
     """Add steps to a commit; `Conflict` if one does not fit the present state."""
     change = CatalogChange(steps, key)
-    catalog_change.check(change, view.namespaces, view.pointers)
+    catalog_change.check_change(change, view.namespaces, view.pointers)
     record.catalog.append(change)
 
 
-def moved(view: View, record: CommitRecord, source: Key, target: Key, key: str = "") -> None:
+def move_pointer(view: View, record: CommitRecord, source: Key, target: Key, key: str = "") -> None:
     """Rename a table's pointer, if it has one."""
     pointer = view.pointers.get(source)
     steps: list[CatalogStep] = []
@@ -55,7 +55,7 @@ def moved(view: View, record: CommitRecord, source: Key, target: Key, key: str =
     if pointer is not None:
         steps += [DropPointer(*source), SetPointer(*target, None, pointer)]
     if steps or key:
-        add(view, record, *steps, key=key)
+        add_steps(view, record, *steps, key=key)
 
 
 log = logging.getLogger("lakestore.catalog")
@@ -167,11 +167,11 @@ class Catalog:
         stored = self._commits.saved(doc, None)
         return SetPointer(table.namespace, table.short_name, None, Pointer(stored.location, table.uuid))
 
-    def emptied_own(self, table: Table) -> Emptied:
+    def write_truncated(self, table: Table) -> TruncatedSnapshot:
         """Write metadata of one of our tables without rows, durably."""
-        return self._commits.emptied(table)
+        return self._commits.write_truncated(table)
 
-    def settled(self, made: Emptied, *, done: bool) -> None:
+    def settled(self, made: TruncatedSnapshot, *, done: bool) -> None:
         """Remove leftovers of a truncate that was done or refused."""
         self._commits.settled(made, done=done)
 

@@ -45,7 +45,7 @@ class EmptySnapshot:
     """The empty manifest list."""
 
 
-def emptied(doc: Json, location: str, number: int, now_ms: int, name: str) -> EmptySnapshot:
+def truncated_snapshot(doc: Json, location: str, number: int, now_ms: int, name: str) -> EmptySnapshot:
     """The metadata at `location` with an empty snapshot `number`; `name` is unused so far."""
     main = metadata.snapshot_of(doc, metadata.main_of(doc)) or {}
     sequence, time_ms = doc["last-sequence-number"] + 1, max(now_ms, doc["last-updated-ms"] + 1)
@@ -94,7 +94,7 @@ def creates(requirements: Sequence[Json]) -> bool:
     return any(each.get("type") == ASSERT_CREATE for each in requirements)
 
 
-def check(requirements: Sequence[Json], base: Json | None) -> None:
+def check_requirements(requirements: Sequence[Json], base: Json | None) -> None:
     """`Conflict` for the first requirement that the table does not meet; `Invalid` for a malformed one."""
     for requirement in requirements:
         kind = requirement.get("type")
@@ -216,7 +216,7 @@ class _Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Emptied:
+class TruncatedSnapshot:
     """The lake's part of a truncate, written but not yet named by a pointer."""
 
     step: SetPointer
@@ -268,19 +268,19 @@ class Commits:
         """Create a table with its first metadata; `Conflict` if another creation came first."""
         return self._finish((self._written(name, None, doc),), key)[0]
 
-    def emptied(self, table: Table) -> Emptied:
+    def write_truncated(self, table: Table) -> TruncatedSnapshot:
         """Metadata of one of our tables without rows, written but not yet named."""
         name = Name(table.namespace, table.short_name)
         base = self._contents.current(name, self._contents.pointer(name))
         main = metadata.main_of(base.doc)
         number, unique = secrets.randbits(62) + 1, self._new_uuid()
-        made = emptied(base.doc, base.location, number, self._now_ms(), unique)
+        made = truncated_snapshot(base.doc, base.location, number, self._now_ms(), unique)
         self._store.put(made.manifest_list, made.data)
         plan = self._written(name, base, made.doc)
         assert plan.step is not None
-        return Emptied(plan.step, number, main, made.manifest_list, plan.obsolete)
+        return TruncatedSnapshot(plan.step, number, main, made.manifest_list, plan.obsolete)
 
-    def settled(self, made: Emptied, *, done: bool) -> None:
+    def settled(self, made: TruncatedSnapshot, *, done: bool) -> None:
         """Remove leftovers of a truncate: the files of a refused one, or metadata that left the log."""
         if done:
             self._old.discard(made.obsolete)
@@ -305,7 +305,7 @@ class Commits:
         # it.
         if _is_applied(base.doc, change.updates):
             return _Plan(base)
-        check(change.requirements, self._contents.seen_as(base, version).doc)
+        check_requirements(change.requirements, self._contents.seen_as(base, version).doc)
         table = self._ledger.own_table(name.namespace, name.table)
         known = self._knowledge(table) if table is not None and not trusted else None
         if table is not None and known is not None and table.uuid in self.ahead:
@@ -331,7 +331,7 @@ class Commits:
         if not creates(change.requirements):
             raise NoSuchTable(f"Table does not exist: {change.name}")
         self._contents.check_absent(change.name)
-        check(change.requirements, None)
+        check_requirements(change.requirements, None)
         now = self._now_ms()
         doc = metadata_updates.updated(
             metadata.empty(self._new_uuid(), 0), change.updates, now_ms=now, base_location=None

@@ -76,7 +76,7 @@ class Contents:
             if now == pointer:
                 raise _gone(name, pointer) from None
             stored = self._store.load(now.location)
-        doc = metadata_store.lowered(stored.doc, self._now_ms())
+        doc = metadata_store.lower_times(stored.doc, self._now_ms())
         return stored if doc is stored.doc else StoredMetadata(stored.location, doc, b"")
 
     def resolved(self, name: Name) -> tuple[Name, Table | None]:

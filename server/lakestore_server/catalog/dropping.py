@@ -17,8 +17,8 @@ from lakestore.model.table import Table
 from lakestore.model.typed import shown_name
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.catalog import catalog, tables
-from lakestore_server.catalog.catalog import Catalog, moved
-from lakestore_server.catalog.commits import Emptied
+from lakestore_server.catalog.catalog import Catalog, move_pointer
+from lakestore_server.catalog.commits import TruncatedSnapshot
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.read.leases import Leases
@@ -45,7 +45,7 @@ class Truncations:
         if request.check_only:
             return _answer(view, held)
         for _ in range(ATTEMPTS_MAX):
-            made = self._catalog.emptied_own(held.table)
+            made = self._catalog.write_truncated(held.table)
             self._engine.reach(CrashPoint.CATALOG_READY)
             try:
                 before, view = self._commit(request, held, made)
@@ -70,7 +70,9 @@ class Truncations:
         if problem:
             raise Unavailable(f"table {held.table.name} cannot be truncated until its lake is repaired: {problem}")
 
-    def _commit(self, request: pb.TruncateTableRequest, held: TableState, made: Emptied) -> tuple[TableState, View]:
+    def _commit(
+        self, request: pb.TruncateTableRequest, held: TableState, made: TruncatedSnapshot
+    ) -> tuple[TableState, View]:
         starts: list[tuple[int, ...]] = []
 
         def plan(state: State, record: CommitRecord) -> TableState:
@@ -79,7 +81,7 @@ class Truncations:
             heads, epoch = tuple(now.heads()), state.view.tierer_epoch
             schema_id = known.schema_id if known else 0
             tier = TierRecord(made.snapshot_id, heads, (0,) * len(heads), record.lsn, epoch, 0, schema_id)
-            catalog.add(state.view, record, replace(made.step, tiers=(tier,)))
+            catalog.add_steps(state.view, record, replace(made.step, tiers=(tier,)))
             record.truncate.append(Truncation(now.table.uuid, state.next_number))
             starts.append(now.starts())
             self._leases.truncate(now, record.lsn)
@@ -123,7 +125,7 @@ class Droppings:
                 return uuid, 0
             table = view.meant(request.table, request.table_uuid).table
             record.shelve.append(Shelving(table.uuid, until_us))
-            moved(view, record, (table.namespace, table.short_name), (DROPPED, table.uuid))
+            move_pointer(view, record, (table.namespace, table.short_name), (DROPPED, table.uuid))
             return table.uuid, until_us
 
         done = self._engine.operate(plan)
@@ -151,7 +153,7 @@ class Droppings:
                 )
             tables.check_free(view, made, limits)
             record.undrop.append(Undrop(made.uuid, made.name))
-            moved(view, record, (DROPPED, made.uuid), (made.namespace, made.short_name))
+            move_pointer(view, record, (DROPPED, made.uuid), (made.namespace, made.short_name))
             self._note_lake(uuid, problem)
             return made
 

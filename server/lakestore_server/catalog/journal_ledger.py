@@ -100,7 +100,9 @@ class JournalLedger:
         begin = max(state.created_lsn, state.log_start_lsn)
         cuts = self._leases.cuts(state.table.uuid)
         found = [usable_tier(state, cut, self._leases) for cut in cuts if cut >= begin]
-        before = [(self._leases.earlier.at(state.table.uuid, cut), cut) for cut in cuts if cut < state.truncated_lsn]
+        before = [
+            (self._leases.pre_truncate.at(state.table.uuid, cut), cut) for cut in cuts if cut < state.truncated_lsn
+        ]
         found += [usable_tier(each, cut, self._leases) for each, cut in before if each is not None]
         return frozenset(tier.snapshot_id for tier in found if tier is not None)
 
@@ -120,7 +122,7 @@ class JournalLedger:
         """Restored if the change is refused."""
 
         def plan(state: State, record: CommitRecord) -> None:
-            catalog_change.check(change, state.view.namespaces, state.view.pointers)
+            catalog_change.check_change(change, state.view.namespaces, state.view.pointers)
             self._check_still_true(change, state, retired)
             record.catalog.append(change)
 

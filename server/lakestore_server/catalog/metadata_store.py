@@ -33,12 +33,12 @@ _LOGS = ("snapshot-log", "metadata-log")
 _STAMP = "timestamp-ms"
 
 
-def raised(doc: Json) -> Json:
+def raise_times(doc: Json) -> Json:
     """The document with each time raised to the time before it; the same object if no time goes back."""
     return _mended(doc, None)
 
 
-def lowered(doc: Json, now_ms: int) -> Json:
+def lower_times(doc: Json, now_ms: int) -> Json:
     """The document without times after now; the same object if it has none."""
     return doc if doc["last-updated-ms"] <= now_ms else _mended(doc, now_ms)
 
@@ -266,7 +266,7 @@ class MetadataStore:
             read = metadata.normal(orjson.loads(data))
         except (orjson.JSONDecodeError, Invalid) as error:
             raise Corrupt(f"{location} is not readable table metadata: {error}") from error
-        doc = raised(read)
+        doc = raise_times(read)
         stored = StoredMetadata(location, doc, data if doc is read else orjson.dumps(doc))
         self._remember(stored)
         return stored

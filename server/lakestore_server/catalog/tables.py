@@ -18,7 +18,7 @@ from lakestore.model.table import Table, check_database
 from lakestore.model.typed import shown_name
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.catalog import catalog, locations, our_tables, schemas
-from lakestore_server.catalog.catalog import Catalog, moved
+from lakestore_server.catalog.catalog import Catalog, move_pointer
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.commit.engine import Engine
 from lakestore_server.state.catalog_change import CatalogStep, DropNamespace, SetNamespace
@@ -54,7 +54,7 @@ def plan(limits: Limits, name: str, uuid: str, new_name: str, key: str = "") -> 
                 f" `lakestore producers --drop-registers {feeds[0]}`, and have it opened under the new name"
             )
         record.rename.append(Rename(table.uuid, new_name))
-        moved(view, record, (table.namespace, table.short_name), (made.namespace, made.short_name), key)
+        move_pointer(view, record, (table.namespace, table.short_name), (made.namespace, made.short_name), key)
         return made
 
     return renamed
@@ -82,7 +82,7 @@ class Databases:
         def plan(state: State, record: CommitRecord) -> None:
             if name in state.view.namespaces:
                 raise Conflict(f"database {name} exists already")
-            catalog.add(state.view, record, SetNamespace(name))
+            catalog.add_steps(state.view, record, SetNamespace(name))
 
         return pb.DatabaseAnswer(token=self._engine.operate(plan).view.token())
 
@@ -100,7 +100,7 @@ class Databases:
                 raise Invalid(
                     f"database {name} is not empty: it has the table {inside[0]}{more}; drop its tables first"
                 )
-            catalog.add(view, record, DropNamespace(name))
+            catalog.add_steps(view, record, DropNamespace(name))
 
         return pb.DatabaseAnswer(token=self._engine.operate(plan).view.token())
 
@@ -202,7 +202,7 @@ class TableVerbs:
             steps: list[CatalogStep] = [step]
             if table.namespace not in state.view.namespaces:
                 steps.insert(0, SetNamespace(table.namespace))
-            catalog.add(state.view, record, *steps)
+            catalog.add_steps(state.view, record, *steps)
             return made
 
         return pb.TableInfo(definition=self._engine.operate(plan).result.to_json())

@@ -25,7 +25,7 @@ class EncodedBatch:
     data: bytes
 
     @staticmethod
-    def of(message: pb.ChangeBatch) -> EncodedBatch:
+    def encode(message: pb.ChangeBatch) -> EncodedBatch:
         return EncodedBatch(message.SerializeToString())
 
     @property

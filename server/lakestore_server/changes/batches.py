@@ -50,7 +50,7 @@ class Shape:
 
     def condition(self, versions: Versions, table: Table) -> RowCondition | None:
         """The condition on rows of a version of a table; None if all rows are sent."""
-        return RowCondition.of(self.where[self.tables.index(table.uuid)], versions, table) if self.where else None
+        return RowCondition.bind(self.where[self.tables.index(table.uuid)], versions, table) if self.where else None
 
 
 def run(view: View, shape: Shape, at: LogPosition, limit: int, limits: Limits) -> StreamRun:
@@ -66,7 +66,7 @@ def message(
     Raises `Invalid`, which names the row, if a single row exceeds `bytes_max`."""
     made = bare(table, token)
     made.rows, made.snapshot, made.goes_on = encode(batch.schema, [batch]), snapshot, goes_on
-    encoded = EncodedBatch.of(made)
+    encoded = EncodedBatch.encode(made)
     if len(encoded.data) + OF_CONSUMER_BYTES > bytes_max:
         raise request.unsendable(batch, table, bytes_max)
     return encoded
@@ -81,7 +81,7 @@ def progress(table: Table, token: Token) -> EncodedBatch:
     """A message without rows: the stream has nothing to send up to the token."""
     made = bare(table, token)
     made.progress = True
-    return EncodedBatch.of(made)
+    return EncodedBatch.encode(made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +136,17 @@ def _upto(view: View, shape: Shape, lsn: int, limit: int, limits: Limits) -> int
         upto = view.by_uuid(uuid).versions.until(lsn, upto)
         for log in view.by_uuid(uuid).logs:
             start = log.at_lsn(lsn).end
-            reach = reach_of(log, shape, start, limits.changes_batch_rows, nbytes)
+            reach = run_end(log, shape, start, limits.changes_batch_rows, nbytes)
             if log.head > reach:
                 upto = min(upto, log.lsn_reaching(start, reach))
     return upto
 
 
-def reach_of(log: BucketLog, shape: Shape, start: int, rows_max: int, bytes_max: int) -> int:
+def run_end(log: BucketLog, shape: Shape, start: int, rows_max: int, bytes_max: int) -> int:
     """The offset up to which about `rows_max` rows and `bytes_max` bytes lie after `start`. The bytes include
     before-images if the stream reads them: one small update of a large row would otherwise let a run grow far beyond a
     message."""
-    reach = log.reach(start, rows_max, bytes_max)
+    reach = log.end_within(start, rows_max, bytes_max)
     if start >= log.head or not log.keyed or not (shape.before_images or shape.where):
         return reach
     prev = np.concatenate([part.to_numpy() for part in log.column(PREV, start, min(reach, log.head))])

@@ -71,7 +71,7 @@ class RowCondition:
     versions: Versions
 
     @staticmethod
-    def of(condition: Condition, versions: Versions, version: Table) -> RowCondition:
+    def bind(condition: Condition, versions: Versions, version: Table) -> RowCondition:
         """The condition on rows in this version; `Invalid` if the version lacks one of its columns."""
         columns = tuple(_column(number, name, condition, versions, version) for number, name in condition.columns)
         shown = replace(version, columns=columns)

@@ -92,7 +92,9 @@ class SnapshotLease:
             self._leases.leave(names.pop(), seconds)
 
 
-def take(lease: SnapshotLease, engine: Engine, leases: Leases, position: SnapshotPosition, *, reads_lake: bool) -> None:
+def lease_needs(
+    lease: SnapshotLease, engine: Engine, leases: Leases, position: SnapshotPosition, *, reads_lake: bool
+) -> None:
     """Lease the needs of a stream that continues its snapshot at this position; `PositionExpired` if they are gone. If
     the log start moves at this moment, the needs are computed again from the next view."""
     view = engine.view
@@ -204,4 +206,4 @@ def _read_the_lake(options: StreamOptions, state: TableState, position: Snapshot
         )
     made = bare(table, position)
     made.snapshot = made.read_the_lake = True
-    return EncodedBatch.of(made)
+    return EncodedBatch.encode(made)

@@ -41,7 +41,7 @@ class StreamOptions:
     """The principal that opened the stream; empty on a server without principals."""
 
     @staticmethod
-    def of(request: pb.ChangesRequest, engine: Engine, view: View) -> StreamOptions:
+    def from_request(request: pb.ChangesRequest, engine: Engine, view: View) -> StreamOptions:
         """The options of a request; `NotFound` or `Invalid` if they do not fit the tables of the view."""
         return StreamOptions(
             _shape(view, request),

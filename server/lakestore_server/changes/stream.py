@@ -20,11 +20,11 @@ from lakestore_server.changes.batch_cache import BatchCache, EncodedBatch, Strea
 from lakestore_server.changes.batches import progress, run
 from lakestore_server.changes.shared import positions
 from lakestore_server.changes.shared.stream import MemberStream
-from lakestore_server.changes.snapshot import SnapshotLease, SnapshotReader, take
+from lakestore_server.changes.snapshot import SnapshotLease, SnapshotReader, lease_needs
 from lakestore_server.changes.start import StreamOptions, check_reach, first_view, snapshot_start
 from lakestore_server.changes.subscriptions import Subscriptions
+from lakestore_server.commit.durable import EVERY, Bell, Pause, waited
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.published import EVERY, Bell, Pause, waited
 from lakestore_server.host.clock import Clock
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.rows import DeadCache
@@ -94,7 +94,7 @@ class Feed:
         """The same stream, which yields a `Pause` when there is nothing to send."""
         self._engine.check_timeline(request.timeline, "what this stream has handed out")
         view = first_view(request, self._engine)
-        options = StreamOptions.of(request, self._engine, view)
+        options = StreamOptions.from_request(request, self._engine, view)
         if request.member:
             yield from self._of_member(request, options, listener)
         else:
@@ -128,7 +128,7 @@ class Feed:
         not move, so `PositionExpired` is raised; it is also raised if the log start is not the reason."""
         while True:
             try:
-                take(lease, self._engine, self._leases, position, reads_lake=options.reads_lake)
+                lease_needs(lease, self._engine, self._leases, position, reads_lake=options.reads_lake)
             except PositionExpired:
                 view = self._engine.view
                 passed = any(view.by_uuid(uuid).log_start_lsn > position.lsn for uuid in options.shape.tables)
@@ -161,8 +161,8 @@ class Feed:
             lsn, place = positions.position(opened, engine.view)
             if place:
                 at = SnapshotPosition(engine.timeline, lsn, options.shape.tables, place)
-                take(lease, engine, self._leases, at, reads_lake=options.reads_lake)
-            bell = stack.enter_context(engine.bells.heard(stream.bells))
+                lease_needs(lease, engine, self._leases, at, reads_lake=options.reads_lake)
+            bell = stack.enter_context(engine.wakeups.heard(stream.wakeups))
             yield from self._member_messages(stream, listener, bell, lease)
 
     @staticmethod
@@ -190,7 +190,7 @@ class Feed:
         told = ProgressClock(position, self._clock)
         # Commits of other tables may reach the end of the stream.
         keys = [*tables, *filter(None, [options.subscription, EVERY if options.until is not None else ""])]
-        with self._engine.bells.heard(keys) as bell:
+        with self._engine.wakeups.heard(keys) as bell:
             poll = None if listener.add_callback(bell.set) else POLL_SECONDS
             while options.until is None or lsn < options.until:
                 # Cleared before the view is taken: a commit in between rings again.

@@ -18,7 +18,7 @@ from lakestore.limits import Limits
 from lakestore.model.table import Table
 from lakestore.wire import errors
 from lakestore_server.commit.draft import ABSENT, Assigned, Draft, GroupTooLarge, RequestRefused, TableDraft, assign
-from lakestore_server.commit.flight import Underway
+from lakestore_server.commit.in_flight import PendingCommit
 from lakestore_server.commit.merge.current_rows import runs
 from lakestore_server.commit.merge.engines import MergedChanges
 from lakestore_server.commit.merge.kept import refusal
@@ -186,9 +186,9 @@ def defect(error: Exception, what: str, count: int) -> Internal:
     return errors.defect(error, "no")
 
 
-def made(
+def try_build(
     group: Sequence[Request], state: State, index: Index, record: CommitRecord, limits: Limits
-) -> tuple[Underway, Sequence[Buffer]]:
+) -> tuple[PendingCommit, Sequence[Buffer]]:
     """The commit of these requests, and its bytes; or `RequestRefused`, `Unmade` or `GaveWay`."""
     try:
         commit = build(group, state.view, index, record, limits)
@@ -204,4 +204,4 @@ def made(
         raise Unmade(defect(error, "requests:", len(group)), is_of_one=True) from error
     queued = [request.queued for request in group]
     answers = [(request.answer, answer) for request, answer in zip(group, commit.answers, strict=True)]
-    return Underway(commit.record, view, commit.entries, queued, answers), encoded
+    return PendingCommit(commit.record, view, commit.entries, queued, answers), encoded

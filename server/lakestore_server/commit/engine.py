@@ -22,12 +22,12 @@ from lakestore.errors import Exhausted, LakestoreError, OtherTimeline, Stopped, 
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
 from lakestore_server.commit import recovery
-from lakestore_server.commit.build import GaveWay, Unmade, defect, made
+from lakestore_server.commit.build import GaveWay, Unmade, defect, try_build
 from lakestore_server.commit.draft import RequestRefused
-from lakestore_server.commit.flight import Flight, Underway
+from lakestore_server.commit.durable import DurableState, Totals
+from lakestore_server.commit.in_flight import InFlight, PendingCommit
 from lakestore_server.commit.parts import PartStore
-from lakestore_server.commit.precedence import JournalSize, Pace, Precedence
-from lakestore_server.commit.published import Published, Totals
+from lakestore_server.commit.priority import CommitPriority, JournalSize, Pace
 from lakestore_server.commit.queue import CommitQueue
 from lakestore_server.commit.recovery import Beside, JournalOf, Opened
 from lakestore_server.commit.request import Done, Operation, Request, T, Task, Work, renewed
@@ -59,7 +59,7 @@ QUICK_BYTES_MAX = 256 << 10
 REFUSED_FROM_MAX = 8
 """Up to this number of refused requests the rest of a group is built again whole. After that it is built in halves;
 otherwise a group with every request refused would be built once per request."""
-FLIGHT_GROUPS = 2
+IN_FLIGHT_GROUPS = 2
 """Full groups in flight: one is written while the next is built."""
 
 
@@ -80,14 +80,14 @@ class CommitLoop:
         self.time = Timekeeper(clock, opened.state.view.clock_us, limits.clock_confirm_seconds)
         self.totals, self.supervisor = Totals(), Supervisor()
         self.parts = parts
-        self.published = Published(opened.state, opened.index, JournalSize(opened.journal_bytes))
+        self.durable_state = DurableState(opened.state, opened.index, JournalSize(opened.journal_bytes))
         self._next = opened.state.copy()
         """The state with all commits in flight, on which the next commit is built."""
-        self.pace, self.precedence = Pace(self.published.size, limits, clock.monotonic), Precedence()
-        self.queue = CommitQueue(limits, self.pace, self.refuse_when_down, self.precedence)
-        lsn, bytes_max = opened.state.view.lsn, FLIGHT_GROUPS * limits.group_bytes
-        hooks = self._show, self.queue.wake, self.queue.poke
-        self._flight = Flight(self.journal, lsn, bytes_max, clock, self.totals, *hooks)
+        self.pace, self.priority = Pace(self.durable_state.size, limits, clock.monotonic), CommitPriority()
+        self.queue = CommitQueue(limits, self.pace, self.refuse_when_down, self.priority)
+        lsn, bytes_max = opened.state.view.lsn, IN_FLIGHT_GROUPS * limits.group_bytes
+        hooks = self._publish, self.queue.wake, self.queue.poke
+        self._in_flight = InFlight(self.journal, lsn, bytes_max, clock, self.totals, *hooks)
         self._current: Sequence[Work] = ()
         self._checkpoint_due: Callable[[], None] = lambda: None
         self.failure: BaseException | None = None
@@ -99,16 +99,16 @@ class CommitLoop:
     @property
     def state(self) -> State:
         """The state at the newest durable commit."""
-        return self.published.state
+        return self.durable_state.state
 
     @property
     def view(self) -> View:
         """The newest durable view."""
-        return self.published.view
+        return self.durable_state.view
 
     def wait_beyond(self, lsn: int, seconds: float) -> View:
         """The view once it is above `lsn`, or the present one after `seconds`."""
-        self.published.wait_for(lambda: self.view.lsn > lsn or not self.is_running, seconds)
+        self.durable_state.wait_for(lambda: self.view.lsn > lsn or not self.is_running, seconds)
         self.refuse_when_down()
         return self.view
 
@@ -173,12 +173,12 @@ class CommitLoop:
         self._closing = True
         self.queue.close()
         self._thread.join()
-        self._flight.stop()
-        self.published.wake_all()
+        self._in_flight.stop()
+        self.durable_state.wake_all()
         self.journal.close()
         self.index.close()
 
-    # The rest runs on the loop's thread, `_show` also on the settling thread.
+    # The rest runs on the loop's thread, `_publish` also on the settling thread.
 
     def _run(self) -> None:
         priority.take_short_turns()
@@ -189,10 +189,10 @@ class CommitLoop:
             self._fail(error)
 
     def _turn(self) -> bool:
-        work = self._current = self.queue.take(self._flight.room)
-        self._wait(self._flight.check)
+        work = self._current = self.queue.take(self._in_flight.room)
+        self._wait(self._in_flight.check)
         if not work and self.queue.is_over:
-            self._wait(self._flight.drain)
+            self._wait(self._in_flight.drain)
             return False
         first = work[0] if work else None
         if isinstance(first, Task):
@@ -213,7 +213,7 @@ class CommitLoop:
             self._undo(refusal)
 
     def _do(self, task: Task[T]) -> None:
-        self._wait(self._flight.drain)
+        self._wait(self._in_flight.drain)
         try:
             result = task.run()
         except LakestoreError as error:
@@ -223,7 +223,7 @@ class CommitLoop:
 
     def _exchange(self, view: View) -> None:
         self._next.view = view
-        self.published.exchange(view)
+        self.durable_state.exchange(view)
 
     def _record(self, now: Reading) -> CommitRecord:
         """The next commit, empty, as of a time."""
@@ -235,19 +235,19 @@ class CommitLoop:
         """Commit these requests as far as possible; `refused` has the producers of earlier refused requests. With
         `gives_way` they may return to the queue. Halves of a group never do, because that would reorder them."""
         if any(self._looks_up_many(change.table) for request in requests for change in request.changes):
-            self._wait(self._flight.drain)
+            self._wait(self._in_flight.drain)
         now = self.time.read()
         group = self._admitted(requests, refused, now)
         while group:
             try:
                 with at_each_stage(partial(self._give_way, group) if gives_way else None):
-                    commit, encoded = made(group, self._next, self.index, self._record(now), self.limits)
+                    commit, encoded = try_build(group, self._next, self.index, self._record(now), self.limits)
                 self._launch(commit, encoded)
             except GaveWay:
                 return
             except RequestRefused as refusal:
                 request = refusal.among(group)
-                self._flight.answer(request.answer, refusal.error)
+                self._in_flight.answer(request.answer, refusal.error)
                 refused.add(request.producer)
                 group = [other for other in group if other is not request]
                 if len(group) > REFUSED_FROM_MAX:
@@ -260,7 +260,7 @@ class CommitLoop:
                     self._commit_halves(group, refused)
                     return
                 for request in group:
-                    self._flight.answer(request.answer, unmade.error)
+                    self._in_flight.answer(request.answer, unmade.error)
             return
 
     def _commit_halves(self, group: list[Request], refused: set[str]) -> None:
@@ -289,14 +289,14 @@ class CommitLoop:
                     self._refuse_unindexed(request)
             except LakestoreError as error:
                 refused.add(request.producer)
-                self._flight.answer(request.answer, error)
+                self._in_flight.answer(request.answer, error)
                 continue
             except Exception as error:  # an error of this request alone
                 refused.add(request.producer)
-                self._flight.answer(request.answer, defect(error, "requests:", 1))
+                self._in_flight.answer(request.answer, defect(error, "requests:", 1))
                 continue
             if known is not None:
-                self._flight.answer(request.answer, known)
+                self._in_flight.answer(request.answer, known)
                 continue
             sequences.admitted(request)
             group.append(ready)
@@ -314,41 +314,41 @@ class CommitLoop:
             view, encoded = self._next.view_after(record), encode(record)
             entries = operation.entries(result)
         except LakestoreError as error:
-            self._flight.answer(operation.answer, error)
+            self._in_flight.answer(operation.answer, error)
             return
         except Exception as error:  # an error of this operation alone: nothing of it is written or applied
-            self._flight.answer(operation.answer, defect(error, "operations:", 1))
+            self._in_flight.answer(operation.answer, defect(error, "operations:", 1))
             return
-        self._launch(Underway(record, view, entries, answers=[(operation.answer, Done(view, result))]), encoded)
+        self._launch(PendingCommit(record, view, entries, answers=[(operation.answer, Done(view, result))]), encoded)
 
-    def _launch(self, commit: Underway, encoded: Sequence[Buffer]) -> None:
+    def _launch(self, commit: PendingCommit, encoded: Sequence[Buffer]) -> None:
         self._next.follow(commit.record, commit.view)
         self.index.expect(commit.entries)
         try:
-            self._flight.add(commit, encoded)
-            self._flight.go_on(in_place=self._is_settled_in_place(commit))
+            self._in_flight.add(commit, encoded)
+            self._in_flight.go_on(in_place=self._is_settled_in_place(commit))
         except NotWritten as refusal:
             self._undo(refusal, commit)
 
-    def _is_settled_in_place(self, commit: Underway) -> bool:
+    def _is_settled_in_place(self, commit: PendingCommit) -> bool:
         """Whether the loop has nothing else to do before the commit is durable."""
         is_quick = not len(self.queue) and commit.nbytes <= QUICK_BYTES_MAX
         return is_quick or sum(len(keys) for keys, _ in commit.entries) > EXPECTED_KEYS_MAX
 
-    def _undo(self, refusal: NotWritten, *given_back: Underway) -> None:
+    def _undo(self, refusal: NotWritten, *given_back: PendingCommit) -> None:
         """Continue from the durable state: no commit in flight is or will be in the journal."""
-        lost = {id(commit): commit for commit in (*self._flight.undo(), *given_back)}
+        lost = {id(commit): commit for commit in (*self._in_flight.undo(), *given_back)}
         self._next = self.state.copy()
         self.index.forget_expected()
         for commit in lost.values():
             for future, _ in commit.answers:
                 future.set_exception(Exhausted(refusal.message))
 
-    def _show(self, commit: Underway) -> None:
+    def _publish(self, commit: PendingCommit) -> None:
         record, totals = commit.record, self.totals
-        self.published.show(record, commit.view, commit.entries)
+        self.durable_state.publish(record, commit.view, commit.entries)
         self.parts.committed(record.parts)
-        self.published.size.since_checkpoint += commit.nbytes
+        self.durable_state.size.since_checkpoint += commit.nbytes
         totals.frames += 1
         totals.bytes += commit.nbytes
         totals.rows += sum(part.batch.num_rows for part in record.rows)
@@ -362,7 +362,7 @@ class CommitLoop:
 
     def _maybe_checkpoint(self) -> None:
         if (
-            self.published.size.since_checkpoint >= self.limits.journal_checkpoint_bytes
+            self.durable_state.size.since_checkpoint >= self.limits.journal_checkpoint_bytes
             or self.index.overlay_keys >= self.limits.overlay_checkpoint_keys
         ):
             self._checkpoint_due()
@@ -370,13 +370,13 @@ class CommitLoop:
     def _fail(self, error: BaseException) -> None:
         log.critical("the commit loop failed: %s", error)
         self.failure = error
-        unknown = [future for commit in self._flight.stop() for future, _ in commit.answers]
+        unknown = [future for commit in self._in_flight.stop() for future, _ in commit.answers]
         unknown += [work.answer for work in (*self._current, *self.queue.abandon())]
         lost = Unavailable("the server failed before it could answer: try again", applied="unknown")
         for future in unknown:
             if not future.done():
                 future.set_exception(lost)
-        self.published.wake_all()
+        self.durable_state.wake_all()
         self._on_fatal(error)
 
 
@@ -409,8 +409,8 @@ class Engine:
         self.recovery_seconds = clock.monotonic() - began
         self.parts = PartStore(disk, folder, limits, opened.parts, clock.now_us())
         self.loop = CommitLoop(opened, self.parts, disk, clock, limits, on_fatal)
-        self.time, self._published = self.loop.time, self.loop.published
-        self.index, self.bells, self.totals = self.loop.index, self.loop.published.bells, self.loop.totals
+        self.time, self._durable_state = self.loop.time, self.loop.durable_state
+        self.index, self.wakeups, self.totals = self.loop.index, self.loop.durable_state.wakeups, self.loop.totals
         self.supervisor = self.loop.supervisor
         self.timeline = opened.state.timeline
         self.is_restored = opened.state.restored is not None
@@ -426,12 +426,12 @@ class Engine:
     @property
     def view(self) -> View:
         """The newest durable view."""
-        return self._published.view
+        return self._durable_state.view
 
     def serving(self) -> View:
         """The newest view, or `Unavailable` if no more will come."""
         self.loop.refuse_when_down()
-        return self._published.view
+        return self._durable_state.view
 
     def wait_beyond(self, lsn: int, seconds: float) -> View:
         """The view once it is above `lsn`, or the present one after `seconds`."""

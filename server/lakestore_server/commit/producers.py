@@ -14,16 +14,16 @@ from lakestore.rows.ipc import crc32c
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, tracing
 from lakestore.wire.commit_message import COUNTS, CommitMessage, Sent, beside
+from lakestore_server.commit.durable import Bell, Pause, waited
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.precedence import Courtesy, Manner, Urgency
-from lakestore_server.commit.published import Bell, Pause, waited
+from lakestore_server.commit.priority import BackgroundPriority, ForegroundPriority, RequestPriority
 from lakestore_server.commit.queue import SMALL_STRETCH, is_small
 from lakestore_server.commit.request import REFUSALS, Change, Refusal, Request, change_of
-from lakestore_server.commit.sequences import check_name, moves_of
+from lakestore_server.commit.sequences import check_name, register_updates
 from lakestore_server.host.quota import Claim, Quota
 from lakestore_server.host.stages import at_each_stage, stage
 from lakestore_server.state.commit_record import Answer, ChangeResult
-from lakestore_server.state.registers import Moves
+from lakestore_server.state.registers import RegisterUpdates
 
 IDLE_SECONDS = 1.0
 MOVE_BYTES = 128
@@ -37,7 +37,7 @@ class Writes:
 
     def __init__(self, engine: Engine, add_rows: Callable[[pb.CommitRequest, pb.CommitAnswer], None]) -> None:
         """`add_rows` puts the wanted rows of inserts into the answer of a commit."""
-        self._engine, self._precedence, self._add_rows = engine, engine.loop.precedence, add_rows
+        self._engine, self._priority, self._add_rows = engine, engine.loop.priority, add_rows
         limits = engine.limits
         self._decoding = Quota(
             limits.in_flight_bytes,
@@ -49,17 +49,17 @@ class Writes:
     def commit(self, request: pb.CommitRequest) -> pb.CommitAnswer:
         """One commit, durable when answered; the retry of a commit has the rows of its first answer."""
         if any(change.part for change in request.changes) or not is_small(_nbytes(beside(request))):
-            answer = self._committed(request, Courtesy(self._precedence))
+            answer = self._committed(request, BackgroundPriority(self._priority))
         else:
-            with self._precedence.under_way():
-                answer = self._committed(request, Urgency(self._precedence))
+            with self._priority.under_way():
+                answer = self._committed(request, ForegroundPriority(self._priority))
         if any(change.want_rows for change in request.changes):
             self._add_rows(request, answer)
         return answer
 
-    def _committed(self, request: pb.CommitRequest, manner: Manner) -> pb.CommitAnswer:
+    def _committed(self, request: pb.CommitRequest, priority: RequestPriority) -> pb.CommitAnswer:
         with tracing.span("decode"):
-            submitted = self._submit(request, manner)
+            submitted = self._submit(request, priority)
         with tracing.span("write"):
             return self._answered(submitted.answer, request.sequence)
 
@@ -102,23 +102,23 @@ class Writes:
         """Remove parts that no commit will name. Missing parts are ignored."""
         return pb.DropPartsAnswer(dropped=self._engine.parts.drop(request.parts, request.owner))
 
-    def _submit(self, sent: Sent, manner: Manner) -> Request:
+    def _submit(self, sent: Sent, priority: RequestPriority) -> Request:
         with ExitStack() as claims:
-            prepared = self._prepared(sent, claims, manner)
-            [queued] = self._queued([prepared], manner)
+            prepared = self._prepared(sent, claims, priority)
+            [queued] = self._queued([prepared], priority)
         return queued
 
     def _submitted(self, several: Sequence[Sent]) -> Iterator[Future[Answer]]:
         """Answers of requests of one stream, queued together as far as memory allows. The first refused request raises
         its error after the earlier ones are queued."""
-        left, courtesy = deque(several), Courtesy(self._precedence)
+        left, background = deque(several), BackgroundPriority(self._priority)
         while left:
             prepared: list[Request] = []
             refusal: Exception | None = None
             with ExitStack() as claims:
                 while left and refusal is None:
                     try:
-                        prepared.append(self._prepared(left[0], claims, courtesy, waits=not prepared))
+                        prepared.append(self._prepared(left[0], claims, background, waits=not prepared))
                         left.popleft()
                     except Exhausted as error:
                         if prepared:
@@ -126,18 +126,18 @@ class Writes:
                         refusal = error
                     except Exception as error:  # earlier requests are queued and answered whatever the error is
                         refusal = error
-                for request in self._queued(prepared, courtesy):
+                for request in self._queued(prepared, background):
                     yield request.answer
             if refusal is not None:
                 raise refusal
 
-    def _queued(self, several: Sequence[Request], manner: Manner) -> Iterator[Request]:
+    def _queued(self, several: Sequence[Request], priority: RequestPriority) -> Iterator[Request]:
         """Look the keys up ahead of time and queue the requests in order. Yields the queued ones and stops at the first
         refusal. Small requests do not wait for the room of a large one."""
         queued = 0
         try:
             is_quick = all(is_small(request.nbytes) for request in several)
-            with at_each_stage(None if is_quick else manner.give_way):
+            with at_each_stage(None if is_quick else priority.give_way):
                 stage()
                 hints = iter(self._engine.foreseen([change.keys for request in several for change in request.changes]))
             for request in several:
@@ -151,7 +151,7 @@ class Writes:
             for request in several[queued:]:
                 request.answer.cancel()  # this releases its parts
 
-    def _prepared(self, sent: Sent, claims: ExitStack, manner: Manner, *, waits: bool = True) -> Request:
+    def _prepared(self, sent: Sent, claims: ExitStack, priority: RequestPriority, *, waits: bool = True) -> Request:
         """A request, decoded and checked; `claims` gets its turn and memory, for which it `waits`."""
         message = beside(sent)
         request = message.request
@@ -162,16 +162,16 @@ class Writes:
             nbytes += self._engine.parts.bytes_of(parts)
             self._check_bytes(nbytes)
         if not is_small(nbytes):
-            manner.give_way()
+            priority.give_way()
         claims.enter_context(self._engine.turn(nbytes, waits=waits))
         decoding = self._decoding.taken(DECODING_COPIES * nbytes, waits=waits, is_urgent=is_small(nbytes))
         claim = claims.enter_context(decoding)
-        claims.enter_context(manner.coming())
+        claims.enter_context(priority.coming())
         with ExitStack() as held:
-            moves = moves_of(request, self._engine.limits)
+            moves = register_updates(request, self._engine.limits)
             refusal: Refusal | None = None
             try:
-                with at_each_stage(None if is_small(nbytes) else manner.give_way):
+                with at_each_stage(None if is_small(nbytes) else priority.give_way):
                     changes = self._changes(message, parts, moves, claim, held)
             except REFUSALS as error:
                 if not (request.producer or moves.each):
@@ -183,7 +183,7 @@ class Writes:
         return prepared
 
     def _changes(
-        self, message: CommitMessage, parts: list[str], moves: Moves, claim: Claim, held: ExitStack
+        self, message: CommitMessage, parts: list[str], moves: RegisterUpdates, claim: Claim, held: ExitStack
     ) -> tuple[Change, ...]:
         """The changes of a request; its parts stay reserved until `held` is closed."""
         request = message.request

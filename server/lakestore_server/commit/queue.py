@@ -18,7 +18,7 @@ from functools import partial
 
 from lakestore.errors import Exhausted
 from lakestore.limits import Limits
-from lakestore_server.commit.precedence import Pace, Precedence
+from lakestore_server.commit.priority import CommitPriority, Pace
 from lakestore_server.commit.request import Change, Request, Work
 
 SMALL_BYTES_MAX = 64 << 10
@@ -48,11 +48,11 @@ class Room(Enum):
 
 class CommitQueue:
     """Thread-safe. `pace` delays large requests and tells whether the journal is full; `refuse` raises when the server
-    is down; `precedence` tells of small requests before they are queued."""
+    is down; `priority` tells of small requests before they are queued."""
 
-    def __init__(self, limits: Limits, pace: Pace, refuse: Callable[[], None], precedence: Precedence) -> None:
-        self._limits, self._pace, self._refuse, self._precedence = limits, pace, refuse, precedence
-        precedence.on_none_coming = self.wake
+    def __init__(self, limits: Limits, pace: Pace, refuse: Callable[[], None], priority: CommitPriority) -> None:
+        self._limits, self._pace, self._refuse, self._priority = limits, pace, refuse, priority
+        priority.on_none_coming = self.wake
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._turns: deque[threading.Condition] = deque()
@@ -230,7 +230,7 @@ class CommitQueue:
 
     def _lets_small_come(self) -> bool:
         """Whether to wait a moment for a small request: nothing else is to be done before large ones."""
-        return self._precedence.is_coming and not (self._small or self._poked or self._closed)
+        return self._priority.is_coming and not (self._small or self._poked or self._closed)
 
     def _is_large_due(self) -> bool:
         """Whether a large request has waited long enough and no earlier request of its producer still waits."""

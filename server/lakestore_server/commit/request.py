@@ -40,7 +40,7 @@ from lakestore_server.index.keys import NO_KEYS, IndexKeys, bytes_each, encoded
 from lakestore_server.state.chunk import Ints
 from lakestore_server.state.commit_record import Answer, CommitRecord, RowsMessage
 from lakestore_server.state.producers import is_drawn
-from lakestore_server.state.registers import NO_MOVES, Moves
+from lakestore_server.state.registers import NO_MOVES, RegisterUpdates
 from lakestore_server.state.state import State
 from lakestore_server.state.view import Versions, View
 
@@ -58,7 +58,7 @@ def row_bytes_max(table: Table, message_bytes: int) -> int:
     return max(message_bytes - message_bytes // _RESERVE - around, 0)
 
 
-def check(batch: pa.RecordBatch, table: Table, message_bytes: int, *, merged: bool = False) -> None:
+def check_row_sizes(batch: pa.RecordBatch, table: Table, message_bytes: int, *, merged: bool = False) -> None:
     """`Invalid` if a row of the batch, as sent or merged, could never be sent to a reader."""
     if batch.nbytes <= message_bytes // 4:
         return
@@ -300,7 +300,7 @@ class Request:
     """The newest LSN that the client knew when it drew the producer's name; None if it did not say."""
     owner: str = ""
     """The principal that sent it."""
-    moves: Moves = NO_MOVES
+    moves: RegisterUpdates = NO_MOVES
     """Registers that move with the commit, or it is refused."""
     parts: tuple[str, ...] = ()
     """Ids of the parts with rows of it."""
@@ -326,7 +326,7 @@ class Request:
         message: pb.CommitRequest,
         changes: tuple[Change, ...],
         refusal: Refusal | None,
-        moves: Moves = NO_MOVES,
+        moves: RegisterUpdates = NO_MOVES,
     ) -> Request:
         """A request in its wire form, with decoded changes and register updates."""
         return Request(
@@ -394,7 +394,7 @@ def change_of(
         marks.check_required(batch, table)
     if claim is not None and table.keyed:
         claim(batch.num_rows * bytes_each([table.column(name).arrow.type for name in table.primary_key]))
-    check(batch, table, limits.message_bytes)
+    check_row_sizes(batch, table, limits.message_bytes)
     if batch is not sent:
         as_sent = None
     stage()

@@ -31,7 +31,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.request import Request
 from lakestore_server.state.commit_record import Answer
 from lakestore_server.state.producers import RESTED_US, Producers, ProducerState
-from lakestore_server.state.registers import NO_MOVES, Move, Moves, Register
+from lakestore_server.state.registers import NO_MOVES, Register, RegisterUpdate, RegisterUpdates
 
 RETRY_SECONDS: Final = RESTED_US / 1e6 / 10
 """Seconds after which a principal at its limit should retry."""
@@ -165,12 +165,12 @@ CHARS_SHOWN = 120
 """Characters of a name or value in an error: a gRPC status has room for a few thousand."""
 
 
-def moves_of(request: pb.CommitRequest, limits: Limits) -> Moves:
+def register_updates(request: pb.CommitRequest, limits: Limits) -> RegisterUpdates:
     """The register updates of a request, or `Invalid`."""
     if not request.registers:
         return NO_MOVES
     check_count(len(request.registers), limits)
-    moves = tuple([Move(m.register, m.epoch, m.before, m.after, m.moved) for m in request.registers])
+    moves = tuple([RegisterUpdate(m.register, m.epoch, m.before, m.after, m.moved) for m in request.registers])
     if request.producer or request.progress:
         raise Invalid("a commit has registers, or a producer with its progress, and not both: send two commits")
     if not request.timeline:
@@ -186,10 +186,10 @@ def moves_of(request: pb.CommitRequest, limits: Limits) -> Moves:
             " applied again: move one, or commit without registers"
         )
     said = _said(moves, request.changes)
-    return Moves(moves, crc32c(said), len(said))
+    return RegisterUpdates(moves, crc32c(said), len(said))
 
 
-def _said(moves: Sequence[Move], changes: Iterable[pb.Change]) -> bytes:
+def _said(moves: Sequence[RegisterUpdate], changes: Iterable[pb.Change]) -> bytes:
     """The content of a request for its mark; rows by their checksums."""
     said = [f"{move.register}\0{move.before}\0{move.after}\0{move.moved}" for move in moves]
     said += [f"{each.table}\0{each.kind}\0{each.crc32c}\0{each.as_of}\0{list(each.keep)}" for each in changes]
@@ -216,7 +216,7 @@ def check_names(names: Sequence[str], limits: Limits) -> None:
         seen.add(name)
 
 
-def repeated(moves: Moves, registers: Mapping[str, Register]) -> Answer | None:
+def repeated(moves: RegisterUpdates, registers: Mapping[str, Register]) -> Answer | None:
     """The answer to updates that happened before; None for updates that may happen now; or their refusal."""
     if not moves.each:
         return None
@@ -230,18 +230,18 @@ def repeated(moves: Moves, registers: Mapping[str, Register]) -> Answer | None:
     raise _conflict(*next(pair for pair in pairs if not _begins_at(*pair)))
 
 
-def _held(move: Move, registers: Mapping[str, Register]) -> Register:
+def _held(move: RegisterUpdate, registers: Mapping[str, Register]) -> Register:
     held = registers.get(move.register)
     if held is None or held.epoch != move.epoch:
         raise _fenced(move, held)
     return held
 
 
-def _begins_at(move: Move, register: Register) -> bool:
+def _begins_at(move: RegisterUpdate, register: Register) -> bool:
     return register.moved == move.moved and register.value == move.before
 
 
-def _fenced(move: Move, held: Register | None) -> LakestoreError:
+def _fenced(move: RegisterUpdate, held: Register | None) -> LakestoreError:
     name = shown(move.register)
     if held is None:
         return Fenced(f"register {name} is not there: it was dropped, or never opened: open it again")
@@ -250,7 +250,7 @@ def _fenced(move: Move, held: Register | None) -> LakestoreError:
     return Fenced(f"epoch {move.epoch} of register {name} was not granted in this timeline: open it again")
 
 
-def _conflict(move: Move, held: Register) -> LakestoreError:
+def _conflict(move: RegisterUpdate, held: Register) -> LakestoreError:
     name, before, now = shown(move.register), shown(move.before), shown(held.value)
     if move.before == held.value:
         return Conflict(

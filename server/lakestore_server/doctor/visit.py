@@ -238,7 +238,7 @@ def _listen(host: str, port: int) -> str:
 
 def safe(settings: Settings) -> Iterator[Finding]:
     """Exposure, certificate and auth file."""
-    exposure_check.check(settings)
+    exposure_check.check_exposure(settings)
     keys = exposure_check.keys(settings.tls)
     if keys is None:
         yield Finding("tls", "ok", f"none; {settings.host} is listened on")

@@ -18,7 +18,7 @@ from pathlib import Path
 from lakestore.errors import Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.commit.engine import CommitLoop
-from lakestore_server.commit.precedence import Patience
+from lakestore_server.commit.priority import DutyPriority
 from lakestore_server.commit.recovery import served_tables
 from lakestore_server.files import checkpoint
 from lakestore_server.files.checkpoint import Checkpoint
@@ -120,7 +120,7 @@ class Checkpointer:
         with self._running:
             began = self._clock.monotonic()
             try:
-                with at_each_stage(Patience(self._loop.precedence, self._loop.pace.is_full).give_way):
+                with at_each_stage(DutyPriority(self._loop.priority, self._loop.pace.is_full).give_way):
                     made = self._checkpoint()
             except BaseException:
                 self.figures.failed += 1

@@ -85,7 +85,7 @@ class DroppedTables:
         def plan(state: State, record: CommitRecord) -> None:
             record.drop.append(uuid)
             if (DROPPED, uuid) in state.view.pointers:
-                catalog.add(state.view, record, DropPointer(DROPPED, uuid))
+                catalog.add_steps(state.view, record, DropPointer(DROPPED, uuid))
 
         self._engine.operate(plan)
         log.info("the rest of dropped table %s is removed", held.name)

@@ -17,7 +17,7 @@ _USER_INFO = re.compile(r"[a-z0-9+.-]+://[^/@]*:([^/@]*@|[^/@]*[^/@0-9][^/@]*/.*
 """`user:password@`, also with a slash in the password; otherwise a port follows the host's colon."""
 
 
-def check(settings: Settings) -> None:
+def check_exposure(settings: Settings) -> None:
     """`Invalid` for settings that expose the server to the network or hold a secret."""
     if _USER_INFO.match(settings.warehouse):
         raise Invalid("warehouse holds a user and a password: leave them out, and give them to the environment")

@@ -503,7 +503,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         {(ns, name): Pointer(location, uuid) for ns, name, location, uuid in data["pointers"]},
         tuple(map(subscription_of, data.get("subscriptions", []))),
         tuple(map(_entry_of, data["tables"])),
-        ClockMarks.of(data.get("clock_marks", ())),
+        ClockMarks.from_pairs(data.get("clock_marks", ())),
         _registers_of(data.get("registers", {})),
         data.get("extents", {}),
         tuple(RunFile(*run) for run in data.get("runs", ())),

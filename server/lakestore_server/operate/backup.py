@@ -48,7 +48,7 @@ def pieces_of(data: Any) -> Iterator[pa.Buffer]:
     return (whole.slice(at, min(PIECE_BYTES, whole.size - at)) for at in range(0, whole.size, PIECE_BYTES))
 
 
-def written(disk: Disk, path: Path, pieces: Iterable[Any]) -> tuple[int, int]:
+def write_file(disk: Disk, path: Path, pieces: Iterable[Any]) -> tuple[int, int]:
     """Write a new file and sync it; its size and checksum. The caller syncs the folder."""
     size = crc = 0
     file = disk.create(path)
@@ -151,7 +151,7 @@ def write_lake_files(disk: Disk, stage: Path, folder: Path) -> Iterator[Entry]:
         for path, _ in _files(stage):
             target = place / os.path.relpath(path, stage)
             disk.make_folder(target.parent)
-            written(disk, target, disk.pieces(Path(path)))
+            write_file(disk, target, disk.pieces(Path(path)))
     for path, size in _files(place):
         yield Entry(path[len(str(folder)) + 1 :], size, crc_of(disk, Path(path)))
     for found, _, _ in os.walk(place):
@@ -336,4 +336,4 @@ def _segments(disk: Disk, folder: Path, segments: Sequence[Segment]) -> Iterator
 
 
 def _written(disk: Disk, folder: Path, name: str, data: Any) -> Entry:
-    return Entry(name, *written(disk, folder / name, pieces_of(data)))
+    return Entry(name, *write_file(disk, folder / name, pieces_of(data)))

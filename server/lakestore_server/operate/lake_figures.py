@@ -30,7 +30,7 @@ class LakeFigures:
     bytes: int
 
     @staticmethod
-    def of(doc: Json) -> LakeFigures | None:
+    def from_metadata(doc: Json) -> LakeFigures | None:
         """The figures in a table's metadata; None without a snapshot."""
         current = doc.get("current-snapshot-id")
         found = next((each for each in doc.get("snapshots", ()) if each["snapshot-id"] == current), None)
@@ -76,7 +76,7 @@ class Lakes:
                 break
             left -= 1
             try:
-                known[uuid] = pointer.location, LakeFigures.of(self._catalog.stored(pointer).doc)
+                known[uuid] = pointer.location, LakeFigures.from_metadata(self._catalog.stored(pointer).doc)
             except LakestoreError as error:
                 failures.append(error)
         self._known = known

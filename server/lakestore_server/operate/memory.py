@@ -178,7 +178,7 @@ class MemoryStatus:
     """Mapped files that the machine allows a process."""
 
     @staticmethod
-    def of(limits: Limits, view: View) -> MemoryStatus:
+    def from_limits(limits: Limits, view: View) -> MemoryStatus:
         """The most memory that a server's limits and its tables need."""
         held = Held.of(view)
         settings, tables = by_settings(limits), by_tables(held)

@@ -481,5 +481,5 @@ def _save(location: str, data: bytes) -> None:
 
 
 def _copy_file(disk: Disk, source: Path, target: Path, entry: Entry) -> None:
-    if backup.written(disk, target, disk.pieces(source)) != (entry.size, entry.crc32c):
+    if backup.write_file(disk, target, disk.pieces(source)) != (entry.size, entry.crc32c):
         raise Corrupt(f"file {entry.path} changed while it was read: nothing usable was restored")

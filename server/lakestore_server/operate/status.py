@@ -31,7 +31,7 @@ from lakestore_server.operate.memory import MemoryStatus
 from lakestore_server.operate.reports import Report, Reports
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.plan import AGAIN_SECONDS
-from lakestore_server.read.reach import Reach
+from lakestore_server.read.readable_from import ReadableFrom
 from lakestore_server.snapshots.figures import PresentStatus
 from lakestore_server.snapshots.presented import SnapshotTables
 from lakestore_server.state.bucket_log import BucketLog
@@ -142,9 +142,9 @@ class ServedTable:
     """None for a table without a TTL."""
     lake_ahead: str
     """Why the lake is on another timeline; empty if it is not."""
-    reach: Reach
+    readable_from: ReadableFrom
     """The first position at which the table can be read."""
-    reach_token: str
+    readable_token: str
     tier_problem: TierProblem | None
     """None if the last round succeeded or no tierer has reported the table."""
     lake: LakeFigures | None = None
@@ -158,10 +158,10 @@ class ServedTable:
         if self.tier_problem:
             tiering = {"tier_problem": self.tier_problem.problem, "tier_failures": self.tier_problem.failures}
         reads = {
-            "reads_from_lsn": self.reach.lsn,
-            "reads_from_us": self.reach.time_us,
-            "reads_from_token": self.reach_token,
-            "reads_from_why": self.reach.why,
+            "reads_from_lsn": self.readable_from.lsn,
+            "reads_from_us": self.readable_from.time_us,
+            "reads_from_token": self.readable_token,
+            "reads_from_why": self.readable_from.why,
         }
         lake = {f"lake_{name}": figure for name, figure in asdict(self.lake).items()} if self.lake else {}
         table = {each.name: getattr(self.table, each.name) for each in fields(TableStatus)}  # flat: no copies
@@ -245,7 +245,7 @@ class ClockStatus:
     """The doubt and its remedy as a sentence; empty if the clock is confirmed."""
 
     @staticmethod
-    def of(time: Timekeeper, now: Reading, stamp_us: int) -> ClockStatus:
+    def from_reading(time: Timekeeper, now: Reading, stamp_us: int) -> ClockStatus:
         """The status at a reading, with the stamp of the newest commit."""
         ahead = max(stamp_us - now.time_us, 0) / 1e6
         stale = (
@@ -379,12 +379,12 @@ class StatusReader:
             uptime_seconds=round(now - self._began, 1),
             checkpoint_age_seconds=round(now - checkpoints.at, 1),
             checkpoints_failed=checkpoints.failed,
-            journal_bytes=engine.loop.published.size.untrimmed,
+            journal_bytes=engine.loop.durable_state.size.untrimmed,
             disk_free_bytes=disk_free_bytes(engine),
             registers=len(engine.loop.state.registers.known),
             leases=self._leases.count,
-            memory=MemoryStatus.of(engine.limits, view),
-            clock=ClockStatus.of(engine.time, engine.time.read(), view.time_us),
+            memory=MemoryStatus.from_limits(engine.limits, view),
+            clock=ClockStatus.from_reading(engine.time, engine.time.read(), view.time_us),
             presented=self._presented.status(),
             reports=tuple(self._reports.now()),
             tables=self._tables(view, list(tables) or sorted(view.names)),
@@ -414,10 +414,10 @@ class StatusReader:
 
     def _table(self, view: View, uuid: str, status: TableStatus) -> ServedTable:
         state = view.tables[uuid]
-        reach = Reach.of(view, state, self._leases)
+        readable = ReadableFrom.first(view, state, self._leases)
         return ServedTable(
-            reach=reach,
-            reach_token=view.token(reach.lsn),
+            readable_from=readable,
+            readable_token=view.token(readable.lsn),
             table=status,
             decision=self._retention.decision(uuid),
             expiry=self._expiry.figures(state),
@@ -474,5 +474,5 @@ class StatusVerbs:
     def accept_clock(self, _: pb.AcceptClockRequest) -> pb.AcceptClockAnswer:
         """Accept the machine's clock from now on."""
         engine = self._engine
-        clock = ClockStatus.of(engine.time, engine.time.accept(), engine.view.time_us)
+        clock = ClockStatus.from_reading(engine.time, engine.time.accept(), engine.view.time_us)
         return pb.AcceptClockAnswer(clock=orjson.dumps(asdict(clock)).decode())

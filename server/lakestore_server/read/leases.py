@@ -19,7 +19,7 @@ from lakestore_server.state.view import TableState
 
 
 @dataclass(slots=True)
-class _Earlier:
+class _PreTruncate:
     """A table before its truncate."""
 
     state: TableState
@@ -29,14 +29,14 @@ class _Earlier:
     """The leases of reads from before."""
 
 
-class EarlierTables:
+class PreTruncateTables:
     """The tables that were truncated under a read. Thread-safe."""
 
     def __init__(self, running: Callable[[Iterable[str]], set[str]]) -> None:
         """`running` returns the leases that are not over."""
         self._running = running
         self._lock = threading.Lock()
-        self._kept: list[_Earlier] = []
+        self._kept: list[_PreTruncate] = []
 
     def keep(self, state: TableState, lsn: int, leases: Iterable[str]) -> None:
         """Keep a table as before the commit `lsn`, while one of these leases runs."""
@@ -44,7 +44,7 @@ class EarlierTables:
         held = set(leases)
         if held:
             with self._lock:
-                self._kept.append(_Earlier(state, lsn, held))
+                self._kept.append(_PreTruncate(state, lsn, held))
 
     def of_lease(self, table_uuid: str, lease: str) -> TableState | None:
         """The table that a lease reads, if it was truncated since."""
@@ -152,7 +152,7 @@ class Leases:
         self._log_starts: dict[str, tuple[int, ...]] = {}
         self._newest_start = 0
         """The highest LSN to which a log start was raised."""
-        self.earlier = EarlierTables(self.running)
+        self.pre_truncate = PreTruncateTables(self.running)
         """Tables from before a truncate, for reads at a cut from before."""
 
     @property
@@ -187,17 +187,17 @@ class Leases:
         metadata: Iterable[str] = (),
         *,
         owner: str = "",
-        earlier: Iterable[TableState] = (),
+        pre_truncate: Iterable[TableState] = (),
     ) -> str:
         """A new lease on lake snapshots, on the log from `starts` on and on metadata files; returns its id. Tables in
-        `earlier` are read as before a truncate. `Unavailable` if a snapshot expires or the log start moves at this
+        `pre_truncate` are read as before a truncate. `Unavailable` if a snapshot expires or the log start moves at this
         moment: plan again."""
         name = uuid.uuid4().hex
         lease = Lease(self._until(seconds), snapshots, starts or {}, frozenset(metadata), owner)
-        before = list(earlier)
+        before = list(pre_truncate)
         with self._lock:
             self._add(name, lease, frozenset(state.table.uuid for state in before))
-        self.earlier.read_by(name, before)
+        self.pre_truncate.read_by(name, before)
         return name
 
     def grant_cut(self, lsn: int, seconds: int, *, owner: str = "") -> str:
@@ -254,7 +254,7 @@ class Leases:
             for name in kept[:count]:
                 del self._leases[name]
 
-    def _add(self, name: str, lease: Lease, earlier: frozenset[str] = frozenset()) -> None:
+    def _add(self, name: str, lease: Lease, pre_truncate: frozenset[str] = frozenset()) -> None:
         self._drop_expired()
         if self._retired.intersection(lease.snapshots.items()):
             raise Unavailable("a snapshot expires at this moment: plan again")
@@ -276,7 +276,7 @@ class Leases:
         if any(
             _below(lease.starts[table], start)
             for table, start in self._log_starts.items()
-            if table in lease.starts and table not in earlier
+            if table in lease.starts and table not in pre_truncate
         ):
             raise Unavailable("the log start moves at this moment: plan again")
         self._leases[name] = lease
@@ -302,7 +302,7 @@ class Leases:
             held = [name for name, lease in self._leases.items() if uuid in lease.starts] + [*self._of_cuts(uuid)]
             self._newest_start = max(self._newest_start, lsn)
             self._log_starts[uuid] = tuple(state.heads())
-        self.earlier.keep(state, lsn, held)
+        self.pre_truncate.keep(state, lsn, held)
 
     def running(self, names: Iterable[str]) -> set[str]:
         """The leases among these that are not over."""

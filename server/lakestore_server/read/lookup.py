@@ -27,7 +27,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.index.collisions import KeyQuery
 from lakestore_server.index.entry import FLAG, PREFIX_BYTES, table_prefix
 from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys, encoded
-from lakestore_server.read import lookup_at, plan, reach
+from lakestore_server.read import lookup_at, plan, readable_from
 from lakestore_server.read import rows as reads
 from lakestore_server.read.completeness import Completeness
 from lakestore_server.read.lookup_prefix import GROUP_KEYS_MAX, PAGE_KEYS, PREFIX_KEYS_MIN, PREFIXES_MAX, Leading
@@ -60,7 +60,7 @@ class AnswerShape:
         return [CHANGE, *stored] if self.is_change_shown or not stored else stored
 
     @staticmethod
-    def of(state: TableState, target: Table, columns: Sequence[str]) -> AnswerShape:
+    def from_columns(state: TableState, target: Table, columns: Sequence[str]) -> AnswerShape:
         """These columns of a version."""
         user = [name for name in columns if name not in SYSTEM_TYPES]
         stored = state.versions.stored_names(target, user) if user else lambda _: []
@@ -174,7 +174,7 @@ class KeyForm:
     answers: dict[tuple[str, ...], _Answers] = field(default_factory=dict)
 
     @staticmethod
-    def of(table: Table) -> KeyForm:
+    def from_table(table: Table) -> KeyForm:
         """The form of a version."""
         kinds = [table.column(name).arrow.type for name in table.primary_key]
         width = keys.number_width(kinds) if kinds else None
@@ -233,7 +233,7 @@ class KeyForms:
         if form is None or form.table is not table:
             if len(self._forms) >= FORMS_MAX:
                 self._forms = {}
-            form = self._forms[table.uuid] = KeyForm.of(table)
+            form = self._forms[table.uuid] = KeyForm.from_table(table)
         return form
 
 
@@ -298,7 +298,7 @@ class LookupKeys:
     is_whole: bool
 
     @staticmethod
-    def of(state: TableState, request: pb.LookupRequest, batch: pa.RecordBatch, limits: Limits) -> LookupKeys:
+    def from_request(state: TableState, request: pb.LookupRequest, batch: pa.RecordBatch, limits: Limits) -> LookupKeys:
         """The keys of a request, conformed to the current version; `Invalid` if they are no leading part of the key."""
         table, source = state.table, _source(state, request)
         if not table.keyed:
@@ -331,7 +331,10 @@ class _RequestedKeys:
     def keys(self, state: TableState) -> LookupKeys:
         if self._keys is None or self._table is not state.table:
             meant = state.meant(self.request.table_uuid)
-            self._table, self._keys = state.table, LookupKeys.of(meant, self.request, self.batch, self._limits)
+            self._table, self._keys = (
+                state.table,
+                LookupKeys.from_request(meant, self.request, self.batch, self._limits),
+            )
         return self._keys
 
 
@@ -356,7 +359,7 @@ class Lookups:
 
     def _one_key(self, request: pb.LookupRequest) -> pa.RecordBatch:
         source = _source(self._engine.view.meant(request.table, request.table_uuid), request)
-        return KeyForm.of(source).batch(request.key)
+        return KeyForm.from_table(source).batch(request.key)
 
     def _asked(self, request: pb.LookupRequest, wanted: pa.RecordBatch) -> pb.RowBatch:
         engine = self._engine
@@ -377,7 +380,7 @@ class Lookups:
         wanted = asking.keys(state)
         if cut is not None:
             check_created(state, cut)
-            reach.check(view, [state], cut)
+            readable_from.check_readable(view, [state], cut)
             offsets = lookup_at.offsets_at(state, cut, wanted.columns, wanted.buckets(state.table), offsets)
         found = np.flatnonzero(offsets >= 0)
         shape = self._shape(state, asking.request, cut)
@@ -403,13 +406,13 @@ class Lookups:
 
         def ask(state: TableState) -> Leading:
             wanted = asking.keys(state)
-            return Leading.of(state, wanted.columns, wanted.buckets(state.table), request.after, prefixes)
+            return Leading.from_columns(state, wanted.columns, wanted.buckets(state.table), request.after, prefixes)
 
         live = plan.of_ranges(self._engine, request.table, ask, keys_most)
         state = live.view.named(request.table)
         if cut is not None:
             check_created(state, cut)
-            reach.check(live.view, [state], cut)
+            readable_from.check_readable(live.view, [state], cut)
         shape = self._shape(state, request, cut)
         candidates = live.question.candidates(state, live.ranges, cut)
         if candidates is None:
@@ -421,7 +424,7 @@ class Lookups:
 
     def _shape(self, state: TableState, request: pb.LookupRequest, cut: int | None) -> AnswerShape:
         target = state.table if cut is None else state.versions.at(cut)
-        return AnswerShape.of(state, target, _columns(list(request.columns), _source(state, request), target))
+        return AnswerShape.from_columns(state, target, _columns(list(request.columns), _source(state, request), target))
 
     def _fitting(self, located: Located, request: pb.LookupRequest) -> int:
         """The number of rows that fit into the answer; `Invalid` if all must fit and do not."""

@@ -84,7 +84,7 @@ class Leading:
     bounds: list[tuple[bytes, bytes]]
 
     @staticmethod
-    def of(
+    def from_columns(
         state: TableState, columns: list[pa.Array], buckets: npt.NDArray[np.int32], after: bytes, most: int
     ) -> Leading:
         """The first prefixes by their columns; `after` is the place at which the first one continues."""

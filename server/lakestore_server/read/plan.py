@@ -24,7 +24,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.index.collisions import KeyQuery, Probe
 from lakestore_server.index.entry import live, table_prefix
 from lakestore_server.index.overlay import Range
-from lakestore_server.read import reach, rows
+from lakestore_server.read import readable_from, rows
 from lakestore_server.read.completeness import Completeness
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.parsed_conditions import PARSED
@@ -125,13 +125,13 @@ class HotRows:
         self._engine, self._dead = engine, dead
         self._ranges = PieceRanges()
 
-    def fetch(self, request: pb.FetchRequest, earlier: TableState | None = None) -> Iterator[pb.RowBatch]:
-        """The rows of one split, of the table as it was `earlier` if it was truncated since the read began. A leased
+    def fetch(self, request: pb.FetchRequest, pre_truncate: TableState | None = None) -> Iterator[pb.RowBatch]:
+        """The rows of one split; of the table as in `pre_truncate` if it was truncated since the read began. A leased
         read continues after a drop, as long as the table's rows are kept."""
         limits = self._engine.limits
         view = self._engine.view
         dropped = view.dropped.get(request.table_uuid) if request.lease else None
-        state = earlier or (dropped.state if dropped else view.by_uuid(request.table_uuid))
+        state = pre_truncate or (dropped.state if dropped else view.by_uuid(request.table_uuid))
         log = _checked(state, request)
         names = [name for name in request.columns if name != PREV]
         wanted = state.versions.numbered(request.schema_id) if request.HasField("schema_id") else state.table
@@ -271,7 +271,7 @@ class Plans:
             for state in states:
                 if state.created_lsn > lsn:
                     raise Invalid(f"table {state.table.name} did not exist at this position")
-            reach.check(view, states, lsn, self._leases)
+            readable_from.check_readable(view, states, lsn, self._leases)
             tiers = [
                 None if without_lake(self._engine, state) else usable_tier(state, lsn, self._leases) for state in states
             ]
@@ -282,9 +282,14 @@ class Plans:
                 return _LeasedCut(view, states, tiers, "")
             metadata = {state.table.uuid: _metadata_of(view, state) for state, tier in named if tier is not None}
             try:
-                earlier = [state for state in states if view.by_uuid(state.table.uuid) is not state]
+                before = [state for state in states if view.by_uuid(state.table.uuid) is not state]
                 lease = self._leases.grant(
-                    snapshots, request.lease_seconds, starts, metadata.values(), owner=request.owner, earlier=earlier
+                    snapshots,
+                    request.lease_seconds,
+                    starts,
+                    metadata.values(),
+                    owner=request.owner,
+                    pre_truncate=before,
                 )
             except Unavailable:
                 view = self._engine.wait_beyond(view.lsn, AGAIN_SECONDS)
@@ -298,7 +303,7 @@ class Plans:
 
     def _before(self, state: TableState, lsn: int) -> TableState:
         """The table for reads at `lsn`: it may have been truncated since, while the cut is held."""
-        return state if lsn >= state.truncated_lsn else self._leases.earlier.at(state.table.uuid, lsn) or state
+        return state if lsn >= state.truncated_lsn else self._leases.pre_truncate.at(state.table.uuid, lsn) or state
 
     def _table_plan(
         self, view: View, state: TableState, tier: TierRecord | None, lsn: int, *, dead: bool
@@ -326,8 +331,8 @@ class Plans:
     def fetch(self, request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
         """The rows of one split."""
         self._leases.check(request.lease)
-        earlier = self._leases.earlier.of_lease(request.table_uuid, request.lease) if request.lease else None
-        yield from self._hot.fetch(request, earlier)
+        pre_truncate = self._leases.pre_truncate.of_lease(request.table_uuid, request.lease) if request.lease else None
+        yield from self._hot.fetch(request, pre_truncate)
 
     def renew_lease(self, request: pb.LeaseRequest) -> pb.LeaseAnswer:
         """Prolong a lease."""

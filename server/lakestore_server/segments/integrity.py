@@ -54,7 +54,7 @@ class _Bytes:
         return crc
 
 
-def check(pieces: Iterator[bytes], name: str) -> None:
+def check_frames(pieces: Iterator[bytes], name: str) -> None:
     """`Corrupt` unless the bytes are whole frames of a journal file after its header, then zeros up to a block's
     end."""
     file = _Bytes(pieces)
@@ -184,7 +184,7 @@ class Integrity:
                     _passed(found, pause, len(piece))
                     yield piece
 
-            check(pieces(size), name)
+            check_frames(pieces(size), name)
 
     def _walk(self, state: TableState, pause: Callable[[int], None]) -> int:
         """Sum a table's index entries and compare with the log at LMDB's LSN."""

@@ -24,7 +24,7 @@ import pyarrow as pa
 from lakestore.errors import Corrupt
 from lakestore.limits import Limits
 from lakestore_server.commit.engine import CommitLoop
-from lakestore_server.commit.precedence import Patience
+from lakestore_server.commit.priority import DutyPriority
 from lakestore_server.files import new_segment
 from lakestore_server.files.data_folder import SEGMENTS, SUFFIX
 from lakestore_server.files.new_segment import POINTS, encoded_rows
@@ -210,7 +210,7 @@ class Merger:
         """Do all merges that are due; none before the first checkpoint, which removes files that nothing names."""
         if not self._is_open:
             return
-        with at_each_stage(Patience(self._loop.precedence).give_way):
+        with at_each_stage(DutyPriority(self._loop.priority).give_way):
             self._rewrite_all(pause)
             for uuid, known in self._loop.view.tables.items():
                 for bucket in range(len(known.logs) if known.table.keyed else 0):

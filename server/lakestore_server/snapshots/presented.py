@@ -30,7 +30,7 @@ from lakestore_server.catalog.schemas import Json
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.worker import Worker
-from lakestore_server.read import reach
+from lakestore_server.read import readable_from
 from lakestore_server.read.completeness import Completeness
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.plan import Plans, usable_tier, without_lake
@@ -330,7 +330,7 @@ class SnapshotTables:
         state = _named(view, ask.table)
         if state.created_lsn > lsn:
             raise NoSuchTable(f"table {ask.table} did not exist at this position: choose a later one")
-        reach.check(view, [state], lsn, self._leases)
+        readable_from.check_readable(view, [state], lsn, self._leases)
         is_without = without_lake(self._engine, state)
         tier = None if is_without else usable_tier(state, lsn, self._leases)
         location = "" if is_without else view.pointers[state.table.namespace, state.table.short_name].location

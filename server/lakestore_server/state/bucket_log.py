@@ -101,7 +101,7 @@ class BucketLog:
         compactions = self.compactions + (sum(c.rows for c in kept) < sum(c.rows for c in before))
         return replace(self, chunks=(*kept, *later), sealed=len(kept), compactions=compactions)
 
-    def emptied(self, lsn: int, time_us: int) -> BucketLog:
+    def truncated(self, lsn: int, time_us: int) -> BucketLog:
         """The log without rows, after a commit that removes all of them; offsets continue."""
         end = Position(self.head, 0, 0, time_us, lsn)
         compactions = self.compactions + 1
@@ -178,7 +178,7 @@ class BucketLog:
             return None
         return int(index.lsn[i]), index.position(i)
 
-    def reach(self, start: int, rows_max: int, bytes_max: int) -> int:
+    def end_within(self, start: int, rows_max: int, bytes_max: int) -> int:
         """The offset up to which about `rows_max` rows and `bytes_max` stored bytes lie after `start`; at least one
         row."""
         at, rows, room = start, rows_max, float(bytes_max)

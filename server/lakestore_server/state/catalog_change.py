@@ -98,7 +98,7 @@ Namespaces = dict[str, Mapping[str, str]]
 Pointers = dict[tuple[str, str], Pointer]
 
 
-def check(
+def check_change(
     change: CatalogChange, namespaces: Mapping[str, Mapping[str, str]], pointers: Mapping[tuple[str, str], Pointer]
 ) -> None:
     """Refuse a change whose expectations are not met, before anything is written."""

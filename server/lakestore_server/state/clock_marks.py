@@ -27,7 +27,7 @@ class ClockMarks(tuple[ClockMark, ...]):
     __slots__ = ()
 
     @staticmethod
-    def of(pairs: Sequence[Sequence[int]]) -> ClockMarks:
+    def from_pairs(pairs: Sequence[Sequence[int]]) -> ClockMarks:
         """The marks of (lsn, time) pairs."""
         return ClockMarks(ClockMark(*pair) for pair in pairs)
 

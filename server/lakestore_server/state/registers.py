@@ -30,7 +30,7 @@ class Register(NamedTuple):
     """Checksum of the request that set it, which tells a retry from another request."""
 
 
-class Move(NamedTuple):
+class RegisterUpdate(NamedTuple):
     """A register from one value to the next."""
 
     register: str
@@ -46,15 +46,15 @@ class Move(NamedTuple):
         return self.before == self.after
 
 
-class Moves(NamedTuple):
+class RegisterUpdates(NamedTuple):
     """The register updates of a request, its mark, and their bytes."""
 
-    each: tuple[Move, ...] = ()
+    each: tuple[RegisterUpdate, ...] = ()
     mark: int = 0
     nbytes: int = 0
 
 
-NO_MOVES = Moves()
+NO_MOVES = RegisterUpdates()
 
 FEED_VALUES_MAX = 64
 """Values of one feed in memory, for cuts before its newest one."""

@@ -152,7 +152,7 @@ class TableState:
 
     def truncated(self, number: int, lsn: int, time_us: int) -> TableState:
         """The table without rows, under another number; no lake snapshot is a state of it any more."""
-        versions, logs = self.versions.known_as(number=number), tuple(log.emptied(lsn, time_us) for log in self.logs)
+        versions, logs = self.versions.known_as(number=number), tuple(log.truncated(lsn, time_us) for log in self.logs)
         return replace(self, versions=versions, logs=logs, tiers={}, truncated_lsn=lsn)
 
     def with_log(self, bucket: int, log: BucketLog) -> TableState:

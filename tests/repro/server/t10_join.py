@@ -47,7 +47,7 @@ for i in range(17):
     print(
         i,
         "ok journal",
-        s.engine.loop.published.size.untrimmed >> 20,
+        s.engine.loop.durable_state.size.untrimmed >> 20,
         "MB rss",
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
         flush=True,

@@ -214,7 +214,7 @@ def test_a_status_names_no_subscription_and_no_report_of_others(access: Access) 
     held = ["lake", "subscription etl/daily", "subscription plain", "subscription report/daily"]
     said = {"tables": [{"name": "shop.orders", "held_by": held}], "reports": [{"name": "etl/b"}, {"name": "report/b"}]}
     answer = pb.StatusAnswer(status=json.dumps(said))
-    ownership.shown(access.caller(TOKEN), policy.RPCS[f"{policy.SERVICE}Status"], answer)
+    ownership.to_shown_names(access.caller(TOKEN), policy.RPCS[f"{policy.SERVICE}Status"], answer)
     shown = json.loads(answer.status)
     assert shown["reports"] == [{"name": "b"}]
     (table,) = shown["tables"]

@@ -14,7 +14,7 @@ from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes import stream as feed
 from lakestore_server.changes.batch_cache import BatchCache, EncodedBatch, StreamRun
-from lakestore_server.commit.published import Bells
+from lakestore_server.commit.durable import Wakeups
 from tests.support.served import SCHEMA, Served
 
 NAME, OTHER = "t.log", "t.other"
@@ -30,7 +30,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def run_of(upto: int, size: int = 100) -> StreamRun:
-    return StreamRun(upto, (EncodedBatch.of(pb.ChangeBatch(rows=bytes(size))),))
+    return StreamRun(upto, (EncodedBatch.encode(pb.ChangeBatch(rows=bytes(size))),))
 
 
 def count(monkeypatch: pytest.MonkeyPatch, name: str, calls: list[int]) -> None:
@@ -90,15 +90,15 @@ def test_a_stream_sleeps_through_commits_to_other_tables(served: Served, monkeyp
 
 
 def test_bells_wake_who_listens_and_nobody_else() -> None:
-    bells = Bells()
-    with bells.heard(["a", "b"]) as first, bells.heard(["b"]) as second:
-        assert bells.listeners == 2
-        bells.ring(["a", "c"])
+    wakeups = Wakeups()
+    with wakeups.heard(["a", "b"]) as first, wakeups.heard(["b"]) as second:
+        assert wakeups.listeners == 2
+        wakeups.ring(["a", "c"])
         assert first.is_set()
         assert not second.is_set()
-        bells.ring_all()
+        wakeups.ring_all()
         assert second.is_set()
-    assert not bells.listeners
+    assert not wakeups.listeners
 
 
 def test_streams_of_one_shape_are_encoded_once(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,29 +33,29 @@ def _abandon(table: ls.Table) -> None:
 @pytest.mark.timeout(30)
 def test_a_stream_is_not_ended_by_the_garbage_collector_in_the_middle_of_something_else(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
-        table, bells = served.lake.create_table("t.a", SCHEMA), served.engine.bells
+        table, wakeups = served.lake.create_table("t.a", SCHEMA), served.engine.wakeups
         table.append([{"id": 1}])
         gc.disable()
         try:
             _abandon(table)
-            with bells._lock:
+            with wakeups._lock:
                 gc.collect()
-            assert bells.listeners
+            assert wakeups.listeners
         finally:
             gc.enable()
         list(table.changes("earliest", until="now"))
-        assert not bells.listeners
+        assert not wakeups.listeners
 
 
 def test_a_closed_stream_is_ended_at_once(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
-        table, bells = served.lake.create_table("t.a", SCHEMA), served.engine.bells
+        table, wakeups = served.lake.create_table("t.a", SCHEMA), served.engine.wakeups
         table.append([{"id": 1}])
         stream = table.changes("earliest")
         next(stream)
-        assert bells.listeners
+        assert wakeups.listeners
         stream.close()
-        assert not bells.listeners
+        assert not wakeups.listeners
 
 
 def _abandon_read(lake: ls.Lake) -> None:

@@ -66,10 +66,10 @@ def test_who_may_not_read_is_given_no_rows_and_nothing_is_stored() -> None:
     writer = Principal("w", (Grant(frozenset({"write"}), ("a.*",)),))
     known: Any = None
     plain = pb.CommitRequest(changes=[pb.Change(table="a.b", kind=pb.INSERT)])
-    policy.check(row, writer, plain, known, "Commit")
+    policy.check_right(row, writer, plain, known, "Commit")
     plain.changes[0].want_rows = True
     with pytest.raises(ls.Denied, match=r"no right 'read' on a\.b"):
-        policy.check(row, writer, plain, known, "Commit")
+        policy.check_right(row, writer, plain, known, "Commit")
 
 
 def test_a_token_has_the_result_of_its_own_write(served: Served) -> None:

@@ -71,10 +71,10 @@ def _follow(stream: ls.ChangeStream, box: dict[str, Any]) -> threading.Thread:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_close_ends_a_waiting_reader_for_good_and_frees_what_it_held(both: Served, lake: ls.Lake, kind: str) -> None:
-    bells, leases = both.engine.bells, both.server.sources.leases
+    wakeups, leases = both.engine.wakeups, both.server.sources.leases
     stream, box = KINDS[kind](lake), dict[str, Any]()
     reader = _follow(stream, box)
-    until(lambda: bells.listeners, "the stream")
+    until(lambda: wakeups.listeners, "the stream")
     until(lambda: stream.token, "its first batch")
     stream.close()
     reader.join(PROMPT)
@@ -83,7 +83,7 @@ def test_close_ends_a_waiting_reader_for_good_and_frees_what_it_held(both: Serve
     assert list(stream) == []
     with pytest.raises(StreamEnded, match="the stream is closed"):
         stream.next(timeout=0.1)
-    until(lambda: not bells.listeners, "the end of the stream at the server")
+    until(lambda: not wakeups.listeners, "the end of the stream at the server")
     until(lambda: not any(lease.holders for lease in leases._leases.values()), "the lease")
 
 
@@ -115,7 +115,7 @@ def test_a_wait_with_an_end_gives_none_and_loses_nothing(both: Served, lake: ls.
     with pytest.raises(StreamEnded):
         stream.next(timeout=60)
     waiting.join()
-    until(lambda: not both.engine.bells.listeners, "the end of the stream at the server")
+    until(lambda: not both.engine.wakeups.listeners, "the end of the stream at the server")
 
 
 def test_a_stream_with_an_end_says_that_it_is_there(lake: ls.Lake) -> None:
@@ -140,18 +140,18 @@ def test_a_lake_that_is_closed_ends_its_streams_by_name(both: Served) -> None:
     lake = ls.connect(both.server.about["grpc"])
     stream, box = lake.table("t.b").changes(), dict[str, Any]()
     reader = _follow(stream, box)
-    until(lambda: both.engine.bells.listeners, "the stream")
+    until(lambda: both.engine.wakeups.listeners, "the stream")
     lake.close()
     reader.join(PROMPT)
     assert isinstance(box["end"], Stopped)
-    until(lambda: not both.engine.bells.listeners, "the end of the stream at the server")
+    until(lambda: not both.engine.wakeups.listeners, "the end of the stream at the server")
 
 
 def test_a_closed_lake_in_this_process_ends_streams_that_wait(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         table, box = served.lake.create_table("t.a", SCHEMA), dict[str, Any]()
         reader = _follow(table.changes(), box)
-        until(lambda: served.engine.bells.listeners, "the stream")
+        until(lambda: served.engine.wakeups.listeners, "the stream")
         served.lake.close()
         reader.join(PROMPT)
         assert isinstance(box["end"], Stopped)
@@ -201,4 +201,4 @@ def test_asyncio_waits_for_a_time_too(both: Served) -> None:
                     await stream.next(timeout=1)
 
     asyncio.run(story())
-    until(lambda: not both.engine.bells.listeners, "the end of the stream at the server")
+    until(lambda: not both.engine.wakeups.listeners, "the end of the stream at the server")

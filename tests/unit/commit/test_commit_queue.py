@@ -16,12 +16,12 @@ from lakestore.errors import Exhausted
 from lakestore.limits import DEFAULT
 from lakestore.model.table import define
 from lakestore_server.commit import queue as commit_queue
-from lakestore_server.commit.precedence import JournalSize, Pace, Precedence
+from lakestore_server.commit.priority import CommitPriority, JournalSize, Pace
 from lakestore_server.commit.queue import BESIDE_PART, SMALL_BYTES_MAX, TURNS_PASSED_MAX, CommitQueue
 from lakestore_server.commit.request import Change, Operation, Request
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import NO_KEYS, encoded
-from lakestore_server.state.registers import Move, Moves
+from lakestore_server.state.registers import RegisterUpdate, RegisterUpdates
 
 TABLE = define("a.b", pa.schema([("v", pa.binary())]))
 KEYED = define("a.k", pa.schema([("id", pa.int64())]), primary_key=["id"])
@@ -30,9 +30,9 @@ KEYED = define("a.k", pa.schema([("id", pa.int64())]), primary_key=["id"])
 LARGE = 2 * SMALL_BYTES_MAX
 
 
-def queue_of(precedence: Precedence | None = None, **limits: int) -> CommitQueue:
+def queue_of(priority: CommitPriority | None = None, **limits: int) -> CommitQueue:
     own = replace(DEFAULT, **limits)
-    return CommitQueue(own, Pace(JournalSize(0), own, time.monotonic), lambda: None, precedence or Precedence())
+    return CommitQueue(own, Pace(JournalSize(0), own, time.monotonic), lambda: None, priority or CommitPriority())
 
 
 def request(producer: str, sequence: int, nbytes: int = 1) -> Request:
@@ -151,8 +151,8 @@ def test_an_insert_whose_answer_shows_no_rows_shares_its_group(following: str) -
 
 
 def moving(*registers: str, nbytes: int = 1) -> Request:
-    moves = tuple(Move(name, 1, "", "x", 0) for name in registers)
-    return replace(request("", 0, nbytes), moves=Moves(moves))
+    moves = tuple(RegisterUpdate(name, 1, "", "x", 0) for name in registers)
+    return replace(request("", 0, nbytes), moves=RegisterUpdates(moves))
 
 
 def moved(work: object) -> list[list[str]]:
@@ -375,11 +375,11 @@ def test_a_bulk_load_leaves_room_for_small_requests() -> None:
 
 def test_a_large_request_lets_a_small_one_come_that_is_being_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_queue, "COMING_SECONDS_MAX", 60.0)
-    precedence, taken = Precedence(), list[list[tuple[str, int]]]()
-    queue = queue_of(precedence)
+    priority, taken = CommitPriority(), list[list[tuple[str, int]]]()
+    queue = queue_of(priority)
     queue.put(request("bulk", 1, LARGE))
     taking = threading.Thread(target=lambda: taken.append(names(queue.take())), daemon=True)
-    with precedence.coming():
+    with priority.coming():
         taking.start()
         taking.join(0.1)
         assert not taken, "it waits"
@@ -390,8 +390,8 @@ def test_a_large_request_lets_a_small_one_come_that_is_being_decoded(monkeypatch
 
 def test_a_large_request_waits_but_a_moment_for_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_queue, "COMING_SECONDS_MAX", 0.1)
-    precedence = Precedence()
-    queue = queue_of(precedence)
+    priority = CommitPriority()
+    queue = queue_of(priority)
     queue.put(request("bulk", 1, LARGE))
-    with precedence.coming():
+    with priority.coming():
         assert names(queue.take()) == [("bulk", 1)]

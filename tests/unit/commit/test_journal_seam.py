@@ -19,7 +19,7 @@ from lakestore.client.writer import change
 from lakestore.errors import Conflict, Exhausted, Fenced, NotFound, Unavailable
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.commit.flight import LOG_BYTES_MIN
+from lakestore_server.commit.in_flight import LOG_BYTES_MIN
 from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.disk import Disk
 from lakestore_server.main import Server

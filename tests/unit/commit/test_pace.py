@@ -17,7 +17,7 @@ import lakestore as ls
 from lakestore.client.local import attached
 from lakestore.errors import Exhausted
 from lakestore.limits import DEFAULT
-from lakestore_server.commit.precedence import JournalSize, Pace, Precedence
+from lakestore_server.commit.priority import CommitPriority, JournalSize, Pace
 from lakestore_server.commit.queue import SMALL_BYTES_MAX, CommitQueue
 from lakestore_server.commit.request import Task
 from lakestore_server.host.crash_points import CrashPoint
@@ -160,7 +160,7 @@ class Turns:
 
     def __init__(self, monotonic: Callable[[], float] = lambda: 5.0) -> None:
         self.pace = Pace(JournalSize(100 * MB), LIMITS, monotonic)
-        self.queue = CommitQueue(LIMITS, self.pace, lambda: None, Precedence())
+        self.queue = CommitQueue(LIMITS, self.pace, lambda: None, CommitPriority())
         self.pace.begin()
         self.came: list[str] = []
 

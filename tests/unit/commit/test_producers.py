@@ -18,8 +18,8 @@ from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import Sent
+from lakestore_server.commit.durable import Pause
 from lakestore_server.commit.producers import WriteStream
-from lakestore_server.commit.published import Pause
 from lakestore_server.commit.queue import SMALL_BYTES_MAX, CommitQueue
 from lakestore_server.commit.request import Work
 from lakestore_server.index.hints import Hint

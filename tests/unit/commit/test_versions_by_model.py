@@ -119,7 +119,7 @@ def test_a_batch_is_judged_and_filled_as_its_rows_are_one_by_one(
     if table.merge.engine == "upsert":
         made = kept.filled(change, found, np.arange(len(left))).to_pylist()
     else:
-        came_in = CameIn.of(change, table, found)
+        came_in = CameIn.judge(change, table, found)
         keys = np.flatnonzero(came_in.last >= 0)
         made = kept.filled(change, found, came_in.last[keys], came_in.rows).to_pylist()
     model.apply("upsert", [{name: value for name, value in row.items() if name != AS_OF or value} for row in left])

@@ -24,14 +24,14 @@ def test_beyond_this_machine_takes_tls_and_auth_or_a_plain_word(host: str) -> No
         ({"auth": BOTH["auth"]}, "and tls.cert is not set"),
     ):
         with pytest.raises(Invalid, match=f"other machines, {lacking}.*--insecure"):
-            exposure_check.check(Settings(Path("data"), host=host, **given))
-        exposure_check.check(Settings(Path("data"), host=host, insecure=True, **given))
-    exposure_check.check(Settings(Path("data"), host=host, **BOTH))
+            exposure_check.check_exposure(Settings(Path("data"), host=host, **given))
+        exposure_check.check_exposure(Settings(Path("data"), host=host, insecure=True, **given))
+    exposure_check.check_exposure(Settings(Path("data"), host=host, **BOTH))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost"])
 def test_this_machine_alone_may_listen_to_itself(host: str) -> None:
-    exposure_check.check(Settings(Path("data"), host=host))
+    exposure_check.check_exposure(Settings(Path("data"), host=host))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
@@ -47,7 +47,7 @@ def test_this_machine_alone_may_listen_to_itself(host: str) -> None:
 )
 def test_a_password_in_the_warehouse_is_refused_and_not_repeated(host: str, warehouse: str) -> None:
     with pytest.raises(Invalid, match="warehouse holds a user and a password") as refusal:
-        exposure_check.check(Settings(Path("data"), host=host, insecure=True, warehouse=warehouse))
+        exposure_check.check_exposure(Settings(Path("data"), host=host, insecure=True, warehouse=warehouse))
     assert "s3cr3t" not in str(refusal.value)
 
 
@@ -63,7 +63,7 @@ def test_a_password_in_the_warehouse_is_refused_and_not_repeated(host: str, ware
     ],
 )
 def test_a_warehouse_without_a_password_is_taken(warehouse: str) -> None:
-    exposure_check.check(Settings(Path("data"), warehouse=warehouse))
+    exposure_check.check_exposure(Settings(Path("data"), warehouse=warehouse))
 
 
 def test_tls_files_go_together_and_must_be_a_pair(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pyarrow as pa
 from lakestore.errors import Invalid, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import Sent, beside
+from lakestore_server.commit.durable import Bell, Pause, Wakeups
 from lakestore_server.commit.producers import WriteStream
-from lakestore_server.commit.published import Bell, Bells, Pause
 from lakestore_server.edge.first_messages import FirstMessages
 from lakestore_server.edge.rpc_streams import Intake
 from lakestore_server.host.quota import BufferPool
@@ -119,12 +119,12 @@ def test_a_pool_begins_threads_as_it_needs_them_and_drops_work_once_closed() -> 
 
 
 def test_a_bell_rings_its_listener_and_every_ring_rings_who_hears_all() -> None:
-    bells, rung = Bells(), []
-    with bells.heard(["a"]) as one, bells.heard(["*"]) as every:
+    wakeups, rung = Wakeups(), []
+    with wakeups.heard(["a"]) as one, wakeups.heard(["*"]) as every:
         one.listener = lambda: rung.append("one")
         every.listener = lambda: rung.append("every")
-        bells.ring(["b"])
-        bells.ring(["a"])
+        wakeups.ring(["b"])
+        wakeups.ring(["a"])
     assert sorted(rung) == ["every", "every", "one"]
     began = time.monotonic()
     Pause(Bell(), 0.01).wait()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakestore.errors import Invalid, LakestoreError
-from lakestore_server.commit.published import Bell
+from lakestore_server.commit.durable import Bell
 from lakestore_server.edge.rpc_streams import TOGETHER_BYTES, TOGETHER_MAX, Intake
 from lakestore_server.host.quota import BufferPool
 

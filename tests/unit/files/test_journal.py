@@ -61,7 +61,7 @@ def test_zeros_that_fill_the_last_block_up_end_any_file(last: bool) -> None:
     data = HEAD + frame(1, 3)
     filled = data + bytes(-len(data) % BLOCK)
     assert [raw.lsn for raw in journal.frames(filled, "journal-1", last=last)] == [1]
-    integrity.check(iter([filled]), "journal-1")
+    integrity.check_frames(iter([filled]), "journal-1")
 
 
 @pytest.mark.parametrize("zeros", [64, BLOCK, 3 * BLOCK])
@@ -72,7 +72,7 @@ def test_other_zeros_behind_a_file_are_damage(zeros: int) -> None:
     with pytest.raises(Corrupt, match="damaged at byte"):
         list(journal.frames(data, "journal-1", last=False))
     with pytest.raises(Corrupt, match="damaged at byte"):
-        integrity.check(iter([data]), "journal-1")
+        integrity.check_frames(iter([data]), "journal-1")
 
 
 @given(st.integers(0, 10_000), st.integers(0, 7))

@@ -248,16 +248,16 @@ def test_requirements() -> None:
         {"type": "assert-default-spec-id", "default-spec-id": 0},
         {"type": "assert-default-sort-order-id", "default-sort-order-id": 0},
     ]
-    commits.check(good, doc)
+    commits.check_requirements(good, doc)
     bad: list[Json] = [{key: 77 if isinstance(value, int) else value for key, value in each.items()} for each in good]
     bad = [each for each, right in zip(bad, good, strict=True) if each != right]
     assert len(bad) == 6
     for each in [*bad, {"type": "assert-create"}, {"type": "assert-ref-snapshot-id", "ref": "main"}]:
         with pytest.raises(Conflict):
-            commits.check([each], doc)
+            commits.check_requirements([each], doc)
     with pytest.raises(Invalid):
-        commits.check([{"type": "assert-what"}], doc)
-    commits.check([{"type": "assert-create"}], None)
+        commits.check_requirements([{"type": "assert-what"}], doc)
+    commits.check_requirements([{"type": "assert-create"}], None)
 
 
 def test_a_commit_to_two_thousand_snapshots_takes_milliseconds() -> None:

@@ -94,8 +94,8 @@ def test_reads_that_hold_an_earlier_cut_go_on_and_others_are_told(served: Served
     with pytest.raises(PositionExpired):
         list(table.changes(token, until="now"))
     leases = served.verbs("Plan")._leases
-    leases.earlier.keep(served.state("a.read"), 0, ())
-    assert not leases.earlier._kept, "nothing is kept once nobody reads it"
+    leases.pre_truncate.keep(served.state("a.read"), 0, ())
+    assert not leases.pre_truncate._kept, "nothing is kept once nobody reads it"
 
 
 def test_consumers_at_the_head_are_told_too(served: Served) -> None:

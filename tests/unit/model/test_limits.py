@@ -303,7 +303,7 @@ def test_commits_wait_for_a_checkpoint_when_the_journal_is_long(
         engine = served.engine
         engine.loop.on_checkpoint_due(lambda: None)
         table = lake.create_table("a.b", SCHEMA)
-        while engine.loop.published.size.untrimmed < 2048:
+        while engine.loop.durable_state.size.untrimmed < 2048:
             table.append(rows(1))
         with pytest.raises(Exhausted, match="queue is full") as refused:
             engine.await_room()

@@ -80,8 +80,10 @@ def test_the_lakes_figures_are_those_of_the_newest_snapshot_and_are_read_once(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docs = [{"current-snapshot-id": 2, "snapshots": [{"snapshot-id": 1}, {"snapshot-id": 2, "summary": SUMMARY}]}]
-    assert LakeFigures.of(docs[0]) == LakeFigures(files=7, delete_files=2, deleted_rows=30, rows=1000, bytes=0)
-    assert LakeFigures.of({"current-snapshot-id": -1, "snapshots": []}) is None
+    assert LakeFigures.from_metadata(docs[0]) == LakeFigures(
+        files=7, delete_files=2, deleted_rows=30, rows=1000, bytes=0
+    )
+    assert LakeFigures.from_metadata({"current-snapshot-id": -1, "snapshots": []}) is None
     served.append("a.log", 1)
     loads: list[str] = []
     load = MetadataStore.load

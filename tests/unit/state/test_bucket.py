@@ -182,7 +182,7 @@ def test_a_message_looks_at_few_of_many_chunks(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(CountedChunk, "asked", 0)
     commits = log.commits(1000, 1010)
     assert commits.lsn.tolist() == [10 * (i + 1) for i in range(1000, 1010)]
-    reach = log.reach(1000, 10, 1 << 30)
+    reach = log.end_within(1000, 10, 1 << 30)
     assert (reach, log.lsn_reaching(1000, reach), log.lsn_beyond(1000)) == (1010, 10_100, 10_010)
     assert log.at_lsn(10_000).end == 1000
     assert CountedChunk.asked < 300

@@ -172,7 +172,7 @@ class SharedSubscriptions:
 
     def ring(self, name: str) -> None:
         """Wake the members, because their buckets may have changed."""
-        self._engine.bells.ring([bell_key(name)])
+        self._engine.wakeups.ring([bell_key(name)])
 
     def take(self, membership: Membership) -> dict[Bucket, Grant]:
         with self._lock:

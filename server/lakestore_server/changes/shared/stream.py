@@ -17,12 +17,12 @@ from lakestore.limits import Limits
 from lakestore.model.table import Table
 from lakestore.model.token import Part, Place, SharedPosition
 from lakestore_server.changes.batch_cache import EncodedBatch
-from lakestore_server.changes.batches import LiveBatch, Shape, bare, live_piece, message, reach_of, table_batch
+from lakestore_server.changes.batches import LiveBatch, Shape, bare, live_piece, message, run_end, table_batch
 from lakestore_server.changes.shared.group import Grant, Membership, bell_key, by_bucket, current
 from lakestore_server.changes.shared.members import Bucket, Sending
 from lakestore_server.changes.shared.positions import check_kept
+from lakestore_server.commit.durable import Bell, Pause
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.published import Bell, Pause
 from lakestore_server.read.rows import DeadCache, bounded, sent_bytes
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import CommitIndex
@@ -87,7 +87,7 @@ def _upto(view: View, shape: Shape, at: Mapping[Bucket, int], first: int, limit:
     for bucket, start in at.items():
         log = _log(view, *bucket)
         if start < log.head:
-            reach = reach_of(log, shape, start, limits.changes_batch_rows, nbytes)
+            reach = run_end(log, shape, start, limits.changes_batch_rows, nbytes)
             upto = min(upto, log.lsn_reaching(start, reach)) if reach < log.head else upto
     return upto
 
@@ -159,7 +159,7 @@ class MemberStream:
         self._settled = float("-inf")
 
     @property
-    def bells(self) -> list[str]:
+    def wakeups(self) -> list[str]:
         """The wake-up keys of the stream: its tables and the subscription's members."""
         return [*self._shape.tables, bell_key(self._membership.name)]
 
@@ -262,7 +262,7 @@ class MemberStream:
                 self._readings[bucket].at = mark
             made = bare(table, self._token(marks, cut))
             made.snapshot = made.read_the_lake = True
-            yield EncodedBatch.of(made)
+            yield EncodedBatch.encode(made)
 
     def _changes(self, view: View) -> Iterator[EncodedBatch]:
         at = {bucket: reading.at.offset for bucket, reading in self._readings.items() if reading.at.cut == NO_CUT}

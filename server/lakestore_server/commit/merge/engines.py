@@ -67,7 +67,7 @@ class Valid:
     """Number of keys, with and without values."""
 
     @staticmethod
-    def of(column: pa.Array, stack: Stack) -> Valid:
+    def from_stack(column: pa.Array, stack: Stack) -> Valid:
         """A column in the order of the stack."""
         count = len(stack.starts)
         if not column.null_count:
@@ -96,7 +96,7 @@ def aggregated(function: Function, column: pa.Array, stack: Stack) -> pa.Array:
         return column.take(pa.array(stack.starts))
     if function.name == "last":
         return column.take(pa.array(stack.ends))
-    valid = Valid.of(column, stack)
+    valid = Valid.from_stack(column, stack)
     if not len(valid.keys):
         return pa.nulls(valid.count, column.type)
     if function.name == "last_non_null":
@@ -248,7 +248,7 @@ def merged(change: Change, table: Table, found: CurrentRows) -> Merged:
         return _inserted(change, table, found)
     folded = rows - found.count
     if table.merge.engine == "versioned":
-        came_in = CameIn.of(change, table, found)
+        came_in = CameIn.judge(change, table, found)
         keys = np.flatnonzero(came_in.last >= 0)
         batch = filled(change, found, came_in.last[keys], came_in.rows)
         return _put(table, found, batch, keys, ignored=found.count - len(keys), folded=folded)
@@ -328,7 +328,7 @@ def _inserted(change: Change, table: Table, found: CurrentRows) -> Merged:
     groups = found.groups
     going, first = ~found.alive, groups.first
     if table.merge.engine == "versioned":
-        rows = np.flatnonzero(~AgainstHeld.of(change, table, found).lower)[::-1]
+        rows = np.flatnonzero(~AgainstHeld.judge(change, table, found).lower)[::-1]
         first = np.full(found.count, -1, dtype=np.int64)
         first[groups.of[rows]] = rows  # of several rows of a key the last assignment stays, which is its first row
         going &= first >= 0
@@ -429,7 +429,7 @@ def _deleted(change: Change, table: Table, found: CurrentRows) -> Merged:
         return _counting(part, not_found=missing, folded=folded)
     ignored = 0
     if table.merge.engine == "versioned" and named:
-        last = CameIn.of(change, table, found).last
+        last = CameIn.judge(change, table, found).last
         keys = np.flatnonzero(last >= 0)
         batch = _taken(change.batch, last[keys])
         ignored = int((found.alive & (last < 0)).sum())
@@ -496,7 +496,7 @@ class MergedChanges:
                 raise RequestRefused(change, problem) from error
             stage()
             try:
-                request.check(made.batch, self._table, self._draft.draft.message_bytes, merged=True)
+                request.check_row_sizes(made.batch, self._table, self._draft.draft.message_bytes, merged=True)
             except Invalid as error:
                 raise RequestRefused(change, error) from error
             after = self._numbered(change, groups, made, values[places], known)

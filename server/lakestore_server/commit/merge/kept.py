@@ -38,7 +38,7 @@ def baseless(change: Change, table: Table, found: CurrentRows) -> Ints:
         return _NONE
     comes = np.ones(count, dtype=np.bool_)
     if table.merge.engine == "versioned":
-        against = AgainstHeld.of(change, table, found)
+        against = AgainstHeld.judge(change, table, found)
         comes = ~(against.lower | against.late)
     whole = np.flatnonzero(comes & ~keeps)[::-1]
     first = np.full(found.count, count, dtype=np.int64)

@@ -35,7 +35,7 @@ class AgainstHeld:
     """The stored row has another `within` and was committed at or after the row's own time."""
 
     @staticmethod
-    def of(change: Change, table: Table, found: CurrentRows) -> AgainstHeld:
+    def judge(change: Change, table: Table, found: CurrentRows) -> AgainstHeld:
         """Judge every row."""
         lower, late = np.zeros((2, change.batch.num_rows), dtype=np.bool_)
         held = found.alive | found.remembered
@@ -67,9 +67,9 @@ class CameIn:
     """The last accepted row of each key; -1 for none."""
 
     @staticmethod
-    def of(change: Change, table: Table, found: CurrentRows) -> CameIn:
+    def judge(change: Change, table: Table, found: CurrentRows) -> CameIn:
         """Judge the rows of a change."""
-        groups, against = found.groups, AgainstHeld.of(change, table, found)
+        groups, against = found.groups, AgainstHeld.judge(change, table, found)
         if groups.distinct:
             rows = ~(against.lower | against.late)
             return CameIn(rows, np.where(rows, groups.first, -1))

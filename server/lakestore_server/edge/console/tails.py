@@ -26,7 +26,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.access.admission import RpcCall
 from lakestore_server.access.callers import Caller
 from lakestore_server.changes.batch_cache import EncodedBatch
-from lakestore_server.commit.published import Bell, Pause
+from lakestore_server.commit.durable import Bell, Pause
 from lakestore_server.edge.console.answers import HEADERS, caller_of, problem
 from lakestore_server.edge.console.rpcs import Rpcs
 from lakestore_server.host.quota import Quota, share_of

@@ -15,7 +15,7 @@ from lakestore.errors import Invalid, LakestoreError, NotFresh, PositionExpired
 from lakestore.model.times import text_of
 from lakestore.model.token import LogPosition, position_of
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.read.reach import Reach
+from lakestore_server.read.readable_from import ReadableFrom
 from lakestore_server.state.catalog_change import CatalogChange, SetPointer
 from tests.support.log_start import move_log_start
 from tests.support.served import SCHEMA, Served
@@ -35,7 +35,7 @@ def token(served: Served, lsn: int) -> str:
 
 
 def reach(served: Served, name: str) -> int:
-    return Reach.of(served.engine.view, served.state(name), served.server.sources.leases).lsn
+    return ReadableFrom.first(served.engine.view, served.state(name), served.server.sources.leases).lsn
 
 
 def check_every_position(served: Served, name: str) -> None:

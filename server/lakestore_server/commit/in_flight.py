@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakestore_server.commit.published import Totals
+from lakestore_server.commit.durable import Totals
 from lakestore_server.commit.queue import Room
 from lakestore_server.commit.request import IndexEntries
 from lakestore_server.files.journal import HEADER_BYTES, nbytes_of
@@ -32,7 +32,7 @@ waiting requests become one group, which costs as much as one request."""
 
 
 @dataclass(slots=True)
-class Underway:
+class PendingCommit:
     """A commit that is in flight."""
 
     record: CommitRecord
@@ -60,7 +60,7 @@ def give(future: Future[Any], outcome: Any) -> None:
         future.set_result(outcome)
 
 
-class Flight:
+class InFlight:
     """The commits in flight and the thread that settles them if they are handed over."""
 
     def __init__(
@@ -70,19 +70,19 @@ class Flight:
         bytes_max: int,
         clock: Clock,
         totals: Totals,
-        show: Callable[[Underway], None],
+        publish: Callable[[PendingCommit], None],
         made_room: Callable[[], None],
         wake: Callable[[], None],
     ) -> None:
-        """`show` is called with each commit that became durable, in order; `wake` on a failure, so that the loop
+        """`publish` is called with each commit that became durable, in order; `wake` on a failure, so that the loop
         asks."""
         self._journal, self._clock, self._totals = journal, clock, totals
-        self._show, self._made_room, self._wake = show, made_room, wake
+        self._publish, self._made_room, self._wake = publish, made_room, wake
         self._durable, self._bytes_max = durable, bytes_max
         lock = threading.RLock()
         self._changed, self._asked = threading.Condition(lock), threading.Condition(lock)
         """One for the loop, one for the thread: a commit that the loop settles itself need not wake the thread."""
-        self._commits: deque[Underway] = deque()
+        self._commits: deque[PendingCommit] = deque()
         self._nbytes = self._large_logs = 0
         self._is_handed_over = self._closing = False
         self._refusal: NotWritten | None = None
@@ -117,7 +117,7 @@ class Flight:
         if self._refusal is not None:
             raise self._refusal
 
-    def add(self, commit: Underway, record: Sequence[Buffer]) -> None:
+    def add(self, commit: PendingCommit, record: Sequence[Buffer]) -> None:
         """Append a commit to the journal; raises like `check`, and the commit is then not in flight."""
         self.check()
         commit.nbytes = HEADER_BYTES + nbytes_of(record)
@@ -147,7 +147,7 @@ class Flight:
                 return
         give(future, outcome)
 
-    def undo(self) -> list[Underway]:
+    def undo(self) -> list[PendingCommit]:
         """Take the commits that were given back; none of them is in the journal or in flight."""
         with self._changed:
             lost, self._refusal = list(self._commits), None
@@ -155,7 +155,7 @@ class Flight:
             self._nbytes = self._large_logs = 0
             return lost
 
-    def stop(self) -> list[Underway]:
+    def stop(self) -> list[PendingCommit]:
         """End the thread; returns the commits whose outcome nobody will know."""
         with self._asked:
             self._closing = True
@@ -173,7 +173,7 @@ class Flight:
         self._totals.sync_seconds.add(seconds)
         while self._commits and self._commits[0].record.lsn <= self._durable:
             commit = self._commits[0]
-            self._show(commit)
+            self._publish(commit)
             with self._changed:
                 self._commits.popleft()
                 self._nbytes -= commit.nbytes

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pytest
 
 from lakestore.limits import Limits
-from lakestore_server.commit import build, precedence
-from lakestore_server.commit.precedence import (
+from lakestore_server.commit import build, priority
+from lakestore_server.commit.priority import (
     PATIENT_SECONDS_MAX,
     PATIENT_SHARE,
-    Courtesy,
-    Manner,
+    BackgroundPriority,
+    CommitPriority,
+    DutyPriority,
     Pace,
-    Patience,
-    Precedence,
+    RequestPriority,
 )
 from lakestore_server.commit.producers import Writes
 from lakestore_server.commit.request import Request
@@ -42,7 +42,7 @@ def begun(work: Callable[[], None]) -> threading.Thread:
 
 
 def test_a_large_request_waits_until_the_small_commits_under_way_are_answered() -> None:
-    between = Precedence()
+    between = CommitPriority()
     first, second = between.under_way(), between.under_way()
     first.__enter__()
     second.__enter__()
@@ -58,14 +58,14 @@ def test_a_large_request_waits_until_the_small_commits_under_way_are_answered() 
 
 
 def test_nobody_waits_where_no_small_commit_is_under_way() -> None:
-    between = Precedence()
+    between = CommitPriority()
     with between.under_way():
         pass
     between.answered(LONG)
 
 
 def test_a_small_commit_that_fails_is_over() -> None:
-    between = Precedence()
+    between = CommitPriority()
     with suppress(InterruptedError), between.under_way(), between.coming():
         assert between.is_coming
         raise InterruptedError
@@ -74,7 +74,7 @@ def test_a_small_commit_that_fails_is_over() -> None:
 
 
 def test_who_waits_for_small_commits_is_told_when_none_is_coming() -> None:
-    between, told = Precedence(), list[bool]()
+    between, told = CommitPriority(), list[bool]()
     between.on_none_coming = lambda: told.append(between.is_coming)
     with suppress(InterruptedError), between.coming():
         with between.coming():
@@ -85,12 +85,12 @@ def test_who_waits_for_small_commits_is_told_when_none_is_coming() -> None:
 
 
 def test_requests_that_are_taken_together_wait_a_limited_time_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precedence, "GIVEN_SECONDS_MAX", 0.2)
-    between = Precedence()
+    monkeypatch.setattr(priority, "GIVEN_SECONDS_MAX", 0.2)
+    between = CommitPriority()
     with between.under_way():
-        courtesy, began = Courtesy(between), time.monotonic()
+        background, began = BackgroundPriority(between), time.monotonic()
         for _ in range(100):
-            courtesy.give_way()
+            background.give_way()
         took = time.monotonic() - began
     assert took >= 0.2
 
@@ -99,20 +99,20 @@ def test_large_commits_give_way_and_small_ones_are_seen_before_they_are_queued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given, seen = list[float](), list[int]()
-    answered = Precedence.answered
+    answered = CommitPriority.answered
 
-    def noted_wait(way: Precedence, seconds: float) -> None:
+    def noted_wait(way: CommitPriority, seconds: float) -> None:
         given.append(seconds)
         answered(way, seconds)
 
-    monkeypatch.setattr(Precedence, "answered", noted_wait)
+    monkeypatch.setattr(CommitPriority, "answered", noted_wait)
     schema = pa.schema([("id", pa.int64()), ("v", pa.string())])
     with Served(tmp_path / "data") as served:
-        way, queued = served.engine.loop.precedence, Writes._queued
+        way, queued = served.engine.loop.priority, Writes._queued
 
-        def noted(writes: Writes, several: Sequence[Request], manner: Manner) -> Iterator[Request]:
+        def noted(writes: Writes, several: Sequence[Request], priority: RequestPriority) -> Iterator[Request]:
             seen.extend([way._coming, len(way._under_way)])
-            return queued(writes, several, manner)
+            return queued(writes, several, priority)
 
         monkeypatch.setattr(Writes, "_queued", noted)
         table = served.lake.create_table("d.t", schema, primary_key=["id"])
@@ -128,25 +128,25 @@ def test_large_commits_give_way_and_small_ones_are_seen_before_they_are_queued(
 def test_a_duty_waits_for_small_commits_a_bounded_share_of_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, waits = [0.0], list[float]()
 
-    def answered(_: Precedence, seconds: float) -> None:
+    def answered(_: CommitPriority, seconds: float) -> None:
         waits.append(seconds)
         clock[0] += seconds
 
-    monkeypatch.setattr(Precedence, "answered", answered)
+    monkeypatch.setattr(CommitPriority, "answered", answered)
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    patience = Patience(Precedence())
+    duty = DutyPriority(CommitPriority())
     for _ in range(100):
         clock[0] += 0.01
-        patience.give_way()
+        duty.give_way()
     clock[0] += 10.0
-    patience.give_way()
+    duty.give_way()
     assert sum(waits[:100]) == pytest.approx(100 * 0.01 * PATIENT_SHARE)
     assert waits[100] == PATIENT_SECONDS_MAX, "however long nothing came"
 
 
 def test_checkpoints_and_merges_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[str]()
-    monkeypatch.setattr(Patience, "give_way", lambda _: asked.append("stage"))
+    monkeypatch.setattr(DutyPriority, "give_way", lambda _: asked.append("stage"))
     limits = Limits(segment_rows=10, shared_segment_bytes=0, merge_bytes=0, merge_segments=2)
     with Served(tmp_path / "data", limits=limits) as served:
         table = served.lake.create_table("d.t", pa.schema([("id", pa.int64())]), primary_key=["id"], buckets=1)
@@ -168,7 +168,7 @@ def test_a_checkpoint_does_not_wait_for_commits_that_wait_for_it(
     asked = list[float]()
     with Served(tmp_path / "data") as served:
         table = served.lake.create_table("d.t", pa.schema([("id", pa.int64())]), primary_key=["id"])
-        monkeypatch.setattr(Precedence, "answered", lambda _, seconds: asked.append(seconds))
+        monkeypatch.setattr(CommitPriority, "answered", lambda _, seconds: asked.append(seconds))
         for is_full in (True, False):
             table.upsert(pa.table({"id": range(40_000)}))
             asked.clear()
@@ -209,7 +209,7 @@ def test_a_small_commit_does_not_wait_for_itself_whatever_its_rows_become(
 ) -> None:
     """Few columns of a wide table are a small message, and rows of all its columns."""
     asked = list[float]()
-    monkeypatch.setattr(Precedence, "answered", lambda _, seconds: asked.append(seconds))
+    monkeypatch.setattr(CommitPriority, "answered", lambda _, seconds: asked.append(seconds))
     wide = pa.schema([("id", pa.int64()), *((f"v{number}", pa.int64()) for number in range(60))])
     with Served(tmp_path / "data") as served:
         table = served.lake.create_table("d.wide", wide, primary_key=["id"])

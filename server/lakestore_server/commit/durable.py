@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from lakestore_server.commit.precedence import JournalSize
+from lakestore_server.commit.priority import JournalSize
 from lakestore_server.commit.request import IndexEntries
 from lakestore_server.host.histogram import COUNTS, Histogram
 from lakestore_server.index.key_index import Index
@@ -59,13 +59,13 @@ def waited(items: Generator[T | Pause]) -> Iterator[T]:
                 yield item
 
 
-class Bells:
+class Wakeups:
     """Bells by key. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[str, dict[Bell, None]] = {}
-        """Key to its bells, in order of arrival, which is the order in which they ring."""
+        """Key to its wakeups, in order of arrival, which is the order in which they ring."""
 
     @contextmanager
     def heard(self, keys: Iterable[str]) -> Iterator[Bell]:
@@ -119,13 +119,13 @@ class Totals:
 
 
 @dataclass(slots=True)
-class Published:
+class DurableState:
     """State, view and index as of the newest durable commit."""
 
     state: State
     index: Index
     size: JournalSize
-    bells: Bells = field(default_factory=Bells)
+    wakeups: Wakeups = field(default_factory=Wakeups)
     """Rung for table uuids and subscription names that a commit touches."""
     _changed: threading.Condition = field(default_factory=threading.Condition)
     view: View = field(init=False)
@@ -134,7 +134,7 @@ class Published:
     def __post_init__(self) -> None:
         self.view = self.state.view
 
-    def show(self, record: CommitRecord, view: View, entries: IndexEntries) -> None:
+    def publish(self, record: CommitRecord, view: View, entries: IndexEntries) -> None:
         """Publish a durable commit: its rows are in the tails before the index names them, and both become visible at
         once."""
         self.state.follow(record, view)
@@ -144,7 +144,7 @@ class Published:
             self.view = view
         with self._changed:
             self._changed.notify_all()
-        self.bells.ring(
+        self.wakeups.ring(
             [
                 *(part.table for part in record.rows),
                 *record.drop,
@@ -168,4 +168,4 @@ class Published:
         """Wake every waiter: no more commits come."""
         with self._changed:
             self._changed.notify_all()
-        self.bells.ring_all()
+        self.wakeups.ring_all()

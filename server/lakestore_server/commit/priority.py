@@ -105,7 +105,7 @@ PATIENT_SECONDS_MAX = 0.02
 """The longest wait of a duty at one yield point."""
 
 
-class Precedence:
+class CommitPriority:
     """The small commits that callers wait for. Thread-safe."""
 
     def __init__(self) -> None:
@@ -158,31 +158,31 @@ class Precedence:
             self._changed.wait_for(lambda: next(iter(self._under_way), newest + 1) > newest, seconds)
 
 
-class Urgency:
+class ForegroundPriority:
     """The priority of a small commit that a caller waits for: it waits for nobody."""
 
-    def __init__(self, precedence: Precedence) -> None:
-        self._precedence = precedence
+    def __init__(self, priority: CommitPriority) -> None:
+        self._priority = priority
 
     def give_way(self) -> None:
         """Continue at once."""
 
     def coming(self) -> AbstractContextManager[None]:
         """Mark the commit as coming, once it has its turn and the memory for its rows."""
-        return self._precedence.coming()
+        return self._priority.coming()
 
 
-class Courtesy:
+class BackgroundPriority:
     """The priority of other requests: one wait budget for requests that one thread takes together."""
 
-    def __init__(self, precedence: Precedence) -> None:
-        self._precedence, self._left = precedence, GIVEN_SECONDS_MAX
+    def __init__(self, priority: CommitPriority) -> None:
+        self._priority, self._left = priority, GIVEN_SECONDS_MAX
 
     def give_way(self) -> None:
         """Let small commits be answered while the wait budget lasts."""
         if self._left > 0:
             began = time.monotonic()
-            self._precedence.answered(self._left)
+            self._priority.answered(self._left)
             self._left -= time.monotonic() - began
 
     def coming(self) -> AbstractContextManager[None]:
@@ -190,15 +190,15 @@ class Courtesy:
         return nullcontext()
 
 
-Manner: TypeAlias = Urgency | Courtesy
+RequestPriority: TypeAlias = ForegroundPriority | BackgroundPriority
 
 
-class Patience:
+class DutyPriority:
     """The priority of a duty, from its begin; used by one thread."""
 
-    def __init__(self, precedence: Precedence, is_awaited: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, priority: CommitPriority, is_awaited: Callable[[], bool] = lambda: False) -> None:
         """`is_awaited`: whether small commits may wait for this duty."""
-        self._precedence, self._is_awaited = precedence, is_awaited
+        self._priority, self._is_awaited = priority, is_awaited
         self._left, self._since = 0.0, time.monotonic()
         """Seconds that the duty may wait, and the moment at which it continued."""
 
@@ -208,6 +208,6 @@ class Patience:
             return
         began = time.monotonic()
         self._left = min(self._left + (began - self._since) * PATIENT_SHARE, PATIENT_SECONDS_MAX)
-        self._precedence.answered(self._left)
+        self._priority.answered(self._left)
         self._since = time.monotonic()
         self._left -= self._since - began

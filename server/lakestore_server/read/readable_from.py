@@ -12,7 +12,7 @@ from lakestore_server.state.view import TableState, View
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ReadableFrom:
     """The first readable position of a table."""
 
     lsn: int
@@ -23,25 +23,27 @@ class Reach:
     advice: str = "; a longer retention keeps more from now on"
 
     @staticmethod
-    def of(view: View, state: TableState, leases: Leases | None = None) -> Reach:
+    def first(view: View, state: TableState, leases: Leases | None = None) -> ReadableFrom:
         """The first readable position of a table; it only moves forward."""
         begin, start = max(state.created_lsn, state.log_start_lsn), state.log_start_lsn
         lsn = max(begin, _kept_since(state, leases))
         if lsn > begin:
             stamp_us = max(log.at_lsn(lsn).time_us for log in state.logs)
-            return Reach(
+            return ReadableFrom(
                 lsn, view.marks.time_us(lsn, stamp_us), "because the lake keeps no snapshot of its older columns"
             )
         if start and start == state.truncated_lsn:
             stamp_us = max(log.base.time_us for log in state.logs)
-            return Reach(lsn, view.marks.time_us(start, stamp_us), "because a truncate removed all earlier rows", "")
+            return ReadableFrom(
+                lsn, view.marks.time_us(start, stamp_us), "because a truncate removed all earlier rows", ""
+            )
         if start:
             begins = max(view.marks.time_us(log.base.lsn, log.base.time_us) for log in state.logs)
             kept = (
                 f"by its retention of {state.table.retention}" if state.table.retention else "by an earlier retention"
             )
-            return Reach(lsn, begins, f"because its log starts there, {kept}")
-        return Reach(lsn, state.created_us, "because it was created then")
+            return ReadableFrom(lsn, begins, f"because its log starts there, {kept}")
+        return ReadableFrom(lsn, state.created_us, "because it was created then")
 
 
 def _kept_since(state: TableState, leases: Leases | None) -> int:
@@ -59,11 +61,11 @@ def _kept_since(state: TableState, leases: Leases | None) -> int:
     return min((state.versions.since(tier.schema_id) for tier in usable), default=0)
 
 
-def check(view: View, states: Sequence[TableState], lsn: int, leases: Leases | None = None) -> None:
+def check_readable(view: View, states: Sequence[TableState], lsn: int, leases: Leases | None = None) -> None:
     """`PositionExpired` unless all of these tables that existed can be read at an LSN."""
     if not states:
         return
-    reaches = [(Reach.of(view, state, leases), state.table.name) for state in states]
+    reaches = [(ReadableFrom.first(view, state, leases), state.table.name) for state in states]
     first, name = max(reaches, key=lambda each: each[0].lsn)
     if lsn >= first.lsn:
         return
