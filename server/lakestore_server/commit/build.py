@@ -48,7 +48,6 @@ class Commit:
     record: CommitRecord
     answers: list[Answer]
     entries: IndexEntries
-    """Entries for the index."""
 
 
 def build(group: Sequence[Request], view: View, index: Index, record: CommitRecord, limits: Limits) -> Commit:

@@ -74,7 +74,6 @@ class RequestRefused(Exception):
         self.change, self.error = change, error
 
     def among(self, group: Sequence[Request]) -> Request:
-        """The request of the refused change."""
         return next(request for request in group if any(change is self.change for change in request.changes))
 
 
@@ -146,13 +145,11 @@ class TableDraft:
         return part
 
     def counted(self, kinds: npt.NDArray[np.int8], *, not_found: int) -> ChangeResult:
-        """The counts of stored records by kind."""
         counts = np.bincount(kinds, minlength=3)
         inserted, updated, deleted = int(counts[INSERT]), int(counts[UPDATE]), int(counts[DELETE])
         return ChangeResult(self.table.name, inserted, updated, deleted, not_found, self.table.schema_id)
 
     def found(self, changes: Sequence[Change], index: Index) -> FoundKeys:
-        """The index's values of all keys of the table's changes, each under its own slot."""
         keys = joined([c.keys for c in changes])
         deletes = np.concatenate([np.full(len(c.keys), c.delete and not c.is_remembered) for c in changes])
 

@@ -90,7 +90,6 @@ class Wakeups:
             return len(set[Bell]().union(*self._waiting.values()))
 
     def ring(self, keys: Iterable[str]) -> None:
-        """Wake the listeners of these keys."""
         if not self._waiting:
             return
         with self._lock:
@@ -99,7 +98,6 @@ class Wakeups:
             bell.set()
 
     def ring_all(self) -> None:
-        """Wake every listener."""
         self.ring(list(self._waiting))
 
 

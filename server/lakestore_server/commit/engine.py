@@ -524,11 +524,9 @@ class Engine:
         return self.loop.state.producers.known(name)
 
     def named_producers(self) -> dict[str, ProducerState]:
-        """The present named producers."""
         return self.loop.run(lambda: dict(self.loop.state.producers.named))
 
     def registers(self) -> Mapping[str, Register]:
-        """The present registers."""
         return self.loop.run(lambda: self.loop.state.registers.frozen())
 
     def check_timeline(self, timeline: str, what: str) -> None:
@@ -537,7 +535,6 @@ class Engine:
             raise OtherTimeline(f"{what} belongs to another timeline: the server was restored from a backup")
 
     def reach(self, point: CrashPoint) -> None:
-        """Pass a crash point."""
         self.disk.reach(point)
 
     def drain(self) -> None:

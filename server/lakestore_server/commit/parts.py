@@ -133,7 +133,6 @@ class PartStore:
         )
 
     def bytes_of(self, parts: Collection[str]) -> int:
-        """Bytes of the rows of the parts that exist."""
         with self._lock:
             return sum(self._heads[part].nbytes for part in parts if part in self._heads)
 

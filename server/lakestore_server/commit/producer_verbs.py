@@ -16,7 +16,6 @@ from lakestore_server.state.producers import ProducerState
 from lakestore_server.state.state import State
 
 PROGRESS_CHARS_SHOWN = 256
-"""Characters of a progress in a list."""
 
 
 class NamedProducers:

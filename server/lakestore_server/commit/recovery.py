@@ -47,7 +47,6 @@ class KeyedRows:
 
     lsn: int
     table: Table
-    """The version of the rows."""
     part: RowsPart
 
     def entries(self) -> Entries:

@@ -15,7 +15,6 @@ from lakestore_server.state.registers import Register
 from lakestore_server.state.state import State
 
 VALUE_CHARS_SHOWN = 256
-"""Characters of a value in a list."""
 LIST_BYTES = 4 << 20
 """About the bytes of one answer of a list; the next call continues it."""
 NEW = pb.OpenRegister()

@@ -129,12 +129,10 @@ class RowMarks:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all marks."""
         times = 0 if self.as_of is None else self.as_of.nbytes
         return times + sum(kept.rows.nbytes for kept in self.kept)
 
     def taken(self, rows: Ints) -> RowMarks:
-        """The marks of some rows."""
         if not self.kept and self.as_of is None:
             return self
         kept = tuple(Kept(each.columns, each.rows[rows]) for each in self.kept)

@@ -30,7 +30,6 @@ from lakestore_server.state.chunk import CHANGE, DELETE
 from lakestore_server.state.view import TableState
 
 CALL_SECONDS = 1.0
-"""Seconds of one call, about."""
 BLOCK_OFFSETS = 1 << 18
 """Offsets between two looks at the clock."""
 
@@ -85,7 +84,6 @@ class ConditionalDeletes:
         self._ranges = PieceRanges()
 
     def delete_where(self, request: pb.DeleteWhereRequest) -> pb.DeleteWhereAnswer:
-        """One call."""
         view = self._engine.serving()
         state = view.meant(request.table, request.table_uuid)
         condition = _condition(state.table, request.where)

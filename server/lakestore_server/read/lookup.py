@@ -175,7 +175,6 @@ class KeyForm:
 
     @staticmethod
     def from_table(table: Table) -> KeyForm:
-        """The form of a version."""
         kinds = [table.column(name).arrow.type for name in table.primary_key]
         width = keys.number_width(kinds) if kinds else None
         return KeyForm(table, KeyCode.of(table), table_prefix(table.number), width)
@@ -192,7 +191,6 @@ class KeyForm:
         return code.batch(code.split(key))
 
     def index_keys(self, key: bytes) -> IndexKeys:
-        """The key in the index's form."""
         if self.number_width is None:
             return ByteKeys((self.prefix + key,))
         number = np.array((int.from_bytes(key, "big"),), dtype=np.uint64)
@@ -294,7 +292,6 @@ class LookupKeys:
     columns: list[pa.Array]
     """The columns of the primary key, or the first of them, in the key's order."""
     bucket_columns: list[pa.Array]
-    """The columns of the bucket key."""
     is_whole: bool
 
     @staticmethod
@@ -316,7 +313,6 @@ class LookupKeys:
         return LookupKeys(conformed.columns, in_bucket_key, is_whole)
 
     def buckets(self, table: Table) -> npt.NDArray[np.int32]:
-        """The bucket of each key."""
         return keys.buckets(self.bucket_columns, table.buckets)
 
 

@@ -54,7 +54,6 @@ class LiveRanges(Generic[Question]):
     """The first live keys of some ranges, at one moment."""
 
     view: View
-    """The state of the ranges."""
     question: Question
     """The question in the form for this view's table."""
     ranges: list[Range]
@@ -335,12 +334,10 @@ class Plans:
         yield from self._hot.fetch(request, pre_truncate)
 
     def renew_lease(self, request: pb.LeaseRequest) -> pb.LeaseAnswer:
-        """Prolong a lease."""
         self._leases.renew(request.lease, request.seconds)
         return pb.LeaseAnswer(seconds=request.seconds)
 
     def release_lease(self, request: pb.LeaseRequest) -> pb.LeaseAnswer:
-        """End a lease."""
         self._leases.release(request.lease)
         return pb.LeaseAnswer()
 

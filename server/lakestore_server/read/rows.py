@@ -46,7 +46,6 @@ class Rows:
     """The table's version of the batch."""
 
     def filter(self, mask: npt.NDArray[np.bool_]) -> Rows:
-        """The rows where the mask is true."""
         if mask.all():
             return self
         batch = self.batch.filter(pa.array(mask))

@@ -94,7 +94,6 @@ class BucketLog:
         return self if self.sealed == len(self.chunks) else replace(self, sealed=len(self.chunks))
 
     def install(self, segments: Sequence[Chunk]) -> BucketLog:
-        """The log with segments in place of the frozen chunks."""
         standing = [chunk for chunk in segments if chunk.end > self.floor]
         kept = tuple(chunk for chunk in standing if self.keyed or chunk.end > self.base.end)
         before, later = self.chunks[: self.sealed], self.chunks[self.sealed :]
@@ -255,7 +254,6 @@ class BucketLog:
                 yield offsets[at - low : upto - low], batch.slice(at, upto - at), piece.schema_id
 
     def column(self, name: str, start: int, end: int) -> list[pa.Array]:
-        """One system column of [start, end)."""
         return [batch.column(name) for _, batch, _ in self.rows(start, end)]
 
     def prevs(self, start: int, end: int) -> list[Ints]:
@@ -411,8 +409,7 @@ class Fetched(Protocol):
     def sizes(self) -> Ints:
         """The bytes of each row."""
 
-    def batch(self) -> pa.RecordBatch:
-        """The rows."""
+    def batch(self) -> pa.RecordBatch: ...
 
 
 def fetched(picks: Sequence[Pick], names: Sequence[str] | None) -> Sequence[Fetched]:

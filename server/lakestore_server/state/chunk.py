@@ -106,8 +106,7 @@ class Chunk(Protocol):
     def end(self) -> int: ...
 
     @property
-    def index(self) -> CommitIndex:
-        """Commits that end in this chunk."""
+    def index(self) -> CommitIndex: ...
 
     @property
     def size(self) -> int:
@@ -240,7 +239,6 @@ class MemoryChunk:
 
     @property
     def rows(self) -> int:
-        """All of its range."""
         return int(self.batch.num_rows)
 
     def kills(self) -> Ints:
@@ -253,5 +251,4 @@ class MemoryChunk:
         return np.array([self.start], dtype=np.int64)
 
     def batches(self) -> Sequence[StoredBatch]:
-        """The one batch."""
         return (StoredBatch(self.start, self.end, lambda names=None: self.batch, self.schema_id, None, self.flat),)

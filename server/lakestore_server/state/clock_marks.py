@@ -28,7 +28,6 @@ class ClockMarks(tuple[ClockMark, ...]):
 
     @staticmethod
     def from_pairs(pairs: Sequence[Sequence[int]]) -> ClockMarks:
-        """The marks of (lsn, time) pairs."""
         return ClockMarks(ClockMark(*pair) for pair in pairs)
 
     def noted(self, lsn: int, time_us: int) -> ClockMarks:

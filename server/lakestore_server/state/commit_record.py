@@ -105,7 +105,6 @@ class JournalFile:
 
     path: Path
     data: pa.Buffer
-    """All of it, mapped."""
     parts: Sequence[PartPlace]
     """Large parts, in the order of their commits."""
 
@@ -231,7 +230,6 @@ class Answer:
 
     lsn: int
     results: tuple[ChangeResult, ...]
-    """One for each change of the request."""
     is_repeated: bool = False
     """Whether the commit is a repeat, whose registers have moved already; then it has no results."""
 

@@ -95,7 +95,6 @@ class Producers:
         self._of_owner: dict[str, dict[str, None]] = {}
         """Names of an owner's unnamed producers, in the same order."""
         self._named_of: dict[str, int] = {}
-        """Owner to the number of named producers."""
         self._progress_of: Counter[str] = Counter()
         """Owner to the bytes of all progress."""
         self._horizons: dict[str, int] = {}
@@ -115,7 +114,6 @@ class Producers:
         return self._horizons.get(owner, 0)
 
     def named_of(self, owner: str) -> int:
-        """The number of an owner's named producers."""
         return self._named_of.get(owner, 0)
 
     def progress_of(self, owner: str) -> int:

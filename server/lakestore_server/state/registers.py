@@ -75,7 +75,6 @@ class Registers:
             self._fed(name, ((register.moved, register.value),))
 
     def count(self, owner: str) -> int:
-        """The number of an owner's registers."""
         return self._count[owner]
 
     def said(self, table: str, lsn: int) -> list[tuple[str, str]]:

@@ -26,7 +26,6 @@ class Origin:
     """The backup from which a timeline began."""
 
     timeline: str
-    """The timeline of the backup."""
     lsn: int
     """The newest commit in the backup."""
     epochs: int = 0
@@ -65,7 +64,6 @@ class State:
 
     @property
     def timeline(self) -> str:
-        """The timeline of this state."""
         return self.view.timeline
 
     def epoch(self, lsn: int) -> int:
@@ -83,7 +81,6 @@ class State:
         self._note(record)
 
     def copy(self) -> State:
-        """An independent copy."""
         return State.of(self.frozen(), self._limits)
 
     def _note(self, record: CommitRecord) -> None:

@@ -40,7 +40,6 @@ class Mark:
         return self.by == session and begin >= self.since and self.order() >= Mark(end, cut).order()
 
     def moved(self, session: int, end: int, cut: int) -> Mark:
-        """The mark after a session's acknowledgement."""
         return Mark(end, cut, session, self.since if self.by == session else self.offset)
 
 
@@ -87,7 +86,6 @@ class Subscription:
         return bool(self.marks)
 
     def token(self, timeline: str) -> StreamPosition:
-        """The position as a stream's token in the present timeline."""
         return stream_position(timeline, self.lsn, self.tables, self.place)
 
     def at(self, token: Token, time_us: int) -> Subscription:

@@ -90,11 +90,9 @@ class Versions:
         return self.current.column(name).id if found is None else found
 
     def stored(self, schema_id: int) -> pa.Schema:
-        """The schema of batches stored in this version."""
         return stored_schema(self.numbered(schema_id))
 
     def projection(self, schema_id: int, target: Table) -> Projection:
-        """The projection from a stored version to another one."""
         return Projection(self.numbered(schema_id), target)
 
     def shown_as(self, target: Table) -> Callable[[pa.RecordBatch, int], pa.RecordBatch]:
@@ -147,7 +145,6 @@ class TableState:
         return replace(self, versions=self.versions.altered(table, lsn))
 
     def renamed(self, name: str) -> TableState:
-        """The table under another name."""
         return replace(self, versions=self.versions.known_as(name=name))
 
     def truncated(self, number: int, lsn: int, time_us: int) -> TableState:
@@ -156,7 +153,6 @@ class TableState:
         return replace(self, versions=versions, logs=logs, tiers={}, truncated_lsn=lsn)
 
     def with_log(self, bucket: int, log: BucketLog) -> TableState:
-        """The table with one bucket's log replaced."""
         return replace(self, logs=(*self.logs[:bucket], log, *self.logs[bucket + 1 :]))
 
     def heads(self) -> list[int]:
@@ -195,7 +191,6 @@ class Dropped:
 
     @property
     def name(self) -> str:
-        """The name that it had."""
         return self.state.table.name
 
 

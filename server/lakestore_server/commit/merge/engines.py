@@ -62,7 +62,6 @@ class Valid:
     starts: Ints
     """The first position of each key that has one."""
     keys: Ints
-    """The keys that have a value."""
     count: int
     """Number of keys, with and without values."""
 
@@ -475,7 +474,6 @@ class MergedChanges:
         self._draft.draft.claim(nbytes, self._table.name)
 
     def run(self, changes: Sequence[Change], index: Index) -> None:
-        """Merge and number the changes in order."""
         whole = self._draft.found(changes, index)
         places_of, values = whole.keys.places(), whole.values
         at = 0

@@ -36,7 +36,6 @@ class AgainstHeld:
 
     @staticmethod
     def judge(change: Change, table: Table, found: CurrentRows) -> AgainstHeld:
-        """Judge every row."""
         lower, late = np.zeros((2, change.batch.num_rows), dtype=np.bool_)
         held = found.alive | found.remembered
         keys = np.flatnonzero(held)
@@ -68,7 +67,6 @@ class CameIn:
 
     @staticmethod
     def judge(change: Change, table: Table, found: CurrentRows) -> CameIn:
-        """Judge the rows of a change."""
         groups, against = found.groups, AgainstHeld.judge(change, table, found)
         if groups.distinct:
             rows = ~(against.lower | against.late)
