@@ -130,7 +130,6 @@ class RpcCall:
 
     @property
     def is_open(self) -> bool:
-        """Whether the RPC needs no authentication."""
         return self._row is not None and self._row.right == "open"
 
     def other(self, path: str) -> RpcCall:

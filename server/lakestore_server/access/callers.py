@@ -141,7 +141,6 @@ class Caller:
 
     @property
     def principal(self) -> Principal:
-        """Name and rights of the caller."""
         return self.proof.principal
 
     @property

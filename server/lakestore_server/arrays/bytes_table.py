@@ -45,7 +45,6 @@ class BytesTable:
 
     @property
     def words(self) -> int:
-        """Number of words of all strings."""
         return self._used_words
 
     def one(self, string: bytes) -> int:
@@ -137,7 +136,6 @@ class BytesTable:
         return number + (self._used - len(hashes)), chosen
 
     def _append(self, strings: PaddedBytes) -> None:
-        """Append strings for the next slots; their values follow."""
         first, last = int(strings.starts[0]), int(strings.starts[-1])
         end = self._used + len(strings)
         self._words[self._used_words : self._used_words + last - first] = strings.words[first:last]
@@ -146,7 +144,6 @@ class BytesTable:
         self._used, self._used_words = end, self._used_words + last - first
 
     def entries(self) -> tuple[PaddedBytes, Ints]:
-        """All strings, unordered, and their values."""
         slots = self._slots[: self._used]
         starts = np.append(slots[:, 1] >> _LENGTH_BITS, self._used_words)
         strings = PaddedBytes(self._words, starts, (slots[:, 1] & _LENGTH_MASK).astype(np.uint32))

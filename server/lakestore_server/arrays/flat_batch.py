@@ -30,7 +30,6 @@ def _width(kind: pa.DataType) -> int:
 
 
 def _between(column: pa.Array, starts: Ints, ends: Ints) -> Ints:
-    """The bytes of each range [start, end) of a column."""
     kind = column.type
     if pa.types.is_struct(kind):
         total = np.zeros(len(starts), dtype=np.int64)
@@ -51,7 +50,6 @@ def _between(column: pa.Array, starts: Ints, ends: Ints) -> Ints:
 
 
 def _offsets(column: pa.Array) -> npt.NDArray[Any]:
-    """Begin of each row's values, and the end of the last row."""
     raw = column.buffers()[1]
     if raw is None or not raw.size:
         return np.zeros(len(column) + 1, dtype=np.int64)

@@ -81,7 +81,6 @@ class Plan:
 
     @staticmethod
     def is_plain(schema: pa.Schema, names: Sequence[str]) -> bool:
-        """Whether all of these columns are flat."""
         return all(is_flat(schema.field(name).type) for name in names)
 
     def gather(self, parts: Sequence[FlatBatch], counts: Sequence[int], rows: Ints) -> Gathered:
@@ -128,14 +127,12 @@ class Gathered:
         return total
 
     def batch(self) -> pa.RecordBatch:
-        """The rows, in the order of the parts."""
         columns = [self._column(place) for place in range(len(self.plan.columns))]
         if not columns:
             return self.parts[0].batch.select([]).slice(0, 0)
         return pa.RecordBatch.from_arrays(columns, schema=self.plan.schema)
 
     def _ends(self, place: int) -> tuple[Ints, Ints]:
-        """Begin and end of each row's text in its column's bytes."""
         _, at, _ = self.plan.words[place]
         pairs = self.words[4][:, at : at + 2].astype(np.int64)
         there = self.begins[self.part_of, 3 * self.plan.columns[place] + VALUES] >= 0
@@ -190,7 +187,6 @@ class Gathered:
 
 
 def _taken(parts: Sequence[FlatBatch], bounds: Sequence[int], width: int, places: Ints) -> Words:
-    """The words at these places of each part's memory."""
     found = np.empty(places.shape, dtype=f"u{width}")
     for number, part in enumerate(parts):
         low, high = bounds[number], bounds[number + 1]

@@ -36,12 +36,10 @@ class Groups:
 
     @property
     def distinct(self) -> bool:
-        """Whether no key occurs twice."""
         return len(self.first) == len(self.of)
 
     @property
     def last(self) -> Ints:
-        """The last row of each key."""
         if self.distinct:
             return self.first
         last = np.empty(len(self.first), dtype=np.int64)

@@ -180,11 +180,9 @@ class HashTable:
         return np.flatnonzero(~is_settled)
 
     def entries(self) -> tuple[Numbers, Ints]:
-        """All numbers, unordered, and their values."""
         return self._within(0, self._mask + 1)
 
     def _within(self, first: int, last: int) -> tuple[Numbers, Ints]:
-        """The entries of some places."""
         entries = self._entries[first:last]
         words = entries.take(np.flatnonzero(entries.view(np.int64)[1::2] != MISS)).view(np.int64)
         return words[::2].view(np.uint64), words[1::2]

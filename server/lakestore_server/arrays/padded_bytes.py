@@ -87,7 +87,6 @@ class PaddedBytes:
         return WORD_BYTES * int(self.starts[-1] - self.starts[0]) + self.starts.nbytes + self.lengths.nbytes
 
     def packed(self) -> bytes:
-        """The padded strings in sequence."""
         return self.words[self.starts[0] : self.starts[-1]].tobytes()
 
     def listed(self) -> list[bytes]:
@@ -183,7 +182,6 @@ class PaddedBytes:
         return places, groups[places]
 
     def below(self, bound: bytes) -> Flags:
-        """Which strings are before a bound."""
         starts, counts = self.starts[:-1], _counts(self.lengths)
         limit = PaddedBytes.of([bound])
         found = np.zeros(len(self), dtype=np.bool_)
@@ -196,11 +194,9 @@ class PaddedBytes:
         return found
 
     def least(self) -> bytes:
-        """The first string in order."""
         return self._first(highest=False)
 
     def greatest(self) -> bytes:
-        """The last string in order."""
         return self._first(highest=True)
 
     def _first(self, *, highest: bool) -> bytes:

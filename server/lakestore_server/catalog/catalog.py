@@ -151,7 +151,6 @@ class Catalog:
         return sorted(self.ledger.pointers(namespace))
 
     def stored(self, pointer: Pointer) -> StoredMetadata:
-        """The metadata of a pointer, as stored."""
         return self._store.load(pointer.location)
 
     def load(self, name: Name) -> StoredMetadata:

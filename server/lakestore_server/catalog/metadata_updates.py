@@ -51,7 +51,6 @@ class Draft:
             self.changed = True
 
     def append(self, key: str, item: Any) -> None:
-        """Append to a top-level list."""
         self.doc[key] = [*(self.doc.get(key) or ()), item]
         self.changed = True
 

@@ -31,7 +31,6 @@ class Bell(threading.Event):
     listener: Callable[[], None] | None = None
 
     def set(self) -> None:
-        """Set the event and call the listener."""
         super().set()
         if self.listener is not None:
             self.listener()
@@ -45,7 +44,6 @@ class Pause:
     seconds: float | None = None
 
     def wait(self) -> None:
-        """Sleep until it is over."""
         self.bell.wait(self.seconds)
 
 

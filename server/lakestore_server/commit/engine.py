@@ -543,7 +543,6 @@ class Engine:
 
     @property
     def is_draining(self) -> bool:
-        """Whether a drain has begun."""
         return self._draining
 
     def refuse_when_draining(self) -> None:

@@ -43,7 +43,6 @@ class JournalSize:
         return self.frozen + self.since_checkpoint
 
     def freeze(self) -> None:
-        """Note that a checkpoint begins."""
         self.frozen += self.since_checkpoint
         self.since_checkpoint = 0
 
@@ -64,7 +63,6 @@ class Pace:
         return self._size.untrimmed >= self._limits.journal_bytes * stretch
 
     def begin(self) -> None:
-        """Note that a checkpoint begins."""
         self._size.freeze()
         self._room = self._left()
         self._began = self._monotonic()
@@ -186,7 +184,6 @@ class BackgroundPriority:
             self._left -= time.monotonic() - began
 
     def coming(self) -> AbstractContextManager[None]:
-        """Nobody waits for this request to come."""
         return nullcontext()
 
 

@@ -311,7 +311,6 @@ class WriteStream:
         return not (self._is_over or self._is_closed)
 
     def take(self, requests: Sequence[Sent]) -> None:
-        """Submit the next requests."""
         with self._lock:
             if not self.takes:
                 return
@@ -340,7 +339,6 @@ class WriteStream:
         self._is_over = True
 
     def close(self) -> None:
-        """Note that nobody waits for answers any more."""
         self._is_closed = True
         self.room.set()
 

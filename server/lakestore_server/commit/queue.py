@@ -248,7 +248,6 @@ class CommitQueue:
         return request
 
     def _may_go(self, room: Room) -> bool:
-        """Whether work waits for which there is room."""
         return room is not Room.NONE and bool(self._small or (self._large and room is Room.ANY))
 
     def _group(self, *, takes_large: bool) -> Sequence[Request]:

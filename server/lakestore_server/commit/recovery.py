@@ -50,7 +50,6 @@ class KeyedRows:
     part: RowsPart
 
     def entries(self) -> Entries:
-        """The index entries of the commit."""
         part, table = self.part, self.table
         columns = [part.batch.column(name) for name in table.primary_key]
         offsets = np.arange(part.start, part.end, dtype=np.int64)

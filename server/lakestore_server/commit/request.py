@@ -124,7 +124,6 @@ class RowMarks:
 
     @cached_property
     def columns(self) -> frozenset[int]:
-        """Ids of all columns that rows keep."""
         return frozenset(number for kept in self.kept for number in kept.columns)
 
     @property
@@ -269,14 +268,12 @@ class Change:
         return self.table.column(merge.column).id in self.given
 
     def taken(self, rows: Ints) -> Change:
-        """Some of its rows, which are ascending."""
         batch, keys = self.batch.take(pa.array(rows)), self.keys.take(rows)
         marks = self.marks.taken(rows)
         return replace(self, batch=batch, buckets=self.buckets[rows], keys=keys, marks=marks, hint=None, message=None)
 
     @property
     def nbytes(self) -> int:
-        """The memory of its rows and marks."""
         hinted = self.hint.values.nbytes if self.hint is not None else 0
         return int(self.batch.nbytes) + self.keys.nbytes + self.marks.nbytes + hinted
 

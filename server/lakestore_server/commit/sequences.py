@@ -75,7 +75,6 @@ class Sequences:
         return answer
 
     def admitted(self, request: Request) -> None:
-        """Note a request that goes into the group."""
         if not request.producer:
             return
         if request.producer not in self._last and self._producers.known(request.producer) is None:

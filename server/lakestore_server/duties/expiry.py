@@ -145,7 +145,6 @@ class ExpiredRows:
 
     @property
     def found(self) -> FoundRows:
-        """The same rows without times."""
         return FoundRows(self.offsets, self.batch)
 
     def take(self, rows: npt.NDArray[np.bool_] | Ints) -> ExpiredRows:

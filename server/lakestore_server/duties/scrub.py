@@ -113,7 +113,6 @@ class Scrubber:
 
     @property
     def is_on(self) -> bool:
-        """Whether rounds begin by themselves."""
         return self._duty.is_alive
 
     def close(self) -> None:

@@ -29,7 +29,6 @@ class Upkeep:
         self.scrubber = Scrubber(loop.supervisor, self.integrity, loop.index, lambda: loop.view, limits.scrub_bytes)
 
     def checkpoint(self) -> None:
-        """Write a checkpoint now and wait for it."""
         self.checkpointer.run_once()
 
     def merge_index(self) -> None:

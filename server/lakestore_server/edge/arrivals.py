@@ -137,7 +137,6 @@ class _Connection:
     is_still: bool = False
 
     def saw(self, counts: Counts, now: float) -> None:
-        """Record the kernel's counts."""
         came, went = counts.came - self.seen.came, counts.went - self.seen.went
         taken = self.taken - self.seen_taken
         seconds = now - self.seen_at if self.seen_at else 0.0
@@ -148,7 +147,6 @@ class _Connection:
 
     @property
     def is_strange(self) -> bool:
-        """Whether no authenticated call receives."""
         return not any(call.is_known for call in self.since)
 
 

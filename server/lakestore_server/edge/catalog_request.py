@@ -193,7 +193,6 @@ def _problem(error: LakestoreError) -> Response:
 
 
 def _run(work: Callable[[], Response | Slow]) -> Response | Slow:
-    """The boundary: every error becomes an answer of the protocol."""
     try:
         return work()
     except LakestoreError as error:

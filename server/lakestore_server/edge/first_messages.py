@@ -45,7 +45,6 @@ class FirstMessages:
         return True
 
     def tick(self, now: float) -> None:
-        """Refuse the calls whose time is over."""
         while self._since:
             rpc, since = next(iter(self._since.items()))
             if now - since < self._seconds:

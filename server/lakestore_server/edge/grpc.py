@@ -55,7 +55,6 @@ class Health:
         self._watchers: dict[Rpc, str] = {}
 
     def set(self, *, serving: bool) -> None:
-        """Set the health and tell all watchers."""
         with self._lock:
             self._status = _Status.SERVING if serving else _Status.NOT_SERVING
             watchers = dict(self._watchers)
@@ -121,7 +120,6 @@ class CallStream:
         """Whether the client has closed its side."""
 
     def begin(self) -> None:
-        """Receive the first call."""
         self._ask()
 
     def end(self, error: LakestoreError) -> None:

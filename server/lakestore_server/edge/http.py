@@ -106,7 +106,6 @@ class GuardedProtocol(H11Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is being answered."""
         cycle: Any = self.cycle  # None until the first request; its type does not say so
         return cycle is not None and not cycle.response_complete
 

@@ -44,7 +44,6 @@ def _table(stored: StoredMetadata, *, refs_only: bool = False) -> Response:
 
 
 def _level(value: Any) -> str:
-    """The name in a namespace's array of levels."""
     if not isinstance(value, list) or len(value) != 1 or not isinstance(value[0], str):
         raise Invalid("a namespace has exactly one level here, as in ['sales']")
     return value[0]

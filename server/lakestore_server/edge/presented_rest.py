@@ -39,7 +39,6 @@ def routes(sources: Sources, body_bytes_max: int = DEFAULT.http_body_bytes) -> l
 
 
 def _shown(method: str, path: str, verb: Verb) -> Verb:
-    """The verb under a prefix for a verb of the lake."""
     own: dict[tuple[str, str], Callable[[CatalogRequest, Verb], Response | Slow]] = {
         ("GET", TABLES): _list_tables,
         ("GET", TABLE): _load_table,

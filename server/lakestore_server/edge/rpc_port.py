@@ -94,7 +94,6 @@ class Rpc:
         return {key.decode("latin-1"): list(values) for key, values in said.items()}
 
     def is_active(self) -> bool:
-        """Whether the client still waits."""
         return not (self._is_gone or self._is_finished)
 
     def add_callback(self, callback: Callable[[], None], /) -> bool:
@@ -205,7 +204,6 @@ class Rpc:
         self._begun += 1
 
     def _closed(self, event: Any) -> None:
-        """The client is gone or has everything."""
         with self._lock:
             self._is_gone = event.batch_operations[0].cancelled() or self._is_gone
             if self.is_active():
@@ -248,7 +246,6 @@ class RpcPort:
 
     @property
     def calls(self) -> int:
-        """The number of running calls."""
         return len(self._calls)
 
     def start(self) -> None:

@@ -215,7 +215,6 @@ class BackupVerbs:
         )
 
     def _made(self, folder: Path, *, without_lake: bool) -> Manifest:
-        """A backup, or an error without any trace of the backup."""
         engine = self._engine
         inner = inner_warehouse(engine.folder, self._warehouse)
         lake = LakePlace.OUTSIDE if inner is None else LakePlace.LEFT_OUT if without_lake else LakePlace.INSIDE

@@ -40,12 +40,10 @@ class Kind(Enum):
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """The names of the figures."""
         return FIGURES if self is Kind.TABLE else STREAM_FIGURES
 
     @property
     def ring_bytes(self) -> int:
-        """Memory of a changing series."""
         return (FINE + MINUTES) * len(self.figures) * 4
 
 
@@ -154,7 +152,6 @@ class History:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the rings of tables and streams."""
         return self._nbytes
 
     def add(
@@ -215,7 +212,6 @@ class History:
         return found
 
     def server(self, since: int, *, by_minutes: bool = False) -> Curves:
-        """The samples of the server from a number on."""
         with self._lock:
             return self._curves(self._server, SERVER_FIGURES, since, by_minutes=by_minutes)
 

@@ -71,7 +71,6 @@ class Moment:
 
     @property
     def upkeep(self) -> Upkeep:
-        """The duties over the commit loop."""
         return self.sources.upkeep
 
 

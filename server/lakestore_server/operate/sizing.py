@@ -314,7 +314,6 @@ class Workload:
 
     @property
     def stored_bytes(self) -> float:
-        """Bytes of a row in journal and segment."""
         return self.row_bytes + (Constant.KEYED_ROW if self.key_bytes else Constant.LOG_ROW).amount
 
     @property

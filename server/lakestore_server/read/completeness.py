@@ -33,7 +33,6 @@ class Lack:
     """Whether a later head may be complete."""
 
     def error(self, wanted_us: int) -> NotFresh:
-        """The error for the reader."""
         known = f"is complete through {times.text_of(self.through_us)}" if self.through_us else "is not complete"
         made = NotFresh(f"table {self.table} {known}, and {times.text_of(wanted_us)} was required: {self.why}")
         made.table = self.table

@@ -70,7 +70,6 @@ class PreTruncateTables:
                     each.leases.add(lease)
 
     def _forget(self) -> None:
-        """Remove tables that no running lease needs."""
         with self._lock:
             every = {lease for each in self._kept for lease in each.leases}
         if not every:
@@ -305,7 +304,6 @@ class Leases:
         self.pre_truncate.keep(state, lsn, held)
 
     def running(self, names: Iterable[str]) -> set[str]:
-        """The leases among these that are not over."""
         with self._lock:
             self._drop_expired()
             return {name for name in names if name in self._leases}

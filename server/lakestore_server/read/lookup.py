@@ -51,7 +51,6 @@ class AnswerShape:
 
     @property
     def is_change_shown(self) -> bool:
-        """Whether the record's kind is shown."""
         return "__change" in self.columns
 
     def wanted(self, version: int) -> list[str]:
@@ -61,13 +60,11 @@ class AnswerShape:
 
     @staticmethod
     def from_columns(state: TableState, target: Table, columns: Sequence[str]) -> AnswerShape:
-        """These columns of a version."""
         user = [name for name in columns if name not in SYSTEM_TYPES]
         stored = state.versions.stored_names(target, user) if user else lambda _: []
         return AnswerShape(state, target, columns, stored)
 
     def located(self, buckets: npt.NDArray[np.int32], offsets: Ints) -> Located:
-        """The rows at (bucket, offset) pairs."""
         return Located(self, offsets, list(self._picks(buckets, offsets)))
 
     def _picks(self, buckets: npt.NDArray[np.int32], offsets: Ints) -> Iterator[Pick]:
@@ -106,7 +103,6 @@ class Located:
         return max(int(np.searchsorted(np.cumsum(sizes), bytes_max, side="right")), 1)
 
     def rows(self, count: int) -> pa.RecordBatch:
-        """The first rows, in the order of the request."""
         every = self._every if count == len(self.offsets) else list(self._fetched(list(_first(self._picks, count))))
         if not every:
             fields = self._shape.target.read_schema(list(self._shape.columns))
@@ -135,7 +131,6 @@ def _places(picks: Sequence[Pick]) -> Ints:
 
 
 def _first(picks: Sequence[Pick], count: int) -> Iterator[Pick]:
-    """The picks without rows that are not among the first `count`."""
     for pick in picks:
         kept = pick.places < count
         if kept.any():

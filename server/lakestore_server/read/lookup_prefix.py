@@ -214,7 +214,6 @@ class Candidates:
     """The answer with all these rows."""
 
     def first(self, count: int) -> Page:
-        """The answer with the first rows."""
         if count == len(self.rows):
             return self.page
         place = self.leading.place(self.rows, self.owners, count)

@@ -328,7 +328,6 @@ class Plans:
         return plan
 
     def fetch(self, request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
-        """The rows of one split."""
         self._leases.check(request.lease)
         pre_truncate = self._leases.pre_truncate.of_lease(request.table_uuid, request.lease) if request.lease else None
         yield from self._hot.fetch(request, pre_truncate)

@@ -35,7 +35,6 @@ class _Bytes:
         """Position of the next byte."""
 
     def parts(self, size: int) -> Iterator[bytes]:
-        """The next `size` bytes, or the rest."""
         while size:
             if self._used == len(self._piece):
                 self._piece, self._used = next(self._pieces, b""), 0

@@ -75,7 +75,6 @@ class BucketLog:
 
     @property
     def head(self) -> int:
-        """The first free offset."""
         return self.at_head.end
 
     @property
@@ -84,7 +83,6 @@ class BucketLog:
         return bool(self.schema.names[:1] == [CHANGE])
 
     def append(self, chunk: MemoryChunk) -> BucketLog:
-        """The log with one more commit."""
         if chunk.start != self.head:
             raise Internal(f"rows at {chunk.start} do not follow head {self.head}")
         return replace(self, chunks=_joined((*self.chunks, chunk), self.sealed), at_head=chunk.index.position(-1))
@@ -395,7 +393,6 @@ class Pick:
     """Places of the rows in the piece."""
 
     def among(self, kept: npt.NDArray[np.bool_]) -> Pick:
-        """Some of the rows."""
         return replace(self, places=self.places[kept], rows=self.rows[kept])
 
 

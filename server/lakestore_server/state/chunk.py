@@ -38,7 +38,6 @@ class CommitIndex:
 
     @staticmethod
     def one(lsn: int, time_us: int, end: int, live_sum: int, live_rows: int) -> CommitIndex:
-        """The index of a single commit."""
         return CommitIndex(
             np.array([lsn], dtype=np.int64),
             np.array([time_us], dtype=np.int64),
@@ -75,7 +74,6 @@ class CommitIndex:
 
     @staticmethod
     def joined(parts: Sequence[CommitIndex]) -> CommitIndex:
-        """The index of neighbouring chunks."""
         if not parts:
             none = np.empty(0, dtype=np.int64)
             return CommitIndex(none, none, none, none.astype(np.uint64), none)
@@ -155,7 +153,6 @@ class StoredBatch:
         return flat.batch
 
     def offsets(self) -> Ints:
-        """The offset of each row, ascending."""
         return self.between(self.start, self.end)[2]
 
     def between(self, start: int, end: int) -> tuple[int, int, Ints]:
@@ -210,7 +207,6 @@ class LazyFlat:
         self._flat: FlatBatch | None = None
 
     def __call__(self) -> FlatBatch:
-        """The batch."""
         if self._flat is None:
             self._flat = FlatBatch(self._batch, self._memory, Unwatched())
         return self._flat
@@ -234,7 +230,6 @@ class MemoryChunk:
 
     @property
     def end(self) -> int:
-        """Offset after the last."""
         return self.start + int(self.batch.num_rows)
 
     @property
@@ -247,7 +242,6 @@ class MemoryChunk:
 
     @property
     def starts(self) -> Ints:
-        """The first offset of the one batch."""
         return np.array([self.start], dtype=np.int64)
 
     def batches(self) -> Sequence[StoredBatch]:

@@ -198,7 +198,6 @@ class RowsPart:
         return self.start + int(self.batch.num_rows)
 
     def chunk(self, lsn: int, time_us: int) -> MemoryChunk:
-        """The rows as a chunk of the bucket's log."""
         index = CommitIndex.one(lsn, time_us, self.end, self.live_sum, self.live_rows)
         flat = None if self.memory is None else LazyFlat(self.batch, self.memory)
         return MemoryChunk(self.start, self.batch, index, self.schema_id, flat)

@@ -129,7 +129,6 @@ class Producers:
         return all(self._unnamed[name].used_us <= time_us - RESTED_US for name in islice(names, max(over, 0)))
 
     def apply(self, lsn: int, time_us: int, change: ProducerChange) -> None:
-        """Apply a producer's commit, opening or end."""
         if isinstance(change, ProducerDrop):
             self._take(change.producer)
             return
@@ -155,7 +154,6 @@ class Producers:
         self._due_us = (self._oldest().used_us if self._unnamed else time_us) + kept_us
 
     def frozen(self) -> FrozenProducers:
-        """The present producers as a value."""
         return FrozenProducers({**self.named, **self._unnamed}, dict(self._horizons))
 
     def idle(self, oldest_us: int) -> Iterator[str]:

@@ -105,7 +105,6 @@ class Registers:
         self._fed(name, values)
 
     def frozen(self) -> Mapping[str, Register]:
-        """The present registers as a value."""
         return dict(self.known)
 
     def apply(self, lsn: int, change: RegisterChange) -> None:

@@ -209,7 +209,6 @@ class State:
         return self.frozen()
 
     def frozen(self) -> FrozenState:
-        """The present state as a value."""
         producers, keys = self.producers.frozen(), tuple(self.idempotency)
         beside = self.tierer_holder, keys, self.registers.frozen()
         return FrozenState(self.view, self.restored, self.next_number, producers, *beside)

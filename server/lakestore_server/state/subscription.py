@@ -82,7 +82,6 @@ class Subscription:
 
     @property
     def is_shared(self) -> bool:
-        """Whether several consumers read it."""
         return bool(self.marks)
 
     def token(self, timeline: str) -> StreamPosition:
@@ -101,7 +100,6 @@ class Subscription:
         return (self.lsn, 0, self.tables.index(self.place.table), self.place.bucket, self.place.offset)
 
     def moved(self, move: SubscriptionMove) -> Subscription:
-        """A shared subscription with new marks."""
         marks = [list(table) for table in self.marks]
         for new in move.marks:
             marks[new.table][new.bucket] = new.mark

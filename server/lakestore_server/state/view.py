@@ -42,12 +42,10 @@ class Versions:
 
     @staticmethod
     def first(table: Table, lsn: int) -> Versions:
-        """The versions of a new table."""
         return Versions((lsn,), (table,))
 
     @property
     def current(self) -> Table:
-        """The newest definition."""
         return self.tables[-1]
 
     def altered(self, table: Table, lsn: int) -> Versions:
@@ -64,7 +62,6 @@ class Versions:
         return Versions(self.lsns, tuple(tables))
 
     def at(self, lsn: int) -> Table:
-        """The definition at an LSN."""
         found = [table for since, table in zip(self.lsns, self.tables, strict=True) if since <= lsn]
         return found[-1] if found else self.tables[0]
 
@@ -125,13 +122,11 @@ class TableState:
 
     @staticmethod
     def new(table: Table, lsn: int, time_us: int) -> TableState:
-        """A table without rows."""
         log = BucketLog(stored_schema(table))
         return TableState(Versions.first(table, lsn), (log,) * table.buckets, created_lsn=lsn, created_us=time_us)
 
     @property
     def table(self) -> Table:
-        """The newest definition."""
         return self.versions.current
 
     def meant(self, uuid: str) -> TableState:

@@ -38,7 +38,6 @@ class CurrentRows:
 
     @property
     def count(self) -> int:
-        """The number of keys."""
         return len(self.alive)
 
 

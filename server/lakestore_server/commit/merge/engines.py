@@ -67,7 +67,6 @@ class Valid:
 
     @staticmethod
     def from_stack(column: pa.Array, stack: Stack) -> Valid:
-        """A column in the order of the stack."""
         count = len(stack.starts)
         if not column.null_count:
             return Valid(column, np.arange(len(column)), stack.starts, np.arange(count), count)

@@ -112,7 +112,6 @@ def _values(
 
 
 def _bytes(columns: dict[str, pa.Array], names: Sequence[str], rows: Ints) -> int:
-    """The bytes of these rows of some columns."""
     taken = pa.RecordBatch.from_arrays([columns[name] for name in names], names=list(names))
     return int(flat_batch.of_rows(taken, rows).sum())
 

@@ -96,12 +96,10 @@ def _in_runs(batch: pa.RecordBatch, table: Table, of: Ints, order: Ints, lower: 
 
 
 def _begins(values: npt.NDArray[np.int64]) -> Flags:
-    """Whether each value differs from the one before it."""
     return np.append(True, values[1:] != values[:-1])
 
 
 def _codes(column: pa.Array) -> Ints:
-    """Numbers that are equal for equal values."""
     if pa.types.is_string(column.type):
         column = column.dictionary_encode().indices
     return integers(column)
