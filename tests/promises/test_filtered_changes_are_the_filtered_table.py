@@ -170,16 +170,16 @@ def test_conditions_that_are_kept_parsed_are_bounded_by_number_and_by_length() -
     parsed = ParsedConditions(most=3, chars_max=1_000)
     texts = [f"s = '{i}'" for i in range(5)]
     for text in texts:
-        assert parsed.of(text, "t", columns) is parsed.of(text, "t", columns)
+        assert parsed.filter_of(text, "t", columns) is parsed.filter_of(text, "t", columns)
     assert parsed.chars == sum(map(len, texts[-3:]))
     long = "s = '" + "x" * 600 + "'"
-    kept = parsed.of(texts[4], "t", columns)
-    parsed.of(long, "t", columns)
-    assert parsed.of(texts[4], "t", columns) is kept
-    parsed.of(long.replace("x", "y"), "t", columns)
+    kept = parsed.filter_of(texts[4], "t", columns)
+    parsed.filter_of(long, "t", columns)
+    assert parsed.filter_of(texts[4], "t", columns) is kept
+    parsed.filter_of(long.replace("x", "y"), "t", columns)
     assert parsed.chars == len(long) + len(texts[4])
     most = "s = '" + "x" * 2_000 + "'"
-    assert parsed.of(most, "t", columns) is parsed.of(most, "t", columns)
+    assert parsed.filter_of(most, "t", columns) is parsed.filter_of(most, "t", columns)
     assert parsed.chars == len(most)
     assert CHARS_KEPT > CHARS_MAX
 

@@ -41,9 +41,9 @@ class Admission:
     def rpc(self, path: str, token: str, certificate: Sequence[str]) -> RpcCall:
         """A call at its begin, known by its metadata alone; `NotAuthenticated`, or `Denied` if no request of it is
         allowed."""
-        return self.of(path, self._caller(policy.RPCS.get(path), token, certificate, path))
+        return self.known_call(path, self._caller(policy.RPCS.get(path), token, certificate, path))
 
-    def of(self, path: str, caller: Caller | None) -> RpcCall:
+    def known_call(self, path: str, caller: Caller | None) -> RpcCall:
         """A call of a known caller; `Denied` if no request of it is allowed."""
         row = policy.RPCS.get(path)
         what = path.rsplit("/", 1)[-1]
@@ -63,7 +63,7 @@ class Admission:
         """The caller of an HTTP request; None if the route needs no authentication."""
         return self._caller(row, token, certificate, what)
 
-    def check(self, row: Row | None, caller: Caller | None, asked: Any, what: str) -> None:
+    def check_right(self, row: Row | None, caller: Caller | None, asked: Any, what: str) -> None:
         """`Denied`, and logged, unless the caller has the row's right."""
         principal = caller.principal if caller else principals.NOBODY
         with self._noting(what, caller):
@@ -134,7 +134,7 @@ class RpcCall:
 
     def other(self, path: str) -> RpcCall:
         """Another RPC of the same caller; `Denied` if no request of it is allowed."""
-        return self._admission.of(path, self._caller)
+        return self._admission.known_call(path, self._caller)
 
     @property
     def owner(self) -> str:
@@ -221,7 +221,7 @@ class RpcCall:
         return self._admission.check_present(row, caller, request, self._what, known, followed=self._followed)
 
     def _check(self, request: Any) -> None:
-        self._admission.check(self._row, self._caller, request, self._what)
+        self._admission.check_right(self._row, self._caller, request, self._what)
 
 
 def facts_of(path: dict[str, str], body: Any) -> HttpRequestFacts:

@@ -85,7 +85,7 @@ class BatchCache:
                         if kind == key:
                             self._bytes -= self._entries.pop((kind, lsn)).counted
 
-    def of(self, key: Hashable, lsn: int, limit: int, make: Callable[[], StreamRun]) -> StreamRun:
+    def shared_run(self, key: Hashable, lsn: int, limit: int, make: Callable[[], StreamRun]) -> StreamRun:
         """The run that begins at `lsn` and ends at or before `limit`: a shared run, or one that the caller makes."""
         with self._lock:
             shared = self._streams[key] > 1

@@ -75,7 +75,7 @@ class RowCondition:
         """The condition on rows in this version; `Invalid` if the version lacks one of its columns."""
         columns = tuple(_column(number, name, condition, versions, version) for number, name in condition.columns)
         shown = replace(version, columns=columns)
-        return RowCondition(PARSED.of(condition.text, version.name, columns), shown, versions)
+        return RowCondition(PARSED.filter_of(condition.text, version.name, columns), shown, versions)
 
     def needed(self, schema_id: int) -> list[str]:
         """The columns of a stored version that the condition reads."""

@@ -53,7 +53,7 @@ class SnapshotLease:
         self._rows: list[str] = []
         self._changes: list[str] = []
 
-    def take(self, position: SnapshotPosition, needs: _Needs) -> None:
+    def lease(self, position: SnapshotPosition, needs: _Needs) -> None:
         """Lease the needs of a stream at a position; `Unavailable` if some of them are removed at this moment."""
         left = position.tables[position.tables.index(position.place.table) :]
         name = f"rows {position.lsn} {' '.join(left)}"
@@ -101,7 +101,7 @@ def lease_needs(
     while True:
         needs = _needs(view, leases, position, reads_lake=reads_lake)
         try:
-            lease.take(position, needs)
+            lease.lease(position, needs)
         except Unavailable:
             lease.is_over()
             view = engine.wait_beyond(view.lsn, AGAIN_SECONDS)
@@ -186,7 +186,7 @@ class SnapshotReader:
         place, lsn = position.place, position.lsn
         state = self._engine.view.by_uuid(place.table)
         log, table = state.logs[place.bucket], state.versions.at(lsn)
-        dead = self._dead.of(place.table, place.bucket, log, 0, log.at_lsn(lsn).end)
+        dead = self._dead.dead_offsets(place.table, place.bucket, log, 0, log.at_lsn(lsn).end)
         steps: list[_Step] = []
         for piece in live_piece(state, options.shape, place, lsn, dead, self._engine.limits):
             reached = Place(place.table, place.bucket, piece.end)

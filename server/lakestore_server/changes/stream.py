@@ -227,7 +227,7 @@ class Feed:
 
     def _run(self, view: View, options: StreamOptions, lsn: int, limit: int) -> StreamRun:
         made = partial(run, view, options.shape, LogPosition(self._engine.timeline, lsn), limit, self._engine.limits)
-        return self._cache.of(options.shape, lsn, limit, made)
+        return self._cache.shared_run(options.shape, lsn, limit, made)
 
 
 def _changed(view: View, tables: tuple[str, ...], lsn: int, limit: int, subscription: str) -> bool:

@@ -190,7 +190,7 @@ class CommitLoop:
 
     def _turn(self) -> bool:
         work = self._current = self.queue.take(self._in_flight.room)
-        self._wait(self._in_flight.check)
+        self._wait(self._in_flight.raise_failure)
         if not work and self.queue.is_over:
             self._wait(self._in_flight.drain)
             return False

@@ -100,17 +100,17 @@ class InFlight:
         return Room.SMALL if is_full else Room.ANY
 
     def drain(self) -> None:
-        """Wait until nothing is in flight; raises like `check`."""
+        """Wait until nothing is in flight; raises like `raise_failure`."""
         if self._commits:
             self._await(lambda: not self._commits)
-        self.check()
+        self.raise_failure()
 
     def _await(self, is_over: Callable[[], bool]) -> None:
         with self._changed:
             self._changed.wait_for(lambda: is_over() or self._refusal or self._failure)
-        self.check()
+        self.raise_failure()
 
-    def check(self) -> None:
+    def raise_failure(self) -> None:
         """`NotWritten` if the journal gave commits back; the journal's failure if it has failed."""
         if self._failure is not None:
             raise self._failure
@@ -118,8 +118,8 @@ class InFlight:
             raise self._refusal
 
     def add(self, commit: PendingCommit, record: Sequence[Buffer]) -> None:
-        """Append a commit to the journal; raises like `check`, and the commit is then not in flight."""
-        self.check()
+        """Append a commit to the journal; raises like `raise_failure`, and the commit is then not in flight."""
+        self.raise_failure()
         commit.nbytes = HEADER_BYTES + nbytes_of(record)
         try:
             self._journal.append(commit.record.lsn, record)
@@ -131,7 +131,7 @@ class InFlight:
             self._large_logs += commit.is_large_log
 
     def go_on(self, *, in_place: bool) -> None:
-        """Have the added commits settled: `in_place` if the loop has nothing else to do; raises like `check`."""
+        """Settle the added commits, `in_place` if the loop has nothing else to do. Raises like `raise_failure`."""
         if in_place and not self._is_handed_over and self._journal.settles_in_place:
             self._settle()
             return

@@ -80,7 +80,7 @@ class PartStore:
         with self._lock:
             return self._reserved_bytes.total()
 
-    def add(self, change: pb.Change, rows: int, owner: str, time_us: int) -> PartHead:
+    def store(self, change: pb.Change, rows: int, owner: str, time_us: int) -> PartHead:
         """Store a checked change, durably; `Exhausted` without room."""
         head = PartHead(
             secrets.token_hex(16),
@@ -136,7 +136,7 @@ class PartStore:
         with self._lock:
             return sum(self._heads[part].nbytes for part in parts if part in self._heads)
 
-    def take(self, parts: Sequence[str], owner: str) -> dict[str, PartHead]:
+    def reserve(self, parts: Sequence[str], owner: str) -> dict[str, PartHead]:
         """Reserve parts for a commit: nobody else commits, drops or expires them until `release`."""
         if not parts:
             return {}

@@ -95,7 +95,7 @@ class Writes:
                 change.schema_id = state.table.schema_id
             change.crc32c = change.crc32c or crc32c(change.rows)
             rows = checked.batch.num_rows
-            head = engine.parts.add(change, rows, request.owner, engine.now_us())
+            head = engine.parts.store(change, rows, request.owner, engine.now_us())
         return pb.PartInfo(part=head.id, rows=rows, bytes=head.nbytes, seconds=engine.limits.part_seconds)
 
     def drop_parts(self, request: pb.DropPartsRequest) -> pb.DropPartsAnswer:
@@ -190,7 +190,7 @@ class Writes:
         engine, spread = self._engine, request.producer or (moves.each[0].register if moves.each else "")
         view, limits = engine.view, engine.limits
         states = [view.meant(change.table, change.table_uuid) for change in request.changes]
-        heads = engine.parts.take(parts, request.owner)
+        heads = engine.parts.reserve(parts, request.owner)
         if parts:
             held.callback(engine.parts.release, parts)
             self._check_rows(sum(head.rows for head in heads.values()))

@@ -251,7 +251,7 @@ class Endpoints:
         self._sources, self._bytes_max = sources, bytes_max
         self._slow = anyio.CapacityLimiter(SLOW_THREADS)
 
-    def of(self, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
+    def endpoint_for(self, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
         """The endpoint of a route."""
 
         async def endpoint(request: Request) -> Response:

@@ -41,7 +41,7 @@ class PageGuard:
     def __init__(self, allowed_hosts: Sequence[str] = ()) -> None:
         self._allowed = frozenset(_name(host) for host in allowed_hosts)
 
-    def check(self, headers: Mapping[str, str], local_address: str) -> None:
+    def check_headers(self, headers: Mapping[str, str], local_address: str) -> None:
         """`Denied` or `Invalid` for a request that a foreign page may have sent."""
         host = headers.get("host", "")
         if not self._is_ours(_name(host), local_address):
@@ -222,7 +222,7 @@ class Gate:
             return b"", caller
         # If the right does not depend on the body, it is checked before the body is read.
         if row is None or not row.body:
-            self._admission.check(row, caller, facts_of(matched.path, None), what)
+            self._admission.check_right(row, caller, facts_of(matched.path, None), what)
         if method in _BODILESS:  # a sender of a body with these methods waits for nobody
             _advance(scope)
             return b"", caller
@@ -230,7 +230,7 @@ class Gate:
         _advance(scope)
         if row is not None and row.body:
             try:
-                self._admission.check(row, caller, facts_of(matched.path, _parsed(body)), what)
+                self._admission.check_right(row, caller, facts_of(matched.path, _parsed(body)), what)
             except LakestoreError:
                 self._shares.let_go(_owner(caller), len(body))
                 raise
@@ -242,7 +242,7 @@ class Gate:
         if row is not None and row.right == "open":
             return
         if self._admission.access.is_open:
-            self._guard.check(headers, (scope.get("server") or ("",))[0])
+            self._guard.check_headers(headers, (scope.get("server") or ("",))[0])
         elif not token and scope.get(CERTIFICATE):
             self._guard.check_page(headers)
 

@@ -262,7 +262,7 @@ def routes(sources: Sources, body_bytes_max: int = DEFAULT.http_body_bytes, verb
         by_path.setdefault(path, []).append((method, verb))
     # A GET route answers HEAD too, so the HEAD routes come first.
     return [
-        Route(path, endpoints.of(verb), methods=[method])
+        Route(path, endpoints.endpoint_for(verb), methods=[method])
         for path, found in by_path.items()
         for method, verb in sorted(found, key=lambda each: each[0] != "HEAD")
     ]

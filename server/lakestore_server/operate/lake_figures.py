@@ -59,7 +59,7 @@ class Lakes:
         self._known: dict[str, tuple[str, LakeFigures | None]] = {}
         """Table uuid to the location of the metadata that was read, and its figures."""
 
-    def of(self, uuid: str) -> LakeFigures | None:
+    def figures_of(self, uuid: str) -> LakeFigures | None:
         """The figures of a table; None before the first look at it."""
         return self._known.get(uuid, ("", None))[1]
 

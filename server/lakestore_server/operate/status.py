@@ -174,7 +174,7 @@ class KnownTables:
     def __init__(self) -> None:
         self._known: Mapping[str, tuple[TableState, ClockMarks, TableStatus]] = {}
 
-    def of(self, view: View, uuids: Iterable[str]) -> list[TableStatus]:
+    def statuses(self, view: View, uuids: Iterable[str]) -> list[TableStatus]:
         known, marks = self._known, view.marks
         found = {}
         for uuid in uuids:
@@ -410,7 +410,7 @@ class StatusReader:
 
     def _tables(self, view: View, names: Sequence[str]) -> tuple[ServedTable, ...]:
         uuids = [view.named(name).table.uuid for name in names]
-        return tuple(self._table(view, *each) for each in zip(uuids, self._known.of(view, uuids), strict=True))
+        return tuple(self._table(view, *each) for each in zip(uuids, self._known.statuses(view, uuids), strict=True))
 
     def _table(self, view: View, uuid: str, status: TableStatus) -> ServedTable:
         state = view.tables[uuid]
@@ -423,7 +423,7 @@ class StatusReader:
             expiry=self._expiry.figures(state),
             lake_ahead=self._engine.lake_ahead.get(uuid, ""),
             tier_problem=self._catalog.tier_problems.get(uuid),
-            lake=self.lakes.of(uuid),
+            lake=self.lakes.figures_of(uuid),
         )
 
 

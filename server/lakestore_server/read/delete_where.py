@@ -180,4 +180,4 @@ def _condition(table: Table, where: str) -> RowFilter:
     if not _deletable(table):
         said = "refuses" if table.deletes == "refuse" else "ignores"
         raise Invalid(f"table {table.name} {said} deletes: alter it to deletes='allow' first")
-    return PARSED.of(where, table.name, table.columns)
+    return PARSED.filter_of(where, table.name, table.columns)

@@ -335,7 +335,7 @@ class Leases:
                 raise PlanExpired("the read took longer than its lease: plan it again")
             self._leases[name].expires = self._until(seconds)
 
-    def check(self, name: str) -> None:
+    def check_lease(self, name: str) -> None:
         """`PlanExpired` unless the lease runs; the empty name means a read without a lease."""
         if name:
             with self._lock:

@@ -220,7 +220,7 @@ class KeyForms:
     def __init__(self) -> None:
         self._forms: dict[str, KeyForm] = {}
 
-    def of(self, table: Table) -> KeyForm:
+    def form_of(self, table: Table) -> KeyForm:
         """The form of a table's version."""
         form = self._forms.get(table.uuid)
         if form is None or form.table is not table:
@@ -345,7 +345,7 @@ class Lookups:
             at = lsn_at(engine, request.at, [request.table]) if request.at else None
             self._completeness.cut([request.table], at, request.require)
         if request.key:
-            return row_of(engine, self._forms.of, request) or self._asked(request, self._one_key(request))
+            return row_of(engine, self._forms.form_of, request) or self._asked(request, self._one_key(request))
         return self._asked(request, ipc.decode(request.keys, limits=engine.limits))
 
     def _one_key(self, request: pb.LookupRequest) -> pa.RecordBatch:

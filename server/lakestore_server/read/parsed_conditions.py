@@ -26,7 +26,7 @@ class ParsedConditions:
         self.chars = 0
         """Characters of the cached texts."""
 
-    def of(self, text: str, name: str, columns: tuple[Column, ...]) -> RowFilter:
+    def filter_of(self, text: str, name: str, columns: tuple[Column, ...]) -> RowFilter:
         """The filter of a condition's text on a table with these columns."""
         key = text, name, columns
         with self._lock:

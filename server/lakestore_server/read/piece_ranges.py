@@ -44,7 +44,7 @@ class PieceRanges:
         self._lock = threading.Lock()
         self._ranges: OrderedDict[Key, Range] = OrderedDict()
 
-    def of(self, key: Key, made: Callable[[], Range]) -> Range:
+    def range_of(self, key: Key, made: Callable[[], Range]) -> Range:
         """The cached range of a key, or the result of `made`."""
         with self._lock:
             if key in self._ranges:
@@ -81,7 +81,7 @@ class PiecePruning:
         if stored is None or not _comparable(stored.arrow.type, column.arrow.type):
             return _UNKNOWN
         key = self.shown.uuid, self.bucket, piece.start, piece.end, piece.schema_id, column.id
-        return self.ranges.of(key, lambda: _range_of(piece.load([stored.name]).column(stored.name)))
+        return self.ranges.range_of(key, lambda: _range_of(piece.load([stored.name]).column(stored.name)))
 
     def _system(self, piece: StoredBatch, name: str) -> Range:
         if name == LAKE_OFFSET:
@@ -91,7 +91,7 @@ class PiecePruning:
         if name != LAKE_TIMESTAMP or piece.left is not None:
             return _UNKNOWN
         key = self.shown.uuid, self.bucket, piece.start, piece.end, piece.schema_id, _TIMES
-        return self.ranges.of(key, lambda: self._times(piece))
+        return self.ranges.range_of(key, lambda: self._times(piece))
 
     def _times(self, piece: StoredBatch) -> Range:
         ends = self.log.times_at(np.array([piece.start, piece.end - 1], dtype=np.int64))

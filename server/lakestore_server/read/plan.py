@@ -141,7 +141,7 @@ class HotRows:
             shown = self._shown(state, wanted, columns, request, self._parts(state, log, request, options))
             yield from rows.messages(shown, limits)
             return
-        condition = PARSED.of(request.where, wanted.name, wanted.columns)
+        condition = PARSED.filter_of(request.where, wanted.name, wanted.columns)
         every = list(dict.fromkeys([*columns, *condition.columns]))
         prune = _Prune(PiecePruning(condition.skip, self._ranges, log, request.bucket, state.versions, wanted), request)
         options = _options(state, wanted, every, limits.fetch_batch_rows, prune)
@@ -154,7 +154,7 @@ class HotRows:
     ) -> Iterator[rows.Rows]:
         if not request.live_only:
             return rows.read(log, request.start, request.end, options)
-        dead = self._dead.of(state.table.uuid, request.bucket, log, request.live_start, request.live_end)
+        dead = self._dead.dead_offsets(state.table.uuid, request.bucket, log, request.live_start, request.live_end)
         based = log.keyed and request.live_start == 0 and request.live_end >= max(log.base.end, request.end)
         return (rows.live_at if based else rows.live)(log, request.start, request.end, dead, options)
 
@@ -323,12 +323,12 @@ class Plans:
                 bucket=bucket, tier_point=start, head=here.end, live_sum=here.live_sum, live_rows=here.live_rows
             )
             if dead and log.keyed and here.end > start:
-                for high, data in self._dead.of(table.uuid, bucket, log, start, here.end).encode():
+                for high, data in self._dead.dead_offsets(table.uuid, bucket, log, start, here.end).encode():
                     entry.dead.add(high=high, roaring=data)
         return plan
 
     def fetch(self, request: pb.FetchRequest) -> Iterator[pb.RowBatch]:
-        self._leases.check(request.lease)
+        self._leases.check_lease(request.lease)
         pre_truncate = self._leases.pre_truncate.of_lease(request.table_uuid, request.lease) if request.lease else None
         yield from self._hot.fetch(request, pre_truncate)
 

@@ -238,7 +238,7 @@ class DeadCache:
         self._lock = threading.Lock()
         self._sets: OrderedDict[tuple[str, int, int, int, int], OffsetSet] = OrderedDict()
 
-    def of(self, table: str, bucket: int, log: BucketLog, start: int, end: int) -> OffsetSet:
+    def dead_offsets(self, table: str, bucket: int, log: BucketLog, start: int, end: int) -> OffsetSet:
         """Every offset that [start, end) supersedes."""
         # Rows that were dropped meanwhile need not be in the set, and an older view may still have them.
         key = (table, bucket, start, end, log.compactions if start < log.base.end else 0)

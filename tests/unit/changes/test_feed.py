@@ -143,15 +143,15 @@ def test_streams_at_different_places_all_get_everything(served: Served) -> None:
 def test_the_cache_is_bounded_and_lonely_streams_leave_nothing() -> None:
     cache = BatchCache(10_000)
     with cache.followed("k"):
-        assert cache.of("k", 0, 9, lambda: run_of(1)).upto == 1
+        assert cache.shared_run("k", 0, 9, lambda: run_of(1)).upto == 1
         assert not cache._entries
         with cache.followed("k"):
             for lsn in range(100):
-                cache.of("k", lsn, 1_000, lambda lsn=lsn: run_of(lsn + 1))  # type: ignore[misc]
+                cache.shared_run("k", lsn, 1_000, lambda lsn=lsn: run_of(lsn + 1))  # type: ignore[misc]
                 assert cache._bytes <= 10_000
             assert 2 < len(cache._entries) < 10
-            assert cache.of("k", 99, 99, lambda: run_of(99)).upto == 99, "a run beyond the limit is not taken"
-            huge = cache.of("k", 500, 1_000, lambda: run_of(501, 100_000))
+            assert cache.shared_run("k", 99, 99, lambda: run_of(99)).upto == 99, "a run beyond the limit is not taken"
+            huge = cache.shared_run("k", 500, 1_000, lambda: run_of(501, 100_000))
             assert huge.upto == 501
             assert cache._bytes <= 10_000
     assert not cache._entries
@@ -166,5 +166,5 @@ def test_a_run_that_cannot_be_made_fails_for_its_maker_alone() -> None:
 
     with cache.followed("k"), cache.followed("k"):
         with pytest.raises(LakestoreError):
-            cache.of("k", 0, 9, fail)
-        assert cache.of("k", 0, 9, lambda: run_of(3)).upto == 3
+            cache.shared_run("k", 0, 9, fail)
+        assert cache.shared_run("k", 0, 9, lambda: run_of(3)).upto == 3

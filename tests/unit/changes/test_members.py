@@ -18,7 +18,7 @@ def group() -> Group:
 
 
 def taken(group: Group, name: str, seat: int, acked: dict[Bucket, Order] = START) -> dict[Bucket, int]:
-    return group.take(name, seat, acked)
+    return group.take_buckets(name, seat, acked)
 
 
 def send(group: Group, name: str, seat: int, end: int) -> None:

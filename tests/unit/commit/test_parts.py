@@ -292,7 +292,7 @@ def test_a_commit_is_bounded_in_rows_and_bytes_whatever_it_comes_as(tmp_path: Pa
 
 def test_a_part_is_of_one_commit_under_way(served: Served) -> None:
     named = uploaded(served, log_rows(1))
-    served.engine.parts.take([named[0].part], "")
+    served.engine.parts.reserve([named[0].part], "")
     with pytest.raises(Conflict, match="another pending commit"):
         served.lake.transport.commit(request(named))
     served.clock.advance(100)

@@ -52,7 +52,7 @@ def test_a_request_past_the_gate_has_no_rights() -> None:
     endpoints = Endpoints(Sources(None), 1 << 20)  # type: ignore[arg-type]
 
     async def answered() -> Response:
-        return await endpoints.of(verb)(Request(scope, receive))
+        return await endpoints.endpoint_for(verb)(Request(scope, receive))
 
     answer = asyncio.run(answered())
     assert (answer.status_code, ran) == (401, [])

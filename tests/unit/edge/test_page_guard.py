@@ -43,7 +43,7 @@ def test_the_address_of_the_connection_and_names_of_the_settings_pass() -> None:
     PageGuard().check({"host": "10.0.0.7:7341"}, "10.0.0.7")
     guard = PageGuard(["Lake.example.org", "db:7341"])
     for host in ("lake.example.org:7341", "LAKE.EXAMPLE.ORG.", "db"):
-        guard.check({"host": host}, HERE)
+        guard.check_headers({"host": host}, HERE)
     PageGuard(["*"]).check({"host": "any.example"}, HERE)
 
 

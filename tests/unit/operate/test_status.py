@@ -66,14 +66,14 @@ def test_rpc_metrics_and_value_tell_the_same(served: Served) -> None:
 
 def test_figures_of_a_table_that_has_not_changed_are_not_made_again(served: Served) -> None:
     known, view = KnownTables(), served.engine.view
-    first = dict(zip(view.tables, known.of(view, view.tables), strict=True))
+    first = dict(zip(view.tables, known.statuses(view, view.tables), strict=True))
     served.append("a.log", 1)
     view = served.engine.view
-    second = dict(zip(view.tables, known.of(view, view.tables), strict=True))
+    second = dict(zip(view.tables, known.statuses(view, view.tables), strict=True))
     same = {status.name: status is first[uuid] for uuid, status in second.items()}
     assert same == {"a.log": False, "a.keyed": True}
-    known.of(view, [view.names["a.log"]])
-    assert known.of(view, [view.names["a.keyed"]]) == [second[view.names["a.keyed"]]]
+    known.statuses(view, [view.names["a.log"]])
+    assert known.statuses(view, [view.names["a.keyed"]]) == [second[view.names["a.keyed"]]]
 
 
 def test_the_lakes_figures_are_those_of_the_newest_snapshot_and_are_read_once(
@@ -100,4 +100,4 @@ def test_the_lakes_figures_are_those_of_the_newest_snapshot_and_are_read_once(
     served.tier("a.log")
     lakes.look(served.engine.view)
     assert len(loads) == 3
-    assert lakes.of(view.names["a.log"]) is None  # a snapshot that the test only noted
+    assert lakes.figures_of(view.names["a.log"]) is None  # a snapshot that the test only noted

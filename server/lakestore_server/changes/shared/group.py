@@ -174,12 +174,12 @@ class SharedSubscriptions:
         """Wake the members, because their buckets may have changed."""
         self._engine.wakeups.ring([bell_key(name)])
 
-    def take(self, membership: Membership) -> dict[Bucket, Grant]:
+    def grants(self, membership: Membership) -> dict[Bucket, Grant]:
         with self._lock:
             changed = membership.group.look(self._clock.monotonic())
             held = current(self._engine.view, membership.name)
             now = dict(by_bucket(held))
-            grants = membership.group.take(
+            grants = membership.group.take_buckets(
                 membership.member, membership.number, {bucket: mark.order() for bucket, mark in now.items()}
             )
             runs = {bucket: membership.group.run(bucket) for bucket in grants}

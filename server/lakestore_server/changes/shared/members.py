@@ -155,7 +155,7 @@ class Group:
         times += [h.revoked + self._rebalance_seconds for h in self.holdings.values() if h.revoked is not None]
         return min(times, default=None)
 
-    def take(self, name: str, connection: int, acked: Mapping[Bucket, Order]) -> dict[Bucket, int]:
+    def take_buckets(self, name: str, connection: int, acked: Mapping[Bucket, Order]) -> dict[Bucket, int]:
         """The buckets that a connection reads, each with its grant. Free buckets that are assigned to it begin now."""
         member = self._connected(name, connection)
         for bucket in self.missing(name):

@@ -194,7 +194,7 @@ class MemberStream:
         return Pause(bell, min((seconds for seconds in times if seconds is not None), default=None))
 
     def _sync(self) -> None:
-        taken = self._membership.shared.take(self._membership)
+        taken = self._membership.shared.grants(self._membership)
         # A bucket that was taken away may return under the same grant. Then everything sent under it counts and the
         # reading continues; a restart at the mark would send rows twice.
         self._known |= self._readings
@@ -239,7 +239,7 @@ class MemberStream:
         uuid, number = bucket
         log, cut = state.logs[number], reading.at.cut
         at = reading.at.offset if reading.reached is None else reading.reached
-        dead = self._dead.of(uuid, number, log, 0, log.at_lsn(cut).end)
+        dead = self._dead.dead_offsets(uuid, number, log, 0, log.at_lsn(cut).end)
         found = live_piece(state, self._shape, Place(uuid, number, at), cut, dead, self._engine.limits)
         reading.reached = found[-1].end if found else at
         reading.is_read = not found

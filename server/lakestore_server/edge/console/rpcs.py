@@ -33,7 +33,7 @@ class Rpcs:
 
     def begun(self, caller: Caller, name: str) -> RpcCall:
         """A call of a viewer's that begins, or `Denied` whatever it asks for."""
-        return self._admission.of(self._methods[name].path, caller)
+        return self._admission.known_call(self._methods[name].path, caller)
 
     def call(self, caller: Caller, name: str, request: Any) -> Any:
         """The answer of an RPC with one."""
