@@ -26,7 +26,7 @@ JSON = {"content-type": "application/json", "content-length": "2"}
     ["localhost", "localhost:7341", "LOCALHOST:1", "127.0.0.1:7341", "[::1]:7341", "lake.localhost", "127.9.9.9"],
 )
 def test_names_of_this_machine_pass(host: str) -> None:
-    PageGuard().check({"host": host, **JSON}, HERE)
+    PageGuard().check_headers({"host": host, **JSON}, HERE)
 
 
 @pytest.mark.parametrize(
@@ -36,15 +36,15 @@ def test_names_of_this_machine_pass(host: str) -> None:
 )  # fmt: skip
 def test_any_other_name_may_be_a_page_s_own(host: str) -> None:
     with pytest.raises(Denied, match=r"http\.allowed_hosts"):
-        PageGuard(["lake.example.org"]).check({"host": host}, HERE)
+        PageGuard(["lake.example.org"]).check_headers({"host": host}, HERE)
 
 
 def test_the_address_of_the_connection_and_names_of_the_settings_pass() -> None:
-    PageGuard().check({"host": "10.0.0.7:7341"}, "10.0.0.7")
+    PageGuard().check_headers({"host": "10.0.0.7:7341"}, "10.0.0.7")
     guard = PageGuard(["Lake.example.org", "db:7341"])
     for host in ("lake.example.org:7341", "LAKE.EXAMPLE.ORG.", "db"):
         guard.check_headers({"host": host}, HERE)
-    PageGuard(["*"]).check({"host": "any.example"}, HERE)
+    PageGuard(["*"]).check_headers({"host": "any.example"}, HERE)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_the_address_of_the_connection_and_names_of_the_settings_pass() -> None:
 )
 def test_a_page_from_elsewhere_is_refused(origin: str) -> None:
     with pytest.raises(Denied, match="page"):
-        PageGuard(["*"]).check({"host": "localhost:7341", "origin": origin}, HERE)
+        PageGuard(["*"]).check_headers({"host": "localhost:7341", "origin": origin}, HERE)
 
 
 @pytest.mark.parametrize(
@@ -101,16 +101,16 @@ def test_a_certificate_that_a_browser_shows_by_itself_is_not_a_foreign_page_s(
 
 
 def test_its_own_page_passes() -> None:
-    PageGuard().check({"host": "localhost:7341", "origin": "http://localhost:7341", **JSON}, HERE)
+    PageGuard().check_headers({"host": "localhost:7341", "origin": "http://localhost:7341", **JSON}, HERE)
 
 
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; a=json"])
 @pytest.mark.parametrize("body", [{"content-length": "5"}, {"transfer-encoding": "chunked"}])
 def test_a_body_that_a_form_can_send_is_refused(kind: str, body: dict[str, str]) -> None:
     with pytest.raises(Invalid, match="application/json"):
-        PageGuard().check({"host": "localhost", "content-type": kind, **body}, HERE)
+        PageGuard().check_headers({"host": "localhost", "content-type": kind, **body}, HERE)
 
 
 def test_json_passes_and_so_does_no_body() -> None:
     for headers in ({"content-length": "0"}, {}, {**JSON, "content-type": "application/json; charset=utf-8"}):
-        PageGuard().check({"host": "localhost", **headers}, HERE)
+        PageGuard().check_headers({"host": "localhost", **headers}, HERE)
