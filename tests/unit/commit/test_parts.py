@@ -414,13 +414,13 @@ def test_a_block_that_fails_leaves_no_parts_and_an_old_server_gets_a_message(
 def test_blocks_in_process_and_in_asyncio_use_parts_too(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_parts, "MESSAGE_BYTES", 100_000)
     many = pa.table({"v": pa.array(range(30_000), pa.int64())})
-    sizes, add = list[int](), served.engine.parts.add
+    sizes, add = list[int](), served.engine.parts.store
 
     def counted(change: pb.Change, *given: Any) -> part_file.PartHead:
         sizes.append(len(change.rows))
         return add(change, *given)
 
-    monkeypatch.setattr(served.engine.parts, "add", counted)
+    monkeypatch.setattr(served.engine.parts, "store", counted)
     before = served.engine.view.lsn
     with served.lake.commit() as commit:
         commit.append("a.log", many)
