@@ -1,4 +1,4 @@
-"""A server: engine, catalog and service put together, with or without its two ports."""
+"""A server: engine, catalog and service together, with or without the two ports."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ from lakestore_server.snapshots.upkeep import SnapshotBuilder
 from lakestore_server.snapshots.worker_client import SnapshotBuilderProcess
 
 PAUSE_SECONDS = 0.03
-"""A full collection that takes more of a processor is long."""
+"""A full collection that takes more processor time is long."""
 FROZEN_MIN = 100_000
-"""Frozen objects from which on it is worth to wait until they have doubled."""
+"""Frozen objects from which on a new freeze waits until their number has doubled."""
 
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """No collection within the block, which makes objects that stay: a start."""
+    """Pause collections in the block, which makes objects that stay: the start."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -80,24 +80,23 @@ class Collector:
     def __init__(self, pause_seconds: float = PAUSE_SECONDS, frozen_min: int = FROZEN_MIN) -> None:
         self._pause_seconds, self._frozen_min = pause_seconds, frozen_min
         self._looked_at = 0
-        """Frozen objects when all were looked at last."""
+        """Frozen objects at the last full look."""
         self._began = 0.0
 
     def begin(self) -> None:
-        """Freeze what is there now, and what survives long collections from now on."""
+        """Freeze the present objects, and from now on survivors of long collections."""
         gc.collect()
         gc.freeze()
         self._looked_at = gc.get_freeze_count()
         gc.callbacks.append(self._told)
 
     def end(self) -> None:
-        """Leave the collector as it was; idempotent."""
+        """Restore the collector's settings; idempotent."""
         if self._told in gc.callbacks:
             gc.callbacks.remove(self._told)
             gc.unfreeze()
 
     def _told(self, phase: str, about: dict[str, int]) -> None:
-        """Python's word that a collection begins or ends, in the thread in which it is."""
         if about["generation"] < 2:
             return
         if phase == "start":
@@ -110,14 +109,14 @@ class Collector:
         frozen = gc.get_freeze_count()
         if frozen > 2 * max(self._looked_at, self._frozen_min):
             self._looked_at = frozen
-            gc.unfreeze()  # the next full collection, which is a long one, looks at all and freezes what it leaves
+            gc.unfreeze()  # the next full collection, a long one, looks at everything and freezes the survivors
 
 
 ENDS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signals:
-    """Made once, by the main thread."""
+    """The signals of a process; made once, by the main thread."""
 
     def __init__(self) -> None:
         self._told: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -127,7 +126,7 @@ class Signals:
         handled = _Ends(self._told)
         for number in ENDS:
             signal.signal(number, lambda number, _: handled.came(number))
-        signal.signal(signal.SIGHUP, lambda *_: None)  # it goes through the pipe
+        signal.signal(signal.SIGHUP, lambda *_: None)  # the signal goes through the pipe
         threading.Thread(target=self._read, name="signals", daemon=True).start()
 
     def _read(self) -> None:
@@ -140,19 +139,19 @@ class Signals:
                 read.came(number)
 
     def wait(self, hung_up: Callable[[], object]) -> None:
-        """Until the server is to end; `hung_up` is called for hang-ups before."""
+        """Wait until the server must end; `hung_up` is called for each hang-up before."""
         while self._told.get() not in ENDS:
             hung_up()
 
 
 class _Ends:
-    """The signals to end that came by one way. Takes no lock: handlers run within one another."""
+    """Counts the signals to end of one kind. Takes no lock, because handlers interrupt one another."""
 
     def __init__(self, told: queue.SimpleQueue[int]) -> None:
         self._told, self._is_ending = told, False
 
     def came(self, number: int) -> None:
-        """Tell the first one; end the process at the second."""
+        """Report the first signal; end the process at the second."""
         if self._is_ending:
             os._exit(128 + number)
         self._is_ending = True
@@ -162,17 +161,17 @@ class _Ends:
 log = logging.getLogger("lakestore.server")
 STOP_SECONDS = 2.0
 SWITCH_SECONDS = 0.001
-"""The longest that a thread computes in Python while others wait; Python's own 5 ms are a small commit's whole time."""
+"""The longest time that a thread computes in Python while others wait. Python's default of 5 ms is a small commit's
+whole time."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownTables:
-    """The tables of an engine, as rights ask for them: the policy's `Known`."""
+    """The tables of an engine for access checks: the policy's `TableFacts`."""
 
     engine: Engine
 
     def table_of(self, uuid: str) -> str | None:
-        """The name of the table with that uuid."""
         view = self.engine.view
         state = view.tables.get(uuid)
         if state is None and uuid in view.dropped:
@@ -180,16 +179,14 @@ class KnownTables:
         return state.table.name if state else None
 
     def uuid_of(self, table: str) -> str | None:
-        """The uuid of the table that has the name now."""
         return self.engine.view.names.get(table)
 
     def subscribed(self, subscription: str) -> Sequence[str]:
-        """The names that the tables of a subscription have now, or had when they were dropped."""
+        """The present names of a subscription's tables; for a dropped table its last name."""
         held = self.engine.view.subscriptions.get(subscription)
         return [name for uuid in held.tables if (name := self.table_of(uuid)) is not None] if held else ()
 
     def kind_of(self, table: str) -> Kind:
-        """The kind of a table of the catalog."""
         view = self.engine.view
         if table in view.names:
             return "own"
@@ -267,7 +264,8 @@ class Server:
         self._console: Console | None = None
 
     def _opened(self, disk: Disk, journal_of: JournalOf, index_of: IndexOf) -> MetadataStore:
-        """The lake's metadata, once rights are read and the engine has recovered; else the folder is let go."""
+        """The lake's metadata store, once rights are read and the engine has recovered. On an error the folder is
+        released."""
         settings, clock = self.settings, self._clock
         ahead = VerifyAhead()
         with contextlib.ExitStack() as let_go:
@@ -291,18 +289,18 @@ class Server:
                 beside=ahead.begin,
             )
             let_go.callback(self.engine.loop.close)
-            let_go.callback(ahead.cancel)  # before the engine's files are let go, which it reads
+            let_go.callback(ahead.cancel)  # before the engine's files are released, which it reads
             ahead.end()
             let_go.pop_all()
         return store
 
     def _may_read(self, principal: str, table_uuid: str) -> bool:
-        """Whether a principal, who is empty where nobody is asked, may read a table by its present name."""
+        """Whether a principal (empty without principals) may read a table by its present name."""
         name = KnownTables(self.engine).table_of(table_uuid)
         return name is None or self.access.may_read(principal, name)
 
     def _look_at_lake(self, store: MetadataStore) -> None:
-        """Stop tiering and retention of tables whose lake is gone, or went on without this history after a restore."""
+        """Stop tiering and retention of tables whose lake is gone or continued under another timeline."""
         view = self.engine.view
         try:
             gone = foreign_history.gone(view, store)
@@ -316,7 +314,6 @@ class Server:
             log.error("%s", sentence)
 
     def start(self) -> None:
-        """Open both ports."""
         for lack in sandbox.support().missing if self.settings.limits.query_processes else ():
             log.warning("queries of the console run without a part of their sandbox: no %s", lack)
         host, limits = self.settings.host, self.settings.limits
@@ -348,20 +345,20 @@ class Server:
         console.start()
 
     def drain(self, seconds: float) -> bool:
-        """Turn new calls away and let those that run end; whether all have."""
+        """Refuse new calls and wait for running ones; True if all have ended."""
         if self._grpc:
             self._grpc.turn_away()
         self.engine.drain()
         return self.service.calls.drain(seconds)
 
     def stop_duties(self) -> None:
-        """End what works by itself beside the engine."""
+        """Stop the background work outside of the engine."""
         self.dropped.close()
         self.expiry.close()
         self.retention.close()
 
     def close(self, *, checkpoint: bool = True) -> None:
-        """Close ports, write a last checkpoint unless told otherwise, release the folder."""
+        """Close the ports, write a last checkpoint by default, release the folder."""
         if self._closed:
             return
         self._closed = True
@@ -381,22 +378,21 @@ class Server:
         self._lock.close()
 
 
-def _no_op(_: BaseException) -> None:
-    """In process: the engine answers `Unavailable` from now on."""
+def _no_op(_: BaseException) -> None: ...
 
 
 def _end_process(_: BaseException) -> None:
-    """A server that cannot write its journal must not go on."""
+    """A server that cannot write its journal must not continue."""
     logging.shutdown()
     os._exit(70)
 
 
 def serve(settings: Settings, announce: Callable[[Mapping[str, str]], None]) -> None:
-    """Serve until a signal; `announce` is told the ports, as `Server.about` has them."""
+    """Serve until a signal; `announce` gets the ports in the form of `Server.about`."""
     event_log.configure(settings)
     allocator.keep_memory()
     sys.setswitchinterval(SWITCH_SECONDS)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what it asks for is done anyway while the server begins
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the start does what the signal asks for anyway
     with paused():
         server = Server(settings, on_fatal=_end_process)
     Collector().begin()
@@ -442,7 +438,7 @@ def _log_start(server: Server) -> None:
 
 
 def _end(server: Server, seconds: float) -> None:
-    """Drain and close within that time; what is acknowledged is durable whether or not there is time for all of it."""
+    """Drain and close within `seconds`. Acknowledged commits are durable in any case."""
     limit = threading.Timer(seconds, _give_up)
     limit.daemon = True
     limit.start()

@@ -1,7 +1,7 @@
-"""A server's verbs: one explicit row from each RPC of the proto file to the bound method that answers it.
+"""A server's verbs: one row from each RPC of the proto file to the bound method that answers it.
 
-gRPC and the in-process transport call verbs from here and from nowhere else. `Verbs` is the table's type, so mypy
-holds every verb to the messages of its RPC; a test holds `Verbs` to the proto file's descriptor.
+gRPC and the in-process transport call verbs only from here. `Verbs` is the table's type, so mypy checks every verb
+against its RPC's messages; a test compares `Verbs` with the proto file's descriptor.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from lakestore_server.snapshots.presented import SnapshotTables
 
 
 class Verbs(TypedDict):
-    """The verb of each RPC, by its name and in the order of the proto file."""
+    """The verb of each RPC by name, in the order of the proto file."""
 
     Hello: Callable[[pb.HelloRequest], pb.HelloAnswer]
     Head: Callable[[pb.HeadRequest], pb.HeadAnswer]
@@ -77,7 +77,7 @@ class Verbs(TypedDict):
     Write: Callable[[Iterator[Sent]], Iterator[pb.CommitAnswer]]
     Lookup: Callable[[pb.LookupRequest], pb.RowBatch]
     Changes: Callable[[pb.ChangesRequest, Listener], Iterator[EncodedBatch]]
-    """The one verb that is told who listens; its answers are `pb.ChangeBatch`es, encoded once for all streams."""
+    """The one verb that gets its listener; its answers are `pb.ChangeBatch`es, encoded once for all streams."""
     ChangeRanges: Callable[[pb.ChangeRangesRequest], pb.ChangeRangesAnswer]
     Ack: Callable[[pb.AckRequest], pb.AckAnswer]
     ListSubscriptions: Callable[[pb.ListSubscriptionsRequest], pb.ListSubscriptionsAnswer]
@@ -188,11 +188,11 @@ class Service:
         presented: SnapshotTables,
     ) -> None:
         self.reports = Reports(clock, engine.limits)
-        """The words of processes beside the server."""
+        """The reports of other processes."""
         self.status = StatusReader(
             engine, upkeep, about, retention, expiry, clock, catalog, self.reports, presented, leases
         )
-        """The way to the status as a value."""
+        """The source of the status."""
         lookups = Lookups(engine, Completeness(engine, clock))
         writes = Writes(engine, InsertedRows(lookups, engine.limits).add)
         parts = _Parts(
@@ -219,23 +219,20 @@ class Service:
         self.write_stream = writes.stream
         """Begins a stream of pipelined commits, which the port's form of `Write` answers."""
         self._waiting: dict[str, Callable[..., Any]] = {"Changes": parts.feed.messages, "Write": _answers}
-        """The port's form of the verbs that wait: they pause, and hold no thread."""
+        """The port's form of waiting verbs: they yield pauses and hold no thread."""
         self.verbs: Verbs = _verbs(parts)
 
     def verb(self, name: str) -> Callable[..., Any]:
-        """The verb of an RPC, by its name in the proto file; for callers that walk the descriptor."""
+        """The verb of an RPC by its name in the proto file."""
         return cast("Mapping[str, Callable[..., Any]]", self.verbs)[name]
 
     def watched(self, method: rpc.Method) -> Callable[..., Any]:
-        """The verb of an RPC as a port calls it: counted, and refused while the server drains.
-
-        `Changes` and `Write` take a listener as well and give `Pause`s among their answers; `Write` takes a
-        `write_stream` for the iterator of its requests.
-        """
+        """The verb of an RPC for a port: counted, and refused during a drain. `Changes` and `Write` also take a
+        listener and yield `Pause`s; `Write` takes a `write_stream` instead of the iterator of requests."""
         return self.calls.watched(method, self._waiting.get(method.name) or self.verb(method.name))
 
 
 def _answers(stream: WriteStream, listener: Listener) -> Iterator[pb.CommitAnswer | Pause]:
-    """The answers of a stream of commits, which looks at its end when its client or the server goes."""
+    """The answers of a stream of commits; the stream checks for its end when client or server go."""
     listener.add_callback(stream.bell.set)
     yield from stream.answers()

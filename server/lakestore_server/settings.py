@@ -20,7 +20,7 @@ class Tls:
     """The certificates of both ports, as PEM files; they are read again when they change."""
 
     cert: str = option("", flag=True)
-    """Certificate of the server with those that lead to its authority; empty means no TLS."""
+    """Certificate of the server and its chain; empty means no TLS."""
     key: str = option("", flag=True)
     """Private key of the certificate, without a password."""
     client_ca: str = option("", flag=True)
@@ -32,13 +32,13 @@ class Http:
     """The HTTP port."""
 
     allowed_hosts: tuple[str, ...] = option(())
-    """Host names by which clients may reach a server without `auth`, beside those of this machine; `*` allows all. They
-    keep web pages from calling it by a name of their own."""
+    """Host names by which clients may reach a server without `auth`, in addition to those of this machine; `*` allows
+    all. They keep web pages from calling the server by a name of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every setting of a server. Paths are relative to the folder it is started in."""
+    """Every setting of a server. Paths are relative to the working folder."""
 
     data: Path = option(flag=True)
     """Folder of journal, index and segments; one server at a time."""
@@ -51,40 +51,40 @@ class Settings:
     warehouse: str = option("", flag=True)
     """URI of the lake's files; empty means `warehouse` in the data folder."""
     lease_grace_seconds: float = option(3600.0, low=0, high=DAY_SECONDS)
-    """Time after a start in which nothing that a read may hold is expired."""
+    """Time after a start in which nothing expires that a reader from before may hold."""
     tls: Tls = section(Tls)
     """Encryption of connections."""
     http: Http = section(Http)
     """Catalog, metrics and console."""
     auth: str = option("", flag=True)
-    """File of principals, tokens and rights, read again when it changes; empty means everyone may everything."""
+    """File of principals, tokens and rights, read again when it changes; empty means everyone has every right."""
     insecure: bool = option(default=False, flag=True)
     """Listen beyond this machine even without TLS and auth."""
     metrics_open: bool = option(default=False)
-    """Show /metrics to everyone; else it takes the right to read every table."""
+    """Show /metrics to everyone; otherwise it needs the right to read every table."""
     limits: Limits = section(Limits)
-    """Limits of what is taken and kept."""
+    """Limits of what the server accepts and keeps."""
 
     retention_check_seconds: float = option(60.0, low=0.1, high=DAY_SECONDS)
-    """Time between two looks at the logs for rows that their retention lets go."""
+    """Time between two looks for rows that retention lets go."""
     expiry_check_seconds: float = option(10.0, low=0.1, high=DAY_SECONDS)
-    """Time between two looks at tables with a `ttl` for rows whose time is over."""
+    """Time between two looks for rows whose `ttl` is over."""
     subscription_idle_seconds: float = option(7 * DAY_SECONDS, low=1, high=3_650 * DAY_SECONDS)
-    """Time for which a named subscription that nobody reads or acknowledges is kept, and holds its tables' log."""
+    """Time for which a named subscription without a reader or acknowledgement stays and holds its tables' log."""
     producer_idle_seconds: float = option(30 * DAY_SECONDS, low=1, high=3_650 * DAY_SECONDS)
-    """Time for which a named producer that nobody opens or writes with is kept, with its progress."""
+    """Time for which a named producer that nobody opens or writes with stays, with its progress."""
     rebalance_seconds: float = option(10.0, low=0, high=3600)
-    """Time that a consumer of a shared subscription has to acknowledge the rows it was sent of a bucket that another
-    one is to read from then on; after that the other one begins behind its last acknowledgement."""
+    """Time in which a consumer of a shared subscription must acknowledge the sent rows of a bucket that moves to
+    another consumer. Then the other consumer begins after the last acknowledgement."""
     drain_seconds: float = option(20.0, low=0, high=3600)
-    """Time that an orderly end may take: half of it for running calls, the rest for a last checkpoint. A next start
-    reads from the journal what no checkpoint holds. A second signal ends the server at once."""
+    """Time that an orderly end may take: half of it for running calls, the rest for a last checkpoint. The next start
+    reads the rest from the journal. A second signal ends the server at once."""
     log_format: str = option("text", choices=("text", "json"), flag=True)
     """The log on stderr: lines to read, or one JSON object per line."""
     log_level: str = option("info", choices=("debug", "info", "warning", "error"), flag=True)
     """Lines of this level and worse are logged."""
     slow_seconds: float = option(5.0, low=0, high=3600)
-    """Calls that take longer are logged, streams aside; 0 logs none."""
+    """Calls that take longer are logged, except streams; 0 logs none."""
 
     @property
     def warehouse_uri(self) -> str:

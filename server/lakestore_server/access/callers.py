@@ -24,7 +24,7 @@ log = logging.getLogger("lakestore.access")
 CHECK_SECONDS = 1.0
 """Seconds for which a read auth file is taken as current."""
 _Stamp = tuple[int, int, int]
-"""Time, mode and inode: a file that was refused for its mode is read again once the mode is right."""
+"""Modification time, change time and inode. The change time tells that the mode of a refused file was set right."""
 
 
 class Access:
