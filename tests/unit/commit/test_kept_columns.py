@@ -274,7 +274,7 @@ def test_one_row_that_is_kept_often_is_counted_as_often_against_the_memory_of_a_
         table = photos(served.lake)
         table.upsert([{"id": 1, "v": 1, "blob": b"x" * (1 << 20)}])
         many = pa.table({"id": [1] * 100, "v": list(range(100))})
-        with pytest.raises(Invalid, match="take more than 4194304 bytes: send fewer rows at once"):
+        with pytest.raises(Invalid, match="takes more than 4194304 bytes: send fewer rows at once"):
             table.upsert(many, keep=["blob"])
         table.upsert(many.slice(0, 2), keep=["blob"])
         assert counted(table) == {"updated": 2}

@@ -43,7 +43,7 @@ def upsert(served: Served, first: int, count: int) -> prepare.Request:
 
 def test_a_small_request_that_would_merge_with_too_much_is_refused(served: Served) -> None:
     table = served.lake.table(NAME)
-    with pytest.raises(Invalid, match=r"with the rows that are there.*more than 1048576 bytes.*fewer rows"):
+    with pytest.raises(Invalid, match=r"with the existing rows.*more than 1048576 bytes.*fewer rows"):
         table.upsert([{"id": i, "n": 1} for i in range(ROWS)])
     assert set(table.scan(columns=["n"]).to_arrow().column("n").to_pylist()) == {0}
     for i in range(0, ROWS, 3):

@@ -139,7 +139,7 @@ def test_a_set_that_matches_in_part_is_refused_whole(served: Served) -> None:
     for moves in ({"k/0": "1", "k/1": "1"}, {"k/0": "2"}, {"k/0": "2", "k/1": "1"}):
         with pytest.raises(Conflict, match=r"register 'k/0' is at '1', and the commit expects it at ''"):
             raw.send(raw.request(moves, 2))
-    with pytest.raises(Fenced, match=r"epoch \d+ of register 'k/1' was not given out"):
+    with pytest.raises(Fenced, match=r"epoch \d+ of register 'k/1' was not granted"):
         raw.send(raw.request({"k/1": "1"}, 2, epoch=raw.epoch + 1))
     served.lake.drop_registers(["k/1", "nobody's"])
     with pytest.raises(Fenced, match="'k/1' is not there"):
@@ -228,7 +228,7 @@ def test_malformed_requests_are_refused_by_a_sentence(served: Served) -> None:
         (static, Invalid, "'k/0' and all others of the commit stay"),
         (named, Invalid, "and not both"),
         (timeless, Invalid, "names the timeline"),
-        (elsewhere, OtherTimeline, "another history"),
+        (elsewhere, OtherTimeline, "another timeline"),
         (pb.CommitRequest(), Invalid, "1 to 1000 changes"),
     ]
     for request, kind, says in cases:

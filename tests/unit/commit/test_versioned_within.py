@@ -88,9 +88,9 @@ def test_a_delete_names_both_columns_or_neither_and_both_are_remembered(tmp_path
         table = made(served.lake)
         for number in range(5):
             upsert(table, (5, "a"), key=number)
-        with pytest.raises(Invalid, match="a delete that names 'o' names 's' too"):
+        with pytest.raises(Invalid, match="a delete that names 'o' must name 's' too"):
             table.delete([{"id": 1, "o": 5}])
-        with pytest.raises(Invalid, match="a delete that names 's' names 'o' too"):
+        with pytest.raises(Invalid, match="a delete that names 's' must name 'o' too"):
             table.delete([{"id": 1, "s": "a"}])
         table.delete([{"id": 0}, {"id": 1}])
         table.delete([{"id": 2, "o": 4, "s": "a"}, {"id": 3, "o": 4, "s": "b"}, {"id": 4, "o": 6, "s": "a"}])

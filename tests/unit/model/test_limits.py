@@ -442,7 +442,7 @@ def test_a_call_beyond_the_threads_is_told_to_come_again(tmp_path: Path, monkeyp
         running = [pool.submit(lake.transport.head, pb.HeadRequest()) for _ in range(8)]
         try:
             assert all(begun.acquire(timeout=30) for _ in running)
-            with pytest.raises(Exhausted, match="as many calls as it can") as refused:
+            with pytest.raises(Exhausted, match="at its limit of calls") as refused:
                 one_try(lake).status(pb.StatusRequest())
             assert refused.value.retry_after > 0
         finally:

@@ -96,7 +96,7 @@ def test_a_backup_under_load_is_a_whole_prefix_of_the_commits(lake: Lake, tmp_pa
                 assert state == model(len(log))
                 for name in ("a.state", "a.log"):
                     assert verify(again.transport, name).same
-                with pytest.raises(PositionExpired, match="another history"):
+                with pytest.raises(PositionExpired, match="another timeline"):
                     again.table("a.log").scan(at=answer.token).to_arrow()
                 with pytest.raises(PositionExpired):
                     next(iter(again.table("a.log").changes(answer.token)))
