@@ -112,9 +112,6 @@ class Limits:
     """Keys in memory that no checkpoint has; a checkpoint begins beyond it."""
     index_cache_keys: int = option(2_000_000, low=0, high=100_000_000)
     """Keys in memory after a checkpoint, up to about 150 bytes each; other keys are read from files."""
-    index_silence_seconds: int = option(30, low=1, high=3_600)
-    """Wait for an answer of the index process, ten times as long for a merge. Then the process is ended and started
-    again; after the second time in a row the index is rebuilt beside serving."""
     dead_cache_ranges: int = option(64, low=1, high=10_000)
     """Ranges whose superseded offsets are cached for union reads; the least recently used is removed."""
     dead_cache_bytes: int = option(256 * _MB, low=0, high=64 * _GB)

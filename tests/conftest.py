@@ -14,7 +14,6 @@ import lakestore as ls
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from tests.support import seeds
-from tests.support.forked_index import forked_index
 from tests.support.served import Served
 from tests.support.spark import SPARK_CONF
 
@@ -59,13 +58,6 @@ def synced_at_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", synced)
         patch.setattr(os, "fdatasync", synced)
-        yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def index_processes() -> Iterator[None]:
-    """Forked ones for servers in the test's process; `tests/unit/index` and servers of their own start real ones."""
-    with forked_index():
         yield
 
 

@@ -91,7 +91,6 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
     "grpc": ("lakestore/wire/rpc.py", "lakestore/v1/", "server/lakestore_server/edge/rpc_port.py"),
     "grpc_health": ("server/lakestore_server/edge/grpc.py",),
     "grpc_reflection": ("server/lakestore_server/edge/grpc.py",),
-    "lmdb": ("server/lakestore_server/index/lmdb_store.py",),
     "pyiceberg": (),
     "pyspark": ("tiering/", "spark_reader/"),
     "py4j": ("tiering/", "spark_reader/"),
@@ -737,7 +736,7 @@ def test_seeded_chance_and_lower_bounds_of_time_may_stand(text: str) -> None:
     [
         ("server/x.py", "from lakestore_tiering import flush\n"),
         ("server/x.py", "from lakestore import client\n"),
-        ("lakestore/model/table.py", "import lmdb\n"),
+        ("lakestore/model/table.py", "import grpc\n"),
         ("spark_reader/x.py", "import lakestore_server.commit.engine\n"),
         ("server/x.py", "from server import engine\n"),
         ("jepsen/x.py", "from lakestore.client.grpc import connect\n"),

@@ -31,8 +31,6 @@ CHEAP = frozenset({"clock", "namespace", "disk"})
 """Parts that a nemesis may add to any run."""
 TOGETHER = (
     ("kill", "pause"),
-    ("kill-index", "pause-index"),
-    ("pause-index", "kill"),
     ("kill-presenter", "pause-presenter", "kill"),
     ("network", "kill"),
     ("network", "pause", "kill-client"),

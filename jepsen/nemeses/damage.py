@@ -1,4 +1,4 @@
-"""Damage to files of a server that is down: flipped bits, ends that are cut off, an older content.
+"""Damage to files of a server that is down: flipped bits, ends that are cut off.
 
 Damage must be found, and never served. A server that refuses to start, and reads that end in `Corrupt`, are right until
 the good file is back; then everything that was acknowledged must be there. The key index is made from the logs, so
@@ -26,17 +26,16 @@ KINDS: Mapping[str, str] = {
     "checkpoint": "checkpoint-*[0-9]",
     "segment": "segments/*/*.seg",
     "extent": "segments/extents/*.journal",
-    "index": "index/data.mdb",
     "run": "index/*.run",
     "part": "parts/*.part",
 }
 LASTING = ("segment", "extent", "part")
 """Kinds of files that never change, so that the good one may come back to a server that has gone on without it."""
-DERIVED = ("index", "run")
-"""Kinds of files that a server makes anew."""
+DERIVED = "run"
+"""The kind of files that a server makes anew."""
 ANY = ("flipped", "flipped", "cut")
-_WAYS: Mapping[str, Sequence[str]] = {"journal": ("flipped",), "index": ("flipped", "cut", "stale", "stale")}
-"""By kind; `stale` is the file as it was at an earlier damage, and flipped bits when there was none."""
+_WAYS: Mapping[str, Sequence[str]] = {"journal": ("flipped",)}
+"""By kind."""
 
 
 class Damage:
@@ -58,12 +57,8 @@ class Damage:
             kind = chance.choice([kind for kind, files in found.items() if files])
             path = chance.choice(sorted(found[kind]))
             how, most = chance.choice(_WAYS.get(kind, ANY)), harmed(path, kind)
-            older = disk.older(path)
-            if how == "stale" and older is not None:
-                disk.damage(path, lambda _: older, is_kept=False)
-            else:
-                change = _cut if how == "cut" else flipped
-                disk.damage(path, lambda content: change(content, most, chance), is_kept=kind not in DERIVED)
+            change = _cut if how == "cut" else flipped
+            disk.damage(path, lambda content: change(content, most, chance), is_kept=kind != DERIVED)
         said = system.server.try_start()
         if system.server.pid is not None and kind not in LASTING:
             disk.forget_damage()

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from jepsen.system.shim import Operation
 
-JOURNAL, CHECKPOINT, INDEX = "journal-*[0-9]", "checkpoint-*[0-9]", "index/data.mdb"
-RUN = "index/*.run"
+JOURNAL, CHECKPOINT, RUN = "journal-*[0-9]", "checkpoint-*[0-9]", "index/*.run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +34,6 @@ STEPS: Mapping[str, Step] = {
     "segment: synced": Step(Operation.SYNC, "segments/*"),
     "segment: its folder synced": Step(Operation.SYNC_FOLDER, "segments/*"),
     "segment: removed": Step(Operation.REMOVE, "segments/*"),
-    "index: page written": Step(Operation.WRITE, INDEX),
-    "index: before the sync": Step(Operation.SYNC, INDEX, is_before=True),
-    "index: synced": Step(Operation.SYNC, INDEX),
     "index: run written": Step(Operation.WRITE, RUN),
     "index: run synced": Step(Operation.SYNC, RUN),
     "index: run removed": Step(Operation.REMOVE, RUN),

@@ -26,14 +26,13 @@ class Victim:
 
 ONE_SHARE = 0.5
 TIERER = frozenset({"tierer"})
-INDEX, PRESENTER = "lakestore_server.index.worker", "lakestore_server.snapshots.worker"
-"""The server's children tell their purpose by the module in their command."""
+PRESENTER = "lakestore_server.snapshots.worker"
+"""A child of the server tells its purpose by the module in its command."""
 
 VICTIMS: Mapping[str, Victim] = {
     each.name: each
     for each in (
         Victim("server", frozenset(), lambda system: system.server.found()),
-        Victim("index", frozenset(), lambda system: system.server.children(INDEX)),
         Victim("presenter", frozenset(), lambda system: system.server.children(PRESENTER)),
         Victim("tierer", TIERER, lambda system: system.tierer.found() if system.tierer else []),
         Victim("driver", TIERER, lambda system: system.tierer.driver() if system.tierer else []),

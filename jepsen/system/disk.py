@@ -27,7 +27,6 @@ class ServerDisk:
         self._shim = Shim(folder / "disk", self.data)
         self._shim.keeps_log = True
         self._planted: dict[str, list[Planted]] = {}
-        self._older: dict[Path, bytes] = {}
         self._kept: dict[Path, tuple[int, bytes]] = {}
         """Path to inode and good content."""
 
@@ -87,14 +86,10 @@ class ServerDisk:
 
     def damage(self, path: Path, change: Callable[[bytes], bytes], *, is_kept: bool) -> None:
         """Change the content of a file; the good one can be kept aside until `restore`."""
-        content = self._older[path] = path.read_bytes()
+        content = path.read_bytes()
         if is_kept:
             self._kept.setdefault(path, (path.stat().st_ino, content))
         _overwrite(path, change(content))
-
-    def older(self, path: Path) -> bytes | None:
-        """The content of a file as it was before it was damaged last."""
-        return self._older.get(path)
 
     @property
     def is_damaged(self) -> bool:

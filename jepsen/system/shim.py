@@ -2,8 +2,7 @@
 
 Faults are rules in shared memory: they are planted, met and lifted while the server runs. It also keeps the undo log
 by which `power` puts the files into a state that a power cut could have left. `disk_shim.c` says how it works; the
-layouts below are its own. Files that are written by a memory map are not seen: of the server's files that is only
-LMDB's `lock.mdb`, whose content nobody needs after a start.
+layouts below are its own. Files that are written by a memory map are not seen; the server writes none so.
 """
 
 from __future__ import annotations

@@ -43,7 +43,6 @@ from lakestore_server.host import allocator, event_log, sandbox
 from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.disk import Disk, RealDisk
 from lakestore_server.host.worker import Worker
-from lakestore_server.index.worker_client import IndexOf, in_process
 from lakestore_server.operate import backup
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.memory import MemoryStatus
@@ -206,7 +205,6 @@ class Server:
         on_fatal: Callable[[BaseException], None] | None = None,
         journal_of: JournalOf = FileJournal,
         presenter: SnapshotBuilder | None = None,
-        index_of: IndexOf = in_process,
     ) -> None:
         self.settings = settings
         exposure_check.check_exposure(settings)
@@ -217,7 +215,7 @@ class Server:
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
         self.about["sandbox"] = str(sandbox.support())
         self._on_fatal = on_fatal or _no_op
-        store = self._opened(disk or RealDisk(), journal_of, index_of)
+        store = self._opened(disk or RealDisk(), journal_of)
         self.upkeep = Upkeep(self.engine, clock)
         self._closed = False
         held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.kept.items()}
@@ -263,7 +261,7 @@ class Server:
         self._http: HttpServer | None = None
         self._console: Console | None = None
 
-    def _opened(self, disk: Disk, journal_of: JournalOf, index_of: IndexOf) -> MetadataStore:
+    def _opened(self, disk: Disk, journal_of: JournalOf) -> MetadataStore:
         """The lake's metadata store, once rights are read and the engine has recovered. On an error the folder is
         released."""
         settings, clock = self.settings, self._clock
@@ -285,7 +283,6 @@ class Server:
                 on_fatal=self._on_fatal,
                 limits=settings.limits,
                 journal_of=journal_of,
-                index_of=index_of,
                 beside=ahead.begin,
             )
             let_go.callback(self.engine.loop.close)

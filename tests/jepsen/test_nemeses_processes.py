@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -18,7 +19,7 @@ import pytest
 
 import lakestore as ls
 from jepsen.nemeses import NEMESES, TOGETHER, combinations
-from jepsen.nemeses.victims import INDEX
+from jepsen.nemeses.victims import PRESENTER
 from jepsen.operation import Invocation
 from jepsen.system import System
 from jepsen.system.clients import is_alone
@@ -44,7 +45,6 @@ CHANCE = Never()
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     settings = {
-        "LAKESTORE_LIMITS_INDEX_SILENCE_SECONDS": "3",
         "LAKESTORE_DRAIN_SECONDS": "2",
         "LAKESTORE_LIMITS_JOURNAL_CHECKPOINT_BYTES": "1024",
     }
@@ -69,16 +69,11 @@ def fails(system: System, seconds: float = 0.3) -> bool:
     return True
 
 
-def index_process(system: System) -> Found:
-    """The one that runs; keys are written until a checkpoint needs one."""
-    with ls.connect(system.server.address, timeout=WAIT_SECONDS) as lake:
-        keys = iter(range(1_000, 1_000_000))
-        until(
-            lambda: lake.table("t.k").upsert([{"id": next(keys), "v": 0}]) and system.server.children(INDEX),
-            "an index process",
-        )
-    found = system.server.children(INDEX)[0]
-    return found
+def presenter(system: System) -> Found:
+    """The one that runs: a server starts it when an engine asks for the warehouse of cuts."""
+    with urllib.request.urlopen(f"{system.server.catalog}/v1/config?warehouse=now", timeout=WAIT_SECONDS):
+        until(lambda: system.server.children(PRESENTER), "a presenter")
+    return system.server.children(PRESENTER)[0]
 
 
 def begin(system: System, name: str, chance: random.Random = CHANCE) -> object:
@@ -130,20 +125,20 @@ def test_a_restart_drains_also_one_that_stands_still(system: System) -> None:
     assert works(system)
 
 
-def test_the_index_process_is_killed_and_stopped_and_the_server_gets_over_it(system: System) -> None:
-    index = index_process(system)
-    assert index.pid in NEMESES["kill-index"].begin(system, CHANCE)
-    assert not index.is_there
-    index = index_process(system)
-    begin(system, "pause-index")
-    assert index.is_stopped
-    assert works(system), "the server ends an index process that says nothing"
-    NEMESES["pause-index"].end(system)
+def test_a_child_is_stopped_and_killed_and_the_server_gets_over_it(system: System) -> None:
+    child = presenter(system)
+    begin(system, "pause-presenter")
+    assert child.is_stopped
+    assert works(system)
+    NEMESES["pause-presenter"].end(system)
+    assert child.pid in NEMESES["kill-presenter"].begin(system, CHANCE)
+    assert not child.is_there
+    assert works(system)
 
 
 @pytest.mark.long
 def test_children_that_outlive_their_server_come_to_themselves_beside_the_next_ones(system: System) -> None:
-    old = index_process(system)
+    old = presenter(system)
     assert old.pid in NEMESES["zombie-children"].begin(system, CHANCE)
     assert old.is_stopped
     assert works(system)

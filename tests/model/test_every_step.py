@@ -28,7 +28,7 @@ LAST = (Change("t.one", "upsert", ((0, 2), (99, 2))),)
 
 
 LIMITS = replace(IN_PLACE, shared_segment_bytes=150, index_cache_keys=0)
-"""Some segments are files of their own, the others share one; merged keys are looked up in runs and LMDB."""
+"""Some segments are files of their own, the others share one; merged keys are looked up in runs."""
 
 
 EVERY = 1 if int(os.environ.get("LAKESTORE_CRASH_SEEDS", "1")) > 1 else 2

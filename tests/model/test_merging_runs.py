@@ -13,6 +13,7 @@ from lakestore.errors import LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore_server.duties.index_rebuild import IndexMerger
 from lakestore_server.host.crash_points import CrashPoint
+from lakestore_server.host.worker import Worker
 from lakestore_server.index.run_file import NamedRuns
 from tests.model.harness import Harness
 from tests.support.seeds import seeded
@@ -79,7 +80,7 @@ class Runs:
                 deed()
             return True
 
-        while index.work(self.harness.server.upkeep._merger._widths(), pause):
+        while index.work(pause):
             pass
         assert done
 
@@ -184,6 +185,53 @@ def test_a_rebuild_asks_for_the_checkpoint_that_names_its_runs(runs: Runs) -> No
     rebuilds = runs.harness.disk.reached[CrashPoint.REBUILD_FINISHED]
     runs.harness.kill()
     assert runs.harness.disk.reached[CrashPoint.REBUILD_FINISHED] == rebuilds, "one is enough"
+    runs.check()
+
+
+@pytest.fixture
+def _no_checkpoint_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    wake = Worker.wake
+    monkeypatch.setattr(Worker, "wake", lambda self: None if self._name == "checkpoint" else wake(self))
+
+
+@pytest.mark.usefixtures("_no_checkpoint_by_itself")
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_power_goes_after_a_rebuild_that_no_checkpoint_has_named(
+    runs: Runs, caplog: pytest.LogCaptureFixture, *, is_damaged: bool
+) -> None:
+    """The runs that the checkpoint names are not the index any more: the next start rebuilds once more."""
+    runs.harness.server.engine.index.found_problem("a test says so", damaged=is_damaged)
+    runs.harness.await_index()
+    runs.check()
+    runs.write()
+    runs.harness.crash(None)
+    assert "no checkpoint names the rebuilt one" in caplog.text
+    runs.check()
+    runs.harness.server.upkeep.checkpoint()
+    caplog.clear()
+    runs.harness.kill()
+    assert "rebuilt" not in caplog.text
+    runs.check()
+
+
+@pytest.mark.usefixtures("_no_checkpoint_by_itself")
+def test_a_checkpoint_that_named_other_runs_leaves_the_mark_of_a_rebuild(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rebuild ends while the checkpoint is written."""
+    index = runs.harness.server.engine.index
+    name = index.to_name
+
+    def named() -> NamedRuns:
+        made = name()
+        index.found_problem("a test says so", damaged=False)
+        runs.harness.await_index()
+        return made
+
+    monkeypatch.setattr(index, "to_name", named)
+    runs.harness.server.upkeep.checkpoint()
+    runs.harness.crash(None)
+    assert "no checkpoint names the rebuilt one" in caplog.text
     runs.check()
 
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 import lakestore as ls
 from lakestore.cli.main import cli
-from lakestore.errors import Corrupt, LakestoreError, NewerFormat, Unavailable
+from lakestore.errors import Corrupt, LakestoreError, NewerFormat
 from lakestore.limits import Limits
 from lakestore.union.verify import verify
 from lakestore_server.duties import scrub
@@ -236,28 +236,6 @@ def test_the_scrub_ends_in_the_middle_of_a_table(whole: Path, tmp_path: Path, mo
         assert (scrubber.bytes, scrubber.rounds) < (5000, 1), "a table may be as large as the disk"
 
 
-def test_an_index_that_cannot_be_asked_now_is_not_taken_for_a_damaged_one(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(whole, tmp_path / "data")
-    with Served(tmp_path / "data") as served:
-        engine = served.engine
-        until(lambda: engine.index.ready, "the index")
-        served.server.upkeep._merger.close()  # it finds out itself what is asked below, beside the test
-
-        def busy(*_: object, **__: object) -> tuple[int, bytes]:
-            raise Unavailable("the key index's process was ended and is started again: try again")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(engine.index._merged._lmdb.finder, "ask", busy)
-            patch.setattr(engine.index._merged._lmdb, "_highest", {})
-            patch.setattr(engine.index._merged._lift, "_clean", frozenset())
-            with pytest.raises(Unavailable, match="try again"):
-                served.server.upkeep.scrubber.run_once()
-        assert engine.index.ready
-        assert not served.server.upkeep.scrubber.run_once()
-
-
 @pytest.mark.parametrize("offset", [-1, 7], ids=["lost", "wrong"])
 def test_the_scrub_finds_an_index_that_differs_from_the_log_and_it_is_rebuilt(
     whole: Path, tmp_path: Path, offset: int
@@ -288,7 +266,7 @@ def test_inspect_describes_a_data_folder_and_what_is_damaged_in_it(whole: Path, 
     shown = run.invoke(cli, ["inspect", str(tmp_path / "data"), "--json"])
     assert shown.exit_code == 0, shown.output
     found = json.loads(shown.output)
-    kinds = ["checkpoint", "shared segment file", "segment", "segment", "journal", "index", "index run"]
+    kinds = ["checkpoint", "shared segment file", "segment", "segment", "journal", "index run"]
     assert [each["kind"] for each in found] == kinds
     (journal,) = (each for each in found if each["kind"] == "journal")
     assert [(frame["rows"], frame["crc"]) for frame in journal["parts"]] == [(1, "ok"), (1, "ok")]

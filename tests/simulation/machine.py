@@ -14,7 +14,6 @@ from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from tests.simulation import marks
 from tests.simulation.disk import LifeDisk, Speed
-from tests.simulation.index import Stores
 from tests.simulation.wire import Life, Network
 from tests.simulation.world import Killed, Process, World
 from tests.support.present_stand_in import StandIn
@@ -51,7 +50,6 @@ class Machine:
         self.disk = SimDisk(folder / "000")
         self.server: Server | None = None
         self.life: Life | None = None
-        self._stores: Stores | None = None
         self._tail = marks.Tail(self.disk.root)
         self._lives = self._powered = 0
         self._crash_at: tuple[CrashPoint, int, bool] | None = None
@@ -71,7 +69,6 @@ class Machine:
         world = self.world
         self._lives += 1
         process = Process(f"server{self._lives}", skew_us=self.skew_us, frozen_us=self.frozen_us)
-        self._stores = stores = Stores(world)
         self._tail = marks.Tail(self.disk.root)
         disk = LifeDisk(world, process, self.disk, self.speed)
         disk.on_reach = partial(self._reached, process)
@@ -81,7 +78,7 @@ class Machine:
 
         def begin() -> None:
             try:
-                done.append(self._server(process, disk, stores))
+                done.append(self._server(process, disk))
             except Killed:
                 done.append(PowerLost("killed while it started"))
                 raise
@@ -109,7 +106,7 @@ class Machine:
         world.note(f"server {self._lives} serves at LSN {self.server.engine.view.lsn}")
         return True
 
-    def _server(self, process: Process, disk: LifeDisk, stores: Stores) -> Server:
+    def _server(self, process: Process, disk: LifeDisk) -> Server:
         self.world.sleep(START_SECONDS)
         settings = Settings(
             self.disk.root,
@@ -120,14 +117,7 @@ class Machine:
             rebalance_seconds=self._rebalance_seconds,
         )
         fatal = partial(self._fatal, process)
-        return Server(
-            settings,
-            disk=disk,
-            clock=Clock(self.world),
-            on_fatal=fatal,
-            presenter=StandIn(),
-            index_of=stores.of,
-        )
+        return Server(settings, disk=disk, clock=Clock(self.world), on_fatal=fatal, presenter=StandIn())
 
     def _fatal(self, process: Process, error: BaseException) -> None:
         """A server that cannot go on ends its process."""
@@ -211,8 +201,6 @@ class Machine:
         assert self.life is not None
         self.life.process.is_dead = True
         self.network.ended(self.life)
-        if self._stores is not None:
-            self._stores.close()
         self.server = None
         (self.disk.root / "lock").unlink(missing_ok=True)
 

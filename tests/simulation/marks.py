@@ -27,10 +27,8 @@ INDEX_PROBLEM = "the index got a problem within a checkpoint"
 GAP_REFUSED = "a start without a journal file was refused"
 NO_MEMORY = "an allocation failed"
 GIVEN_BACK = "large requests waited again behind a small one"
-NEVER = frozenset(
-    {CrashPoint.INDEX_FREED, CrashPoint.RUN_LIFTED, CrashPoint.CATALOG_READY, CrashPoint.CATALOG_COMMITTED}
-)
-"""Points that only dropped tables, folders of earlier releases and other catalogs' commits pass."""
+NEVER = frozenset({CrashPoint.CATALOG_READY, CrashPoint.CATALOG_COMMITTED})
+"""Points that only other catalogs' commits pass."""
 GROUPS = ("checkpoint.", "index.", "segment.", "trim.", "recovery.", "journal.file", "rebuild.", "part.")
 """Beginnings of the names of crash points between which a task may be interrupted."""
 

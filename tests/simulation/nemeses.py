@@ -18,11 +18,7 @@ HOURS = 3600
 WEATHER = {"hole": (0.05,), "mute": (0.1, 0.3, 0.6)}
 """The chances of a kind of weather, of which one is drawn, where they are not those of most."""
 DUTY_SECONDS, DONE = 20.0, "done"
-OF_CHECKPOINT = tuple(
-    point
-    for point in CrashPoint
-    if point.startswith(("checkpoint.", "segment.", "index.", "trim.")) and point != CrashPoint.INDEX_FREED
-)
+OF_CHECKPOINT = tuple(point for point in CrashPoint if point.startswith(("checkpoint.", "segment.", "index.", "trim.")))
 """Points that a checkpoint passes."""
 OF_TRIM = tuple(point for point in OF_CHECKPOINT if point.startswith("trim."))
 """Points of its end: what is removed by then may be gone, and what was named before not yet there."""

@@ -5,8 +5,8 @@ be left after a power cut: contents as of the last `sync` of each file, names as
 each folder. `crash` writes that into a new folder. Given a seed it also keeps some of what was not synced:
 per file a prefix of the writes, the last one cut at any byte or with a sector of zeros; per folder any of the
 changes. A sync that fails loses what was not synced for good, as on Linux, whose page cache shows it all the same:
-the next sync succeeds and does not bring it back. Files that did not come through the seam (LMDB's, which syncs
-them itself) are copied as they are.
+the next sync succeeds and does not bring it back. Files that did not come through the seam are copied as
+they are.
 """
 
 from __future__ import annotations

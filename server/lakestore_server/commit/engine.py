@@ -43,7 +43,6 @@ from lakestore_server.host.supervisor import Supervisor
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.hints import Hint
 from lakestore_server.index.keys import IndexKeys
-from lakestore_server.index.worker_client import IndexOf, in_process
 from lakestore_server.state.commit_record import Buffer, CommitRecord, NotWritten
 from lakestore_server.state.producers import ProducerState
 from lakestore_server.state.registers import Register
@@ -176,7 +175,6 @@ class CommitLoop:
         self._in_flight.stop()
         self.durable_state.wake_all()
         self.journal.close()
-        self.index.close()
 
     # The rest runs on the loop's thread, `_publish` also on the settling thread.
 
@@ -400,12 +398,11 @@ class Engine:
         on_fatal: Callable[[BaseException], None],
         limits: Limits = DEFAULT,
         journal_of: JournalOf = FileJournal,
-        index_of: IndexOf = in_process,
         beside: Beside = lambda *_: None,
     ) -> None:
         self.folder, self.disk, self.limits, self._clock = folder, disk, limits, clock
         began = clock.monotonic()
-        opened = recovery.open_folder(folder, disk, limits, journal_of, index_of, beside)
+        opened = recovery.open_folder(folder, disk, limits, journal_of, beside)
         self.recovery_seconds = clock.monotonic() - began
         self.parts = PartStore(disk, folder, limits, opened.parts, clock.now_us())
         self.loop = CommitLoop(opened, self.parts, disk, clock, limits, on_fatal)

@@ -34,7 +34,6 @@ from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import NumberKeys, encoded
 from lakestore_server.index.run import Run
 from lakestore_server.index.run_file import NamedRuns
-from lakestore_server.index.worker_client import IndexOf, in_process
 from lakestore_server.state.chunk import CHANGE, DELETE
 from lakestore_server.state.commit_record import Entry, Journal, LocalJournal, RowsPart
 from lakestore_server.state.state import State
@@ -60,18 +59,11 @@ class KeyedRows:
 
 
 def load(index: Index, rows: Iterable[KeyedRows], live: Mapping[bytes, int], *, checkpoint_lsn: int, lsn: int) -> None:
-    """Put the journal's rows over runs and LMDB, or have the index rebuilt beside serving. `lsn` is the newest commit;
+    """Put the journal's rows over the runs, or have the index rebuilt beside serving. `lsn` is the newest commit;
     `live` has the live rows of each table at the index's commit. An existing entry of a byte key stays: a rebuild may
     have given the key another slot than the frame."""
-    if index.ready and index.lsn < 0 and lsn == 0:
-        index.finish_rebuild(0, {})
-    elif index.ready and not checkpoint_lsn <= index.lsn <= max(index.lsn, index.entries_lsn) <= lsn:
-        what = (
-            "there is no whole one, as after a restore or a damaged block"
-            if index.lsn < 0
-            else f"it stands at {index.lsn}, the checkpoint at {checkpoint_lsn}"
-        )
-        index.found_problem(what, damaged=False)
+    if index.ready and not checkpoint_lsn <= index.lsn <= index.entries_lsn <= lsn:
+        index.found_problem(f"it stands at {index.lsn}, the checkpoint at {checkpoint_lsn}", damaged=False)
     index.compare(live)
     if not index.ready:
         return
@@ -107,42 +99,37 @@ def open_folder(
     disk: Disk,
     limits: Limits = DEFAULT,
     journal_of: JournalOf = FileJournal,
-    index_of: IndexOf = in_process,
     beside: Beside = lambda *_: None,
 ) -> Opened:
     """Recover a folder, or begin an empty one."""
     try:
-        return _open(folder, disk, limits, journal_of(disk, folder), index_of, beside)
+        return _open(folder, disk, limits, journal_of(disk, folder), beside)
     except NewerFormat as error:
         raise formats.with_release(error, disk, folder) from error
 
 
-def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, index_of: IndexOf, beside: Beside) -> Opened:
+def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, beside: Beside) -> Opened:
     data_folder.make(disk, folder)
     held = checkpoint.newest(disk, folder) or _first_checkpoint(folder, disk)
     state = held.state(disk, folder, limits)
     place, about = folder / data_folder.INDEX, (held.runs, held.lsn, held.index_lsn)
-    index = Index(place, disk, limits.index_cache_keys, limits.index_silence_seconds, index_of, *about)
-    try:
-        beside(state.view, index.runs)
-        keyed: list[KeyedRows] = []
-        parts: list[str] = []
-        journal_bytes = 0
-        live = _live_rows(state.view)
-        for entry in _entries(journal, held.lsn, folder, disk):
-            keyed += _applied(entry, state, parts)
-            journal_bytes += nbytes_of(entry.record)
-            if entry.lsn == index.entries_lsn:
-                live = _live_rows(state.view)
-        formats.sign(disk, folder)
-        disk.reach(CrashPoint.RECOVERY_REPLAYED)
-        load(index, keyed, live, checkpoint_lsn=held.lsn, lsn=state.view.lsn)
-        journal.roll(state.view.lsn + 1)
-        data_folder.remove_unnamed(disk, folder, held.segment_names())
-        index.replayed(held.runs, served_tables(state.view, state.next_number))
-    except BaseException:
-        index.close()
-        raise
+    index = Index(place, disk, limits.index_cache_keys, *about)
+    beside(state.view, index.runs)
+    keyed: list[KeyedRows] = []
+    parts: list[str] = []
+    journal_bytes = 0
+    live = _live_rows(state.view)
+    for entry in _entries(journal, held.lsn, folder, disk):
+        keyed += _applied(entry, state, parts)
+        journal_bytes += nbytes_of(entry.record)
+        if entry.lsn == index.entries_lsn:
+            live = _live_rows(state.view)
+    formats.sign(disk, folder)
+    disk.reach(CrashPoint.RECOVERY_REPLAYED)
+    load(index, keyed, live, checkpoint_lsn=held.lsn, lsn=state.view.lsn)
+    journal.roll(state.view.lsn + 1)
+    data_folder.remove_unnamed(disk, folder, held.segment_names())
+    index.replayed(held.runs, served_tables(state.view, state.next_number))
     return Opened(state, journal, index, journal_bytes, parts)
 
 

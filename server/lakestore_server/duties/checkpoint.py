@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from lakestore.errors import Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.commit.engine import CommitLoop
 from lakestore_server.commit.priority import DutyPriority
@@ -31,7 +30,6 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.host.histogram import Histogram
 from lakestore_server.host.stages import at_each_stage
 from lakestore_server.host.worker import Worker
-from lakestore_server.index.entry import ServedTables
 from lakestore_server.segments.compaction import Compactions, Compactor
 from lakestore_server.segments.cut import SegmentCut, segments_of
 from lakestore_server.segments.merging import Merger
@@ -85,8 +83,6 @@ class Checkpointer:
         self._compactor = Compactor(limits, lambda: self.merger.busy)
         self._named: Mapping[str, set[str]] | None = None
         """Segment files of the newest checkpoint, by folder; None before the first one."""
-        self._indexed: frozenset[bytes] | None = None
-        """Prefixes of the tables that may have index entries; None if other tables may have some."""
         self._made: list[Path] = []
         """Files of failed attempts, and files that this attempt has already replaced."""
         self._done: Callable[[], None] = lambda: None
@@ -167,7 +163,6 @@ class Checkpointer:
         self._index.named(runs, served)
         self._made += self.merger.installed(self._loop.view)
         self.merger.rewrite(self._compactor.planned(self._loop.view))
-        self._free_index(served)
         return DurableCheckpoint(content, segments_of(frozen.view, cut), len(segments.made))
 
     def _undo(self, lsn: int, made: Sequence[Path]) -> None:
@@ -193,21 +188,6 @@ class Checkpointer:
         self._disk.reach(CrashPoint.TRIM_SEGMENTS_REMOVED)
         self._disk.sync_folder(self._folder)
         self._disk.reach(CrashPoint.TRIM_DURABLE)
-
-    def _free_index(self, served: ServedTables) -> None:
-        if self._indexed is not None and self._indexed <= served.prefixes:
-            self._indexed = served.prefixes
-            return
-        self._indexed = None
-        try:
-            is_free = self._index.remove_tables(served)
-        except Unavailable as error:
-            log.error("keys of dropped tables stay in the index until the next checkpoint: %s", error)
-            return
-        if is_free:
-            self._indexed = served.prefixes
-        elif self._index.ready:
-            self.wake()
 
     def _remove_segments(self, named: Mapping[str, set[str]]) -> None:
         if self._named is None:

@@ -16,15 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Corrupt
-from lakestore.rows.keys import number_width
 from lakestore.rows.ranges import OffsetSet
 from lakestore_server.commit.engine import CommitLoop
 from lakestore_server.host.worker import Worker
 from lakestore_server.index.collisions import Entries, KeyQuery, hashed, resolved
-from lakestore_server.index.entry import table_prefix
+from lakestore_server.index.entry import DamagedIndex, table_prefix
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import encoded
-from lakestore_server.index.worker_client import DamagedIndex
 from lakestore_server.state.chunk import CHANGE, DELETE
 from lakestore_server.state.view import TableState
 
@@ -46,7 +44,7 @@ class IndexMerger:
     def __init__(self, loop: CommitLoop, wake_checkpoint: Callable[[], None]) -> None:
         """`wake_checkpoint` is called when runs have lost keys of dropped tables: a checkpoint removes the old
         files."""
-        self._loop, self._index, self._wake_checkpoint = loop, loop.index, wake_checkpoint
+        self._index, self._wake_checkpoint = loop.index, wake_checkpoint
         self._began, self._swept = 0.0, time.monotonic()
         self._running = threading.Lock()
         self._duty = Worker(loop.supervisor, "index-merge", self.run_once, _failed, SWEEP_SECONDS)
@@ -60,21 +58,16 @@ class IndexMerger:
         self._duty.close()
 
     def run_once(self) -> None:
-        """Merge and lift until nothing is due."""
+        """Merge until nothing is due."""
         with self._running:
             self._began = time.monotonic()
             sweeps = self._began - self._swept >= SWEEP_SECONDS
             self._swept = self._began if sweeps else self._swept
             dropped = self._index.dropped_entries
-            while self._index.work(self._widths(), self._pause, sweeps=sweeps):
+            while self._index.work(self._pause, sweeps=sweeps):
                 pass
             if self._index.dropped_entries < dropped:
                 self._wake_checkpoint()
-
-    def _widths(self) -> dict[bytes, int | None]:
-        """Key bytes by table prefix; None for keys that are no numbers."""
-        tables = (state.table for state in self._loop.view.kept.values() if state.table.keyed)
-        return {table_prefix(table.number): number_width(table.key_schema.types) for table in tables}
 
     def _pause(self, _entries: int) -> bool:
         """Sleep for as long as the slices since the last pause took; False ends the merge."""

@@ -27,7 +27,7 @@ from lakestore_server.files.segment_files import LONE_MAPS_MAX, SegmentFile, Seg
 from lakestore_server.host import versions
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.index.run_file import NO_RUNS, NamedRuns, RunFile
+from lakestore_server.index.run_file import EMPTY_LSN, NO_RUNS, NamedRuns, RunFile
 from lakestore_server.state.catalog_change import (
     CatalogChange,
     CatalogStep,
@@ -257,8 +257,8 @@ class Checkpoint:
     """Bytes of the kept journal files in which segments have rows, by name."""
     runs: tuple[RunFile, ...] = ()
     """The runs of the key index, newest first."""
-    index_lsn: int | None = None
-    """Where the key index stands. `EMPTY_LSN`: a start rebuilds it. None: an earlier release said nothing."""
+    index_lsn: int = EMPTY_LSN
+    """Where the key index stands. `EMPTY_LSN`: a start rebuilds it."""
     dropped: tuple[DroppedEntry, ...] = ()
     """Tables that were dropped and are kept for a time."""
 
@@ -395,7 +395,7 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         **({"clock_marks": [list(mark) for mark in checkpoint.marks]} if checkpoint.marks else {}),
         **({"registers": _registers_data(checkpoint.registers)} if checkpoint.registers else {}),
         **({"extents": dict(checkpoint.extents)} if checkpoint.extents else {}),
-        **({} if checkpoint.index_lsn is None else {"index": checkpoint.index_lsn}),
+        "index": checkpoint.index_lsn,
         **({"runs": [[r.name, r.size, r.entries, r.crc] for r in checkpoint.runs]} if checkpoint.runs else {}),
         **({"dropped": [_dropped_data(each) for each in checkpoint.dropped]} if checkpoint.dropped else {}),
     }
@@ -507,7 +507,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         _registers_of(data.get("registers", {})),
         data.get("extents", {}),
         tuple(RunFile(*run) for run in data.get("runs", ())),
-        data.get("index"),
+        data.get("index", EMPTY_LSN),
         tuple(DroppedEntry(_entry_of(entry), *about) for entry, *about in data.get("dropped", ())),
     )
 

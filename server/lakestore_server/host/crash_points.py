@@ -41,11 +41,9 @@ class CrashPoint(StrEnum):
     RUN_WRITTEN = "index.run-written"
     RUN_SYNCED = "index.run-synced"
     RUN_DURABLE = "index.run-durable"
-    RUN_LIFTED = "index.keys-lifted-into-run"
     RUN_MERGED = "index.runs-merged"
     RUN_REMOVED = "index.run-removed"
     INDEX_MERGED = "index.merged"
-    INDEX_FREED = "index.part-of-dropped-tables-removed"
     CHECKPOINT_WRITTEN = "checkpoint.written"
     CHECKPOINT_SYNCED = "checkpoint.synced"
     CHECKPOINT_RENAMED = "checkpoint.renamed"
@@ -63,9 +61,10 @@ class CrashPoint(StrEnum):
     RECOVERY_DURABLE = "recovery.journal-durable"
 
     REBUILD_QUARANTINED = "rebuild.damaged-index-set-aside"
-    REBUILD_CLEARED = "rebuild.begun"
+    REBUILD_MARKED = "rebuild.marked"
     REBUILD_STAGED = "rebuild.part-written"
     REBUILD_FINISHED = "rebuild.finished"
+    REBUILD_NAMED = "rebuild.named-mark-removed"
 
     CATALOG_READY = "catalog.metadata-written"
     CATALOG_COMMITTED = "catalog.journaled-not-answered"

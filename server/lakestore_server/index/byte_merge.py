@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from lakestore_server.arrays.padded_bytes import PaddedBytes, joined
 from lakestore_server.index.byte_section import ByteSection, hashed, low_of
-from lakestore_server.index.entry import ABSENT, DAMAGED, Ints
+from lakestore_server.index.entry import ABSENT, DAMAGED, DamagedIndex, Ints
 from lakestore_server.index.run_writer import ByteSectionWriter
-from lakestore_server.index.worker_client import DamagedIndex
 
 SLICE_KEYS = 65_536
 """Entries of each section; about 20 ms."""

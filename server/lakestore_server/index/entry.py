@@ -1,25 +1,26 @@
 """One entry of the key index: a key, which begins with its table's prefix, and a value of 64 bits.
 
-A value is the offset of a key's live row, a flagged offset, or ABSENT; stored, a short check of key and value stands
-beside the value, for LMDB's pages have no checksums. Imports numpy alone: the index's own process starts with it.
+A value is the offset of a key's live row, a flagged offset, or ABSENT.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-import struct
-import zlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from lakestore.errors import Unavailable
 from lakestore_server.arrays.padded_bytes import SECRET_BYTES, HashSecrets, PaddedBytes, Words, hash_of
 
 SEED_BYTES = 32
+
+
+class DamagedIndex(Unavailable):
+    """The files of the index cannot be trusted: the index must be rebuilt."""
 
 
 class KeyHash:
@@ -58,11 +59,6 @@ FLAG = 1 << 62
 OFFSET_BITS = 45
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 """The offset in a value; that of a hashed key has its bucket, plus one, above it."""
-STORED = np.dtype([("offset", "<i8"), ("check", "<u4")])
-"""A value as LMDB holds it."""
-STORED_STRUCT = struct.Struct("<qI")
-"""The same for one value."""
-STORED_ABSENT = STORED_STRUCT.pack(ABSENT, 0)
 
 
 def table_prefix(number: int) -> bytes:
@@ -94,15 +90,3 @@ def is_live(values: Ints) -> npt.NDArray[np.bool_]:
 def live(values: Ints) -> Ints:
     """Values as readers take them: a flagged one is ABSENT."""
     return np.where(values >= FLAG, ABSENT, values)
-
-
-def check_of(keys: Iterable[bytes], values: Ints) -> npt.NDArray[np.uint32]:
-    """The short check of each key with its value."""
-    crcs = np.fromiter(map(zlib.crc32, keys), dtype=np.uint32, count=len(values))
-    mixed = values.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return crcs ^ (mixed >> np.uint64(32)).astype(np.uint32)
-
-
-def check_of_one(key: bytes, value: int) -> int:
-    """`check_of` of one key."""
-    return zlib.crc32(key) ^ (((value * 0x9E3779B97F4A7C15) >> 32) & 0xFFFFFFFF)

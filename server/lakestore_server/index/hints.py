@@ -15,10 +15,9 @@ import numpy as np
 
 from lakestore_server.arrays.grouping import Flags
 from lakestore_server.arrays.hash_table import MISS
-from lakestore_server.index.entry import ABSENT, Ints
+from lakestore_server.index.entry import DamagedIndex, Ints
 from lakestore_server.index.keys import IndexKeys, joined
 from lakestore_server.index.levels import Levels
-from lakestore_server.index.worker_client import DamagedIndex
 
 HINTED_MIN = 256
 """Keys of a request from which on they are looked up before: fewer cost less together with those of others."""
@@ -81,9 +80,7 @@ def _of(hint: Hint, levels: Levels, keys: IndexKeys, rows: Ints, first: int) -> 
     newer = levels.behind(hint.levels)
     if newer is None:
         return values, np.zeros(len(rows), dtype=np.bool_)
-    if keys.prefix in hint.levels.lifted:
-        values[values == MISS] = ABSENT
     if newer.runs:
         found = newer.find(keys.take(rows))
         np.copyto(values, found, where=found != MISS)
-    return values, values != MISS
+    return values, np.ones(len(rows), dtype=np.bool_)

@@ -1,6 +1,6 @@
 """The key index: key bytes -> live offset, or, flagged, the offset of a record that is remembered for an absent key.
 
-Runs stand at the last checkpoint; LMDB has entries that earlier releases left. Later ones are in memory, newest first:
+Runs stand at the last checkpoint. Later entries are in memory, newest first:
 the overlay that commits write to, the frozen overlay that a checkpoint is merging, and merged ones kept as a cache.
 Derived data: it can be rebuilt from the logs. The overlay lock is held for look-ups in memory only, never over I/O.
 """
@@ -19,16 +19,15 @@ from lakestore.errors import Corrupt, Unavailable
 from lakestore.limits import DEFAULT
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.host.disk import Disk
-from lakestore_server.index.entry import ABSENT, ALL_TABLES, PREFIX_BYTES, Ints, ServedTables
+from lakestore_server.index.entry import ABSENT, ALL_TABLES, PREFIX_BYTES, DamagedIndex, Ints, ServedTables
 from lakestore_server.index.hints import Hint, Hints
 from lakestore_server.index.keys import NO_KEYS, IndexKeys
-from lakestore_server.index.levels import Levels, runs_due
+from lakestore_server.index.levels import Levels, Walked, runs_due
 from lakestore_server.index.merged_keys import Health, MergedKeys
 from lakestore_server.index.overlay import Entries, NumberTables, Overlay, Range, combined, merged
-from lakestore_server.index.pipe import Size, Walked
 from lakestore_server.index.run import Run
 from lakestore_server.index.run_file import NamedRuns, RunFile
-from lakestore_server.index.worker_client import DamagedIndex, IndexOf, in_process
+from lakestore_server.index.run_store import Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +37,6 @@ class Reading:
     keys: IndexKeys
     values: Ints
     older: tuple[Overlay, ...]
-    lsn_max: int
-    """LMDB may have moved on to here and still answer as of the moment of the reading."""
     generation: int
     levels: Levels
 
@@ -53,7 +50,6 @@ class RangeReading:
     """Keys of each range."""
     newest: Entries
     older: tuple[Overlay, ...]
-    lsn_max: int
     generation: int
     levels: Levels
 
@@ -102,16 +98,11 @@ class Index:
         folder: Path,
         disk: Disk,
         cache_keys_max: int = DEFAULT.index_cache_keys,
-        silence_seconds: float = DEFAULT.index_silence_seconds,
-        index_of: IndexOf = in_process,
         runs: Sequence[RunFile] = (),
         checkpoint_lsn: int = 0,
-        index_lsn: int | None = None,
+        index_lsn: int = 0,
     ) -> None:
-        """The checkpoint at `checkpoint_lsn` names `runs`, and says that the index stands at `index_lsn`.
-
-        An `index_lsn` of None: an earlier release wrote the checkpoint, and it says nothing.
-        """
+        """The checkpoint at `checkpoint_lsn` names `runs`, and says that the index stands at `index_lsn`."""
         self._cache_keys_max = cache_keys_max
         self.lock = threading.Lock()
         self._overlay = Overlay()
@@ -121,15 +112,14 @@ class Index:
         self._expected: tuple[ExpectedEntries, ...] = ()
         """Commits that are not durable yet, newest first."""
         self._health = Health()
-        self._merged = MergedKeys(folder, disk, self.lock, self._health, silence_seconds, index_of)
+        self._merged = MergedKeys(folder, disk, self.lock, self._health)
         try:
-            self._merged.open(runs, checkpoint_lsn, index_lsn)
+            lack = self._merged.open(runs, checkpoint_lsn, index_lsn)
         except DamagedIndex as error:
             self._health.found_damage(error)
-        except BaseException:
-            self.close()
-            raise
-        self._frozen_lsn = self._merged.lsn
+        else:
+            if lack:
+                self._health.found_problem(lack, damaged=False)
         self.size_at_start = self.size
         """The size when the index was opened."""
 
@@ -172,12 +162,12 @@ class Index:
 
     @property
     def lsn(self) -> int:
-        """The LSN at which LMDB stands; -1 when it is empty."""
+        """The commit at which the index stands; -1 while it is not whole."""
         return self._merged.lsn
 
     @property
     def entries_lsn(self) -> int:
-        """The newest commit whose entries lie in runs or LMDB."""
+        """The newest commit whose entries lie in runs."""
         return self._merged.levels.lsn
 
     def compare(self, live: Mapping[bytes, int]) -> None:
@@ -252,10 +242,10 @@ class Index:
         if len(keys) and not self.ready:
             self.check(keys.prefix)
         found, older = self._overlay.get(keys), self._older
-        return Reading(keys, found, older, self._frozen_lsn, self._health.generation, self._merged.levels)
+        return Reading(keys, found, older, self._health.generation, self._merged.levels)
 
     def finish(self, reading: Reading, hints: Hints = ()) -> Ints:
-        """The rest of a look-up: frozen overlays, then runs, then LMDB. Flagged values come as they are."""
+        """The rest of a look-up: frozen overlays, then runs. Flagged values come as they are."""
         values = reading.values
         for overlay in reading.older:
             missing = np.flatnonzero(values == MISS)
@@ -267,8 +257,7 @@ class Index:
             missing = np.flatnonzero(values == MISS)
             if not len(missing):
                 return values
-            moment = reading.levels, reading.generation, reading.lsn_max
-            values[missing] = self._merged.find(reading.keys, missing, *moment, hints)
+            values[missing] = self._merged.find(reading.keys, missing, reading.levels, reading.generation, hints)
         except DamagedIndex as error:
             self._damaged_at(reading.generation, error)
         self._check_generation(reading.generation)
@@ -298,7 +287,7 @@ class Index:
                 raise Unavailable("the key index was rearranged during the look-up: look up again")
             newest.append(listed(*found))
         generation, levels = self._health.generation, self._merged.levels
-        return RangeReading(bounds, most, newest, self._older, self._frozen_lsn, generation, levels)
+        return RangeReading(bounds, most, newest, self._older, generation, levels)
 
     def finish_ranges(self, reading: RangeReading) -> list[Range]:
         """The rest of a look-up of ranges: the first live keys of each with their offsets."""
@@ -312,7 +301,7 @@ class Index:
             found = [overlay.between(low, high, most) or (NO_KEYS, _NONE) for low, high in bounds]
             sources.append([listed(keys, values) for keys, values in found])
         try:
-            sources += self._merged.ranges(bounds, most, reading.levels, reading.lsn_max)
+            sources += self._merged.ranges(bounds, most, reading.levels)
         except DamagedIndex as error:
             self._damaged_at(reading.generation, error)
         self._check_generation(reading.generation)
@@ -353,17 +342,12 @@ class Index:
         with self.lock:
             self._frozen, self._overlay = frozen, self._overlay.following(made)
             self._older = (frozen, *older)
-            self._frozen_lsn = lsn
 
     def merge(self, lsn: int, tables: ServedTables = ALL_TABLES) -> None:
-        """Put the frozen overlay's entries of served tables into a run and LMDB; beside the commit loop."""
+        """Put the frozen overlay's entries of served tables into a run; beside the commit loop."""
         self._merged.merge(self._frozen if self._frozen is not None else Overlay(), lsn, tables)
         for overlay in self._older:  # a look-up that has begun before the drop is told now to begin again
             overlay.keep(tables)
-
-    def remove_tables(self, tables: ServedTables) -> bool:
-        """Remove entries of tables that are not served; whether all are gone."""
-        return self._merged.remove_tables(tables)
 
     def to_name(self) -> NamedRuns:
         """The runs that a checkpoint names after `merge`."""
@@ -421,13 +405,12 @@ class Index:
                 self._merged.take_rebuilt(lsn)
                 self._overlay, self._older = self._overlay.following(), ()
                 self._frozen = Overlay() if self._frozen is not None else None
-                self._frozen_lsn = self._merged.lsn
                 self._health.rebuilt(broken)
 
         self._merged.finish(lsn, broken, install)
 
-    def walk(self, prefix: bytes, entries: int) -> Iterator[tuple[int, Walked]]:
-        """(LSN, sums) of a table's merged entries in keys' order, so many at once."""
+    def walk(self, prefix: bytes, entries: int) -> tuple[int, Iterator[Walked]]:
+        """The commit as of which a table's merged entries are read, and their sums in keys' order, so many at once."""
         return self._merged.walk(prefix, entries)
 
     @property
@@ -440,15 +423,11 @@ class Index:
         """The entries of the runs that are due to be merged."""
         return sum(run.entries for run in runs_due(self.runs))
 
-    def work(self, widths: Mapping[bytes, int | None], pause: Callable[[int], bool], *, sweeps: bool = False) -> bool:
-        """Merge runs beside serving, or lift keys of earlier releases into runs; whether there may be more to do."""
-        return self._merged.work(widths, pause, sweeps=sweeps)
+    def work(self, pause: Callable[[int], bool], *, sweeps: bool = False) -> bool:
+        """Merge runs that are due; whether there may be more to do."""
+        return self._merged.work(pause, sweeps=sweeps)
 
     @property
     def dropped_entries(self) -> int:
         """Entries of dropped tables in the runs."""
         return self._merged.dropped_entries
-
-    def close(self) -> None:
-        """End the worker processes."""
-        self._merged.close()

@@ -22,7 +22,6 @@ from lakestore_server.arrays.grouping import Flags, first_places, linked, ordere
 from lakestore_server.arrays.padded_bytes import WORD_BYTES, PaddedBytes
 from lakestore_server.arrays.padded_bytes import joined as padded_joined
 from lakestore_server.index.entry import PREFIX_BYTES
-from lakestore_server.index.packed import PackedKeys
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint64]
@@ -54,11 +53,6 @@ class NumberKeys:
         """The memory of the keys."""
         return NUMBER_BYTES * len(self.numbers)
 
-    @property
-    def least(self) -> bytes:
-        """The first key in order."""
-        return self.prefix + int(self.numbers.min()).to_bytes(self.width, "big")
-
     def part(self, rows: slice) -> NumberKeys:
         """The keys of consecutive rows."""
         return NumberKeys(self.prefix, self.width, self.numbers[rows])
@@ -66,16 +60,6 @@ class NumberKeys:
     def take(self, rows: Ints) -> NumberKeys:
         """The keys of some rows."""
         return NumberKeys(self.prefix, self.width, self.numbers[rows])
-
-    def packed(self) -> PackedKeys:
-        """The keys as the index's processes take them."""
-        width = PREFIX_BYTES + self.width
-        if len(self.numbers) <= _FEW:
-            return PackedKeys(b"".join(self.listed()), len(self.numbers), width)
-        matrix = np.empty((len(self.numbers), width), dtype=np.uint8)
-        matrix[:, :PREFIX_BYTES] = np.frombuffer(self.prefix, dtype=np.uint8)
-        matrix[:, PREFIX_BYTES:] = self.numbers.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - self.width :]
-        return PackedKeys(matrix.tobytes(), len(matrix), width)
 
     def listed(self) -> list[bytes]:
         """The keys one by one."""
@@ -203,10 +187,6 @@ class ByteKeys:
             return ByteKeys([held[row] for row in rows.tolist()])
         hashes = self._hashes[rows] if self._hashes is not None else None
         return ByteKeys(None, self.padded.take(rows), hashes)
-
-    def packed(self) -> PackedKeys:
-        """The keys as the index's processes take them."""
-        return PackedKeys.of_padded(self.padded)
 
     def previous(self) -> Ints | None:
         """For each row, the row before it with the same key, or -1; None when no key comes twice."""

@@ -14,15 +14,13 @@ from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.host.stages import stage
 from lakestore_server.index.byte_merge import key_slices
 from lakestore_server.index.byte_section import ByteSection, WantedKeys
-from lakestore_server.index.entry import DAMAGED, FLAG, OFFSET_MASK, Ints
+from lakestore_server.index.entry import DAMAGED, FLAG, OFFSET_MASK, DamagedIndex, Ints
 from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys
 from lakestore_server.index.number_section import NumberSection, unpacked
 from lakestore_server.index.overlay import Entries
-from lakestore_server.index.pipe import Walked
 from lakestore_server.index.run import Run, Section
 from lakestore_server.index.run_filter import Numbers, Wanted
 from lakestore_server.index.run_merge import of_bytes, of_numbers, slices
-from lakestore_server.index.worker_client import DamagedIndex
 
 Bounds = tuple[bytes, bytes]
 Range = tuple[Sequence[bytes], Sequence[int]]
@@ -48,8 +46,6 @@ class Levels:
     """The newest commit in them."""
     runs: tuple[Run, ...] = ()
     """Newest first."""
-    lifted: frozenset[bytes] = frozenset()
-    """Tables whose entries in LMDB are all in these runs as well."""
     adopted: int = 0
     """The runs of checkpoints that look-ups have come to see since the start."""
     gone: int = 0
@@ -197,12 +193,23 @@ def values_of(section: Section, first: int, last: int) -> Ints:
     return section.part(first, last)[1]
 
 
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """The sums of some entries of a table."""
+
+    live: int
+    """Live entries."""
+    total: int
+    """Their live sum."""
+    damaged: int
+
+
 def walk(levels: Levels, prefix: bytes, entries: int) -> Iterator[Walked]:
     """All live entries of a table, slice by slice."""
     held = levels.sections(prefix)
     for values in _walked(of_numbers(held), of_bytes(held), entries):
         offsets = values[(values >= 0) & (values < FLAG)] & OFFSET_MASK
-        yield Walked(len(offsets), live_sum(offsets), int(np.count_nonzero(values == DAMAGED)), b"")
+        yield Walked(len(offsets), live_sum(offsets), int(np.count_nonzero(values == DAMAGED)))
 
 
 def _walked(numbers: Sequence[NumberSection], keys: Sequence[ByteSection], entries: int) -> Iterator[Ints]:

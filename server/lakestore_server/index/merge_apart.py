@@ -1,35 +1,38 @@
 """Large merges of runs in a process of their own, which the commit loop and its callers have precedence over.
 
 A merge beside them in one process takes their interpreter lock and their processors: upserts into 50 M keys went from
-0.87 to 1.03 M rows/s without it, measured. The server's end asks for some slices after the other, so that it sets
-the pace and ends a merge early. Both ends have one format of a merge: the server's own, on the disk below.
+0.87 to 1.03 M rows/s without it, measured. The process begins with a merge and ends with it. It answers after each
+slice and waits for `GO_ON`, so the server sets the pace; a closed pipe ends a merge early.
+
+Request: bytes u32, then the merge as JSON. Answer: entries i64 · bytes u32, then the text of an error.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
+import signal
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import orjson
 
 from lakestore.errors import Unavailable
-from lakestore_server.host import allocator
-from lakestore_server.host.disk import RealDisk
-from lakestore_server.host.priority import NICE
-from lakestore_server.index.entry import key_hash
-from lakestore_server.index.pipe import DAMAGED_FILES, FAILED, Answer, Op, Request
-from lakestore_server.index.run import Run
-from lakestore_server.index.run_merge import merge, writer_of
-from lakestore_server.index.worker_client import DamagedIndex, IndexWorker
+from lakestore_server.host import own_process
+from lakestore_server.host.bounded_pipe import BoundedPipe, Readable, Silent, ended, exactly
+from lakestore_server.index.entry import DamagedIndex
 
 APART_MIN = 1_000_000
 """Entries of a merge from which on it is worth a process."""
-MERGED = -2
-"""In place of the number of entries in a slice: the merge has come to its end."""
+SILENCE_SECONDS, END_SECONDS = 60.0, 5.0
+"""A process without an answer for so long is stopped or stuck, and is killed; a slice takes 15 ms."""
+GO_ON = b"\1"
+MERGED, FAILED, DAMAGED = -2, -9, -10
+"""In place of the entries of a slice: the merge is whole; it failed and may succeed later; a run is damaged."""
+_WORKER = "lakestore_server.index.worker"
+_OWN_SIGNALS = {-signal.SIGBUS, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL}
+"""Ends of a process by a map that is cut short, or by a page that is garbage."""
+_REQUEST, _ANSWER = struct.Struct("<I"), struct.Struct("<qI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,48 +48,78 @@ class Merge:
     """The seed of the index's hash."""
 
     def encode(self) -> bytes:
-        """The merge as a request has it."""
+        """The bytes of a request."""
         drops = {prefix.hex(): drops for prefix, drops in self.drops.items()}
-        return orjson.dumps([str(self.output), list(map(str, self.inputs)), drops, self.seed.hex()])
+        data = orjson.dumps([str(self.output), list(map(str, self.inputs)), drops, self.seed.hex()])
+        return _REQUEST.pack(len(data)) + data
 
     @staticmethod
-    def decode(data: bytes) -> Merge:
-        """From a request."""
-        output, inputs, drops, seed = orjson.loads(data)
+    def read(pipe: Readable) -> Merge:
+        """The merge of a request; EOFError at the pipe's end."""
+        (size,) = _REQUEST.unpack(exactly(pipe, _REQUEST.size))
+        output, inputs, drops, seed = orjson.loads(exactly(pipe, size))
         named = {bytes.fromhex(prefix): each for prefix, each in drops.items()}
         return Merge(Path(output), [Path(path) for path in inputs], named, bytes.fromhex(seed))
 
 
-def merge_apart(worker: IndexWorker, wanted: Merge, pause: Callable[[int], bool]) -> bool:
-    """`run_merge.merge` by another process, whose output is durable but for its name."""
-    entries, _ = worker.ask(Op.MERGE_RUNS, [wanted.encode()])
-    while entries != MERGED:
-        if not pause(entries):
-            worker.ask(Op.STOP)
-            return False
-        entries, _ = worker.ask(Op.GO_ON)
-    return True
+def answer(entries: int, text: str = "") -> bytes:
+    """The bytes of an answer."""
+    said = text.encode()
+    return _ANSWER.pack(entries, len(said)) + said
 
 
-def serve(request: Request, requests: IO[bytes], answers: IO[bytes]) -> Answer:
-    """The last answer to a merge, from its first request on; those between are read and answered here."""
-    if request.op != Op.MERGE_RUNS:
-        return Answer(FAILED, b"no merge goes on")
-    wanted = Merge.decode(request.keys.listed()[0])
+def merge_apart(wanted: Merge, pause: Callable[[int], bool]) -> bool:
+    """`run_merge.merge` by another process, whose output is durable but for its name; whether it came to its end.
 
-    def pause(entries: int) -> bool:
-        answers.write(Answer(entries, b"").encode())
-        return Request.read(requests).op == Op.GO_ON
-
-    os.nice(max(NICE - os.nice(0), 0))  # begun by a duty, it has that already
-    allocator.keep_memory()  # a third of the time would go into pages that are new for each slice
-    disk = RealDisk()
+    `Unavailable` if the process fails or is ended, `DamagedIndex` if a run is damaged.
+    """
+    process = MergeProcess()
     try:
-        inputs = [Run(path, disk.map(path)) for path in wanted.inputs]
-        with contextlib.closing(writer_of(disk, wanted.output, inputs, key_hash(wanted.seed))) as writer:
-            is_whole = merge(writer, inputs, wanted.drops.__contains__, wanted.drops.__getitem__, pause)
-    except DamagedIndex as error:
-        return Answer(DAMAGED_FILES, error.message.encode())
-    except (OSError, Unavailable) as error:
-        return Answer(FAILED, str(error).encode())
-    return Answer(MERGED if is_whole else 0, b"")
+        entries = process.ask(wanted.encode())
+        while entries != MERGED:
+            if not pause(entries):
+                return False
+            entries = process.ask(GO_ON)
+        return True
+    finally:
+        process.close()
+
+
+class MergeProcess:
+    """The server's end of the pipe to the process of one merge."""
+
+    def __init__(self) -> None:
+        self._process = own_process.begun(_WORKER)
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        self._pipe = BoundedPipe(stdin, stdout, SILENCE_SECONDS)
+
+    def ask(self, message: bytes) -> int:
+        """The entries of the next slice, or MERGED."""
+        try:
+            self._pipe.write(message)
+            entries, size = _ANSWER.unpack(exactly(self._pipe, _ANSWER.size))
+            text = exactly(self._pipe, size).decode()
+        except (EOFError, OSError) as error:
+            raise self._lost(is_silent=isinstance(error, Silent)) from error
+        if entries == DAMAGED:
+            raise DamagedIndex(text)
+        if entries == FAILED:
+            raise Unavailable(f"runs of the key index cannot be merged ({text}): free space on the disk")
+        return int(entries)
+
+    def _lost(self, *, is_silent: bool) -> Unavailable:
+        """The error of a merge whose process is gone."""
+        if is_silent:
+            self._process.kill()
+        code = ended(self._process, END_SECONDS)
+        if is_silent:
+            return Unavailable(f"the process that merges the key index gave no answer for {SILENCE_SECONDS:g} s")
+        if code in _OWN_SIGNALS:
+            return DamagedIndex(f"the process that merges it ended by {signal.Signals(-code).name}")
+        return Unavailable("the process that merges the key index was ended")
+
+    def close(self) -> None:
+        """End the process with its pipe, or kill it if that takes long."""
+        ended(self._process, END_SECONDS)

@@ -3,7 +3,7 @@
 A packed value is offset (45 bits), flag (1 bit) and the entry's own check (18 bits). A key is found by the guide, which
 has every 32nd sample and stays in the processor's cache, then in five steps within these samples and in five within 32
 entries: 0.2 µs a key of 50 M, 10,000 at a time, measured, where the samples alone take 0.3, one search over all entries
-0.8 and LMDB 2. The filter spares nearly all searches for keys that are not here.
+0.8. The filter spares nearly all searches for keys that are not here.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class NumberTables:
 
 
 class Overlay:
-    """Keys to values that are newer than LMDB's."""
+    """Keys to values that are newer than those in runs."""
 
     def __init__(self, orders: Iterable[bytes] = (), expected: Mapping[bytes, int] | None = None) -> None:
         """`expected` says how many keys may come for some tables."""

@@ -23,11 +23,10 @@ import pyarrow as pa
 from lakestore.rows.ipc import crc32c
 from lakestore_server.host import versions
 from lakestore_server.index.byte_section import ByteSection
-from lakestore_server.index.entry import key_hash, table_prefix
+from lakestore_server.index.entry import DamagedIndex, key_hash, table_prefix
 from lakestore_server.index.number_section import ENTRY_BYTES, SAMPLED, NumberSection
 from lakestore_server.index.run_blocks import Blocks, SectionPlace
 from lakestore_server.index.run_file import RunFile
-from lakestore_server.index.worker_client import DamagedIndex
 
 MAGIC, VERSION = 0x4C53524E, 2
 _NUMBERS_ALONE = 1

@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from lakestore.rows.ipc import crc32c
 from lakestore_server.host.mapped_crc import crc32c_of_mapped, folded
-from lakestore_server.index.entry import Ints
+from lakestore_server.index.entry import DamagedIndex, Ints
 from lakestore_server.index.run_filter import Numbers
-from lakestore_server.index.worker_client import DamagedIndex
 
 BLOCK_BYTES = 64 << 10
 BLOCK_WORDS = BLOCK_BYTES // 8

@@ -26,8 +26,6 @@ class NamedRuns:
 
     files: tuple[RunFile, ...] = ()
     """Newest first."""
-    lifted: frozenset[bytes] = frozenset()
-    """Tables all of whose entries they hold, those that LMDB has as well."""
     generation: int = -1
     """The generation of the index."""
     lsn: int = EMPTY_LSN

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -19,16 +19,14 @@ import numpy as np
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.mapping import will_need
-from lakestore_server.index.entry import ALL_TABLES, Ints, ServedTables, key_hash, new_seed
+from lakestore_server.index.entry import ALL_TABLES, DamagedIndex, Ints, ServedTables, key_hash, new_seed
 from lakestore_server.index.keys import IndexKeys, joined
 from lakestore_server.index.levels import Levels, due, runs_due
 from lakestore_server.index.merge_apart import APART_MIN, Merge, merge_apart
-from lakestore_server.index.pipe import Size
 from lakestore_server.index.run import SUFFIX, Run
 from lakestore_server.index.run_file import NamedRuns, RunFile
 from lakestore_server.index.run_merge import merge, writer_of
 from lakestore_server.index.run_writer import RunWriter, write
-from lakestore_server.index.worker_client import DamagedIndex, IndexWorker
 
 DROPPED_SHARE = 1 / 8
 """With a larger part of its entries of dropped tables a run is written again at once: that writes at most seven entries
@@ -40,21 +38,35 @@ Parts = Sequence[tuple[IndexKeys, Ints]]
 """Keys of tables and their values, no key twice."""
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The size of what an index holds."""
+
+    entries: int = 0
+    """Keys at least: of one there may be several."""
+    nbytes: int = 0
+
+    @property
+    def entry_bytes(self) -> float:
+        """Bytes per entry; 0 without entries."""
+        return self.nbytes / self.entries if self.entries else 0.0
+
+
 class RunStore:
     """Levels, and the run of the checkpoint that is being made. Any thread reads `levels`.
 
-    One thread at a time makes checkpoints, one merges or lifts beside serving, one rebuilds.
+    One thread at a time makes checkpoints, one merges beside serving, one rebuilds.
     """
 
-    def __init__(self, folder: Path, disk: Disk, lock: threading.Lock, worker: IndexWorker) -> None:
-        """`worker` makes large merges beside serving."""
-        self._folder, self._disk, self._lock, self._worker = folder, disk, lock, worker
+    def __init__(self, folder: Path, disk: Disk, lock: threading.Lock) -> None:
+        """`lock` is held while the levels change."""
+        self._folder, self._disk, self._lock = folder, disk, lock
         self.levels = Levels(-1)
         self._new: Run | None = None
         self._new_lsn = -1
         self._numbers = count(1)
         self._merging = threading.Lock()
-        """Held while the process that merges has a merge."""
+        """Held while a process merges: there is one at most."""
         self._unfinished: set[str] = set()
         """Names of files that are being written, or are not in the levels yet."""
         self._rebuilt: tuple[Run, ...] = ()
@@ -62,12 +74,6 @@ class RunStore:
         self._rebuilt_lsn = -1
         self._key_hash = key_hash(new_seed())
         self._served = ALL_TABLES
-        self.durably_lifted: frozenset[bytes] = frozenset()
-        """Tables lifted from LMDB by runs that a durable checkpoint names."""
-
-    def close(self) -> None:
-        """End the process that merges, if there is one."""
-        self._worker.close()
 
     def open(self, files: Sequence[RunFile], lsn: int) -> None:
         """Take the runs of an index that stands at an LSN. `DamagedIndex` if one is missing or damaged.
@@ -156,7 +162,7 @@ class RunStore:
         """The runs that the checkpoint is to name, of an index that stands at an LSN."""
         levels = self.levels
         new = () if self._new is None else (self._new,)
-        return NamedRuns(tuple(run.file for run in (*new, *levels.runs)), levels.lifted, generation, lsn)
+        return NamedRuns(tuple(run.file for run in (*new, *levels.runs)), generation, lsn)
 
     def adopt(self) -> None:
         """Have look-ups see the run of the checkpoint, which is durable. Under the lock."""
@@ -186,7 +192,6 @@ class RunStore:
         with self._lock:
             self.levels = Levels(-1)
         self._new, self._new_lsn, self._rebuilt = None, -1, ()
-        self.durably_lifted = frozenset()
 
     def stage(self, parts: Parts) -> None:
         """Take entries of a rebuild, which hold over those before. Checkpoints go on meanwhile."""
@@ -217,13 +222,10 @@ class RunStore:
 
     # Beside serving.
 
-    def merge_due(
-        self, drops_gone: Callable[[bytes], bool], pause: Callable[[int], bool], *, sweeps: bool = False
-    ) -> bool:
+    def merge_due(self, pause: Callable[[int], bool], *, sweeps: bool = False) -> bool:
         """Merge the runs that are due, if any; whether there may be more to do.
 
-        `drops_gone` says of a table whether nothing is stored below the oldest run; `pause` is `run_merge.merge`'s.
-        With `sweeps`, every run that has an entry of a dropped table is due.
+        `pause` is `run_merge.merge`'s. With `sweeps`, every run that has an entry of a dropped table is due.
         """
         runs = self.levels.runs
         inputs = runs_due(runs) or self._with_dropped(runs, 0.0 if sweeps else DROPPED_SHARE)
@@ -231,7 +233,7 @@ class RunStore:
             return False
         below = {prefix for run in runs[runs.index(inputs[0]) + len(inputs) :] for prefix in run.sections}
         served = {prefix for run in inputs for prefix in run.sections if self._served.serves(prefix)}
-        drops = {prefix: prefix not in below and drops_gone(prefix) for prefix in served}
+        drops = {prefix: prefix not in below for prefix in served}
         with self._new_file() as path:
             if not self._merge(path, inputs, drops, pause):
                 self._remove(path)
@@ -254,7 +256,7 @@ class RunStore:
         if sum(run.entries for run in runs) >= APART_MIN:
             wanted = Merge(path, [run.path for run in runs], drops, self._key_hash.seed)
             with self._merging:
-                return merge_apart(self._worker, wanted, pause)
+                return merge_apart(wanted, pause)
         with contextlib.closing(writer_of(self._disk, path, runs, self._key_hash)) as writer:
             return merge(writer, runs, drops.__contains__, drops.__getitem__, pause)
 
@@ -269,13 +271,6 @@ class RunStore:
     def dropped_entries(self) -> int:
         """Entries of tables that are not served."""
         return sum(map(self._dropped_in, self.levels.runs))
-
-    def add_oldest(self, parts: Parts, whole: frozenset[bytes]) -> None:
-        """Put a run below all others; with that, all entries of the tables `whole` are lifted."""
-        with self._written(parts, -1) as run, self._lock:
-            runs = self.levels.runs if run is None else (*self.levels.runs, run)
-            self.levels = replace(self.levels, runs=runs, lifted=self.levels.lifted | whole)
-        self._disk.reach(CrashPoint.RUN_LIFTED)
 
     def keep(self, tables: ServedTables) -> None:
         """Leave tables that are not served out of the size, and of the next merges."""

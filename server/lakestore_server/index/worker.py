@@ -1,98 +1,51 @@
-"""The key index's own process: requests from standard input, answers to standard output, LMDB behind them.
+"""The process of one large merge of runs: the merge from standard input, answers to standard output.
 
-py-lmdb gives up the interpreter lock at every key, so a busy server would wait a switch interval per key; a process
-with one thread does not. Ends with its pipe. Imports little, for its start is part of the server's.
+`merge_apart` says what they are. The process has a lower priority than the server, and ends with its pipe.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import struct
-import sys
 from typing import IO
 
-from lakestore_server.index.lmdb_store import LMDB_ERRORS, TEMPORARY_ERRORS, LmdbStore, MapResized
-from lakestore_server.index.pipe import DAMAGED_FILES, FAILED, Answer, Op, Request
+from lakestore.errors import Unavailable
+from lakestore_server.host import allocator
+from lakestore_server.host.disk import RealDisk
+from lakestore_server.host.priority import NICE
+from lakestore_server.index.entry import DamagedIndex, key_hash
+from lakestore_server.index.merge_apart import DAMAGED, FAILED, GO_ON, MERGED, Merge, answer
+from lakestore_server.index.run import Run
+from lakestore_server.index.run_merge import merge, writer_of
 
 
-def main(folder: str, map_bytes: int, *, read_only: bool) -> None:
-    """Serve requests until standard input closes."""
-    os.umask(0o027)  # LMDB takes a mode, less the umask that the server was started with
-    requests, answers = os.fdopen(0, "rb", buffering=1 << 20), os.fdopen(1, "wb", buffering=0)
-    store: LmdbStore | None = None
-    while True:
-        try:
-            request = Request.read(requests)
-            try:
-                if request.op in _MERGES:
-                    answers.write(_of_a_merge(request, requests, answers).encode())
-                    continue
-                store = store or LmdbStore(folder, map_bytes, read_only=read_only)
-                answer = answered(store, request)
-            except TEMPORARY_ERRORS as error:
-                answer = Answer(FAILED, str(error).encode())
-            except LMDB_ERRORS as error:
-                answer = Answer(DAMAGED_FILES, f"it cannot be opened: {error}".encode())
-            answers.write(answer.encode())
-        except (EOFError, BrokenPipeError, KeyboardInterrupt):
-            if store:
-                store.close()
-            return
+def main() -> None:
+    """Make the merge that the pipe asks for."""
+    os.nice(max(NICE - os.nice(0), 0))  # begun by a duty, it has that already
+    allocator.keep_memory()  # a third of the time would go into pages that are new for each slice
+    requests, answers = os.fdopen(0, "rb", buffering=0), os.fdopen(1, "wb", buffering=0)
+    with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
+        answers.write(_merged(Merge.read(requests), requests, answers))
 
 
-def _of_a_merge(request: Request, requests: IO[bytes], answers: IO[bytes]) -> Answer:
-    from lakestore_server.index import merge_apart  # only a process that merges needs it
+def _merged(wanted: Merge, requests: IO[bytes], answers: IO[bytes]) -> bytes:
+    """The last answer; those between are written here."""
 
-    return merge_apart.serve(request, requests, answers)
+    def pause(entries: int) -> bool:
+        answers.write(answer(entries))
+        return requests.read(len(GO_ON)) == GO_ON
 
-
-def answered(store: LmdbStore, request: Request) -> Answer:
-    """The answer to a request; errors of LMDB are answers, too."""
+    disk = RealDisk()
     try:
-        try:
-            return _answer(store, request)
-        except MapResized:
-            store.adopt_map()
-            return _answer(store, request)
-    except TEMPORARY_ERRORS as error:
-        return Answer(FAILED, str(error).encode())
-    except (*LMDB_ERRORS, struct.error, ValueError) as error:
-        return Answer(DAMAGED_FILES, f"{type(error).__name__}: {error}".encode())
-
-
-def _answer(store: LmdbStore, request: Request) -> Answer:
-    if request.op in _READS:
-        return _read(store, request)
-    if request.op == Op.HELD_LSN:
-        return Answer(store.held_lsn(), store.size().encode())
-    if request.op == Op.STAND_AT:
-        store.stand_at(request.number)
-    elif request.op == Op.REMOVE:
-        store.remove(request.keys.blob, request.number)
-    elif request.op == Op.CLEAR:
-        store.clear()
-    return Answer(store.lsn(), store.size().encode())
-
-
-_MERGES = frozenset({Op.MERGE_RUNS, Op.GO_ON, Op.STOP})
-_READS = frozenset({Op.FIND, Op.RANGES, Op.WALK, Op.NEXT, Op.HIGHEST})
-
-
-def _read(store: LmdbStore, request: Request) -> Answer:
-    keys = request.keys
-    if request.op == Op.FIND:
-        lsn, values = store.find(keys)
-        return Answer(lsn, values.tobytes())
-    if request.op == Op.RANGES:
-        return Answer(*store.ranges(keys.listed(), request.number))
-    if request.op == Op.WALK:
-        prefix, start = [*keys.listed(), b""][:2]
-        lsn, walked = store.walk(prefix, start, request.number)
-        return Answer(lsn, walked.encode())
-    if request.op == Op.NEXT:
-        return Answer(store.lsn(), store.next_prefix(keys.blob))
-    return Answer(store.lsn(), store.highest(keys.blob))
+        inputs = [Run(path, disk.map(path)) for path in wanted.inputs]
+        with contextlib.closing(writer_of(disk, wanted.output, inputs, key_hash(wanted.seed))) as writer:
+            is_whole = merge(writer, inputs, wanted.drops.__contains__, wanted.drops.__getitem__, pause)
+    except DamagedIndex as error:
+        return answer(DAMAGED, error.message)
+    except (OSError, Unavailable) as error:
+        return answer(FAILED, str(error))
+    return answer(MERGED) if is_whole else b""
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), read_only=sys.argv[3] == "1")
+    main()

@@ -330,7 +330,7 @@ FAMILIES = (
     Family(
         "lakestore_index_used_bytes",
         "gauge",
-        "Bytes of the index: runs and the used pages of LMDB's file.",
+        "Bytes of the index runs.",
         lambda m: m.status.index_size.bytes,
     ),
     Family(

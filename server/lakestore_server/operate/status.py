@@ -22,7 +22,6 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.duties.expiry import Expiry, Figures
 from lakestore_server.duties.retention import Decision, Retention
 from lakestore_server.duties.upkeep import Upkeep
-from lakestore_server.files import data_folder
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.clock import AHEAD_US_MIN, Clock, Reading, Timekeeper
 from lakestore_server.host.supervisor import DutyState
@@ -187,9 +186,8 @@ class KnownTables:
 
 
 def index_bytes(engine: Engine) -> int:
-    """Bytes of the index's files: LMDB and the runs that look-ups search."""
-    runs = sum(run.size for run in engine.index.runs)
-    return runs + (engine.disk.size(engine.folder / data_folder.INDEX / "data.mdb") or 0)
+    """Bytes of the index's files: the runs that look-ups search."""
+    return sum(run.size for run in engine.index.runs)
 
 
 def disk_free_bytes(engine: Engine) -> int:
@@ -209,7 +207,7 @@ _CLOCK_HOLDS = ("row TTL", "retention by age", "idle subscriptions", "tombstones
 
 @dataclass(frozen=True, slots=True)
 class IndexSize:
-    """The key index at the last checkpoint or rebuild; LMDB's file has free pages too."""
+    """The key index at the last checkpoint or rebuild."""
 
     entries: int
     """At least the number of keys: a key has an entry in each run that knows it. A deleted key has entries until they

@@ -20,9 +20,8 @@ from lakestore_server.files import checkpoint, journal, journal_file, shared_fil
 from lakestore_server.files.segment import Segment
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.uncached_file import BLOCK
-from lakestore_server.index.entry import table_prefix
+from lakestore_server.index.entry import DamagedIndex, table_prefix
 from lakestore_server.index.key_index import Index
-from lakestore_server.index.worker_client import DamagedIndex
 from lakestore_server.state.view import TableState, View
 
 
@@ -82,7 +81,6 @@ def check_frames(pieces: Iterator[bytes], name: str) -> None:
 ENTRIES_AT_ONCE = 20_000
 ENTRY_BYTES = 32
 """Bytes of the scrub's rate that an index entry counts as."""
-WALKS_MAX = 5
 _MASK = (1 << 64) - 1
 
 
@@ -186,43 +184,37 @@ class Integrity:
             check_frames(pieces(size), name)
 
     def _walk(self, state: TableState, pause: Callable[[int], None]) -> int:
-        """Sum a table's index entries and compare with the log at LMDB's LSN."""
-        for _ in range(WALKS_MAX):
-            lsn, rows, total, damaged = self._summed(state, pause)
-            if not self._index.ready:
-                return 0
-            if lsn < 0:
-                continue
-            if damaged:
-                raise WrongIndex(
-                    f"the key index has {damaged} damaged entries of table {state.table.name}: the server rebuilds it"
-                )
-            now = self._view()
-            held = now.tables.get(state.table.uuid)
-            if held is None or held.table.number != state.table.number:
-                return 0  # the table was dropped or truncated
-            if lsn < now.tables[state.table.uuid].log_start_lsn:
-                return 0  # the log start is beyond LMDB's LSN; the checkpoint that this asks for moves LMDB forward
-            at = [log.at_lsn(lsn) for log in now.tables[state.table.uuid].logs]
-            if (rows, total) == (sum(p.live_rows for p in at), sum(p.live_sum for p in at) & _MASK):
-                return rows * ENTRY_BYTES
+        """Sum a table's index entries and compare with the log at the LSN of the runs."""
+        lsn, rows, total, damaged = self._summed(state, pause)
+        if not self._index.ready:
+            return 0
+        if damaged:
             raise WrongIndex(
-                f"the key index holds {rows} rows of table {state.table.name} with sum {total:016x}, the log "
-                f"{sum(p.live_rows for p in at)} with sum {sum(p.live_sum for p in at) & _MASK:016x}: "
-                "the server rebuilds it"
+                f"the key index has {damaged} damaged entries of table {state.table.name}: the server rebuilds it"
             )
-        return 0
+        now = self._view()
+        held = now.tables.get(state.table.uuid)
+        if held is None or held.table.number != state.table.number:
+            return 0  # the table was dropped or truncated
+        if lsn < held.log_start_lsn:
+            return 0  # the log start is beyond the runs' LSN; the checkpoint that this asks for moves them forward
+        at = [log.at_lsn(lsn) for log in held.logs]
+        if (rows, total) == (sum(p.live_rows for p in at), sum(p.live_sum for p in at) & _MASK):
+            return rows * ENTRY_BYTES
+        raise WrongIndex(
+            f"the key index holds {rows} rows of table {state.table.name} with sum {total:016x}, the log "
+            f"{sum(p.live_rows for p in at)} with sum {sum(p.live_sum for p in at) & _MASK:016x}: "
+            "the server rebuilds it"
+        )
 
     def _summed(self, state: TableState, pause: Callable[[int], None]) -> tuple[int, int, int, int]:
-        """(LSN, rows, sum, damaged entries); LSN -1 while LMDB has entries to lift."""
+        """(LSN, rows, sum, damaged entries) of a table's entries in runs."""
         rows = total = damaged = 0
-        seen = set()
-        prefix = table_prefix(state.table.number)
+        lsn, walked = self._index.walk(table_prefix(state.table.number), ENTRIES_AT_ONCE)
         try:
-            for lsn, part in self._index.walk(prefix, ENTRIES_AT_ONCE):
-                seen.add(lsn)
+            for part in walked:
                 rows, total, damaged = rows + part.live, (total + part.total) & _MASK, damaged + part.damaged
                 pause(part.live * ENTRY_BYTES)
         except DamagedIndex as error:
             raise WrongIndex(f"the key index cannot be read: {error.message}") from error
-        return (seen.pop() if len(seen) == 1 else -1), rows, total, damaged
+        return lsn, rows, total, damaged

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""T3: keys of dropped tables stay in the index (LMDB and memory) for ever."""
+"""T3: keys of dropped tables stay in the index (files and memory) for ever."""
 
 import pathlib
 import shutil

@@ -110,7 +110,7 @@ def test_a_synced_rename_survives(disk: SimDisk, tmp_path: Path) -> None:
 
 def test_files_from_before_and_from_elsewhere_survive(disk: SimDisk, tmp_path: Path) -> None:
     (disk.root / "index").mkdir()
-    (disk.root / "index/data.mdb").write_bytes(b"lmdb")
+    (disk.root / "index/elsewhere").write_bytes(b"mapped")
     put(disk, "a/x", b"one")
     second = disk.crash(tmp_path / "second", lost=["index"])
     assert not (second.root / "index").exists()

@@ -1,4 +1,4 @@
-"""Keys of dropped tables leave the index, by parts if there are many, and whatever happens in between."""
+"""Keys of dropped tables leave the index, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lakestore_server.duties import index_rebuild
-from lakestore_server.duties.checkpoint import Checkpointer
-from lakestore_server.index import lmdb_keys
-from lakestore_server.index.overlay import Overlay
 from tests.support import seeds
-from tests.support.older_index import entries_in_lmdb
 from tests.support.served import Served
 from tests.support.waiting import until
 
@@ -31,7 +27,7 @@ def cached(served: Served) -> int:
     return sum(len(overlay) for overlay in served.engine.index._older)
 
 
-def test_keys_of_dropped_tables_leave_lmdb_and_memory(tmp_path: Path) -> None:
+def test_keys_of_dropped_tables_leave_runs_and_memory(tmp_path: Path) -> None:
     with Served(tmp_path) as served:
         for name, schema in (("a.n", NUMBERS), ("a.t", TEXTS), ("a.kept", TEXTS)):
             fill(served, name, schema, 50)
@@ -49,43 +45,7 @@ def test_keys_of_dropped_tables_leave_lmdb_and_memory(tmp_path: Path) -> None:
         assert served.lake.table("a.n").lookup([{"id": 30}]).num_rows == 0
 
 
-def test_a_large_table_goes_by_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lmdb_keys, "_REMOVE_KEYS", 7)
-    monkeypatch.setattr(lmdb_keys, "_REMOVE_TIMES", 3)
-    with Served(tmp_path) as served:
-        with entries_in_lmdb():
-            fill(served, "a.b", TEXTS, 100)
-            served.checkpoint()
-        served.purge("a.b")
-        with monkeypatch.context() as patch:
-            patch.setattr(Checkpointer, "wake", lambda self: None)
-            served.checkpoint()
-            assert served.engine.index.size.entries == 79
-        served.checkpoint()
-        until(lambda: not served.engine.index.size.entries, "the checkpoints that follow by themselves")
-
-
-def test_what_earlier_releases_left_goes_at_the_first_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So does what a crash left between a drop and the checkpoint behind it."""
-    with Served(tmp_path) as served, monkeypatch.context() as patch, entries_in_lmdb():
-        patch.setattr(lmdb_keys.LmdbKeys, "remove_tables", lambda self, tables: True)
-        patch.setattr(Overlay, "keep", lambda self, tables: None)
-        fill(served, "a.b", TEXTS, 100)
-        served.checkpoint()
-        served.purge("a.b")
-        served.kill()
-        served.start()
-        served.checkpoint()
-        assert served.engine.index.size.entries == 100
-    with Served(tmp_path) as served:
-        served.checkpoint()
-        assert served.engine.index.size.entries == 0
-
-
-def test_the_index_has_the_keys_of_the_tables_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lmdb_keys, "_REMOVE_KEYS", 11)
+def test_the_index_has_the_keys_of_the_tables_that_are_there(tmp_path: Path) -> None:
     chance, served = random.Random(int(seeds.seed(8))), Served(tmp_path)
     right: dict[str, int] = {}
     for step in range(20):

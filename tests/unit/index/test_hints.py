@@ -37,6 +37,7 @@ class Steps:
 
     def __init__(self, folder: Path, seed: int, keys_of: Callable[[list[int]], IndexKeys]) -> None:
         self.chance, self.keys_of = seeded(seed), keys_of
+        folder.mkdir()
         self.index = Index(folder, RealDisk())
         self.right: dict[int, int] = {}
         self.hints: list[tuple[list[int], Hint]] = []
@@ -79,7 +80,7 @@ class Steps:
         self.index.named(runs)
 
     def merge(self) -> None:
-        self.index.work({PREFIX: 8}, lambda entries: True)
+        self.index.work(lambda entries: True)
 
     def check(self) -> None:
         """Of some hints together, some of them in vain, and keys without one."""
@@ -107,12 +108,9 @@ def test_a_look_up_with_hints_is_one_of_now(
     monkeypatch.setattr(levels, "SIMILAR", 3)
     table = Steps(tmp_path / "index", seed, keys_of)
     ways = [table.commit, table.hint, table.hint, table.forget, table.freeze, table.adopt, table.merge]
-    try:
-        for _ in range(steps):
-            table.chance.choice(ways)()
-            table.check()
-    finally:
-        table.index.close()
+    for _ in range(steps):
+        table.chance.choice(ways)()
+        table.check()
 
 
 @pytest.mark.parametrize("keys_of", [number_keys, byte_keys])
@@ -121,7 +119,7 @@ def test_a_hint_ends_when_a_merge_of_deleted_keys_leaves_no_run(
 ) -> None:
     monkeypatch.setattr(hints, "HINTED_MIN", 1)
     monkeypatch.setattr(levels, "SIMILAR", 2)
-    index, keys = Index(tmp_path / "index", RealDisk()), keys_of([1, 2, 3])
+    index, keys = Index(tmp_path, RealDisk()), keys_of([1, 2, 3])
 
     def checkpoint(lsn: int, value: int) -> None:
         with index.lock:
@@ -133,15 +131,12 @@ def test_a_hint_ends_when_a_merge_of_deleted_keys_leaves_no_run(
         with index.lock:
             index._older = ()  # as once the merged overlays are too many to be kept
 
-    try:
-        checkpoint(1, 7)
-        (hint,) = index.foreseen([keys])
-        checkpoint(2, ABSENT)
-        assert index.work({PREFIX: 8}, lambda entries: True)
-        assert not index.runs
-        assert index.find(keys, [(3, hint)]).tolist() == [ABSENT] * 3
-    finally:
-        index.close()
+    checkpoint(1, 7)
+    (hint,) = index.foreseen([keys])
+    checkpoint(2, ABSENT)
+    assert index.work(lambda entries: True)
+    assert not index.runs
+    assert index.find(keys, [(3, hint)]).tolist() == [ABSENT] * 3
 
 
 def test_the_loop_searches_nothing_that_was_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Keys as numbers are the keys as bytes: in order, in what comes twice, and in what the index's process gets."""
+"""Keys as numbers are the keys as bytes: in order, and in what comes twice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from lakestore.model.types import arrow_type
 from lakestore.rows import keys
 from lakestore_server.index.keys import ByteKeys, NumberKeys, encoded, joined
-from lakestore_server.index.packed import PackedKeys
 from tests.unit.model.test_key_types import ORDERED
 
 PREFIX = b"\0\0\0\7"
@@ -21,11 +20,6 @@ WIDE = [0, 1, 1 << 63, (1 << 64) - 1]
 NUMBERS = st.lists(st.one_of(st.integers(0, 12), st.sampled_from(WIDE)), max_size=40)
 
 
-def unpacked(packed: PackedKeys) -> list[bytes]:
-    """The keys in what the index's process gets."""
-    return [packed.blob[at : at + packed.width] for at in range(0, len(packed.blob), packed.width)]
-
-
 @pytest.mark.parametrize("name", ORDERED)
 def test_keys_of_every_type_are_the_same_as_numbers_and_as_bytes(name: str) -> None:
     column = pa.array(ORDERED[name] * 5, arrow_type(name))
@@ -33,10 +27,6 @@ def test_keys_of_every_type_are_the_same_as_numbers_and_as_bytes(name: str) -> N
         known = encoded([part], PREFIX)
         assert isinstance(known, NumberKeys) == (name in FITTING)
         assert list(known.listed()) == keys.encode([part], PREFIX)
-        if isinstance(known, NumberKeys):
-            assert unpacked(known.packed()) == known.listed()
-        if len(part):
-            assert known.least == min(known.listed())
 
 
 @pytest.mark.parametrize("names", [("int32", "int32"), ("int16", "date"), ("bool", "fixed(3)", "uint32")])
@@ -45,7 +35,6 @@ def test_keys_of_several_columns_are_one_number_where_they_fit(names: tuple[str,
     known = encoded(columns, PREFIX)
     assert isinstance(known, NumberKeys)
     assert known.listed() == keys.encode(columns, PREFIX)
-    assert unpacked(known.packed()) == known.listed()
     assert isinstance(encoded([*columns, pa.array(range(11), pa.int32())], PREFIX), ByteKeys)
 
 
@@ -79,4 +68,3 @@ def test_parts_of_any_size_make_one(parts: list[list[int]]) -> None:
     assert list(whole.listed()) == listed
     assert whole.places().tolist() == [listed.index(key) for key in listed]
     assert list(whole.part(slice(3, 14)).listed()) == listed[3:14]
-    assert whole.packed().listed() == listed

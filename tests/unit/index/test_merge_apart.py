@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +13,16 @@ import pytest
 
 from lakestore.errors import Unavailable
 from lakestore_server.duties.index_rebuild import IndexMerger
+from lakestore_server.host import own_process
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.host.priority import NICE
 from lakestore_server.index import run_merge, run_store
-from lakestore_server.index.entry import ABSENT, key_hash, table_prefix
+from lakestore_server.index.entry import ABSENT, DamagedIndex, key_hash, table_prefix
 from lakestore_server.index.keys import ByteKeys
 from lakestore_server.index.merge_apart import Merge, merge_apart
 from lakestore_server.index.number_section import packed
 from lakestore_server.index.run import Run
 from lakestore_server.index.run_writer import RunWriter, write
-from lakestore_server.index.worker_client import DamagedIndex, IndexProcess
 from tests.support.served import Served
 
 DISK = RealDisk()
@@ -31,11 +31,17 @@ ENTRIES = 900_000
 """Of the larger table in each run: more than a slice."""
 
 
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IndexProcess]:
-    made = IndexProcess(tmp_path_factory.mktemp("index"))
-    yield made
-    made.close()
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """Those that merge, as they begin."""
+    begun, made = own_process.begun, list[subprocess.Popen[bytes]]()
+
+    def watched(module: str) -> subprocess.Popen[bytes]:
+        made.append(begun(module))
+        return made[-1]
+
+    monkeypatch.setattr(own_process, "begun", watched)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -58,57 +64,71 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def test_the_output_is_that_of_a_merge_here(tmp_path: Path, process: IndexProcess, inputs: list[Path]) -> None:
+def test_the_output_is_that_of_a_merge_here(
+    tmp_path: Path, processes: list[subprocess.Popen[bytes]], inputs: list[Path]
+) -> None:
     """One table loses what says ABSENT, of the other one nothing is kept."""
     drops, slices = {table_prefix(1): True, table_prefix(3): False}, list[int]()
 
     def count(entries: int) -> bool:
         slices.append(entries)
+        assert os.getpriority(os.PRIO_PROCESS, processes[0].pid) >= NICE
         return True
 
-    assert merge_apart(process, Merge(tmp_path / "apart.run", inputs, drops, HASH.seed), count)
+    assert merge_apart(Merge(tmp_path / "apart.run", inputs, drops, HASH.seed), count)
     runs = [Run(path, DISK.map(path)) for path in inputs]
     here = RunWriter(DISK, tmp_path / "here.run", HASH, 1)
     assert run_merge.merge(here, runs, drops.__contains__, drops.__getitem__, lambda n: True)
     assert (tmp_path / "apart.run").read_bytes() == (tmp_path / "here.run").read_bytes()
     assert len(slices) > 1
     assert sum(slices) - 300 == Run(tmp_path / "here.run", DISK.map(tmp_path / "here.run")).entries
-    assert process.pid is not None
-    assert os.getpriority(os.PRIO_PROCESS, process.pid) >= NICE
+    assert [process.returncode for process in processes] == [0], "it ended with the merge"
 
 
-def test_a_merge_ends_early_and_another_one_begins(tmp_path: Path, process: IndexProcess, inputs: list[Path]) -> None:
+def test_a_merge_ends_early(tmp_path: Path, processes: list[subprocess.Popen[bytes]], inputs: list[Path]) -> None:
     drops = {table_prefix(1): False, table_prefix(2): False}
-    assert not merge_apart(process, Merge(tmp_path / "1.run", inputs, drops, HASH.seed), lambda n: False)
-    assert merge_apart(process, Merge(tmp_path / "2.run", inputs, drops, HASH.seed), lambda n: True)
+    assert not merge_apart(Merge(tmp_path / "1.run", inputs, drops, HASH.seed), lambda n: False)
+    assert [process.returncode for process in processes] == [0]
 
 
-def test_a_process_that_is_killed_is_started_again(tmp_path: Path, process: IndexProcess, inputs: list[Path]) -> None:
-    drops = {table_prefix(1): False}
+@pytest.mark.parametrize(
+    ("number", "error", "sentence"),
+    [(signal.SIGKILL, Unavailable, "was ended"), (signal.SIGBUS, DamagedIndex, "ended by SIGBUS")],
+)
+def test_a_process_that_ends_says_whether_a_run_is_damaged(
+    tmp_path: Path,
+    processes: list[subprocess.Popen[bytes]],
+    inputs: list[Path],
+    number: signal.Signals,
+    error: type[Unavailable],
+    sentence: str,
+) -> None:
+    """Somebody kills it, or a map that is cut short does."""
 
-    def kill(_entries: int) -> bool:
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
+    def end(_entries: int) -> bool:
+        os.kill(processes[-1].pid, number)
         return True
 
-    with pytest.raises(Unavailable, match="started again"):
-        merge_apart(process, Merge(tmp_path / "1.run", inputs, drops, HASH.seed), kill)
-    assert merge_apart(process, Merge(tmp_path / "2.run", inputs, drops, HASH.seed), lambda n: True)
+    with pytest.raises(error, match=sentence) as raised:
+        merge_apart(Merge(tmp_path / "1.run", inputs, {table_prefix(1): False}, HASH.seed), end)
+    assert type(raised.value) is error
 
 
-def test_damage_and_a_full_disk_are_told(tmp_path: Path, process: IndexProcess, inputs: list[Path]) -> None:
+def test_damage_and_a_full_disk_are_told(tmp_path: Path, inputs: list[Path]) -> None:
     wrong = bytearray(inputs[0].read_bytes())
     wrong[70_000] ^= 1
     (tmp_path / "0.run").write_bytes(wrong)
     damaged, drops = [tmp_path / "0.run", inputs[1]], {table_prefix(1): False}
     with pytest.raises(DamagedIndex, match=r"run 0\.run of the index is damaged in block 1"):
-        merge_apart(process, Merge(tmp_path / "1.run", damaged, drops, HASH.seed), lambda n: True)
+        merge_apart(Merge(tmp_path / "1.run", damaged, drops, HASH.seed), lambda n: True)
     with pytest.raises(Unavailable, match="File exists"):
-        merge_apart(process, Merge(tmp_path / "0.run", inputs, drops, HASH.seed), lambda n: True)
-    assert merge_apart(process, Merge(tmp_path / "2.run", inputs, drops, HASH.seed), lambda n: True)
+        merge_apart(Merge(tmp_path / "0.run", inputs, drops, HASH.seed), lambda n: True)
+    assert merge_apart(Merge(tmp_path / "2.run", inputs, drops, HASH.seed), lambda n: True)
 
 
-def test_a_server_has_its_large_merges_made_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_has_its_large_merges_made_apart(
+    tmp_path: Path, processes: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run_store, "APART_MIN", 1)
     monkeypatch.setattr(IndexMerger, "wake", lambda self: None)
     schema = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -121,6 +141,6 @@ def test_a_server_has_its_large_merges_made_apart(tmp_path: Path, monkeypatch: p
         served.server.upkeep.merge_index()
         index = served.engine.index
         assert [run.entries for run in index.runs] == [299], "that it was deleted is not kept of the last key"
-        assert index._merged._runs._worker.pid is not None
+        assert [process.returncode for process in processes] == [0]
         found = table.lookup(pa.table({"id": range(300)})).sort_by("id")
         assert found.column("v").to_pylist() == [0, 1, 2, *[3] * 296]

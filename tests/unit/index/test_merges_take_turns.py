@@ -1,9 +1,9 @@
-"""Merges beside serving, rebuilds, checkpoints: a process has one merge at a time, and no checkpoint waits for it."""
+"""Merges beside serving, rebuilds, checkpoints: one process merges at most, and no checkpoint waits for it."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +38,9 @@ def checkpoint(index: Index, lsn: int, value: int) -> None:
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Iterator[Index]:
-    made = Index(tmp_path / "index", RealDisk())
-    made.finish_rebuild(0, {})
-    yield made
-    made.close()
+def index(tmp_path: Path) -> Index:
+    (tmp_path / "index").mkdir()
+    return Index(tmp_path / "index", RealDisk())
 
 
 def rebuilt(index: Index, lsn: int) -> Callable[[], None]:
@@ -85,7 +83,7 @@ def test_a_rebuild_does_not_ask_a_process_that_is_merging(index: Index, monkeypa
         is_merging.set()
         return may_go_on.wait(SECONDS)
 
-    merging, of_merge = begun(lambda: index.work({}, pause))
+    merging, of_merge = begun(lambda: index.work(pause))
     assert is_merging.wait(SECONDS)
     index.found_problem("it is lost", damaged=False)
     rebuilding, of_rebuild = begun(rebuilt(index, 4))

@@ -8,8 +8,8 @@ import pytest
 
 from lakestore_server.files.segment import block_crcs
 from lakestore_server.index import run_blocks
+from lakestore_server.index.entry import DamagedIndex
 from lakestore_server.index.run_blocks import BLOCK_BYTES, BLOCK_WORDS, Blocks
-from lakestore_server.index.worker_client import DamagedIndex
 
 SIZE = 5 * BLOCK_BYTES + 512
 

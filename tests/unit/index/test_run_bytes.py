@@ -21,14 +21,22 @@ from lakestore_server.arrays.padded_bytes import PaddedBytes
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.index import byte_merge, run_writer
 from lakestore_server.index.byte_section import ByteSection, places
-from lakestore_server.index.entry import ABSENT, FLAG, OFFSET_BITS, KeyHash, is_live, key_hash, table_prefix
+from lakestore_server.index.entry import (
+    ABSENT,
+    FLAG,
+    OFFSET_BITS,
+    DamagedIndex,
+    KeyHash,
+    is_live,
+    key_hash,
+    table_prefix,
+)
 from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys
 from lakestore_server.index.levels import Levels, walk
 from lakestore_server.index.overlay import merged
 from lakestore_server.index.run import FOOTER, HEADER, HEADER_BYTES, MAGIC, Run
 from lakestore_server.index.run_merge import merge, of_bytes
 from lakestore_server.index.run_writer import RunWriter, write
-from lakestore_server.index.worker_client import DamagedIndex
 from tests.support.seeds import seeded
 
 DISK = RealDisk()

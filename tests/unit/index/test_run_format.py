@@ -15,7 +15,7 @@ from lakestore.errors import NewerFormat
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.index import number_section
-from lakestore_server.index.entry import ABSENT, FLAG, key_hash, table_prefix
+from lakestore_server.index.entry import ABSENT, FLAG, DamagedIndex, key_hash, table_prefix
 from lakestore_server.index.keys import NumberKeys
 from lakestore_server.index.levels import RUNS_TIMES, SIMILAR, Levels, due
 from lakestore_server.index.number_section import NumberSection, packed
@@ -25,7 +25,6 @@ from lakestore_server.index.run_blocks import BLOCK_BYTES
 from lakestore_server.index.run_filter import Wanted
 from lakestore_server.index.run_merge import merge, of_numbers, slices
 from lakestore_server.index.run_writer import RunWriter
-from lakestore_server.index.worker_client import DamagedIndex
 from tests.support.seeds import seeded
 from tests.support.simdisk import SimDisk
 

@@ -1,4 +1,4 @@
-"""The index's own process starts with little, and takes nothing from the folder in which the server was started."""
+"""The process of a merge starts with little, and takes nothing from the folder in which the server was started."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from lakestore_server.index.pipe import Op
-from lakestore_server.index.worker_client import IndexProcess
+from lakestore_server.host import own_process
 
-HEAVY = ("pyarrow", "grpc", "google", "orjson", "lakestore.client", "lakestore_server.commit")
+WORKER = "lakestore_server.index.worker"
+HEAVY = ("grpc", "google.protobuf", "lakestore.client", "lakestore_server.commit")
 
 
-def test_the_process_loads_numpy_and_lmdb_and_nothing_large() -> None:
-    """Its start is part of the server's, twice."""
+def test_the_process_loads_nothing_large() -> None:
     said = subprocess.run(
-        [sys.executable, "-X", "importtime", "-Pm", "lakestore_server.index.worker", "unused", "0", "0"],
+        [sys.executable, "-X", "importtime", "-Pm", WORKER],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
         text=True,
     ).stderr
     loaded = {line.rpartition("|")[2].strip() for line in said.splitlines()}
-    assert {"numpy", "lmdb", "lakestore_server.index.lmdb_store"} <= loaded
+    assert {"numpy", "lakestore_server.index.run_merge"} <= loaded
     assert [name for name in loaded if name.startswith(HEAVY)] == []
 
 
@@ -32,10 +31,7 @@ def test_the_process_takes_no_module_from_the_working_folder(tmp_path: Path, mon
     """A shell of Python has that folder first in its path."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", *sys.path])
-    (tmp_path / "lmdb.py").write_text("raise RuntimeError('taken from the working folder')")
-    process = IndexProcess(tmp_path / "index")
-    (tmp_path / "index").mkdir()
-    try:
-        assert process.ask(Op.LSN)[0] == -1
-    finally:
-        process.close()
+    (tmp_path / "orjson.py").write_text("raise RuntimeError('taken from the working folder')")
+    process = own_process.begun(WORKER)
+    process.communicate(timeout=60)
+    assert process.returncode == 0, "it ended with its pipe"

@@ -44,10 +44,10 @@ def order(customer: str, number: int, value: str = "x") -> dict[str, Any]:
 
 
 def settle(served: Served, how: str) -> None:
-    """Where keys lie: in the overlay, in LMDB and a cached overlay, or in LMDB alone."""
+    """Where keys lie: in the overlay, in runs and a cached overlay, or in runs alone."""
     if how != "overlay":
         served.checkpoint()
-    if how == "lmdb":
+    if how == "runs":
         served.engine.index._older = ()
 
 
@@ -87,7 +87,7 @@ def test_a_client_that_takes_no_parts_is_told_before_an_answer_is_too_long(tmp_p
         assert table.lookup(batch).num_rows == 3
 
 
-@pytest.mark.parametrize("how", ["overlay", "cached", "lmdb"])
+@pytest.mark.parametrize("how", ["overlay", "cached", "runs"])
 def test_a_prefix_gives_all_its_rows_in_key_order(served: Served, lake: ls.Lake, orders: ls.Table, how: str) -> None:
     names = ["", "a", "a\0", "a\0\0", "a\0b", "ab", "b", "ü"]
     orders.upsert([order(name, i) for i in (5, -3, 0, 2**31 - 1, -(2**31)) for name in names])
@@ -111,7 +111,7 @@ def test_a_prefix_with_many_rows_comes_in_pages_of_one_cut(
     monkeypatch.setattr(server_lookups, "PAGE_KEYS", 300)
     monkeypatch.setattr(server_lookups, "PREFIX_KEYS_MIN", 70)
     orders.upsert([order(name, i, "v" * 40) for i in range(1000) for name in ("a", "b", "c")])
-    settle(served, "lmdb")
+    settle(served, "runs")
     orders.upsert([order(name, i, "w" * 40) for i in range(0, 1000, 3) for name in ("a", "c")])
     orders.delete([{"customer": "a", "id": i} for i in range(400, 900)])
     wanted = orders.scan().to_arrow().sort_by([("customer", "ascending"), ("id", "ascending")]).to_pylist()
@@ -132,7 +132,7 @@ def test_a_prefix_with_many_rows_comes_in_pages_of_one_cut(
     assert found == wanted
 
 
-@pytest.mark.parametrize("how", ["overlay", "lmdb"])
+@pytest.mark.parametrize("how", ["overlay", "runs"])
 def test_prefixes_of_keys_that_the_index_cuts_are_told_apart_and_in_order(
     served: Served, lake: ls.Lake, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +198,7 @@ def test_only_the_columns_asked_for_are_taken(
     served: Served, lake: ls.Lake, orders: ls.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders.upsert([order("a", i) for i in range(3)])
-    settle(served, "lmdb")
+    settle(served, "runs")
     taken: list[list[str]] = []
     project = reads.project
 

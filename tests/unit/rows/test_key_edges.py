@@ -134,7 +134,7 @@ NUMBERS = [-(2**63), -(2**32), -256, -255, -2, -1, 0, 1, 255, 256, 2**32, 2**63 
 PAIRS = pa.schema([("name", pa.string()), ("id", pa.int64()), ("v", pa.int64())])
 
 
-@pytest.mark.parametrize("how", ["overlay", "lmdb", "rebuilt"])
+@pytest.mark.parametrize("how", ["overlay", "runs", "rebuilt"])
 def test_key_order_edge_cases(tmp_path: Path, how: str) -> None:
     """Negative numbers, the empty text and zero bytes: whole keys find their row, and prefixes theirs, in order."""
     rows: list[dict[str, Any]] = [
@@ -146,7 +146,7 @@ def test_key_order_edge_cases(tmp_path: Path, how: str) -> None:
         table.upsert(seeded(1).sample(rows, len(rows)))
         gone = [row for row in rows if row["v"] % 5 == 2]
         table.delete([{"name": row["name"], "id": row["id"]} for row in gone])
-        if how == "lmdb":
+        if how == "runs":
             served.checkpoint()
     if how == "rebuilt":
         lose(tmp_path)

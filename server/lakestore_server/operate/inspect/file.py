@@ -9,7 +9,7 @@ from lakestore.errors import Invalid, NotFound
 from lakestore_server.files import checkpoint as checkpoint_format
 from lakestore_server.files import journal_file
 from lakestore_server.files.backup_manifest import NAME as MANIFEST
-from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SUFFIX
+from lakestore_server.files.data_folder import EXTENTS, INDEX, SEGMENTS, SUFFIX
 from lakestore_server.files.extent import SUFFIX as KEPT
 from lakestore_server.index.run import SUFFIX as RUN
 from lakestore_server.operate.inspect import checkpoint, index, journal, manifest, segment
@@ -33,13 +33,11 @@ def look(path: Path, *, rows: bool = False) -> Iterator[Report]:
         yield from segment.describe(path, Definitions.of_folder(path.parent.parent.parent), rows=rows)
     elif path.name == MANIFEST:
         yield manifest.describe(path)
-    elif path.name == "data.mdb":
-        yield from index.describe(path.parent)
     elif path.suffix == RUN:
-        yield index.describe_run(path)
+        yield index.describe(path)
     else:
         raise Invalid(
-            f"{path} has not the name of a journal, segment, checkpoint, index, run or MANIFEST: name one of these, or "
+            f"{path} has not the name of a journal, segment, checkpoint, run or MANIFEST: name one of these, or "
             "a folder"
         )
 
@@ -56,12 +54,9 @@ def _kept(path: Path, folder: Path, *, rows: bool) -> Report:
 
 
 def _folder(path: Path, *, rows: bool) -> Iterator[Report]:
-    if (path / "data.mdb").is_file():
-        yield from index.describe(path)
-        return
     names = sorted(entry.name for entry in path.iterdir() if entry.is_file())
     known = Definitions.of_folder(path)
-    looked = False
+    looked = any(path.glob(f"*{RUN}"))
     if MANIFEST in names:
         yield manifest.describe(path / MANIFEST)
     for name in names:
@@ -73,7 +68,8 @@ def _folder(path: Path, *, rows: bool) -> Iterator[Report]:
         if name.startswith(journal_file.PREFIX) and not name.endswith(".tmp"):
             looked = True
             yield journal.describe(path / name, known, rows=rows)
-    if (path / "index" / "data.mdb").is_file():
-        yield from index.describe(path / "index")
+    for place in (path, path / INDEX):
+        for run in sorted(place.glob(f"*{RUN}"), reverse=True):
+            yield index.describe(run)
     if not looked:
         raise Invalid(f"{path} is neither a data folder nor a backup: it has neither journal nor checkpoint")
