@@ -104,7 +104,7 @@ def write(
         for source in sources:
             told.append(_loaded(lake, definition, source, asked, started))
             started = time.monotonic()
-        token = told[-1]["token"] or head(lake.transport, table)
+        token = told[-1]["token"] or head(lake.transport)
     if as_json:
         emit_json(_summed(table, told, token))
     else:

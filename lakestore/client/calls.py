@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -18,7 +17,7 @@ import pyarrow as pa
 from lakestore.client.retry import Backoff, has_deadline, is_passing, seconds_left, within
 from lakestore.client.scope import SCOPE
 from lakestore.client.transport import Transport, Wire
-from lakestore.errors import LakestoreError, Unavailable, UnknownCall
+from lakestore.errors import LakestoreError, Unavailable
 from lakestore.release import RELEASE
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
@@ -108,7 +107,7 @@ class Calls:
 
     @property
     def server(self) -> pb.HelloAnswer:
-        """The server's release information; empty before the first call and for servers older than `Hello`."""
+        """The server's release information; empty before the first call."""
         return self.wire.server
 
     def greet(self) -> None:
@@ -120,12 +119,8 @@ class Calls:
         backoff = Backoff(PROBE_SECONDS)
         while True:
             try:
-                with suppress(UnknownCall):  # a server older than `Hello`
-                    self.wire.call(
-                        _HELLO,
-                        pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL),
-                        seconds_left(self._call_seconds),
-                    )
+                hello = pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL)
+                self.wire.call(_HELLO, hello, seconds_left(self._call_seconds))
             except LakestoreError as error:
                 if not backoff.wait(error):
                     raise

@@ -318,9 +318,9 @@ class Resumed:
         fixed = pb.ChangesRequest()
         fixed.CopyFrom(request)
         if request.start == "latest" and not request.subscription:
-            fixed.start = head(transport, request.tables[0] if request.tables else "")
+            fixed.start = head(transport)
         if request.until == "now":
-            fixed.until = head(transport, request.tables[0] if request.tables else "")
+            fixed.until = head(transport)
         self._transport, self._request, self._opened = transport, fixed, opened
         self._handed, self._backoff = _Handed(fixed, share or Share()), Backoff()
         self._messages: Iterator[pb.ChangeBatch] | None = None

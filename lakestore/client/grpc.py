@@ -307,10 +307,18 @@ def _error_of(error: grpc.RpcError, method: rpc.Method, release: str, address: s
     if code == "UNIMPLEMENTED":
         return UnknownCall(
             f"the server ({release or 'an older release'}) has no {method.name}, which came with protocol"
-            f" {rpc.SINCE.get(method.name, 1)}: run the server with release {RELEASE} or newer"
+            f" {rpc.SINCE.get(method.name, rpc.PROTOCOL_MIN)}: run the server with release {RELEASE} or newer"
         )
     metadata = dict(call.trailing_metadata() or ())
     return errors.unpack_error(metadata, code, call.details() or "", reads=method.reads, address=address)
+
+
+def _too_old(release: str, protocol: int) -> Invalid:
+    """The error of a server whose protocol this client does not speak; release 0.1 did not say its name."""
+    return Invalid(
+        f"the server ({release or 'release 0.1, or no Lakestore'}) speaks protocol {protocol}, this client ({RELEASE})"
+        f" {rpc.PROTOCOL_MIN} to {rpc.PROTOCOL}: run the server with release 0.2 or newer"
+    )
 
 
 class _Greeting:
@@ -437,9 +445,8 @@ class GrpcWire:
             raise refusals[0]
 
     def _check_known(self, method: rpc.Method, request: Any) -> None:
-        protocol = self.server.protocol or 1
-        if protocol < rpc.PROTOCOL:
-            rpc.check_known(method, request, protocol, self.server.release)
+        if self.server.protocol < rpc.PROTOCOL:
+            rpc.check_known(method, request, self.server.protocol, self.server.release)
 
     def _known(self, method: rpc.Method, requests: Iterator[Any], refusals: list[Invalid]) -> Iterator[Any]:
         """The requests up to one that is refused. gRPC would report an error raised here as `UNKNOWN`."""
@@ -494,8 +501,10 @@ class GrpcWire:
             hello = pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL)
             try:
                 self.server = self.call(self._hello, hello, seconds)
-            except UnknownCall:
-                self.server = pb.HelloAnswer()
+            except UnknownCall as error:
+                raise _too_old("", 1) from error
+            if self.server.protocol < rpc.PROTOCOL_MIN:
+                raise _too_old(self.server.release, self.server.protocol)
             if self.server.protocol_min > rpc.PROTOCOL:
                 raise Invalid(
                     f"the server ({self.server.release}) speaks protocols {self.server.protocol_min} to"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import Self
 from lakestore import limits
 from lakestore.client.retry import has_deadline, seconds_left
 from lakestore.client.transport import Transport
-from lakestore.errors import Invalid, NotFound, PlanExpired, Unavailable, UnknownCall
+from lakestore.errors import Invalid, NotFound, PlanExpired, Unavailable
 from lakestore.model.altered import Freshness, Requirement, Through
 from lakestore.model.table import Table
 from lakestore.union import sql as union_sql
@@ -21,17 +20,9 @@ from lakestore.union.scan import Scan
 from lakestore.v1 import lakestore_pb2 as pb
 
 
-def head(transport: Transport, table: str = "") -> str:
-    """Token of the newest commit.
-
-    A server older than `Head` has it in the status, which grows with the number of visible tables; `table` is one that
-    the caller may see.
-    """
-    try:
-        return transport.head(pb.HeadRequest()).token
-    except UnknownCall:
-        status = transport.status(pb.StatusRequest(tables=[table] if table else [])).status
-        return str(json.loads(status)["token"])
+def head(transport: Transport) -> str:
+    """Token of the newest commit."""
+    return transport.head(pb.HeadRequest()).token
 
 
 REQUIRE_WAIT_SECONDS = 10.0
@@ -124,10 +115,7 @@ class Snapshot:
     ) -> Self:
         """The leased head. A freshness refers to the server's time now."""
         require = requirement(freshness, through)
-        try:
-            answer = transport.head(pb.HeadRequest(lease_seconds=lease_seconds))
-        except UnknownCall:
-            return cls(transport, head(transport), require=require)  # the server refuses to judge it
+        answer = transport.head(pb.HeadRequest(lease_seconds=lease_seconds))
         asked = require.as_of(answer.now_us) if require is not None and answer.now_us else require
         return cls(transport, answer.token, lease=answer.lease, lease_seconds=lease_seconds, require=asked)
 

@@ -446,8 +446,6 @@ ACK_SECONDS = 1.0
 PROGRESS_SECONDS = 60.0
 """Seconds between position writes while only other tables change."""
 RECOVERY_SECONDS = 300.0
-WHOLE_SINCE = 3
-"""The protocol version since which change batches say whether their token ends a commit."""
 _TICK_SECONDS = 0.2
 
 
@@ -538,18 +536,9 @@ class KafkaSink:
     def _ensure_topics(self) -> None:
         for table in self._tables:
             count = self._partitions or self._lake.table(table).definition.buckets
-            self._check_server()
             topic = self.topic_of(table)
             if self._kafka.ensure_topic(topic, count):
                 self._noted(f"made topic {topic} with {count} partitions")
-
-    def _check_server(self) -> None:
-        server = self._lake.transport.server
-        if server.protocol < WHOLE_SINCE:
-            raise Invalid(
-                f"the server ({server.release or 'an older release'}) does not say where its commits end, which a sink"
-                " needs: run the server with a newer release"
-            )
 
     def _checked(self, position: SinkPosition | None) -> SinkPosition | None:
         if self._restart or position is None:

@@ -29,7 +29,6 @@ from lakestore.wire import rpc
 
 KEYS_MAX = 4_096
 """Keys that are looked up; more of them are read by a scan."""
-PROTOCOL_MIN = rpc.FIELDS_SINCE["LookupRequest"]["at"]
 _NOT_SO: tuple[type[LakestoreError], ...] = (Invalid, PositionExpired, Unavailable)
 """Errors of a look-up at a cut that is behind the log, of a key that is none, or while the index is rebuilt."""
 
@@ -72,8 +71,6 @@ def looked_up(
     cut: Cut, scan: TableScan, keys: pa.RecordBatch, columns: Sequence[str], figures: Figures
 ) -> list[pa.RecordBatch] | None:
     """The rows of these keys at the cut; None where the server cannot look them up there."""
-    if cut.transport.server.protocol < PROTOCOL_MIN:
-        return None
     try:
         with figures.timed("hot_seconds"):
             found = list(_rows(cut, scan, keys, columns, figures))

@@ -39,43 +39,32 @@ TALKED = ("Lookup", "Commit")
 """The RPCs whose small requests go on it."""
 TALK_BYTES_MAX = 64 << 10
 """A longer request goes by itself."""
-PROTOCOL, PROTOCOL_MIN = 5, 1
-"""The protocol of this release, and the oldest one of a client that its server understands. Both ends must know it."""
+PROTOCOL, PROTOCOL_MIN = 5, 4
+"""The protocol of this release, and the oldest one that either end understands: that of release 0.2."""
 SINCE = {
-    **dict.fromkeys(("Hello", "AlterTable", "Ack", "ListSubscriptions", "DropSubscription", "Backup"), 2),
-    "Head": 4,
     "AcceptClock": 5,
     "ChangeRanges": 5,
     "Report": 5,
     **dict.fromkeys(("UploadPart", "DropParts"), 5),
     **dict.fromkeys(("ListProducers", "DropProducer", "OpenRegisters", "ListRegisters", "DropRegisters"), 5),
 }
-"""RPC to the protocol that it came with, where that is not the first one."""
+"""RPC to the protocol that it came with, where that is not `PROTOCOL_MIN`."""
 FIELDS_SINCE = {
-    "AuditRequest": {"deep": 2},
     "BackupRequest": {"without_lake": 5},
-    "Change": {"schema_id": 2, "keep": 5, "as_of": 5, "part": 5},
+    "Change": {"keep": 5, "as_of": 5, "part": 5},
     "CommitRequest": {"registers": 5},
-    "ChangesRequest": {"subscription": 2, "where": 3, "member": 3},
-    "CreateTableRequest": {"check_only": 2},
-    "FetchRequest": {"schema_id": 2, "where": 5},
-    "LookupRequest": {"schema_id": 2, "at": 3, "after": 3, "key": 5, "require": 5},
+    "FetchRequest": {"where": 5},
+    "LookupRequest": {"key": 5, "require": 5},
     "PlanRequest": {"require": 5},
     "TiererRequest": {"problems": 5},
 }
 """Request fields to the protocol they came with, where a server that does not know them would do something else.
 
-Their zero asks for nothing new: a table of such a server has only the version 0. Fields that only say which history
-or table is meant are not here: an older server serves without them, as it always did.
-"""
-DEFINITION_SINCE = {"retention": 2, "deletes": 3, "skip_unchanged": 3, "ttl": 3, "tombstone_seconds": 3}
-"""Keys of a new table's definition to the protocol they came with; said only where they ask for something.
-
-`LAKE_SINCE` has those of its `lake`.
-
-Another merge engine than `upsert` is refused by every server that does not know it.
+Their zero asks for nothing new. Fields that only say which history or table is meant are not here: an older server
+serves without them, as it always did.
 """
 LAKE_SINCE = {"snapshots": 5, "snapshot_seconds": 5}
+"""Keys of `lake` in a new table's definition to the protocol they came with; said only where they ask for something."""
 READS = {
     "Hello",
     "Head",
@@ -167,11 +156,9 @@ def check_known(method: Method, request: Any, protocol: int, release: str) -> No
             if since > protocol and _says(message, name):
                 raise _ignored(method, name, since, release)
     if method.name == "CreateTable":
-        definition = json.loads(request.definition)
-        for said, known in ((definition, DEFINITION_SINCE), (definition.get("lake", {}), LAKE_SINCE)):
-            for name in said:
-                if known.get(name, 0) > protocol:
-                    raise _ignored(method, name, known[name], release)
+        for name in json.loads(request.definition).get("lake", {}):
+            if LAKE_SINCE.get(name, 0) > protocol:
+                raise _ignored(method, name, LAKE_SINCE[name], release)
 
 
 def _ignored(method: Method, name: str, since: int, release: str) -> Invalid:

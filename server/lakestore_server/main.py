@@ -419,7 +419,7 @@ def _log_start(server: Server) -> None:
         formats={
             "journal": journal.VERSION,
             "checkpoint": checkpoint.VERSION,
-            "segment": segment.NEWEST_VERSION,
+            "segment": max(segment.READ),
             "shared segments": shared_file.VERSION,
         },
         data=str(settings.data.absolute()),

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +23,7 @@ from jepsen.system.proxy import LOST, Proxy
 from lakestore.client.transport import PROCESS
 from lakestore.client.writer import change as wire_change
 from lakestore.errors import Invalid, Unavailable
+from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc
 from lakestore_server.edge import grpc as grpc_server
@@ -277,8 +277,10 @@ def test_both_ends_know_each_other(process: ServerProcess) -> None:
         hello: pb.HelloAnswer = lake.transport.server
         assert (hello.protocol, hello.protocol_min) == (rpc.PROTOCOL, rpc.PROTOCOL_MIN)
         assert hello.timeline
-        with pytest.raises(Invalid, match="newer lakestore at the client"):
-            lake.transport.hello(pb.HelloRequest(release="0.0.1", protocol=0))
+        with pytest.raises(
+            Invalid, match=rf"client \(0\.1\) speaks protocol 3, this server \({RELEASE}\).*newer lakestore"
+        ):
+            lake.transport.hello(pb.HelloRequest(release="0.1", protocol=3))
 
 
 def test_a_newer_server_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,12 +291,31 @@ def test_a_newer_server_is_told_by_name(tmp_path: Path, monkeypatch: pytest.Monk
             lake.tables()
 
 
+def test_a_server_that_is_too_old_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = pb.HelloAnswer(release="0.1", protocol_min=1, protocol=3)
+    monkeypatch.setattr(StatusVerbs, "hello", lambda *_: answer)
+    with served(tmp_path) as older, ls.connect(older) as lake:
+        with pytest.raises(Invalid, match=rf"\(0\.1\) speaks protocol 3, this client \({RELEASE}\) 4 to 5: run the"):
+            lake.tables()
+
+
+def test_a_server_that_knows_no_hello_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = SimpleNamespace(**vars(rpc))
+    known.methods = lambda: (method for method in rpc.methods() if method.name != "Hello")
+    monkeypatch.setattr(grpc_server, "rpc", known)
+    with served(tmp_path) as older, ls.connect(older) as lake:
+        with pytest.raises(Invalid, match=r"release 0\.1, or no Lakestore"):
+            lake.tables()
+
+
 @contextmanager
 def served_by_the_previous_protocol(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """A server without the RPCs that came later, `Hello` among them."""
+    """A server of release 0.2: without the RPCs that came later."""
     known = SimpleNamespace(**vars(rpc))
     known.methods = lambda: (method for method in rpc.methods() if method.name not in rpc.SINCE)
     monkeypatch.setattr(grpc_server, "rpc", known)
+    answer = pb.HelloAnswer(release="0.2.0", protocol_min=1, protocol=4)
+    monkeypatch.setattr(StatusVerbs, "hello", lambda *_: answer)
     running = Server(Settings(folder / "data", port=0, http_port=0))
     try:
         running.start()
@@ -312,8 +333,6 @@ def test_an_older_server_serves_what_it_knows_and_the_rest_is_a_sentence(
         assert table.lookup([{"id": 1}]).num_rows == 1
         assert sum(len(batch) for batch in table.changes(until="now")) == 1
         assert lake.snapshot().scan("a.b").count() == 1
-        with pytest.raises(Invalid, match=r"has no AlterTable.*run the server with release"):
-            lake.transport.alter_table(pb.AlterTableRequest(table="a.b"))
         with pytest.raises(Invalid, match=r"has no OpenRegisters.*run the server with release"):
             lake.registers(["k/0"])
 
@@ -321,44 +340,36 @@ def test_an_older_server_serves_what_it_knows_and_the_rest_is_a_sentence(
 def test_an_older_server_is_not_asked_for_what_it_would_ignore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served_by_the_previous_protocol(tmp_path, monkeypatch) as old, ls.connect(old.about["grpc"]) as lake:
         table = lake.create_table("a.b", SCHEMA)
-        later = ls.Table(lake._connection, replace(table.definition, schema_id=1))
         batch = pa.RecordBatch.from_pylist([{"id": 1, "v": "x"}], schema=SCHEMA)
-        commit = pb.CommitRequest(changes=[wire_change("a.b", pb.APPEND, [batch], 1)])
+        change = wire_change("a.b", pb.APPEND, [batch], 0)
+        change.part = "mine"
+        commit = pb.CommitRequest(changes=[change])
         calls: list[tuple[str, Callable[[], object]]] = [
-            ("subscription", lambda: next(table.changes(subscription="mine"))),
-            ("check_only", lambda: lake.create(replace(table.definition, name="a.c"), check_only=True)),
-            ("deep", lambda: lake.transport.audit(pb.AuditRequest(table="a.b", deep=True))),
-            ("schema_id", lambda: lake.transport.commit(commit)),
-            ("schema_id", lambda: lake.transport.lookup(pb.LookupRequest(table="a.b", schema_id=1))),
-            ("schema_id", lambda: list(lake.transport.fetch(pb.FetchRequest(table_uuid="x", schema_id=1)))),
-            ("schema_id", lambda: list(lake.transport.write(iter([commit])))),
+            ("part", lambda: lake.transport.commit(commit)),
+            ("part", lambda: list(lake.transport.write(iter([commit])))),
+            ("where", lambda: list(lake.transport.fetch(pb.FetchRequest(table_uuid="x", where="id = 1")))),
             ("registers", lambda: lake.transport.commit(pb.CommitRequest(registers=[pb.RegisterMove()]))),
         ]
         for field, call in calls:
-            with pytest.raises(Invalid, match=f"would ignore '{field}' of .* protocol [25]: run the server"):
+            with pytest.raises(Invalid, match=f"would ignore '{field}' of .* protocol 5: run the server"):
                 call()
-        writer = later.writer()
-        writer.append([{"id": 1}])
-        with pytest.raises(Invalid, match="would ignore 'schema_id' of Write"):
-            writer.flush()
-        assert not old.engine.view.subscriptions
         assert [each.name for each in lake.tables()] == ["a.b"]
         assert table.scan().count() == 0
 
 
 def test_a_client_of_the_previous_protocol_still_works(process: ServerProcess) -> None:
-    """Plain gRPC as the first release spoke it: no Hello, no schema ids, errors as three parts."""
+    """Plain gRPC as release 0.2 spoke it: errors as three parts."""
     with ls.connect(process.address) as lake:
         lake.create_table("a.b", SCHEMA, primary_key=["id"])
     batch = pa.RecordBatch.from_pylist([{"id": 1, "v": "x"}], schema=SCHEMA)
     data = wire_change("a.b", pb.UPSERT, [batch])
-    data.ClearField("schema_id")
     with grpc.insecure_channel(process.address) as channel:
 
         def call(name: str, request: Any, answer: Any) -> Any:
             path = f"/{rpc.SERVICE}/{name}"
             return channel.unary_unary(path, request.SerializeToString, answer.FromString)(request, timeout=30)
 
+        assert call("Hello", pb.HelloRequest(release="0.2.0", protocol=4), pb.HelloAnswer).protocol == rpc.PROTOCOL
         answer = call("Commit", pb.CommitRequest(changes=[data], producer="p", sequence=1), pb.CommitAnswer)
         assert answer.results[0].inserted == 1
         with pytest.raises(grpc.RpcError) as refused:

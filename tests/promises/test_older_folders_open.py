@@ -1,4 +1,4 @@
-"""Folders of earlier releases open, read and go on; what a newer one wrote is refused with the release to run."""
+"""Folders of this release and the one before open, read and go on; others are refused with the release to run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 import lakestore as ls
-from lakestore.errors import NewerFormat
+from lakestore.errors import Invalid, NewerFormat
 from lakestore.rows.ipc import crc32c
 from lakestore.union.verify import verify
 from tests.support import golden
 
+HEADER = struct.Struct("<IHHQI")
+"""Of a checkpoint."""
 ARCHIVES = sorted(golden.FOLDER.glob("data-*.tar.xz"))
 
 
@@ -71,3 +73,29 @@ def test_a_newer_checkpoint_is_not_passed_over_for_an_older_one(tmp_path: Path) 
     _newer(new)
     with pytest.raises(NewerFormat, match="checkpoint-00000000000000000099"):
         ls.open(data)
+
+
+def _without_versions(file: Path) -> None:
+    """Leave the versions of tables out of a checkpoint."""
+    raw = file.read_bytes()
+    magic, version, flags, _, _ = HEADER.unpack_from(raw)
+    data = json.loads(raw[HEADER.size :])
+    for table in data["tables"]:
+        del table["versions"]
+    body = json.dumps(data).encode()
+    file.write_bytes(HEADER.pack(magic, version, flags, len(body), crc32c(body)) + body)
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "journal"])
+def test_a_folder_of_the_first_release_is_refused_with_the_release_to_run(kind: str, tmp_path: Path) -> None:
+    """Its checkpoint has no versions of tables, and its journal no header; nothing is changed."""
+    data = golden.unpacked(ARCHIVES[0], tmp_path)
+    if kind == "checkpoint":
+        _without_versions(next(data.glob("checkpoint-*")))
+    else:
+        journal = next(data.glob("journal-*"))
+        journal.write_bytes(journal.read_bytes()[64:])
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+    with pytest.raises(Invalid, match=rf"{kind}.* was written by release 0\.1: open its folder once with release 0\.2"):
+        ls.open(data)
+    assert before == {path: path.read_bytes() for path in data.rglob("*") if path.is_file() and path.name != "lock"}

@@ -36,8 +36,6 @@ def version_name(table: Table) -> str:
 
 
 STANDING_ATTEMPTS = 5
-_VERSIONS_SINCE = 2
-"""Protocol of the first server whose catalog shows schema versions."""
 STAGE, COMPACT = "lakestore_stage_", "lakestore_compact_"
 """Prefixes of our branches. The epoch and a random suffix follow."""
 
@@ -161,8 +159,7 @@ class Round:
 
     def lake_name(self, version: Table) -> str:
         """The lake table's name in Spark with the schema of a version."""
-        knows = self.transport.server.protocol >= _VERSIONS_SINCE
-        return version_name(version) if knows else lake_name(version)
+        return version_name(version)
 
     def discard_staged(self, lake: Iceberg, snapshot: int | None, files: Sequence[str]) -> None:
         """Remove the manifests of a staged snapshot. The catalog dropped the snapshot when its files landed."""

@@ -20,7 +20,8 @@ from lakestore_server.host import versions
 
 NAME = "MANIFEST"
 MAGIC = 0x4C534231
-VERSION = 2
+VERSION, READ = 2, (1, 2)
+"""The version that is written, and those that are read; release 0.2 wrote 1."""
 WAREHOUSE = "warehouse"
 """The folder of the lake's files in a backup."""
 _HEADER = struct.Struct("<IHHQI")
@@ -82,7 +83,7 @@ class Manifest:
         magic, version, _, size, crc = _HEADER.unpack_from(raw)
         if magic != MAGIC:
             raise damaged
-        versions.check(version, VERSION, name)
+        versions.check(version, READ, name)
         body = raw[_HEADER.size :]
         if len(body) != size or crc32c(body) != crc:
             raise damaged

@@ -198,7 +198,8 @@ def _decode_step(data: list[Any]) -> CatalogStep:
 
 
 MAGIC = 0x4C534350
-VERSION = 4
+VERSION, READ = 4, (1, 4)
+"""The version that is written, and those that are read; release 0.2 wrote 1."""
 PREFIX = "checkpoint-"
 _HEADER = struct.Struct("<IHHQI")
 
@@ -210,7 +211,7 @@ class TableEntry:
     versions: Versions
     created_lsn: int
     created_us: int
-    """0: in data of a release that did not keep it."""
+    """0: of a table that release 0.1 made."""
     tiers: tuple[TierRecord, ...]
     buckets: tuple[tuple[SegmentFile, ...], ...]
     """Each bucket's segments, in offset order."""
@@ -458,17 +459,16 @@ def _file_list(file: SegmentFile) -> list[Any]:
 
 
 def _entry_of(data: dict[str, Any]) -> TableEntry:
-    """The table that `_table_data` wrote; earlier releases kept neither versions nor log starts."""
-    definitions = data.get("versions") or [[data["created_lsn"], data["table"]]]
+    """The table that `_table_data` wrote."""
+    definitions = data["versions"]
     buckets = tuple(tuple(SegmentFile(*file) for file in files) for files in data["buckets"])
-    bases = data.get("bases") or [[] for _ in buckets]
     return TableEntry(
         Versions(tuple(lsn for lsn, _ in definitions), tuple(Table.from_dict(table) for _, table in definitions)),
         data["created_lsn"],
-        data.get("created_us", 0),
+        data["created_us"],
         tuple(map(tier_of, data["tiers"])),
         buckets,
-        tuple(Position(*base) for base in bases),
+        tuple(Position(*base) for base in data["bases"]),
         data.get("truncated_lsn", 0),
     )
 
@@ -482,10 +482,13 @@ def decode(raw: bytes, name: str) -> Checkpoint:
     body = raw[_HEADER.size :]
     if magic != MAGIC:
         raise damaged
-    versions.check(version, VERSION, f"checkpoint file {name}")
+    versions.check(version, READ, f"checkpoint file {name}")
     if len(body) != size or crc32c(body) != crc:
         raise damaged
-    return _checkpoint_of(orjson.loads(body))
+    data = orjson.loads(body)
+    if any("versions" not in table for table in data["tables"]):
+        raise versions.of_first_release(f"checkpoint file {name}")
+    return _checkpoint_of(data)
 
 
 def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
@@ -501,7 +504,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         tuple(data["idempotency"]),
         data["namespaces"],
         {(ns, name): Pointer(location, uuid) for ns, name, location, uuid in data["pointers"]},
-        tuple(map(subscription_of, data.get("subscriptions", []))),
+        tuple(map(subscription_of, data["subscriptions"])),
         tuple(map(_entry_of, data["tables"])),
         ClockMarks.from_pairs(data.get("clock_marks", ())),
         _registers_of(data.get("registers", {})),

@@ -3,7 +3,7 @@
 File header: magic u32 · version u16 · flags u16 · salt u64 · crc32c u32, padding to 64. Frame: magic u32 · version
 u16 · unsynced u16 · lsn u64 · meta bytes u32 · body bytes u64 · salt u64 · crc32c u32 of all but itself, padding to 64,
 meta (JSON), padding to 64, then parts, each at a multiple of 64. The salt tells a file's own frames from bytes of a
-user that look like one; files of version 1 (release 0.1) have neither header nor salt. Version 2 is release 0.2's.
+user that look like one. Version 2 is release 0.2's. Files of release 0.1 have no header, and are refused by name.
 `unsynced`: frames before this one that were not durable when it was written (0 in release 0.2), see `_was_durable`.
 Keys of the meta: t (time in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows,
 schema version]], producers, create, alter, drop, catalog, tierer, starts, subscriptions,
@@ -49,9 +49,9 @@ from lakestore_server.state.subscription import Mark, MovedMark, SubscriptionDro
 
 MAGIC = 0x4C534A31
 FILE_MAGIC = 0x4C534A46
-VERSION = 4
+VERSION, READ = 4, (2, 4)
+"""The version that is written, and those that are read."""
 _FILE = struct.Struct("<IHHQ")
-_HEADER_1 = struct.Struct("<IHHQIQ")
 HEADER = struct.Struct("<IHHQIQQ")
 CRC = struct.Struct("<I")
 HEADER_BYTES = 64
@@ -265,21 +265,19 @@ class FileHead:
 
     version: int
     salt: int
-    frames_at: int
-    """Place of the first frame."""
 
 
 def head_of(data: bytes, name: str) -> FileHead | None:
-    """The head of a journal file; None when its header is torn or damaged."""
+    """The head of a journal file; None when its header is torn or damaged, `Invalid` for a file of release 0.1."""
     if len(data) >= 4 and struct.unpack_from("<I", data)[0] == MAGIC:
-        return FileHead(1, 0, 0)
+        raise versions.of_first_release(f"journal file {name}")
     if len(data) < FILE_HEADER_BYTES:
         return None
     magic, version, _, salt = _FILE.unpack_from(data)
     if magic != FILE_MAGIC or CRC.unpack_from(data, _FILE.size) != (crc32c(data[: _FILE.size]),):
         return None
-    versions.check(version, VERSION, f"journal file {name}")
-    return FileHead(version, salt, FILE_HEADER_BYTES)
+    versions.check(version, READ, f"journal file {name}")
+    return FileHead(version, salt)
 
 
 def frames(data: bytes, name: str, *, last: bool) -> Iterator[RawFrame]:
@@ -292,7 +290,7 @@ def frames(data: bytes, name: str, *, last: bool) -> Iterator[RawFrame]:
             raise damaged(name, 0)
         return
     buffer = pa.py_buffer(data)
-    at, lsn = head.frames_at, 0
+    at, lsn = FILE_HEADER_BYTES, 0
     while at < len(data):
         frame = frame_at(buffer, data, at)
         if frame is None or frame.salt != head.salt or frame.version != head.version:
@@ -355,12 +353,11 @@ def frame_head(data: bytes | memoryview, at: int) -> FrameHead | None:
     if at + HEADER_BYTES > len(data):
         return None
     magic, version, unsynced, lsn, meta_bytes, body_bytes, salt = HEADER.unpack_from(data, at)
-    if magic != MAGIC or not 1 <= version <= VERSION:
+    if magic != MAGIC or version not in READ:
         return None
-    covered = HEADER.size if version > 1 else _HEADER_1.size
-    (stored,) = CRC.unpack_from(data, at + covered)
-    crc = crc32c(bytes(data[at : at + covered]))
-    return FrameHead(lsn, meta_bytes, body_bytes, version, salt if version > 1 else 0, crc, stored, unsynced)
+    (stored,) = CRC.unpack_from(data, at + HEADER.size)
+    crc = crc32c(bytes(data[at : at + HEADER.size]))
+    return FrameHead(lsn, meta_bytes, body_bytes, version, salt, crc, stored, unsynced)
 
 
 def _was_durable(data: bytes, at: int, head: FileHead, lsn: int) -> bool:
@@ -375,9 +372,7 @@ def _was_durable(data: bytes, at: int, head: FileHead, lsn: int) -> bool:
     words = np.frombuffer(data, "<u4", len(data) // HEADER_BYTES * (HEADER_BYTES // 4)).reshape(-1, HEADER_BYTES // 4)
     first = -(-at // HEADER_BYTES)
     wanted = np.frombuffer(HEADER.pack(MAGIC, head.version, 0, 0, 0, 0, head.salt), "<u4")
-    is_own = words[first:, 0] == wanted[0]
-    if head.version > 1:
-        is_own &= (words[first:, _SALT_WORDS] == wanted[_SALT_WORDS]).all(axis=1)
+    is_own = (words[first:, 0] == wanted[0]) & (words[first:, _SALT_WORDS] == wanted[_SALT_WORDS]).all(axis=1)
     buffer = pa.py_buffer(data)
     for place in (HEADER_BYTES * (first + np.flatnonzero(is_own))).tolist():
         header = frame_head(data, place)

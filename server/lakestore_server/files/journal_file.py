@@ -170,7 +170,7 @@ def file_of(path: Path, data: pa.Buffer, bytes_min: int, known: Mapping[int, Kno
 def _places(name: str, data: pa.Buffer, bytes_min: int, known: Mapping[int, KnownFrame]) -> Iterator[PartPlace]:
     view = memoryview(data)
     head = journal.head_of(bytes(view[: journal.FILE_HEADER_BYTES]), name)
-    at = head.frames_at if head is not None and head.version == journal.VERSION else len(view)
+    at = journal.FILE_HEADER_BYTES if head is not None and head.version == journal.VERSION else len(view)
     while head is not None and at < len(view):
         frame = known.get(at) or _read(data, view, at, bytes_min, head)
         if frame is None:

@@ -123,7 +123,7 @@ def read_head(disk: Disk, path: Path) -> PartHead:
     magic, version, _, meta_bytes, nbytes = _HEADER.unpack_from(header)
     if magic != MAGIC:
         raise damaged(path.name)
-    versions.check(version, VERSION, f"part {path.name}")
+    versions.check(version, (VERSION,), f"part {path.name}")
     size = disk.size(path)
     if size != _HEADER_BYTES + meta_bytes + nbytes:
         raise damaged(path.name)

@@ -5,7 +5,7 @@ of header, meta and tail. Then meta (JSON), body (record batches) and tail (CRC3
 commit index), each at a multiple of 64. A block's checksum is checked before anything in it is first read, but for
 bytes that this process wrote.
 Primary-key tables (version 4): one uncompressed batch, for random reads in the mapped file, with checksums of 4 KB;
-earlier releases had them of 64 KB (1, sparse: 2). Log tables (1): lz4 batches. A sparse segment has keyed rows below a
+release 0.2 had them of 64 KB (1, sparse: 2). Log tables (1): lz4 batches. A sparse segment has keyed rows below a
 log start of which others are gone. Behind the batch lie the rows' offsets and those that gone records superseded, i64
 each; the meta says where, the commit index has the commits of which rows are left, and the last one. Version 3 is of a
 log with rows in extents: the meta has the kept files by name, an entry of a batch has the number of its file, and the
@@ -284,7 +284,8 @@ MAGIC = 0x4C535347
 VERSION = 1
 EXTENTS_VERSION = 3
 KEYED_VERSION = 4
-NEWEST_VERSION = KEYED_VERSION
+READ = (VERSION, 2, EXTENTS_VERSION, KEYED_VERSION)
+"""The versions that are read: 2 is a sparse segment of release 0.2."""
 HEADER = struct.Struct("<IHHIQQ")
 CRC = struct.Struct("<I")
 HEADER_BYTES = 64
@@ -589,7 +590,7 @@ def _parsed(data: pa.Buffer, path: Path, kept: KeptFiles) -> Layout:
     magic, version, _, meta_bytes, body_bytes, tail_bytes = HEADER.unpack_from(data)
     if magic != MAGIC:
         raise damaged
-    versions.check(version, NEWEST_VERSION, f"segment file {path.name}")
+    versions.check(version, READ, f"segment file {path.name}")
     body_at = HEADER_BYTES + meta_bytes + -meta_bytes % 64
     if body_at + body_bytes + tail_bytes != data.size:
         raise damaged

@@ -121,7 +121,7 @@ def _parsed(data: pa.Buffer, path: Path) -> Mapping[int, PartEntry]:
     magic, version, _, directory_bytes, size = _HEADER.unpack_from(data)
     if magic != MAGIC:
         raise damaged
-    versions.check(version, VERSION, f"shared segment file {path.name}")
+    versions.check(version, (VERSION,), f"shared segment file {path.name}")
     if size != data.size or _body_at(directory_bytes) > size:
         raise damaged
     known = data.slice(_HEADER_BYTES, directory_bytes)

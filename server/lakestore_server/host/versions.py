@@ -1,26 +1,40 @@
-"""Versions of what lies on disk: an older one is read, a newer one is refused with the release to run.
+"""Versions of what lies on disk: those of this release and the one before are read, others are refused by name.
 
 The file `release` in a data folder names the release that opened it last; nothing but that sentence depends on it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
-from lakestore.errors import NewerFormat
+from lakestore.errors import Invalid, NewerFormat
 from lakestore.release import RELEASE
 from lakestore_server.host.disk import Disk
 
 NAME = "release"
 
 
-def check(version: int, newest: int, what: str) -> None:
-    """`NewerFormat` if `what` has a version that this release does not read."""
-    if version > newest:
+def check(version: int, known: Collection[int], what: str) -> None:
+    """`NewerFormat` or `Invalid` if `what` has a version that this release does not read."""
+    if version > max(known):
         raise NewerFormat(
-            f"{what} has format version {version} and this release ({RELEASE}) reads up to {newest}: run the newer "
+            f"{what} has format version {version} and this release ({RELEASE}) reads up to {max(known)}: run the newer "
             "release that wrote it, or, if there was none, restore from a backup, for then the file is damaged"
         )
+    if version not in known:
+        raise Invalid(
+            f"{what} has format version {version}, which no release wrote: this release ({RELEASE}) reads "
+            f"{' and '.join(map(str, known))}. Restore from a backup of a release"
+        )
+
+
+def of_first_release(what: str) -> Invalid:
+    """The error of a file of release 0.1."""
+    return Invalid(
+        f"{what} was written by release 0.1: open its folder once with release 0.2 and end that in order, "
+        f"then run this release ({RELEASE})"
+    )
 
 
 def with_release(error: NewerFormat, disk: Disk, folder: Path) -> NewerFormat:

@@ -5,7 +5,7 @@ value u64), every 32nd number, and the words of a filter; of others what `byte_s
 of 512, so that the 32 entries of a sample lie in one block. Then the CRC32C of each block of 64 KB before (u32 each),
 the directory (JSON: newest commit, seed of the hash, the place of each table's parts) and the footer: directory bytes
 u32 · checksums u32 · crc32c u32 of header, checksums and directory · magic u32. Header and footer are those of all
-versions; 1 knows numbers alone, and its directory is the places.
+versions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from lakestore_server.index.run_blocks import Blocks, SectionPlace
 from lakestore_server.index.run_file import RunFile
 
 MAGIC, VERSION = 0x4C53524E, 2
-_NUMBERS_ALONE = 1
 SUFFIX = ".run"
 HEADER = struct.Struct("<IHH")
 FOOTER = struct.Struct("<IIII")
@@ -67,9 +66,9 @@ class Run:
         for place in places:
             blocks.check_bytes(place.guides_at, place.filter_at + 8 * place.filter_words)
         self.lsn = about.lsn
-        """The newest commit of which all entries are here or in older runs; -1 if the run does not say."""
-        self.key_hash = key_hash(about.seed) if about.seed else None
-        """The hash of keys of bytes, unless the run is of a release that had none."""
+        """The newest commit of which all entries are here or in older runs."""
+        self.key_hash = key_hash(about.seed)
+        """The hash of keys of bytes."""
         self.sections: Mapping[bytes, Section] = {table_prefix(place.number): self._section(place) for place in places}
         """By the prefix of their tables."""
         self.entries = sum(place.entries for place in places)
@@ -77,7 +76,6 @@ class Run:
     def _section(self, place: SectionPlace) -> Section:
         if not place.is_of_bytes:
             return NumberSection(self._blocks, place)
-        assert self.key_hash is not None
         return ByteSection(self._blocks, place, self.key_hash)
 
     @property
@@ -107,10 +105,8 @@ def _directory(path: Path, data: pa.Buffer) -> Directory:
     known = data.slice(at, 4 * blocks + size)
     if crc32c(known, crc32c(data.slice(0, HEADER_BYTES))) != crc:
         raise damaged  # a version may be so as well
-    versions.check(version, VERSION, f"run {path.name} of the index")
+    versions.check(version, (VERSION,), f"run {path.name} of the index")
     crcs = np.frombuffer(known, dtype=np.uint32, count=blocks)
     about = orjson.loads(memoryview(known.slice(4 * blocks)))
-    if version == _NUMBERS_ALONE:
-        about = {"lsn": -1, "seed": "", "sections": about}
     places = [SectionPlace(*entry) for entry in about["sections"]]
     return Directory(crcs, places, about["lsn"], bytes.fromhex(about["seed"]), crc)

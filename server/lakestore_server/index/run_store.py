@@ -85,7 +85,7 @@ class RunStore:
         taken = [int(stem) for name in (*there, *named) if (stem := name.removesuffix(SUFFIX)).isdecimal()]
         self._numbers = count(max(taken, default=0) + 1)
         runs = tuple(self._opened(file) for file in files)
-        hashes = {run.key_hash for run in runs if run.key_hash is not None}
+        hashes = {run.key_hash for run in runs}
         if len(hashes) > 1:
             raise DamagedIndex("runs of the index have several secrets: some are of another folder")
         self._key_hash = next(iter(hashes), self._key_hash)

@@ -62,8 +62,7 @@ def check_frames(pieces: Iterator[bytes], name: str) -> None:
         if first:
             raise journal.damaged(name, 0)
         return
-    opening = first[head.frames_at :]  # a file of version 1 begins with its first frame
-    while opening := opening or file.take(journal.HEADER_BYTES):
+    while opening := file.take(journal.HEADER_BYTES):
         start = file.at - len(opening)
         frame = journal.frame_head(opening, 0)
         if frame is None or (frame.salt, frame.version) != (head.salt, head.version):
@@ -75,7 +74,6 @@ def check_frames(pieces: Iterator[bytes], name: str) -> None:
         is_cut = len(file.take(frame.padding)) < frame.padding
         if is_cut or file.crc(frame.body_bytes, crc) != frame.stored_crc:
             raise journal.damaged(name, start)
-        opening = b""
 
 
 ENTRIES_AT_ONCE = 20_000

@@ -9,11 +9,9 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.client.snapshot import head
-from lakestore.errors import Invalid, UnknownCall
+from lakestore.errors import Invalid
 from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import rpc
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 
@@ -21,16 +19,14 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 class Counted:
     """A transport that notes its calls and the bytes of their answers."""
 
-    def __init__(self, transport: Any, *missing: str) -> None:
-        self._transport, self._missing = transport, missing
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
         self.calls: list[str] = []
         self.answer_bytes = 0
 
     def __getattr__(self, name: str) -> Any:
         def call(request: Any) -> Any:
             self.calls.append(name)
-            if name in self._missing:
-                raise UnknownCall(f"the server has no {name}")
             answer = getattr(self._transport, name)(request)
             self.answer_bytes += answer.ByteSize()
             return answer
@@ -64,12 +60,3 @@ def test_the_head_is_the_newest_commit_and_tells_its_time(tmp_path: Path) -> Non
 def test_a_shard_that_the_server_does_not_have_is_refused_by_name(tmp_path: Path) -> None:
     with ls.open(tmp_path) as lake, pytest.raises(Invalid, match="this server has no shard 3"):
         lake.transport.head(pb.HeadRequest(shard=3))
-
-
-def test_an_older_server_is_asked_for_its_status(tmp_path: Path) -> None:
-    with ls.open(tmp_path) as lake:
-        token = lake.create_table("a.b", SCHEMA).append([{"id": 1}])
-        older: Any = Counted(lake.transport, "head")
-        assert head(older) == head(older, "a.b") == token
-        assert older.calls == ["head", "status"] * 2
-    assert rpc.SINCE["Head"] <= rpc.PROTOCOL

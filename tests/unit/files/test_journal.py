@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestore.errors import Corrupt
+from lakestore.errors import Corrupt, Invalid
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files import checkpoint, journal, journal_file
 from lakestore_server.host.uncached_file import BLOCK
@@ -156,25 +156,15 @@ def test_a_file_header_that_was_never_finished_holds_nothing(size: int) -> None:
     assert not list(journal.frames(HEAD[:size], "journal-1", last=True))
 
 
-def version_1() -> bytes:
-    """Two frames as in the golden data folder: no header, no salt."""
-    meta = b'{"t":5}'
-    data = b""
-    for lsn in (1, 2):
-        header = struct.pack("<IHHQIQ", journal.MAGIC, 1, 0, lsn, len(meta), 0)
-        data += (header + struct.pack("<I", crc32c(meta, crc32c(header)))).ljust(64, b"\0") + meta.ljust(64, b"\0")
-    return data
-
-
-def test_files_of_version_1_are_read() -> None:
-    data = version_1()
-    assert [(raw.lsn, raw.meta) for raw in journal.frames(data, "journal-1", last=True)] == [
-        (1, {"t": 5}),
-        (2, {"t": 5}),
-    ]
-    assert [raw.lsn for raw in journal.frames(data[:-1], "journal-1", last=True)] == [1, 2][:1]
-    with pytest.raises(Corrupt, match="journal-1"):
-        list(journal.frames(b"\0" * 4 + data[4:], "journal-1", last=True))
+def test_a_file_of_the_first_release_and_one_of_no_release_are_refused_by_name() -> None:
+    """Release 0.1 wrote frames without a header; version 3 was written between two releases."""
+    first = struct.pack("<IHHQIQI", journal.MAGIC, 1, 0, 1, 7, 0, 0).ljust(64, b"\0") + b'{"t":5}'.ljust(64, b"\0")
+    with pytest.raises(Invalid, match=r"journal-1 was written by release 0\.1: open its folder once with release 0\.2"):
+        list(journal.frames(first, "journal-1", last=True))
+    header = journal._FILE.pack(journal.FILE_MAGIC, 3, 0, 7)
+    between = (header + journal.CRC.pack(crc32c(header))).ljust(64, b"\0")
+    with pytest.raises(Invalid, match=r"journal-1 has format version 3, which no release wrote: .* reads 2 and 4"):
+        list(journal.frames(between, "journal-1", last=True))
 
 
 def test_entries_that_a_later_release_adds_are_left_out() -> None:

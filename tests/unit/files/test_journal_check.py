@@ -17,9 +17,9 @@ from lakestore_server.files import journal, journal_file
 from lakestore_server.host.disk import PIECE_BYTES, RealDisk
 from lakestore_server.segments import integrity
 from lakestore_server.segments.integrity import Integrity
-from tests.unit.files.test_journal import HEAD, frame, version_1
+from tests.unit.files.test_journal import HEAD, frame
 
-WHOLE = (HEAD, HEAD + frame(1, 3), HEAD + frame(1, 0) + frame(2, 9), version_1())
+WHOLE = (HEAD, HEAD + frame(1, 3), HEAD + frame(1, 0) + frame(2, 9))
 
 
 def cut(data: bytes, size: int) -> Iterator[bytes]:

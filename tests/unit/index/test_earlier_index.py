@@ -10,7 +10,7 @@ from tests.support import golden
 from tests.support.served import Served
 
 IDS = [{"order_id": number} for number in range(600)]
-RELEASES = ["0.2.0", "0.3.0.dev0"]
+RELEASES = ["0.2.0", "0.3.0"]
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -23,7 +23,6 @@ from lakestore.model.merge_engines import Merge, aggregate, versioned
 from lakestore.model.table import Table, define
 from lakestore.model.ttl import TOMBSTONE_SECONDS, Ttl
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import rpc
 
 SCHEMA = pa.schema(
     [
@@ -285,27 +284,6 @@ def test_a_file_drops_the_column_of_a_ttl_when_it_ends_the_ttl() -> None:
     entry: dict[str, Any] = {"name": "t.k", "columns": columns, "primary_key": ["id"], "ttl": None}
     [wanted] = table_file.parse(json.dumps({"tables": [entry]}), "t.yaml")
     assert altered(table, table_file.steps_between(table, wanted)).ttl is None
-
-
-@pytest.mark.parametrize(
-    ("options", "protocol", "name"),
-    [
-        ({"retention": "7d"}, 1, "retention"),
-        ({"deletes": "ignore"}, 2, "deletes"),
-        ({"skip_unchanged": True}, 2, "skip_unchanged"),
-        ({"ttl": {"column": "at", "after": "1d"}}, 2, "ttl"),
-        ({"tombstone_ttl": "1d"}, 2, "tombstone_seconds"),
-    ],
-)
-def test_an_older_server_is_not_asked_for_a_table_that_it_would_make_otherwise(
-    options: dict[str, Any], protocol: int, name: str
-) -> None:
-    create = next(method for method in rpc.methods() if method.name == "CreateTable")
-    plain, asked = (pb.CreateTableRequest(definition=made(**each).to_json()) for each in ({}, options))
-    rpc.check_known(create, plain, protocol, "0.1")
-    rpc.check_known(create, asked, protocol + 1, "0.2")
-    with pytest.raises(Invalid, match=f"would ignore '{name}' of CreateTable, which came with protocol {protocol + 1}"):
-        rpc.check_known(create, asked, protocol, "0.1")
 
 
 def test_a_server_refuses_keys_of_a_definition_that_it_does_not_know(lake: ls.Lake) -> None:

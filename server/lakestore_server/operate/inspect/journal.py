@@ -21,7 +21,7 @@ def describe(path: Path, known: Definitions, *, rows: bool, kind: str = "journal
     head = journal.head_of(data, path.name)
     if head:
         report.about |= {"version": head.version, "salt": f"{head.salt:016x}"}
-    end = head.frames_at if head else 0
+    end = journal.FILE_HEADER_BYTES if head else 0
     try:
         for frame in journal.frames(data, path.name, last=True):
             report.parts.append(_frame(frame, end))
