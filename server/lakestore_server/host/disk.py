@@ -13,14 +13,14 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lakestore_server.host.crash_points import CrashPoint
-from lakestore_server.host.mapping import mapped
 from lakestore_server.host.uncached_file import UncachedFile
 from lakestore_server.host.write_back import write_back
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FILE_MODE, FOLDER_MODE = 0o640, 0o750
 """Modes of what the server makes, whatever the umask: its group may read, others may not."""
@@ -205,6 +205,8 @@ class RealDisk:
 
     def map(self, path: Path) -> pa.Buffer:
         """mmap."""
+        from lakestore_server.host.mapping import mapped  # has Arrow, which the process of a merge does without
+
         return mapped(path)
 
     def size(self, path: Path) -> int | None:

@@ -10,11 +10,9 @@ import importlib
 from functools import cache
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-
-from lakestore.rows.ipc import crc32c
 
 Crcs = npt.NDArray[np.uint32]
 
@@ -32,8 +30,10 @@ def folded(crcs: Crcs, count: int, block: int) -> Crcs:
 def behind_a_block(block: int) -> tuple[list[int], ...]:
     """For each byte of a checksum, the lowest first, and each of its values: what that becomes behind a block."""
     zeros = bytes(block)
-    nothing = crc32c(zeros)
-    return tuple([crc32c(zeros, value << shift) ^ nothing for value in range(256)] for shift in (0, 8, 16, 24))
+    nothing = google_crc32c.value(zeros)
+    return tuple(
+        [google_crc32c.extend(value << shift, zeros) ^ nothing for value in range(256)] for shift in (0, 8, 16, 24)
+    )
 
 
 @cache
@@ -55,8 +55,7 @@ def _extend() -> Any:
 _EXTEND = _extend()
 
 
-def crc32c_of_mapped(data: pa.Buffer) -> int:
-    """CRC32C of a piece of a mapped file."""
-    if _EXTEND is None:
-        return crc32c(np.frombuffer(data, np.uint8).copy())
-    return int(_EXTEND(0, data.address, data.size))
+def crc32c_of_mapped(data: Any) -> int:
+    """CRC32C of a piece of a mapped file: an Arrow buffer, or a view."""
+    piece = np.frombuffer(data, np.uint8)
+    return int(google_crc32c.value(piece.copy())) if _EXTEND is None else int(_EXTEND(0, piece.ctypes.data, len(piece)))

@@ -13,19 +13,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import orjson
-import pyarrow as pa
+from google_crc32c import extend, value
 
-from lakestore.rows.ipc import crc32c
 from lakestore_server.host import versions
 from lakestore_server.index.byte_section import ByteSection
 from lakestore_server.index.entry import DamagedIndex, key_hash, table_prefix
 from lakestore_server.index.number_section import ENTRY_BYTES, SAMPLED, NumberSection
-from lakestore_server.index.run_blocks import Blocks, SectionPlace
+from lakestore_server.index.run_blocks import Blocks, Bytes, SectionPlace
 from lakestore_server.index.run_file import RunFile
 
 MAGIC, VERSION = 0x4C53524E, 2
@@ -53,15 +52,19 @@ class Directory(NamedTuple):
 class Run:
     """A mapped run."""
 
-    def __init__(self, path: Path, data: pa.Buffer, *, is_checked: bool = False) -> None:
-        """`DamagedIndex` if the directory, a sample or a filter is damaged; `is_checked`: this process wrote it."""
-        self.path, self.size = path, int(data.size)
+    def __init__(self, path: Path, data: Any, *, is_checked: bool = False) -> None:
+        """`data` is the mapped file, an Arrow buffer or a view; `is_checked`: this process wrote it.
+
+        `DamagedIndex` if the directory, a sample or a filter is damaged.
+        """
+        view: Bytes = np.frombuffer(data, np.uint8)
+        self.path, self.size = path, len(view)
         self.adopted = 0
         """The number of the adoption that had look-ups see its newest entry; 0 for those of the start or a rebuild."""
-        about = _directory(path, data)
+        about = _directory(path, view)
         places, self._crc = about.places, about.crc
         end = max((place.filter_at + 8 * place.filter_words for place in places), default=HEADER_BYTES)
-        blocks = Blocks(path.name, data.slice(0, end), about.crcs, is_checked=is_checked)
+        blocks = Blocks(path.name, view[:end], about.crcs, is_checked=is_checked)
         self._blocks = blocks
         for place in places:
             blocks.check_bytes(place.guides_at, place.filter_at + 8 * place.filter_words)
@@ -92,21 +95,21 @@ class Run:
         return self._blocks.scrub()
 
 
-def _directory(path: Path, data: pa.Buffer) -> Directory:
+def _directory(path: Path, data: Any) -> Directory:
     """The directory of a run; `DamagedIndex` if it is not whole."""
     damaged = DamagedIndex(f"run {path.name} of the index is damaged in its directory")
-    if data.size < HEADER_BYTES + FOOTER.size:
+    if len(data) < HEADER_BYTES + FOOTER.size:
         raise damaged
     magic, version, _ = HEADER.unpack_from(data)
-    size, blocks, crc, end_magic = FOOTER.unpack_from(data, data.size - FOOTER.size)
-    at = data.size - FOOTER.size - size - 4 * blocks
+    size, blocks, crc, end_magic = FOOTER.unpack_from(data, len(data) - FOOTER.size)
+    at = len(data) - FOOTER.size - size - 4 * blocks
     if (magic, end_magic) != (MAGIC, MAGIC) or at < HEADER_BYTES:
         raise damaged
-    known = data.slice(at, 4 * blocks + size)
-    if crc32c(known, crc32c(data.slice(0, HEADER_BYTES))) != crc:
+    known = data[at : at + 4 * blocks + size]
+    if extend(value(data[:HEADER_BYTES]), known) != crc:
         raise damaged  # a version may be so as well
     versions.check(version, (VERSION,), f"run {path.name} of the index")
     crcs = np.frombuffer(known, dtype=np.uint32, count=blocks)
-    about = orjson.loads(memoryview(known.slice(4 * blocks)))
+    about = orjson.loads(memoryview(known[4 * blocks :]))
     places = [SectionPlace(*entry) for entry in about["sections"]]
     return Directory(crcs, places, about["lsn"], bytes.fromhex(about["seed"]), crc)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from lakestore.rows.ipc import crc32c
 from lakestore_server.host.mapped_crc import crc32c_of_mapped, folded
 from lakestore_server.index.entry import DamagedIndex, Ints
 from lakestore_server.index.run_filter import Numbers
 
+Bytes = npt.NDArray[np.uint8]
+"""Bytes that several share; the package that has CRC32C takes no `memoryview`."""
 BLOCK_BYTES = 64 << 10
 BLOCK_WORDS = BLOCK_BYTES // 8
 AHEAD = 64
@@ -60,10 +61,11 @@ class SectionPlace(NamedTuple):
 class Blocks:
     """The content of a run but for its directory."""
 
-    def __init__(self, name: str, data: pa.Buffer, crcs: npt.NDArray[np.uint32], *, is_checked: bool = False) -> None:
-        """`data` ends with the last block; `is_checked`: this process wrote it."""
-        self._name, self._data, self._crcs = name, data, crcs
-        self._words: Numbers = np.frombuffer(data, dtype=np.uint64, count=int(data.size) // 8)
+    def __init__(self, name: str, data: Any, crcs: npt.NDArray[np.uint32], *, is_checked: bool = False) -> None:
+        """`data`, a view or an Arrow buffer, ends with the last block; `is_checked`: this process wrote it."""
+        self._name, self._crcs = name, crcs
+        self._data: Bytes = np.frombuffer(data, np.uint8)
+        self._words: Numbers = np.frombuffer(data, dtype=np.uint64, count=len(self._data) // 8)
         self._checked = np.full(len(crcs), is_checked, dtype=np.bool_)
         self.is_checked = is_checked
         """Whether every block has been compared."""
@@ -96,7 +98,7 @@ class Blocks:
 
         A block that is damaged stays for its users. Other threads run meanwhile.
         """
-        wanted = folded(self._crcs[: self._data.size // BLOCK_BYTES], AHEAD, BLOCK_BYTES).tolist()
+        wanted = folded(self._crcs[: len(self._data) // BLOCK_BYTES], AHEAD, BLOCK_BYTES).tolist()
         for at in range(0, len(self._crcs), AHEAD):
             blocks = at + np.flatnonzero(~self._checked[at : at + AHEAD])
             if not len(blocks):
@@ -111,7 +113,7 @@ class Blocks:
         self.is_checked = bool(self._checked.all())
 
     def _crc(self, first: int, count: int) -> int:
-        return crc32c_of_mapped(self._data.slice(first * BLOCK_BYTES, count * BLOCK_BYTES))
+        return crc32c_of_mapped(self._data[first * BLOCK_BYTES : (first + count) * BLOCK_BYTES])
 
     def _check_blocks(self, blocks: Sequence[int]) -> None:
         for block in blocks:
@@ -121,12 +123,12 @@ class Blocks:
                 self._checked[block] = True
         self.is_checked = bool(self._checked.all())
 
-    def is_whole(self, block: int, crc_of: Callable[[pa.Buffer], int] = crc32c) -> bool:
+    def is_whole(self, block: int, crc_of: Callable[[Bytes], int] = google_crc32c.value) -> bool:
         """Whether a block has its checksum now."""
-        return crc_of(self._data.slice(block * BLOCK_BYTES, self._size(block))) == int(self._crcs[block])
+        return crc_of(self._data[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]) == int(self._crcs[block])
 
     def _size(self, block: int) -> int:
-        return min(BLOCK_BYTES, int(self._data.size) - block * BLOCK_BYTES)
+        return min(BLOCK_BYTES, len(self._data) - block * BLOCK_BYTES)
 
     def _damage(self, block: int) -> str:
         return f"run {self._name} of the index is damaged in block {block}"

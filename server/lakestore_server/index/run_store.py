@@ -16,21 +16,28 @@ from pathlib import Path
 
 import numpy as np
 
+from lakestore_server.arrays.grouping import ordered
+from lakestore_server.arrays.padded_bytes import PaddedBytes
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.mapping import will_need
-from lakestore_server.index.entry import ALL_TABLES, DamagedIndex, Ints, ServedTables, key_hash, new_seed
-from lakestore_server.index.keys import IndexKeys, joined
+from lakestore_server.index.byte_section import hashed
+from lakestore_server.index.entry import ALL_TABLES, DamagedIndex, Ints, KeyHash, ServedTables, key_hash, new_seed
+from lakestore_server.index.keys import IndexKeys, NumberKeys, joined
 from lakestore_server.index.levels import Levels, due, runs_due
 from lakestore_server.index.merge_apart import APART_MIN, Merge, merge_apart
+from lakestore_server.index.number_section import packed
 from lakestore_server.index.run import SUFFIX, Run
 from lakestore_server.index.run_file import NamedRuns, RunFile
+from lakestore_server.index.run_filter import Numbers
 from lakestore_server.index.run_merge import merge, writer_of
-from lakestore_server.index.run_writer import RunWriter, write
+from lakestore_server.index.run_writer import ByteSectionWriter, RunWriter, SectionWriter
 
 DROPPED_SHARE = 1 / 8
 """With a larger part of its entries of dropped tables a run is written again at once: that writes at most seven entries
 for each that goes, and so dropped tables take an eighth of the index until the next sweep."""
+PART_ENTRIES = 65_536
+"""Entries that are written at once."""
 REBUILT_MAX = 8
 """Runs of a rebuild; more are merged at once."""
 
@@ -301,3 +308,32 @@ def _by_table(parts: Parts) -> list[tuple[IndexKeys, Ints]]:
     return [
         (joined([keys for keys, _ in held]), np.concatenate([values for _, values in held])) for held in tables.values()
     ]
+
+
+def write(writer: RunWriter, keys: IndexKeys, values: Ints) -> None:
+    """Write the entries of a table, no key twice, as its section."""
+    number = int.from_bytes(keys.prefix, "big")
+    if isinstance(keys, NumberKeys):
+        _write_numbers(writer.begin(number, keys.width, len(keys)), keys.numbers, values)
+    else:
+        _write_bytes(writer.begin_bytes(number, len(keys)), keys.padded, values, writer.key_hash)
+
+
+def _write_numbers(writer: SectionWriter, numbers: Numbers, values: Ints) -> None:
+    order, _ = ordered(numbers)
+    for first in range(0, len(order), PART_ENTRIES):
+        rows = order[first : first + PART_ENTRIES]
+        some = numbers.take(rows)
+        writer.add(some, packed(some, values.take(rows)))
+    writer.end()
+
+
+def _write_bytes(writer: ByteSectionWriter, keys: PaddedBytes, values: Ints, key_hash: KeyHash) -> None:
+    order, hashes = keys.order(), np.empty(len(keys), dtype=np.uint64)
+    for first in range(0, len(order), PART_ENTRIES):
+        rows = order[first : first + PART_ENTRIES]
+        some = keys.take(rows)
+        hashes[first : first + PART_ENTRIES] = key_hash.many(some)
+        writer.add(some, values.take(rows))
+    writer.find_by(hashed(hashes, np.arange(len(order), dtype=np.uint64), writer.rank_bits))
+    writer.end()

@@ -8,26 +8,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import orjson
-import pyarrow as pa
+from google_crc32c import extend, value
 
 from lakestore.errors import Unavailable
-from lakestore.rows.ipc import crc32c
-from lakestore_server.arrays.grouping import ordered
 from lakestore_server.arrays.padded_bytes import PaddedBytes
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.even_writes import EvenWrites
 from lakestore_server.host.stages import stage
-from lakestore_server.index.byte_section import ENTRY_WORDS, RANK_BITS_MAX, hashed, marked, places
+from lakestore_server.index.byte_section import ENTRY_WORDS, RANK_BITS_MAX, marked, places
 from lakestore_server.index.entry import Ints, KeyHash
-from lakestore_server.index.keys import IndexKeys, NumberKeys
-from lakestore_server.index.number_section import SAMPLED, packed
+from lakestore_server.index.number_section import SAMPLED
 from lakestore_server.index.run import ALIGNED, FOOTER, HEADER, HEADER_BYTES, MAGIC, VERSION
-from lakestore_server.index.run_blocks import BLOCK_BYTES, SectionPlace
+from lakestore_server.index.run_blocks import BLOCK_BYTES, Bytes, SectionPlace
 from lakestore_server.index.run_filter import FILTER_BITS, Numbers, Wanted, mark
 
-PART_ENTRIES = 65_536
-"""Entries that are written at once."""
 _FILTER_BIT_WORD = 64
 
 
@@ -56,18 +51,18 @@ class RunWriter:
         """`begin` of a table whose keys are bytes; a rank has so many bits at least."""
         return ByteSectionWriter(self, number, entries_max, rank_bits)
 
-    def put(self, data: bytes | npt.NDArray[Any]) -> int:
+    def put(self, data: Any) -> int:
         """Append bytes, or an array that lies in one piece, which nobody changes any more; where they begin."""
-        at, buffer = self._at, pa.py_buffer(data)
-        self._at += buffer.size
-        first = min(-len(self._waiting) % BLOCK_BYTES, buffer.size)
-        self._waiting += memoryview(buffer.slice(0, first))
-        if first < buffer.size or len(self._waiting) == BLOCK_BYTES:
-            self._write(pa.py_buffer(bytes(self._waiting)))
+        at, view = self._at, np.frombuffer(data, np.uint8)
+        self._at += len(view)
+        first = min(-len(self._waiting) % BLOCK_BYTES, len(view))
+        self._waiting += view[:first].tobytes()
+        if first < len(view) or len(self._waiting) == BLOCK_BYTES:
+            self._write(np.frombuffer(bytes(self._waiting), np.uint8))
             self._waiting.clear()
-            whole = (buffer.size - first) // BLOCK_BYTES * BLOCK_BYTES
-            self._write(buffer.slice(first, whole))
-            self._waiting += memoryview(buffer.slice(first + whole))
+            end = first + (len(view) - first) // BLOCK_BYTES * BLOCK_BYTES
+            self._write(view[first:end])
+            self._waiting += view[end:].tobytes()
         return at
 
     def align(self) -> None:
@@ -78,17 +73,17 @@ class RunWriter:
         """A table is whole."""
         self._places.append(place)
 
-    def _write(self, blocks: pa.Buffer) -> None:
-        self._crcs += [crc32c(blocks.slice(first, BLOCK_BYTES)) for first in range(0, blocks.size, BLOCK_BYTES)]
+    def _write(self, blocks: Bytes) -> None:
+        self._crcs += [value(blocks[first : first + BLOCK_BYTES]) for first in range(0, len(blocks), BLOCK_BYTES)]
         self._writes.write([blocks])
 
     def finish(self) -> None:
         """Make the run durable but for its name."""
         last = bytes(self._waiting)
-        crcs = np.array([*self._crcs, *([crc32c(last)] if last else [])], dtype=np.uint32).tobytes()
+        crcs = np.array([*self._crcs, *([value(last)] if last else [])], dtype=np.uint32).tobytes()
         about = {"lsn": self._lsn, "seed": self.key_hash.seed.hex(), "sections": [list(each) for each in self._places]}
         directory = orjson.dumps(about)
-        crc = crc32c(crcs + directory, crc32c(self._head))
+        crc = extend(value(self._head), crcs + directory)
         end = FOOTER.pack(len(directory), len(crcs) // 4, crc, MAGIC)
         self._writes.write([last, crcs, directory, end])
         self._writes.flush()
@@ -101,35 +96,6 @@ class RunWriter:
     def close(self) -> None:
         """Close a run that is not finished."""
         self._file.close()
-
-
-def write(writer: RunWriter, keys: IndexKeys, values: Ints) -> None:
-    """Write the entries of a table, no key twice, as its section."""
-    number = int.from_bytes(keys.prefix, "big")
-    if isinstance(keys, NumberKeys):
-        _write_numbers(writer.begin(number, keys.width, len(keys)), keys.numbers, values)
-    else:
-        _write_bytes(writer.begin_bytes(number, len(keys)), keys.padded, values, writer.key_hash)
-
-
-def _write_numbers(writer: SectionWriter, numbers: Numbers, values: Ints) -> None:
-    order, _ = ordered(numbers)
-    for first in range(0, len(order), PART_ENTRIES):
-        rows = order[first : first + PART_ENTRIES]
-        some = numbers.take(rows)
-        writer.add(some, packed(some, values.take(rows)))
-    writer.end()
-
-
-def _write_bytes(writer: ByteSectionWriter, keys: PaddedBytes, values: Ints, key_hash: KeyHash) -> None:
-    order, hashes = keys.order(), np.empty(len(keys), dtype=np.uint64)
-    for first in range(0, len(order), PART_ENTRIES):
-        rows = order[first : first + PART_ENTRIES]
-        some = keys.take(rows)
-        hashes[first : first + PART_ENTRIES] = key_hash.many(some)
-        writer.add(some, values.take(rows))
-    writer.find_by(hashed(hashes, np.arange(len(order), dtype=np.uint64), writer.rank_bits))
-    writer.end()
 
 
 class Finder:

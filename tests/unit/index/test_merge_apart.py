@@ -22,7 +22,8 @@ from lakestore_server.index.keys import ByteKeys
 from lakestore_server.index.merge_apart import Merge, merge_apart
 from lakestore_server.index.number_section import packed
 from lakestore_server.index.run import Run
-from lakestore_server.index.run_writer import RunWriter, write
+from lakestore_server.index.run_store import write
+from lakestore_server.index.run_writer import RunWriter
 from tests.support.served import Served
 
 DISK = RealDisk()
@@ -121,6 +122,9 @@ def test_damage_and_a_full_disk_are_told(tmp_path: Path, inputs: list[Path]) -> 
     damaged, drops = [tmp_path / "0.run", inputs[1]], {table_prefix(1): False}
     with pytest.raises(DamagedIndex, match=r"run 0\.run of the index is damaged in block 1"):
         merge_apart(Merge(tmp_path / "1.run", damaged, drops, HASH.seed), lambda n: True)
+    (tmp_path / "empty.run").touch()
+    with pytest.raises(DamagedIndex, match=r"run empty\.run of the index is damaged in its directory"):
+        merge_apart(Merge(tmp_path / "3.run", [tmp_path / "empty.run"], drops, HASH.seed), lambda n: True)
     with pytest.raises(Unavailable, match="File exists"):
         merge_apart(Merge(tmp_path / "0.run", inputs, drops, HASH.seed), lambda n: True)
     assert merge_apart(Merge(tmp_path / "2.run", inputs, drops, HASH.seed), lambda n: True)

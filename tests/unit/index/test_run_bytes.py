@@ -19,7 +19,7 @@ from lakestore.rows.live_sum import live_sum
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.arrays.padded_bytes import PaddedBytes
 from lakestore_server.host.disk import RealDisk
-from lakestore_server.index import byte_merge, run_writer
+from lakestore_server.index import byte_merge, run_store, run_writer
 from lakestore_server.index.byte_section import ByteSection, places
 from lakestore_server.index.entry import (
     ABSENT,
@@ -36,7 +36,8 @@ from lakestore_server.index.levels import Levels, walk
 from lakestore_server.index.overlay import merged
 from lakestore_server.index.run import FOOTER, HEADER, HEADER_BYTES, MAGIC, Run
 from lakestore_server.index.run_merge import merge, of_bytes
-from lakestore_server.index.run_writer import RunWriter, write
+from lakestore_server.index.run_store import write
+from lakestore_server.index.run_writer import RunWriter
 from tests.support.seeds import seeded
 
 DISK = RealDisk()
@@ -48,7 +49,7 @@ Model = Mapping[bytes, int]
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several chunks in each run, and several slices in each merge."""
-    monkeypatch.setattr(run_writer, "PART_ENTRIES", 50)
+    monkeypatch.setattr(run_store, "PART_ENTRIES", 50)
     monkeypatch.setattr(byte_merge, "SLICE_KEYS", 37)
     monkeypatch.setattr(byte_merge, "SLICE_HASHES", 60)
 

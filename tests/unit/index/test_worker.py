@@ -11,7 +11,7 @@ import pytest
 from lakestore_server.host import own_process
 
 WORKER = "lakestore_server.index.worker"
-HEAVY = ("grpc", "google.protobuf", "lakestore.client", "lakestore_server.commit")
+HEAVY = ("pyarrow", "grpc", "google.protobuf", "lakestore.client", "lakestore_server.commit")
 
 
 def test_the_process_loads_nothing_large() -> None:

@@ -23,7 +23,8 @@ from lakestore_server.host.disk import RealDisk
 from lakestore_server.index.entry import key_hash, table_prefix
 from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys
 from lakestore_server.index.levels import due
-from lakestore_server.index.run_writer import RunWriter, write
+from lakestore_server.index.run_store import write
+from lakestore_server.index.run_writer import RunWriter
 from lakestore_server.operate.sizing import Bucket, Life, Runs, Workload, simulate, sized
 from tests.bench.growth import measured, pages
 from tests.bench.growth.rows import KINDS

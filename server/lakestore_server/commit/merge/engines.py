@@ -26,7 +26,7 @@ from lakestore.model.table import Table
 from lakestore.rows.bitmaps import opened
 from lakestore_server.arrays.equal_rows import equal_rows
 from lakestore_server.arrays.grouping import Groups, Ints, Stack
-from lakestore_server.arrays.hash_table import AnyNumbers, bounds, column_of, integers
+from lakestore_server.arrays.integers import AnyNumbers, bounds, column_of, integers
 from lakestore_server.commit import request
 from lakestore_server.commit.draft import ABSENT, RequestRefused, TableDraft
 from lakestore_server.commit.merge.current_rows import Columns, CurrentRows, RowSource, runs

@@ -17,7 +17,7 @@ import pyarrow as pa
 from lakestore.model.table import Table
 from lakestore_server.arrays.equal_rows import equal
 from lakestore_server.arrays.grouping import Ints
-from lakestore_server.arrays.hash_table import integers
+from lakestore_server.arrays.integers import integers
 from lakestore_server.commit.merge.current_rows import CurrentRows, taken_at
 from lakestore_server.commit.request import Change
 
