@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lakestore.client.lake import Lake
-from lakestore.client.local import attached
+from lakestore.client.local import local_transport
 from lakestore.limits import DEFAULT, Limits
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.disk import Disk
@@ -23,4 +23,4 @@ def open(
 ) -> Lake:
     """The whole server inside this process, without a network."""
     server = Server(Settings(data=Path(folder), warehouse=warehouse or "", limits=limits), disk=disk, clock=clock)
-    return Lake(attached(server.service), str(folder), server.close)
+    return Lake(local_transport(server.service), str(folder), server.close)

@@ -1,4 +1,4 @@
-"""Steps that change a table's definition, as values; `lakestore.model.altered` applies them.
+"""Steps that change a table's definition, as values; `lakestore.model.alteration` applies them.
 
 - Columns are identified by id, and ids are never reused: a dropped name that is added again is another column.
 - A new set of columns is a new schema version; new options alone are not.
@@ -17,11 +17,9 @@ from lakestore.errors import Invalid
 from lakestore.limits import TYPE_CHARS_MAX
 from lakestore.model import typed
 from lakestore.model.merge_engines import Merge
-from lakestore.model.retention import Retention
-from lakestore.model.retention import parsed as parse_retention
+from lakestore.model.retention import Retention, parse_retention
 from lakestore.model.shapes import DEFAULT_CHARS_MAX
-from lakestore.model.ttl import Ttl, seconds
-from lakestore.model.ttl import parsed as parse_ttl
+from lakestore.model.ttl import Ttl, parse_ttl, seconds
 
 UNCHANGED = "unchanged"
 """The value of an option that a step does not set."""

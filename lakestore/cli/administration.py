@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.output import Progress, confirm, emit, emit_json, emit_text, yes_option
 from lakestore.errors import Invalid, NotFound
 from lakestore.model.names import rows_text
@@ -100,7 +100,7 @@ def create(
         raise Invalid("a table is created of --column, once for each, or --like another table: say one of them")
     if like and (keys or merge or settings):
         raise Invalid("--like takes key, merge engine and options of the other table: leave these out, or alter later")
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         if like:
             source = lake.table(like).definition
             made = lake.create(replace(source, name=table, uuid="", buckets=buckets or source.buckets))
@@ -124,7 +124,7 @@ def create(
 @json_option
 def drop(table: str, now: bool, uuid: str, yes: bool, server: str, as_json: bool) -> None:
     """Drop TABLE. `undrop` restores it for a day, or for as long as the server's limits say."""
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         rows, is_there = _rows(lake, table, uuid, dropped=now)
         lost = "for good, with its files in the lake" if now else "until it is undropped, or its time is over"
         which = "table" if is_there else "the dropped table"
@@ -163,7 +163,7 @@ def _rows(lake: Lake, table: str, uuid: str, *, dropped: bool) -> tuple[int, boo
 @json_option
 def undrop(table: str, as_name: str, uuid: str, server: str, as_json: bool) -> None:
     """Restore the dropped TABLE; `lakestore tables --dropped` lists the candidates."""
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         made = lake.undrop(table, uuid=uuid, as_name=as_name)
     _said({"table": made.name, "uuid": made.definition.uuid}, f"table {made.name} is there again", as_json=as_json)
 
@@ -175,7 +175,7 @@ def undrop(table: str, as_name: str, uuid: str, server: str, as_json: bool) -> N
 @json_option
 def rename(table: str, new_name: str, server: str, as_json: bool) -> None:
     """Rename TABLE to NEW_NAME, also into another database. Rights follow names."""
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         made = lake.table(table).rename(new_name)
     told = "who names it by the old one is told the new one"
     done = {"table": made.name, "before": table, "uuid": made.definition.uuid}
@@ -190,7 +190,7 @@ def rename(table: str, new_name: str, server: str, as_json: bool) -> None:
 @json_option
 def truncate(table: str, dry_run: bool, yes: bool, server: str, as_json: bool) -> None:
     """Remove all rows of TABLE from log and lake. This cannot be undone."""
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         held = lake.table(table)
         cost = held.truncate(check_only=True)
         names = ", ".join(cost.subscriptions)
@@ -220,7 +220,7 @@ def delete(table: str, where: str, dry_run: bool, yes: bool, server: str, as_jso
     def shown(now: DeleteProgress) -> None:
         progress.add(now.looked_at - progress.rows)
 
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         held = lake.table(table)
         if dry_run or not yes:
             token = held.delete(where=where, dry_run=True, on_progress=shown)
@@ -282,7 +282,7 @@ def alter(
     )
     if not steps:
         raise Invalid("nothing to change: say --add, --rename, --widen, --drop, --optional, --default or --set")
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         held = lake.table(table).definition
         made = lake.alter(held, steps, check_only=True)
         if not dry_run:
@@ -300,7 +300,7 @@ def alter(
 @json_option
 def databases(created: str | None, dropped: str | None, server: str, as_json: bool) -> None:
     """List the databases, after creating or removing one."""
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         if created:
             lake.create_database(created)
         if dropped:

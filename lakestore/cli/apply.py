@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.output import emit_json, emit_text
 from lakestore.errors import Invalid
 from lakestore.evolution import LAKE_SETTABLE, DropColumn, Step, to_json
 from lakestore.model import table_file
-from lakestore.model.altered import altered
+from lakestore.model.alteration import apply_steps
 from lakestore.model.columns import Column, LakeOptions
 from lakestore.model.merge_engines import UPSERT
 from lakestore.model.table import Table
@@ -64,7 +64,7 @@ def apply(path: Path, plan: bool, allowed: tuple[str, ...], server: str, as_json
     renamed by `renamed_from:` in the file, and dropped only if --allow-drop names it.
     """
     wanted = table_file.parse(path.read_text(), path.name)
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         there = {table.name: table.definition for table in lake.tables()}
         moves = _moves(wanted, there)
         for move in moves:
@@ -97,7 +97,7 @@ def _moves(wanted: Sequence[table_file.WantedTable], there: dict[str, Table]) ->
                 moves.append(Move(None, table.definition()))
             else:
                 steps = table_file.steps_between(before, table)
-                moves.append(Move(before, altered(before, steps), tuple(steps)))
+                moves.append(Move(before, apply_steps(before, steps), tuple(steps)))
         except Invalid as error:
             named = "" if error.message.startswith(f"table {table.name}") else f"table {table.name}: "
             problems.append(f"{table.place}: {named}{error.message}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.output import emit_json, emit_text, size
 from lakestore.model import file_uri
 
@@ -30,7 +30,7 @@ def backup(dest: Path, without_lake: bool, server: str, as_json: bool) -> None:
     from lakestore.v1 import lakestore_pb2 as pb
 
     request = pb.BackupRequest(folder=str(dest.absolute()), without_lake=without_lake)
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         done = lake.transport.backup(request)
     if as_json:
         about = {"token": done.token, "files": done.files, "bytes": done.bytes}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lakestore.cli.apply import lines
-from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.kafka_sink import kafka_library
 from lakestore.cli.output import emit, emit_json, emit_log, emit_text
 from lakestore.errors import Invalid, NotFound
@@ -24,10 +24,10 @@ from lakestore.model.terminal_text import terminal_text
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
-    from lakestore.kafka.bridge.assembly import Planned
+    from lakestore.kafka.bridge.assembly import TablePlan
     from lakestore.kafka.bridge.cluster import Cluster
+    from lakestore.kafka.bridge.counts import Counts
     from lakestore.kafka.bridge.positions import Accepted
-    from lakestore.kafka.bridge.seen import Counts
     from lakestore.kafka.bridge.spec import BridgeSpec, SourceSpec
 
 
@@ -135,8 +135,8 @@ def list_proposals(table: str | None, server: str, as_json: bool) -> None:
     """List the proposals of TABLE, or of all tables, oldest first."""
     from lakestore.kafka.bridge.drift import proposals as stored
 
-    with connected(server) as lake:
-        found = stored.listed(lake, table or "")
+    with open_lake(server) as lake:
+        found = stored.list_proposals(lake, table or "")
     rows = found if as_json else [{name: each[name] for name in _SHOWN} for each in found]
     emit(rows, as_json=as_json, empty="no proposals")
 
@@ -162,7 +162,7 @@ def reject(proposal: str, server: str, as_json: bool) -> None:
 def _decide(proposal: str, server: str, *, as_json: bool, approve: bool) -> None:
     from lakestore.kafka.bridge.drift import proposals as stored
 
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         row: dict[str, Any] = stored.decide(lake, proposal, approve=approve)
     if as_json:
         emit_json(row)
@@ -226,7 +226,7 @@ def bridge(
     if check + plan + once > 1:
         raise Invalid("say one of --check, --plan and --once")
     spec = spec_file.read(path)
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         if check:
             return _check(spec, lake, samples, whole=whole, as_json=as_json)
         if plan:
@@ -240,7 +240,7 @@ bridge.add_command(proposals)
 def _run(
     spec: BridgeSpec, lake: Lake, accepted: Accepted, metrics_port: int | None, *, once: bool, as_json: bool
 ) -> int:
-    from lakestore.kafka.bridge.bridge import Bridge, served
+    from lakestore.kafka.bridge.bridge import Bridge, serve_metrics
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -252,7 +252,7 @@ def _run(
     logging.getLogger("lakestore.kafka").setLevel(logging.CRITICAL)
     progress = _Progress(f"bridge {spec.name}")
     running = Bridge(spec, lake, accepted=accepted, progress=progress.show)
-    with served(running.counts, metrics_port) as port:
+    with serve_metrics(running.counts, metrics_port) as port:
         if metrics_port is not None:
             emit_text(f"metrics on http://127.0.0.1:{port}/metrics", err=True)
         try:
@@ -299,7 +299,7 @@ class _Progress:
 def _check(spec: BridgeSpec, lake: Lake, samples: int, *, whole: bool, as_json: bool) -> int:
     from lakestore.kafka.bridge import preflight
 
-    found = preflight.ranked(list(preflight.check(spec, lake, samples)))
+    found = preflight.rank_findings(list(preflight.check(spec, lake, samples)))
     if as_json:
         emit_json([{**asdict(each), "level": str(each.level)} for each in found])
     else:
@@ -310,10 +310,10 @@ def _check(spec: BridgeSpec, lake: Lake, samples: int, *, whole: bool, as_json: 
 
 
 def _plan(spec: BridgeSpec, lake: Lake, samples: int, *, as_json: bool) -> int:
-    from lakestore.kafka.bridge.preflight import sampled
-    from lakestore.model.table_file import written
+    from lakestore.kafka.bridge.preflight import sample_topics
+    from lakestore.model.table_file import yaml_of
 
-    found = list(sampled(spec, lake, samples))
+    found = list(sample_topics(spec, lake, samples))
     planned = {table.after.name: table for each in found for table in each.planned}
     logs = {name: ways for each in found for name, ways in each.logs()}
     if as_json:
@@ -333,11 +333,11 @@ def _plan(spec: BridgeSpec, lake: Lake, samples: int, *, as_json: bool) -> int:
             emit_text(f"# topic {each.facts.name} is empty: the columns of its table are those of its first records")
     new = [table for table in planned.values() if table.before is None]
     if new:
-        emit_text(written([table.wanted for table in new]), nl=False)
+        emit_text(yaml_of([table.wanted for table in new]), nl=False)
     return 0
 
 
-def _as_data(table: Planned) -> dict[str, Any]:
+def _as_data(table: TablePlan) -> dict[str, Any]:
     action = "create" if table.before is None else "alter" if table.steps else "nothing"
     differences = [f"{sign} {text}" for sign, text in lines(table.before, table.after)]
     return {"table": table.after.name, "action": action, "differences": differences}

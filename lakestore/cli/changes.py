@@ -15,8 +15,8 @@ from click.core import ParameterSource
 
 from lakestore.cli import output as shown
 from lakestore.cli import row_files
-from lakestore.cli.connection import connected, json_option, server_option
-from lakestore.cli.kafka_sink import check_unused, sink_options, written_to_kafka
+from lakestore.cli.connection import json_option, open_lake, server_option
+from lakestore.cli.kafka_sink import check_unused, run_sink, sink_options
 from lakestore.cli.output import confirm, emit, emit_json, emit_text, yes_option
 from lakestore.cli.rows import chosen_kind, names_in, output_options
 from lakestore.client.subscription import Member, Subscription
@@ -48,7 +48,7 @@ def subscriptions(context: click.Context, drop: str | None, server: str, as_json
     """List the named subscriptions, their lag, and the consumers that share them."""
     if context.invoked_subcommand is not None:
         return
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         if drop:
             lake.drop_subscription(drop)
         found = lake.subscriptions()
@@ -74,7 +74,7 @@ def subscriptions(context: click.Context, drop: str | None, server: str, as_json
 @json_option
 def reset(name: str, to: str, yes: bool, server: str, as_json: bool) -> None:
     """Set the position of subscription NAME, forward or back. Running consumers are told and continue there."""
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         held = {each.name: each for each in lake.subscriptions()}.get(name)
         if held is None:
             raise NotFound(f"there is no subscription {shown_name(name)}")
@@ -143,12 +143,12 @@ def changes(
     run stopped.
     """
     end = None if follow else until
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         if sink["to"]:
             if subscription or shared or member or output:
                 raise Invalid("--to kafka has its own subscription: leave out --subscription, --shared, --member, -o")
             sink |= {"start": start, "where": where, "format": "json" if as_json else kind or "debezium"}
-            written_to_kafka(lake, tables, end, sink)
+            run_sink(lake, tables, end, sink)
             return
         check_unused(sink)
         _check(output, subscription, member, follow=follow, shared=shared)

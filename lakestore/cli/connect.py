@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import click
 
-from lakestore.cli.connection import connected, json_option, server_option, shown
+from lakestore.cli.connection import command_credentials, json_option, open_lake, server_option
 from lakestore.cli.output import emit_json, emit_text
 from lakestore.errors import Denied, Unavailable
 from lakestore.model.times import moment_of
@@ -23,7 +23,7 @@ _WAREHOUSES = ("now", "earlier", "lake")
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class EngineTarget:
     """The values that an engine's lines need."""
 
     server: str
@@ -42,7 +42,7 @@ class Opened:
         return f"at:{self.time}" if name == "earlier" else name
 
 
-def _spark(of: Opened) -> str:
+def _spark(of: EngineTarget) -> str:
     lines = [
         "# spark-sql, spark-shell, spark-submit or the Thrift server. A query sees the newest commits in `now`;",
         "# without cache-enabled=false Spark would go on with the table that it has seen first.",
@@ -81,7 +81,7 @@ def _spark(of: Opened) -> str:
 _NO_CACHE = "SET enable_external_file_cache = false;  -- else DuckDB 1.5 may misread vectors that Java wrote"
 
 
-def _duckdb(of: Opened) -> str:
+def _duckdb(of: EngineTarget) -> str:
     lines, auth = ["INSTALL iceberg; LOAD iceberg;", _NO_CACHE], "AUTHORIZATION_TYPE 'none'"
     if not of.is_open:
         lines += [
@@ -102,7 +102,7 @@ def _duckdb(of: Opened) -> str:
     return "\n".join(lines)
 
 
-def _trino(of: Opened) -> str:
+def _trino(of: EngineTarget) -> str:
     lines = []
     for name in _WAREHOUSES:
         lines += [
@@ -127,7 +127,7 @@ def _trino(of: Opened) -> str:
     return "\n".join(lines)
 
 
-def _loaded(of: Opened) -> list[str]:
+def _loaded(of: EngineTarget) -> list[str]:
     lines = ["from pyiceberg.catalog import load_catalog"]
     auth = ""
     if not of.is_open:
@@ -140,7 +140,7 @@ def _loaded(of: Opened) -> list[str]:
     return lines
 
 
-def _pyiceberg(of: Opened) -> str:
+def _pyiceberg(of: EngineTarget) -> str:
     lines = [
         '# pip install "pyiceberg[pyarrow]"; a table is loaded anew, or refreshed, to see newer rows',
         *_loaded(of),
@@ -149,13 +149,13 @@ def _pyiceberg(of: Opened) -> str:
     return "\n".join(lines)
 
 
-def _polars(of: Opened) -> str:
+def _polars(of: EngineTarget) -> str:
     lines = ['# pip install polars "pyiceberg[pyarrow]"', "import polars as pl", *_loaded(of)]
     lines += [f'pl.scan_iceberg({name}.load_table("{of.table}")).collect()' for name in _WAREHOUSES]
     return "\n".join(lines)
 
 
-def _clickhouse(of: Opened) -> str:
+def _clickhouse(of: EngineTarget) -> str:
     lines, auth = ["SET allow_database_iceberg = 1;"], ""
     if not of.is_open:
         auth = f",\n    catalog_credential = 'PRINCIPAL:TOKEN', oauth_server_uri = '{of.tokens}'"
@@ -173,7 +173,7 @@ def _clickhouse(of: Opened) -> str:
     return "\n".join(lines)
 
 
-LINES: Mapping[str, Callable[[Opened], str]] = {
+LINES: Mapping[str, Callable[[EngineTarget], str]] = {
     "spark": _spark,
     "duckdb": _duckdb,
     "trino": _trino,
@@ -194,7 +194,7 @@ def connect(engine: str, http: str | None, table: str | None, server: str, as_js
     """Print the lines that open this lake in ENGINE: its head, a past cut, what is tiered."""
     found = _catalog_of(server)
     catalog = f"{found.scheme}://{http or found.host}/iceberg"
-    lines = LINES[engine](Opened(server, catalog, table or found.table, found.time, found.is_open))
+    lines = LINES[engine](EngineTarget(server, catalog, table or found.table, found.time, found.is_open))
     emit_json({"engine": engine, "catalog": catalog, "lines": lines.splitlines()}) if as_json else emit_text(lines)
 
 
@@ -216,11 +216,11 @@ def _catalog_of(server: str) -> _Catalog:
     from lakestore.v1 import lakestore_pb2 as pb
 
     host = server.rsplit(":", 1)[0]
-    credentials = shown(server)
+    credentials = command_credentials(server)
     is_open = credentials.token is None
     scheme = "https" if credentials.pem else "http"
     try:
-        with connected(server) as lake:
+        with open_lake(server) as lake:
             said = json.loads(lake.transport.status(pb.StatusRequest()).status)
             tables = [table.name for table in lake.tables() if "__" not in table.name]
     except (Unavailable, Denied) as error:

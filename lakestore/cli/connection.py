@@ -39,7 +39,7 @@ def _addressed(context: click.Context, _: click.Parameter, value: str | None) ->
     return target(value, context.meta.get(PROFILE_META)).server
 
 
-def asked_for(address: str) -> Target:
+def requested_target(address: str) -> Target:
     """The server of this command with credentials from options, profile and environment."""
     context = click.get_current_context(silent=True)
     said = {name: value for name, value in (context.meta.get(_META, {}) if context else {}).items() if value}
@@ -60,9 +60,9 @@ def named_token(context: click.Context) -> str | None:
     return token_in(file)() if file else None
 
 
-def shown(address: str) -> Credentials:
+def command_credentials(address: str) -> Credentials:
     """Credentials from this command's options, its profile and the environment."""
-    return asked_for(address).credentials()
+    return requested_target(address).credentials()
 
 
 def server_option(command: _Command, profile: Callable[[Any], Any] = profile_option) -> _Command:
@@ -87,12 +87,12 @@ def json_option(command: _Command) -> _Command:
     return click.option("--json", "as_json", is_flag=True, help="The same as JSON.")(command)
 
 
-def connected(server: str) -> Lake:
+def open_lake(server: str) -> Lake:
     """Open a lake; use it in a `with` block. Raises at once if no server answers."""
     from lakestore.client.grpc import connect
     from lakestore.client.lake import Lake
 
-    lake = Lake(connect(server, shown(server)), server)
+    lake = Lake(connect(server, command_credentials(server)), server)
     try:
         lake.transport.greet()
     except BaseException:

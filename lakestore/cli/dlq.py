@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.kafka_sink import kafka_library
 from lakestore.cli.output import Progress, emit, emit_json, emit_text
 from lakestore.errors import Invalid
@@ -52,8 +52,8 @@ def list_letters(table: str | None, server: str, as_json: bool) -> None:
     """Count the dead letters of TABLE, or of all tables, by stage and code."""
     from lakestore.kafka.bridge import dead_letters
 
-    with connected(server) as lake:
-        counts = dead_letters.counted(lake, table or "")
+    with open_lake(server) as lake:
+        counts = dead_letters.count_by_code(lake, table or "")
     emit([asdict(each) for each in counts], as_json=as_json, empty="no dead letters")
 
 
@@ -69,8 +69,8 @@ def show(
     """Show dead letters of TABLE: position, reason and bytes; complete with --json."""
     from lakestore.kafka.bridge import dead_letters
 
-    with connected(server) as lake:
-        found = dead_letters.shown(lake, table, _selection(code, stage, where), limit).to_pylist()
+    with open_lake(server) as lake:
+        found = dead_letters.sample_rows(lake, table, _selection(code, stage, where), limit).to_pylist()
     if as_json:
         emit_json([{name: _readable(value) for name, value in row.items()} for row in found])
         return
@@ -140,7 +140,7 @@ def replay(
         from lakestore.kafka.bridge.replay import Replay
     spec = spec_file.read(path)
     progress = Progress(f"replay of {table}")
-    with connected(server) as lake, Clusters(spec.sources) as clusters:
+    with open_lake(server) as lake, Clusters(spec.sources) as clusters:
         made = Assembly(spec, lake)
         running = Replay(
             lake,
@@ -184,7 +184,7 @@ def drop(
 
     if everything == bool(code or stage or where):
         raise Invalid("say which dead letters to drop by --code, --stage or --where, or say --all")
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         dropped = dead_letters.drop(lake, table, _selection(code, stage, where))
     emit_json({"dropped": dropped}) if as_json else emit_text(f"{dropped:,} dead letters dropped")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.output import duration, emit, emit_json, emit_lines, emit_text, size
 from lakestore.cli.settings import config_of
 from lakestore.errors import Invalid, LakestoreError
@@ -88,7 +88,7 @@ def verify(context: click.Context, table: str, rows_only: bool, deep: bool, serv
     """Check TABLE: log fold = index = lake + hot, per bucket, at one cut. Exit code 1 on a difference."""
     from lakestore.union.verify import verify as compare
 
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         lake.table(table)
         found = compare(lake.transport, table, values=not rows_only, deep=deep)
     rows: list[dict[str, Any]] = [
@@ -129,7 +129,7 @@ def clock(accept: bool, server: str, as_json: bool) -> None:
     """
     from lakestore.v1 import lakestore_pb2 as pb
 
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         if accept:
             found = json.loads(lake.transport.accept_clock(pb.AcceptClockRequest()).clock)
         else:
@@ -222,7 +222,7 @@ def _status(server: str) -> tuple[dict[str, Any] | None, str]:
     from lakestore.v1 import lakestore_pb2 as pb
 
     try:
-        with connected(server) as lake:
+        with open_lake(server) as lake:
             found: dict[str, Any] = json.loads(lake.transport.status(pb.StatusRequest()).status)
             return found, ""
     except LakestoreError as error:

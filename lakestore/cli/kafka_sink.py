@@ -15,7 +15,7 @@ from lakestore.release import wheel_with
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
-    from lakestore.kafka.sink import Written
+    from lakestore.kafka.sink import SinkCounts
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -61,7 +61,7 @@ def check_unused(said: dict[str, Any]) -> None:
             raise Invalid(f"--{option} is an option of a sink: say --to kafka as well")
 
 
-def written_to_kafka(lake: Lake, tables: tuple[str, ...], until: str | None, said: dict[str, Any]) -> None:
+def run_sink(lake: Lake, tables: tuple[str, ...], until: str | None, said: dict[str, Any]) -> None:
     """Run a sink to its end. SIGTERM and SIGINT stop it after the current transaction."""
     with kafka_library():
         from lakestore.kafka.client import options_of
@@ -70,7 +70,7 @@ def written_to_kafka(lake: Lake, tables: tuple[str, ...], until: str | None, sai
         raise Invalid("--to kafka needs --bootstrap HOST:PORT and --topic NAME")
     progress = Progress(f"{', '.join(tables)} → {said['topic']}")
 
-    def shown(written: Written) -> None:
+    def shown(written: SinkCounts) -> None:
         progress.add(written.events - progress.rows)
 
     sink = KafkaSink(

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from lakestore.cli.connection import asked_for, json_option, named_token, server_option
+from lakestore.cli.connection import json_option, named_token, requested_target, server_option
 from lakestore.cli.output import emit, emit_json, emit_text
 from lakestore.cli.profile_option import PROFILE_META, profile_option
 from lakestore.client import profiles as known
@@ -53,10 +53,10 @@ def login(context: click.Context, server: str, as_json: bool) -> None:
     file = known.file_of_profiles()
     known.read_profiles()  # an invalid profile file is reported before the user types a token
     token = named_token(context) or _typed(name, server)
-    said = asked_for(server)
+    said = requested_target(server)
     _check(server, token, said.tls)
     token_file = Path("tokens") / name
-    with known.changing(file) as sections:
+    with known.edit_sections(file) as sections:
         known.write_token(file.parent / token_file, token)
         sections.profiles[name] = {"server": server, **_tls(said.tls), "token_file": str(token_file)}
         sections.default = sections.default or name
@@ -104,7 +104,7 @@ def logout(context: click.Context, as_json: bool) -> None:
     if name is None:
         raise Invalid(f"there is no profile in {found.file}")
     found.of(name)
-    with known.changing(found.file) as sections:
+    with known.edit_sections(found.file) as sections:
         profile = known.profiles_of(found.file, sections).of(name)
         sections.profiles[name].pop("token_file", None)
     kept = found.file.parent / "tokens" / name

@@ -10,7 +10,7 @@ import click
 import pyarrow as pa
 
 from lakestore.cli import json_lines, row_files
-from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.output import Progress, emit, emit_json, emit_lines, emit_text
 from lakestore.errors import Invalid
 from lakestore.model.types import type_name
@@ -80,7 +80,7 @@ def read(
 ) -> None:
     """Read TABLE: the lake and newer rows together."""
     names = names_in(columns)
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         target = lake.table(table)
         required = {"require_freshness": require_freshness, "require_complete_through": require_complete_through}
         scan = target.scan(columns=names, where=where, at=at, **required)
@@ -141,7 +141,7 @@ def lookup(table: str, key: tuple[str, ...], columns: str | None, at: str | None
     a key has no row.
     """
     names = names_in(columns)
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         target = lake.table(table)
         keys = _keys(target.definition.key_schema, key)
         found = target.lookup(keys, columns=names, at=at)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.output import emit, emit_json, emit_log, emit_text
 from lakestore.cli.settings import config_of, setting_flags
 from lakestore.errors import Invalid
@@ -77,7 +77,7 @@ def tier(master: str | None, once: bool, table: str | None, epoch_seconds: int, 
         raise Invalid("--table goes with --once: the service tiers every table by its freshness")
     emit_log("%(asctime)s %(message)s")
     stop = stopped_by_signals()
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         if table:
             lake.table(table)
         spark = _session(server, master, lake.transport.credentials)

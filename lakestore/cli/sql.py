@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from lakestore.cli import row_files
-from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.output import Progress, emit, emit_json, emit_text
 from lakestore.cli.rows import chosen_kind
 from lakestore.cli.shell import Shell, script
@@ -50,14 +50,14 @@ def sql(
     history, completion and timing; .help lists its commands. docs/sql.md describes the language.
     """
     if text is None and sys.stdin.isatty() and sys.stdout.isatty():
-        with connected(server) as lake:
+        with open_lake(server) as lake:
             Shell(lake, at=at, external_access=external_access).run()
         return
     texts = [text] if text is not None else script(sys.stdin.read())
     if output and len(texts) != 1:
         raise Invalid(f"-o {output} takes the rows of one query, and there are {len(texts)}")
     required = {"require_freshness": require_freshness, "require_complete_through": require_complete_through}
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         shell = Shell(lake, at=at, external_access=external_access, timing=False)
         for part in texts:
             if text is None and part.startswith((".", "\\")):

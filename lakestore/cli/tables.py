@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.output import duration, emit, emit_json, emit_text, screen_width, size
 from lakestore.loading.progress import summary
 from lakestore.model.table import Table
@@ -26,7 +26,7 @@ def tables(dropped: bool, server: str, as_json: bool) -> None:
     if dropped:
         _dropped(server, as_json=as_json)
         return
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         found = [table.definition for table in lake.tables()]
     rows = [
         {
@@ -44,7 +44,7 @@ def tables(dropped: bool, server: str, as_json: bool) -> None:
 
 
 def _dropped(server: str, *, as_json: bool) -> None:
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         found = lake.dropped_tables()
     rows = [
         {
@@ -69,7 +69,7 @@ def describe(table: str, server: str, as_json: bool) -> None:
     """Show the columns and settings of TABLE."""
     from lakestore.v1 import lakestore_pb2 as pb
 
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         found = lake.table(table).definition
         if not as_json:
             [part] = json.loads(lake.transport.status(pb.StatusRequest(tables=[table])).status)["tables"]
@@ -126,7 +126,7 @@ def status(table: str | None, server: str, as_json: bool) -> None:
     """Show what is hot, what is tiered and how far behind, of TABLE or of all."""
     from lakestore.v1 import lakestore_pb2 as pb
 
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         request = pb.StatusRequest(tables=[table] if table else [])
         found = json.loads(lake.transport.status(request).status)
     if as_json:
@@ -250,7 +250,7 @@ def files(table: str, server: str, as_json: bool) -> None:
     from lakestore.union import lake_snapshot as cold
     from lakestore.union.plan import decode, request
 
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         scan = decode(lake.transport.plan(request([table], no_dead=True))).scan(table)
     found = cold.files(scan.metadata_location, scan.snapshot_id) if scan.in_lake else []
     if as_json:
@@ -291,7 +291,7 @@ def producers(drop: str | None, registers: str | None, drop_registers: str | Non
     if registers is not None or drop_registers is not None:
         _registers(registers, drop_registers, server, as_json=as_json)
         return
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         if drop:
             lake.drop_producer(drop)
         found = lake.producers()
@@ -311,7 +311,7 @@ def producers(drop: str | None, registers: str | None, drop_registers: str | Non
 def _registers(prefix: str | None, dropped: str | None, server: str, *, as_json: bool) -> None:
     if dropped == "":
         raise click.UsageError("--drop-registers takes the beginning of the names to forget, and not an empty one")
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         if dropped is not None:
             lake.drop_registers(held.name for held in lake.list_registers(dropped))
         found = lake.list_registers(prefix or "")

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lakestore.cli.connection import connected, json_option, server_option
+from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.output import Progress, emit_json, emit_text
 from lakestore.client.snapshot import head
 from lakestore.errors import Invalid, NotFound
 from lakestore.loading.files import FORMATS, TEXTS, Source, source_of
-from lakestore.loading.load import MAX_BAD, Load, Stopped
+from lakestore.loading.load import MAX_BAD, Load, LoadStopped
 from lakestore.loading.reading import Options, Wanted
-from lakestore.model.names import meant, no_column, rows_text
+from lakestore.model.names import no_column, rows_text, suggestion
 from lakestore.model.terminal_text import terminal_text
 from lakestore.model.types import canonical, type_name
 from lakestore.wire.commit_message import COUNTS
@@ -97,7 +97,7 @@ def write(
     texts = {key: said.pop(key) for key in ("delimiter", "null", "header", "op_column")}
     asked = _Asked(options=Options(**texts), types=_types(said.pop("kinds")), **said)
     sources = [source_of(file, name=name, kind=kind) for file in files]
-    with connected(server) as lake:
+    with open_lake(server) as lake:
         definition, waited = _target(lake, table, sources[0], asked)
         started += waited
         told = []
@@ -136,7 +136,7 @@ def _target(lake: Lake, name: str, source: Source, asked: _Asked) -> tuple[Table
         definition = lake.table(name).definition
     except NotFound as error:
         if not asked.keys and not asked.create:
-            hint = meant(name, [table.name for table in lake.tables()])
+            hint = suggestion(name, [table.name for table in lake.tables()])
             raise NotFound(
                 f"table {name} does not exist{hint}{';' if hint else ':'} give --key COLUMN to make a primary-key"
                 " table, --create for a log table"
@@ -155,12 +155,12 @@ def _target(lake: Lake, name: str, source: Source, asked: _Asked) -> tuple[Table
 
 def _created(lake: Lake, name: str, source: Source, asked: _Asked) -> tuple[Table, float]:
     """Create a table after reading its first rows with it. Also returns the seconds that the user took to answer."""
-    from lakestore.loading.inference import first_chunk, sampled
+    from lakestore.loading.inference import first_chunk, sample_columns
     from lakestore.model.table import define
 
     file = source.files[0]
     emit_text(f"reading the first rows of {file.shown}", err=True)
-    sample = sampled(file, asked.options, asked.types)
+    sample = sample_columns(file, asked.options, asked.types)
     keys = list(asked.keys) or list(sample.key)
     for key in keys:
         if key not in sample.schema.names:
@@ -200,7 +200,7 @@ def _loaded(lake: Lake, table: Table, source: Source, asked: _Asked, started: fl
     try:
         with _interruptible(load):
             load.run()
-    except Stopped:
+    except LoadStopped:
         emit_text(f"interrupted; {_committed(load)}", err=True)
         raise click.Abort from None
     except BaseException:

@@ -27,7 +27,7 @@ from lakestore.evolution import (
 from lakestore.model import times
 from lakestore.model.names import rows_text
 from lakestore.model.table import Table
-from lakestore.model.types import type_name, typed
+from lakestore.model.types import type_name, user_type
 from lakestore.rows import literals
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -57,7 +57,7 @@ def steps_of(
     steps += renames(rename or {})
     for name, kind in (add or {}).items():
         steps.append(_added(name, kind, defaults.pop(name, None), new_rows_only))
-    steps += [WidenColumn(name, type_name(typed(kind, name), name)) for name, kind in (widen or {}).items()]
+    steps += [WidenColumn(name, type_name(user_type(kind, name), name)) for name, kind in (widen or {}).items()]
     steps += [MakeOptional(name) for name in optional]
     steps += [SetDefault(name, value) for name, value in defaults.items()]
     steps += [MoveColumn(name, first=not i, after=order[i - 1] if i else "") for i, name in enumerate(order)]
@@ -74,7 +74,7 @@ def steps_of(
 def _added(name: str, kind: pa.DataType | pa.Field | str, default: Any, new_rows_only: bool) -> AddColumn:
     if isinstance(kind, pa.Field):
         return AddColumn(name, type_name(kind.type, name), not kind.nullable, default, new_rows_only)
-    return AddColumn(name, type_name(typed(kind, name), name), default=default, new_rows_only=new_rows_only)
+    return AddColumn(name, type_name(user_type(kind, name), name), default=default, new_rows_only=new_rows_only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class DeleteProgress:
 OnProgress = Callable[[DeleteProgress], None]
 
 
-def renamed(connection: Connection, definition: Table, name: str) -> Table:
+def rename_table(connection: Connection, definition: Table, name: str) -> Table:
     """Rename the table and return its definition."""
     request = pb.RenameTableRequest(table=definition.name, new_name=name, table_uuid=definition.uuid)
     made = Table.from_json(connection.transport.rename_table(request).definition)
@@ -134,7 +134,7 @@ def renamed(connection: Connection, definition: Table, name: str) -> Table:
     return made
 
 
-def truncated(connection: Connection, definition: Table, *, check_only: bool) -> Truncated:
+def truncate_table(connection: Connection, definition: Table, *, check_only: bool) -> Truncated:
     """Truncate the table and return the cost. With `check_only` nothing is removed."""
     request = pb.TruncateTableRequest(table=definition.name, table_uuid=definition.uuid, check_only=check_only)
     answer = connection.transport.truncate_table(request)
@@ -144,7 +144,7 @@ def truncated(connection: Connection, definition: Table, *, check_only: bool) ->
     return Truncated(token, answer.rows, tuple(answer.subscriptions))
 
 
-def deleted(
+def delete_where(
     connection: Connection, definition: Table, where: str, *, dry_run: bool, on_progress: OnProgress | None
 ) -> CommitToken:
     """Delete the rows that match a condition at one cut. Returns the position after the last commit."""
@@ -176,13 +176,13 @@ def _tell_deleted(error: LakestoreError, rows: int) -> None:
     error.args, error.applied = (error.message,), "unknown"
 
 
-def undropped(connection: Connection, name: str, uuid: str, new_name: str) -> Table:
+def undrop_table(connection: Connection, name: str, uuid: str, new_name: str) -> Table:
     """Restore a dropped table."""
     request = pb.UndropTableRequest(table=name, table_uuid=uuid, new_name=new_name)
     return Table.from_json(connection.transport.undrop_table(request).definition)
 
 
-def dropped(connection: Connection) -> list[DroppedTable]:
+def dropped_tables(connection: Connection) -> list[DroppedTable]:
     """The dropped tables that are still kept, newest first."""
     answer = connection.transport.list_dropped_tables(pb.ListDroppedTablesRequest())
     return [DroppedTable.of(entry) for entry in answer.tables]

@@ -88,7 +88,7 @@ WAIT_SECONDS_MAX = 86_400.0 * 31
 JOIN_SECONDS = 5.0
 
 
-class Pulled(Generic[T]):
+class BackgroundIterator(Generic[T]):
     """Runs a generator one item at a time. Thread-safe."""
 
     def __init__(self, items: Generator[T], let_go: Callable[[], None], taken: Callable[[T], None]) -> None:
@@ -253,7 +253,7 @@ def _closed() -> StreamEnded:
     return StreamEnded("the stream is closed: open another one where it stands")
 
 
-_OPEN: WeakSet[Pulled[Any]] = WeakSet()
+_OPEN: WeakSet[BackgroundIterator[Any]] = WeakSet()
 
 
 @atexit.register
@@ -266,7 +266,7 @@ def _leave() -> None:
 Ints = npt.NDArray[np.int64]
 
 
-class Seen:
+class DeliveredRows:
     """By table and bucket: the last delivered offset and its number of rows. An update may have two."""
 
     def __init__(self) -> None:
@@ -305,7 +305,7 @@ class Seen:
         return mask
 
 
-class Resumed:
+class ResumingStream:
     """The messages of a request over any number of connections. `opened` gets a subscription's epoch."""
 
     def __init__(
@@ -377,7 +377,7 @@ class _Handed:
 
     def __init__(self, request: pb.ChangesRequest, share: Share) -> None:
         self._request, self._share = request, share
-        self._seen = Seen()
+        self._seen = DeliveredRows()
         self._since: list[pb.ChangeBatch] = []  # not in `_seen` yet; messages after the newest token are forgotten
         self._lakes: set[tuple[str, str]] = set()
         self._again = False
@@ -406,7 +406,7 @@ class _Handed:
         self._again = True
 
 
-def _remember(since: list[pb.ChangeBatch], seen: Seen) -> None:
+def _remember(since: list[pb.ChangeBatch], seen: DeliveredRows) -> None:
     for message in since:
         if message.rows:
             with pa.ipc.open_stream(message.rows) as reader:
@@ -415,7 +415,7 @@ def _remember(since: list[pb.ChangeBatch], seen: Seen) -> None:
     since.clear()
 
 
-def _fresh(message: pb.ChangeBatch, seen: Seen) -> pb.ChangeBatch | None:
+def _fresh(message: pb.ChangeBatch, seen: DeliveredRows) -> pb.ChangeBatch | None:
     if not message.rows:
         return message
     with pa.ipc.open_stream(message.rows) as reader:
@@ -517,8 +517,8 @@ class ChangeStream:
         self._handed = ("", "")  # last batch's token, and the newest progress after it
         self._acked = ""
         self._share = Share()
-        self._messages = Resumed(transport, request, self._opened, self._share)
-        self._batches = Pulled(self._read(), self._messages.close, self._given)
+        self._messages = ResumingStream(transport, request, self._opened, self._share)
+        self._batches = BackgroundIterator(self._read(), self._messages.close, self._given)
 
     @property
     def subscription(self) -> str:

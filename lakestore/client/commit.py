@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lakestore.client import parts
 from lakestore.client.connection import Connection
-from lakestore.client.writer import NO_MARKS, Keep, Marks, change_to, marked
+from lakestore.client.writer import NO_MARKS, Keep, Marks, change_to, with_marks
 from lakestore.errors import ChangeRows, LakestoreError, NotFound, NothingToKeep
 from lakestore.model.table import Table
 from lakestore.rows import user
@@ -19,7 +19,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import COUNTS
 
 
-def fitting(connection: Connection, definition: Table, data: Any) -> tuple[Table, pa.RecordBatch]:
+def fit_rows(connection: Connection, definition: Table, data: Any) -> tuple[Table, pa.RecordBatch]:
     """The rows as a batch, and the table version with their columns. An unknown column reloads the table."""
     data = user.readable_again(data)
     batch = user.from_user(data, definition.schema)
@@ -33,20 +33,20 @@ def fitting(connection: Connection, definition: Table, data: Any) -> tuple[Table
     return newest, user.from_user(data, newest.schema)
 
 
-def fitting_parts(connection: Connection, definition: Table, data: Any) -> list[tuple[Table, pa.RecordBatch]]:
-    """The batches of `fitting`, split by named columns if the merge engine needs it."""
-    return [fitting(connection, definition, part) for part in user.by_columns(data, definition)]
+def fit_parts(connection: Connection, definition: Table, data: Any) -> list[tuple[Table, pa.RecordBatch]]:
+    """The batches of `fit_rows`, split by named columns if the merge engine needs it."""
+    return [fit_rows(connection, definition, part) for part in user.by_columns(data, definition)]
 
 
-def marked_parts(
+def parts_with_marks(
     connection: Connection, definition: Table, data: Any, keep: Keep, as_of: Any = None
 ) -> list[tuple[Table, pa.RecordBatch, Marks]]:
-    """The parts of `fitting_parts` with their marks. Rows with marks are one part, in order."""
+    """The parts of `fit_parts` with their marks. Rows with marks are one part, in order."""
     data = user.readable_again(data)
     if not keep and as_of is None:
-        return [(version, batch, NO_MARKS) for version, batch in fitting_parts(connection, definition, data)]
-    version, batch = fitting(connection, definition, data)
-    return [(version, *marked(batch, keep, as_of))]
+        return [(version, batch, NO_MARKS) for version, batch in fit_parts(connection, definition, data)]
+    version, batch = fit_rows(connection, definition, data)
+    return [(version, *with_marks(batch, keep, as_of))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,9 @@ class Commit:
 
     def _add(self, table: str, kind: pb.ChangeKind.ValueType, data: Any, keep: Keep = (), as_of: Any = None) -> None:
         definition, call = self._connection.definition_of(table), self._pieces[-1].call + 1 if self._pieces else 0
-        for part, (version, batch, marks) in enumerate(marked_parts(self._connection, definition, data, keep, as_of)):
+        for part, (version, batch, marks) in enumerate(
+            parts_with_marks(self._connection, definition, data, keep, as_of)
+        ):
             row = 0
             for piece in self._cut(batch):
                 self._changes.append(change_to(version, kind, [piece], marks))

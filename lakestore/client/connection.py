@@ -15,7 +15,7 @@ from lakestore.client.producer import History, ProducerPool
 from lakestore.client.transport import Transport
 from lakestore.errors import NotFound
 from lakestore.evolution import Step
-from lakestore.model.names import meant
+from lakestore.model.names import suggestion
 from lakestore.model.table import Table
 from lakestore.model.token import Token, position_of
 from lakestore.rows import ipc
@@ -123,7 +123,7 @@ class Connection:
         try:
             return self._known(self.transport.get_table(pb.TableRequest(table=name)))
         except NotFound as error:
-            close = meant(name, [table.name for table in self.all()])
+            close = suggestion(name, [table.name for table in self.all()])
             if not close:
                 raise
             raise NotFound(f"{error.message}{close}") from error

@@ -44,7 +44,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteOutcome:
     """The outcome of one call's rows."""
 
     token: str
@@ -57,7 +57,7 @@ class _Waiting:
     woken: threading.Event = field(default_factory=threading.Event)
     leads: bool = False
     """This write's thread sends the next group."""
-    outcome: Written | LakestoreError | None = None
+    outcome: WriteOutcome | LakestoreError | None = None
     refused: bool = False
     """The group was refused, maybe because of another write. Nothing is stored."""
 
@@ -72,7 +72,7 @@ class Combiner:
         """Writes in no group that do not lead one."""
         self._on_the_way = 0
 
-    def commit(self, write: Write) -> Written:
+    def commit(self, write: Write) -> WriteOutcome:
         PROCESS.check()
         if not _is_small(write.batch) or has_deadline():
             return self._alone(write)
@@ -89,13 +89,13 @@ class Combiner:
             self._lead(mine)
         if mine.refused:
             return self._alone(write)
-        if isinstance(mine.outcome, Written):
+        if isinstance(mine.outcome, WriteOutcome):
             return mine.outcome
         raise mine.outcome or Internal("a commit ended without an answer", applied="unknown")
 
-    def _alone(self, write: Write) -> Written:
+    def _alone(self, write: Write) -> WriteOutcome:
         answer = self._producers.commit([_joined([write])])
-        return Written(answer.token, answer.results[0])
+        return WriteOutcome(answer.token, answer.results[0])
 
     def _lead(self, mine: _Waiting) -> None:
         """Send this write with the waiting ones. Then a later write leads."""
@@ -126,11 +126,11 @@ class Combiner:
         for each in group:
             each.woken.set()
 
-    def _sent(self, writes: Sequence[Write]) -> list[Written]:
+    def _sent(self, writes: Sequence[Write]) -> list[WriteOutcome]:
         together = _together(writes)
         answer = self._producers.commit([_joined([writes[i] for i in members]) for members in together])
         written = {
-            i: Written(answer.token, _share(writes[i], result))
+            i: WriteOutcome(answer.token, _share(writes[i], result))
             for members, result in zip(together, answer.results, strict=True)
             for i in members
         }

@@ -27,7 +27,7 @@ from lakestore.errors import Conflict
 from lakestore.evolution import Step
 from lakestore.limits import LEASE_SECONDS_DEFAULT, WIDEST
 from lakestore.model import times
-from lakestore.model.altered import Freshness, Through, difference
+from lakestore.model.alteration import Freshness, Through, difference
 from lakestore.model.merge_engines import Merge
 from lakestore.model.table import Table as Definition
 from lakestore.model.table import define
@@ -148,13 +148,13 @@ class Lake:
 
         `as_name` gives it another name if its own is taken; `uuid` selects between dropped tables of one name.
         """
-        definition = administration.undropped(self._connection, name, uuid, as_name)
+        definition = administration.undrop_table(self._connection, name, uuid, as_name)
         self._connection.forget_definitions([definition.name])
         return self._table(definition)
 
     def dropped_tables(self) -> list[DroppedTable]:
         """The dropped tables that `undrop` can restore, newest first."""
-        return administration.dropped(self._connection)
+        return administration.dropped_tables(self._connection)
 
     def databases(self) -> dict[str, int]:
         """The databases with their numbers of tables."""

@@ -26,7 +26,7 @@ class Verbs(Protocol):
         """The verb of an RPC. The verb of `Changes` takes the listener as second argument."""
 
 
-class Encoded(Protocol):
+class EncodedMessage(Protocol):
     """A message of a change stream, encoded once for all receivers."""
 
     @property
@@ -42,8 +42,8 @@ class LocalWire:
         self.server.message_bytes = WIDEST.message_bytes  # no message is sent over a network
         self.is_closed = self._is_orphan = False
         self._verbs = {method.name: verbs.verb(method.name) for method in rpc.methods()}
-        self._streams: dict[Generator[Encoded], _Listener] = {}
-        self._abandoned: deque[Generator[Encoded]] = deque()
+        self._streams: dict[Generator[EncodedMessage], _Listener] = {}
+        self._abandoned: deque[Generator[EncodedMessage]] = deque()
         PROCESS.adopt(self)
 
     def greet(self, seconds: float) -> None:
@@ -74,11 +74,11 @@ class LocalWire:
         self._streams[generator] = listener
         return _LocalStream(self, method, generator, listener)
 
-    def abandoned(self, stream: Generator[Encoded]) -> None:
+    def abandoned(self, stream: Generator[EncodedMessage]) -> None:
         """Mark a stream that nobody reads. The next call ends it, because this call may come from anywhere."""
         self._abandoned.append(stream)
 
-    def ended(self, stream: Generator[Encoded]) -> None:
+    def ended(self, stream: Generator[EncodedMessage]) -> None:
         self._streams.pop(stream, None)
         stream.close()
 
@@ -123,7 +123,9 @@ class _Listener:
 class _LocalStream:
     """The messages of a change stream in this process. Any thread may end it while another waits."""
 
-    def __init__(self, wire: LocalWire, method: rpc.Method, stream: Generator[Encoded], listener: _Listener) -> None:
+    def __init__(
+        self, wire: LocalWire, method: rpc.Method, stream: Generator[EncodedMessage], listener: _Listener
+    ) -> None:
         self._wire, self._method, self._stream, self._listener = wire, method, stream, listener
         self._turn = threading.Lock()
 
@@ -179,6 +181,6 @@ def _boundary(method: rpc.Method) -> Iterator[None]:
         raise errors.defect(error, "no" if method.reads else "unknown") from error
 
 
-def attached(verbs: Verbs) -> Transport:
+def local_transport(verbs: Verbs) -> Transport:
     """A transport to a server in this process."""
     return transport_of(LocalWire(verbs))

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lakestore.client.connection import Connection
 from lakestore.errors import Internal, Invalid, OtherTimeline, PositionExpired
-from lakestore.model.altered import Requirement
+from lakestore.model.alteration import Requirement
 from lakestore.model.table import Table as Definition
 from lakestore.model.times import At, position_text
 from lakestore.rows import ipc, user
@@ -50,7 +50,9 @@ def lookup(
     return _tried(
         connection,
         position,
-        lambda: joined(list(_answers(connection, definition, wanted, names, position, required)), definition, names),
+        lambda: join_answers(
+            list(_answers(connection, definition, wanted, names, position, required)), definition, names
+        ),
     )
 
 
@@ -82,7 +84,7 @@ def _row_of(
     request.key = key
     answer = connection.transport.lookup(request)
     found = connection.single_rows(definition).found(answer, columns)
-    return joined([answer], definition, columns) if found is None else found
+    return join_answers([answer], definition, columns) if found is None else found
 
 
 def _request(
@@ -131,7 +133,7 @@ def _answers(
         position, required = answer.token, None  # the first answer's cut has met the requirement
 
 
-def joined(answers: list[pb.RowBatch], definition: Definition, columns: Sequence[str] | None = None) -> pa.Table:
+def join_answers(answers: list[pb.RowBatch], definition: Definition, columns: Sequence[str] | None = None) -> pa.Table:
     """Concatenate answers in the declared types."""
     found = pa.Table.from_batches(
         [batch for answer in answers for batch in ipc.decode_trusted(answer.rows, crc=answer.crc32c)]

@@ -22,7 +22,7 @@ import yaml
 from lakestore.client.credentials import TLS, TLS_VARIABLES, TOKEN_VARIABLES, Credentials, Token, credentials_for
 from lakestore.errors import Invalid
 from lakestore.model import yaml_text
-from lakestore.model.names import meant
+from lakestore.model.names import suggestion
 
 FILE_BYTES_MAX = 1 << 20
 _SECTIONS = ("default", "profiles")
@@ -44,7 +44,7 @@ def read(file: Path) -> Sections:
             data = opened.read(FILE_BYTES_MAX + 1)
         if len(data) > FILE_BYTES_MAX:
             raise Invalid(f"{file} holds no profiles: it is larger than {FILE_BYTES_MAX >> 20} MB")
-        said = yaml_text.values(data.decode(), yaml_text.Texts)
+        said = yaml_text.values(data.decode(), yaml_text.TextLoader)
     except FileNotFoundError:
         return Sections()
     except OSError as error:
@@ -83,7 +83,7 @@ def _truth(said: Any) -> Any:
 
 
 @contextmanager
-def changing(file: Path) -> Iterator[Sections]:
+def edit_sections(file: Path) -> Iterator[Sections]:
     """Edit the sections inside the block. They are written at its end; other processes cannot change the file
     meanwhile.
     """
@@ -180,7 +180,9 @@ class Profiles:
         """A profile by name. Raises `Invalid` that lists the profiles."""
         if name not in self.named:
             there = ", ".join(sorted(self.named)) or "none: `lakestore login --profile NAME --server …` makes one"
-            raise Invalid(f"there is no profile {name!r} in {self.file}{meant(name, self.named)}; there are {there}")
+            raise Invalid(
+                f"there is no profile {name!r} in {self.file}{suggestion(name, self.named)}; there are {there}"
+            )
         return self.named[name]
 
 
@@ -208,7 +210,7 @@ def profiles_of(file: Path, said: Sections) -> Profiles:
 def _profile(file: Path, name: str, said: dict[str, Any]) -> Profile:
     place = f"{file}: profile {name}"
     if unknown := sorted(set(map(str, said)) - _KEYS):
-        raise Invalid(f"{place} has {unknown[0]!r}{meant(unknown[0], _KEYS)}; it takes server, tls and token_file")
+        raise Invalid(f"{place} has {unknown[0]!r}{suggestion(unknown[0], _KEYS)}; it takes server, tls and token_file")
     server, tls, token_file = said.get("server", SERVER_DEFAULT), said.get("tls"), said.get("token_file")
     if not isinstance(server, str) or not server.isprintable() or len(server.split()) != 1:
         raise Invalid(f"{place}: server is a host and port such as lake.example.com:7340")

@@ -158,7 +158,7 @@ def _exactly(size: int) -> bytes:
     return b"".join(parts)
 
 
-def answered(wire: PipeWire, asked: dict[str, Any]) -> dict[str, Any]:
+def answer_query(wire: PipeWire, asked: dict[str, Any]) -> dict[str, Any]:
     """The answer to a question, in JSON's types."""
     began, rows_max = time.monotonic(), asked["rows"]
     query = sql.Query(asked["text"], bounds=sql.Bounds(asked["bytes"], rows_max + 1))
@@ -207,7 +207,7 @@ def main(confine: Callable[[], None]) -> None:
     wire = PipeWire(pb.HelloAnswer.FromString(bytes.fromhex(asked["server"])))
     places.use(PipedFiles(wire.exchange))
     try:
-        answer = Frame(Kind.RESULT, json.dumps(answered(wire, asked)).encode())
+        answer = Frame(Kind.RESULT, json.dumps(answer_query(wire, asked)).encode())
     except LakestoreError as error:
         answer = Frame(Kind.ERROR, errors.told(error).SerializeToString())
     except MemoryError:

@@ -13,7 +13,7 @@ from lakestore import limits
 from lakestore.client.retry import has_deadline, seconds_left
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid, NotFound, PlanExpired, Unavailable
-from lakestore.model.altered import Freshness, Requirement, Through
+from lakestore.model.alteration import Freshness, Requirement, Through
 from lakestore.model.table import Table
 from lakestore.union import sql as union_sql
 from lakestore.union.scan import Scan

@@ -12,7 +12,7 @@ from lakestore.client import administration
 from lakestore.client import lookup as lookups
 from lakestore.client.administration import Truncated, steps_of
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
-from lakestore.client.commit import CommitToken, WriteResult, fitting, marked_parts, result_of
+from lakestore.client.commit import CommitToken, WriteResult, fit_rows, parts_with_marks, result_of
 from lakestore.client.connection import Connection
 from lakestore.client.group_commit import Write
 from lakestore.client.producer import Producer
@@ -20,7 +20,7 @@ from lakestore.client.snapshot import requirement
 from lakestore.client.writer import Keep, Writer, change_to
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.evolution import Step
-from lakestore.model.altered import Freshness, Through
+from lakestore.model.alteration import Freshness, Through
 from lakestore.model.table import Table as Definition
 from lakestore.model.times import At, position_text
 from lakestore.rows import user
@@ -109,7 +109,7 @@ class Table:
         if data is not None:
             raise Invalid("delete takes keys or a condition in where=, not both")
         about = self._connection, self.definition, where
-        token = administration.deleted(*about, dry_run=dry_run, on_progress=on_progress)
+        token = administration.delete_where(*about, dry_run=dry_run, on_progress=on_progress)
         self._last.result = token.result
         return token
 
@@ -118,7 +118,7 @@ class Table:
 
         Offsets continue. Older positions raise `PositionExpired`, those of subscriptions too: `reset` them.
         """
-        return administration.truncated(self._connection, self.definition, check_only=check_only)
+        return administration.truncate_table(self._connection, self.definition, check_only=check_only)
 
     def rename(self, name: str) -> Self:
         """Give the table another name, also in another database. This handle then has the new name.
@@ -126,7 +126,7 @@ class Table:
         Rows, offsets, lake, streams and subscriptions continue. Rights follow names. Other handles are told the new
         name.
         """
-        self.definition = administration.renamed(self._connection, self.definition, name)
+        self.definition = administration.rename_table(self._connection, self.definition, name)
         return self
 
     def insert_if_absent(self, data: Any) -> pa.Table:
@@ -137,10 +137,10 @@ class Table:
         error has `applied="unknown"`.
         """
         data = user.readable_again(data)
-        version, batch = fitting(self._connection, self.definition, data)
+        version, batch = fit_rows(self._connection, self.definition, data)
         token, answered = self._written(pb.INSERT, data, wants_rows=True)
         if answered is not None:
-            return lookups.joined([answered], version)
+            return lookups.join_answers([answered], version)
         try:
             return lookups.lookup(self._connection, version, batch, at=token)
         except LakestoreError as error:
@@ -156,7 +156,7 @@ class Table:
         self, kind: pb.ChangeKind.ValueType, data: Any, *, wants_rows: bool = False, keep: Keep = ()
     ) -> tuple[CommitToken, pb.RowBatch | None]:
         """Commit once. Returns the token, and the rows of the keys if the answer has them."""
-        parts = marked_parts(self._connection, self.definition, data, keep)
+        parts = parts_with_marks(self._connection, self.definition, data, keep)
         if len(parts) > 1:
             changes = [change_to(version, kind, [batch]) for version, batch, _ in parts]
             answer = self._connection.producers.commit(changes)

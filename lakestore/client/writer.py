@@ -46,7 +46,7 @@ NO_MARKS = Marks()
 _TIME = SYSTEM_TYPES["__timestamp"]
 
 
-def marked(batch: pa.RecordBatch, keep: Keep = (), as_of: Any = None) -> tuple[pa.RecordBatch, Marks]:
+def with_marks(batch: pa.RecordBatch, keep: Keep = (), as_of: Any = None) -> tuple[pa.RecordBatch, Marks]:
     """Add the rows' marks as columns. Also returns which marks there are.
 
     `as_of` has a time (UTC without a zone) or None for each row.
@@ -179,7 +179,7 @@ class Writer:
         marks, parts = NO_MARKS, [data] if keep else user.by_columns(data, self._table)
         batches = [user.from_user(part, self._table.schema) for part in parts]
         if keep:
-            batches[0], marks = marked(batches[0], keep)
+            batches[0], marks = with_marks(batches[0], keep)
         for pending in self._cut(_Pending(kind, batches, progress, marks)):
             self._add(pending)
 

@@ -1,7 +1,7 @@
 """Connections to Kafka for the sink and the bridge: options, clients, translated errors.
 
 If a broker, a password or a certificate is at fault, a call only reports a timeout. The library reports the cause to a
-callback. `Heard` stores these causes, so that the raised error can name them.
+callback. `ReportedErrors` stores these causes, so that the raised error can name them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LOG.addHandler(logging.NullHandler())
 Client = TypeVar("Client")
 
 
-class Heard:
+class ReportedErrors:
     """The latest errors that the library reported. Its threads call this object."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ def without_group(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if not _GROUPED.fullmatch(name)}
 
 
-def made(kind: Callable[[dict[str, Any]], Client], settings: Mapping[str, Any]) -> Client:
+def make_client(kind: Callable[[dict[str, Any]], Client], settings: Mapping[str, Any]) -> Client:
     """Create a client. Raises `Invalid` with the option that the library refuses."""
     try:
         return kind(dict(settings))
@@ -114,7 +114,7 @@ def options_of(texts: Collection[str]) -> dict[str, str]:
 
 
 def failure(
-    error: KafkaException | KafkaError, bootstrap: str, what: str, heard: Heard | None = None
+    error: KafkaException | KafkaError, bootstrap: str, what: str, heard: ReportedErrors | None = None
 ) -> LakestoreError:
     """Translate the library's error. `what` completes "Kafka at … did not …"."""
     first = error if isinstance(error, KafkaError) else error.args[0]

@@ -25,7 +25,7 @@ from lakestore.client.changes import ChangeBatch, ChangeStream, Start
 from lakestore.client.read_ahead import Ahead
 from lakestore.client.retry import Backoff
 from lakestore.errors import Denied, Exhausted, Fenced, Internal, Invalid, LakestoreError, PositionExpired, Unavailable
-from lakestore.kafka.client import ABSENT, CALL_SECONDS, DENIED, LOG, check_options, made, settings_of
+from lakestore.kafka.client import ABSENT, CALL_SECONDS, DENIED, LOG, check_options, make_client, settings_of
 from lakestore.kafka.debezium import Events
 from lakestore.kafka.events import Encoder
 from lakestore.model.times import start_text
@@ -156,7 +156,7 @@ class Transactions:
             "on_delivery": self._delivered,
             "transactional.id": self.identity,
         }
-        return made(Producer, settings)
+        return make_client(Producer, settings)
 
     def _heard(self, error: KafkaError) -> None:
         self._trouble = error
@@ -450,7 +450,7 @@ _TICK_SECONDS = 0.2
 
 
 @dataclass(slots=True)
-class Written:
+class SinkCounts:
     """The events that a sink has committed since its start."""
 
     events: int = 0
@@ -477,7 +477,7 @@ class KafkaSink:
         tombstones: bool = True,
         partitions: int = 0,
         options: Mapping[str, str] | None = None,
-        progress: Callable[[Written], None] = lambda _: None,
+        progress: Callable[[SinkCounts], None] = lambda _: None,
         noted: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`topic` may contain `{table}`, and must for several tables. `name` identifies the sink and fences: one
@@ -499,7 +499,7 @@ class KafkaSink:
         self._stop = threading.Event()
         self._found: SinkPosition | None = None  # as this run began
         self.name = name or topic.replace("{table}", "tables")
-        self.written = Written()
+        self.written = SinkCounts()
         Encoder(lake, format)
         self._kafka = Transactions(bootstrap, self.name, options)
 
@@ -507,7 +507,7 @@ class KafkaSink:
         """End `run`: commit a transaction of whole commits, abort any other. From any thread."""
         self._stop.set()
 
-    def run(self, *, until: str | None = None) -> Written:
+    def run(self, *, until: str | None = None) -> SinkCounts:
         """Write changes until stopped, or `until` 'now' or a token."""
         with closing(self._kafka):
             self._ensure_topics()

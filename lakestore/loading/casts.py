@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from lakestore.kafka.bridge.decode import casts
 from lakestore.kafka.bridge.decode.casts import Mask, Misfit, Rule
-from lakestore.model.types import mapped, optional, type_name
+from lakestore.model.types import map_parts, optional, type_name
 from lakestore.rows.casting import Cast
 
 Convert = Callable[[pa.Array, pa.Field], pa.Array]
@@ -33,7 +33,7 @@ def written(kind: pa.DataType) -> pa.DataType:
     """The type in which texts have values of a type: bytes are texts in hex, and nothing inside is required."""
     if is_bytes(kind):
         return pa.string()
-    return mapped(optional(kind), written) if pa.types.is_nested(kind) else kind
+    return map_parts(optional(kind), written) if pa.types.is_nested(kind) else kind
 
 
 def cast(array: pa.Array, field: pa.Field, convert: Convert, *, most: int) -> tuple[pa.Array, Mask | None]:

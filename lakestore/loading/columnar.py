@@ -13,7 +13,7 @@ from lakestore.errors import Invalid
 from lakestore.loading import casts
 from lakestore.loading.files import File
 from lakestore.loading.progress import Place
-from lakestore.loading.reading import CHUNK_ROWS, Chunk, Wanted, columns, refusing
+from lakestore.loading.reading import CHUNK_ROWS, Chunk, Wanted, columns, without_refused
 from lakestore.loading.texts import TEXT_CHARS_MAX
 
 
@@ -68,7 +68,7 @@ class Columnar:
             return Place(first + count, first + count)
 
         chunk = Chunk(batch.num_rows, made, numbers, first + 1 + numbers, (), place_after, text)
-        return refusing(chunk, refused)
+        return without_refused(chunk, refused)
 
 
 def arrow_batches(opened: Any) -> Iterator[pa.RecordBatch]:

@@ -19,13 +19,13 @@ from lakestore.errors import Invalid
 from lakestore.kafka.bridge.decode import casts as bridge_casts
 from lakestore.kafka.bridge.decode import json_one
 from lakestore.kafka.bridge.decode.casts import Misfit
-from lakestore.kafka.bridge.decode.json_one import DEPTH_MAX, Refused
-from lakestore.kafka.bridge.decode.json_records import FAR_DECIMAL, Shape, note_extra, parsed_at_once
+from lakestore.kafka.bridge.decode.json_one import DEPTH_MAX, RefusedRecord
+from lakestore.kafka.bridge.decode.json_records import FAR_DECIMAL, Shape, note_extra, parse_lines
 from lakestore.loading import casts
 from lakestore.loading.files import File
 from lakestore.loading.progress import Place
-from lakestore.loading.reading import Bad, Bools, Chunk, Ints, Options, Wanted, columns, refusing
-from lakestore.loading.texts import Found, Records, Text, not_blank, physical
+from lakestore.loading.reading import Bad, Bools, Chunk, Ints, Options, Wanted, columns, without_refused
+from lakestore.loading.texts import Records, RecordSpans, Text, not_blank, physical
 
 _ONE_BY_ONE_MAX = 64
 _VALUE = "v"
@@ -61,20 +61,20 @@ def _at_once(texts: pa.StringArray, shape: Shape) -> pa.StructArray | None:
     data = pc.binary_join(lists, "\n").buffers()[2]
     if data is None or not np.frombuffer(data, dtype=np.uint8).all():
         return None
-    return parsed_at_once(data, len(texts), shape, "error")
+    return parse_lines(data, len(texts), shape, "error")
 
 
 def _one_by_one(texts: pa.StringArray, shape: Shape) -> pa.StructArray:
     rows = []
     for text in texts.to_pylist():
         try:
-            found = json_one.parsed(f'{{"{_VALUE}":{"null" if text is None else text}}}'.encode())
+            found = json_one.parse_object(f'{{"{_VALUE}":{"null" if text is None else text}}}'.encode())
             extra: dict[str, pa.DataType] = {}
             note_extra(found, shape.reader.fields, "", extra)
             if extra:
                 raise Misfit(f"it has no field {min(extra).removeprefix(f'{_VALUE}.')!r}")
             rows.append(shape.reader.read(found))
-        except Refused as refused:
+        except RefusedRecord as refused:
             raise Misfit(refused.why.replace(f"value.{_VALUE}", "it")) from refused
     return pa.array(rows, shape.texts)
 
@@ -94,18 +94,18 @@ class Splitter:
         mark = re.escape(self._delimiter)
         self._value = re.compile(rb'"(?:[^"]|"")*+"[^' + mark + rb"\n]*|[^\"" + mark + rb"\n][^" + mark + rb"\n]*|")
 
-    def __call__(self, data: bytes, is_end: bool) -> Found:
+    def __call__(self, data: bytes, is_end: bool) -> RecordSpans:
         starts, nexts = physical(data, is_end)
         line_ends = nexts
         used, broken = (int(nexts[-1]) if len(nexts) else 0), np.zeros(0, np.int64)
         if b'"' in data:
             starts, nexts, broken, used = self._quoted(data, starts, nexts, is_end)
         if self._one_column:
-            return Found(starts, nexts, broken, used, line_ends)
+            return RecordSpans(starts, nexts, broken, used, line_ends)
         kept = not_blank(data, starts, nexts)
         if len(broken):
             broken = np.cumsum(kept)[broken] - 1
-        return Found(starts[kept], nexts[kept], broken, used, line_ends)
+        return RecordSpans(starts[kept], nexts[kept], broken, used, line_ends)
 
     def _quoted(self, data: bytes, starts: Ints, nexts: Ints, is_end: bool) -> tuple[Ints, Ints, Ints, int]:
         odd = np.flatnonzero(~self._closed(data, starts, nexts))
@@ -224,7 +224,7 @@ class Csv:
             len(records), batch, numbers, records.lines, sorted(bad, key=lambda each: each.record),
             records.place_after, records.text,
         )  # fmt: skip
-        return refusing(chunk, refused)
+        return without_refused(chunk, refused)
 
     def _convert(self, array: pa.Array, field: pa.Field) -> pa.Array:
         if array.type == field.type:

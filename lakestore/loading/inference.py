@@ -18,7 +18,7 @@ from lakestore.kafka.bridge.assembly import storable
 from lakestore.kafka.bridge.decode import casts as bridge_casts
 from lakestore.kafka.bridge.decode import inference, json_one
 from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
-from lakestore.kafka.bridge.decode.json_one import Refused
+from lakestore.kafka.bridge.decode.json_one import RefusedRecord
 from lakestore.kafka.bridge.records import Records as Block
 from lakestore.loading import casts, texts
 from lakestore.loading.changes import Changes
@@ -65,7 +65,7 @@ def first_chunk(file: File, wanted: Wanted, where: str) -> Chunk | None:
         return None if chunk is None else changes.prepared(chunk)
 
 
-def sampled(file: File, options: Options, types: Mapping[str, str] = MappingProxyType({})) -> Sample:
+def sample_columns(file: File, options: Options, types: Mapping[str, str] = MappingProxyType({})) -> Sample:
     """Derive the columns of a file. `types` has the types that the user named."""
     try:
         sample = _sampled(file, options)
@@ -127,10 +127,10 @@ def _lines(file: File, text: Text) -> Sample:
 def _objects(raw: Sequence[bytes]) -> Iterator[object]:
     for line in raw:
         try:
-            found = json_one.parsed(line)
-        except Refused:
+            found = json_one.parse_object(line)
+        except RefusedRecord:
             continue
-        yield found.held if isinstance(found, json_one.Twice) else found
+        yield found.held if isinstance(found, json_one.DuplicateName) else found
 
 
 def _events(raw: Sequence[bytes]) -> Sample:

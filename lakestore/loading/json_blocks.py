@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from lakestore.errors import Invalid
 from lakestore.kafka.bridge.decode import json_one
 from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
-from lakestore.kafka.bridge.decode.json_one import DEPTH_MAX, Refused
-from lakestore.kafka.bridge.decode.json_records import FAR_DECIMAL, Shape, note_extra, parsed_at_once
+from lakestore.kafka.bridge.decode.json_one import DEPTH_MAX, RefusedRecord
+from lakestore.kafka.bridge.decode.json_records import FAR_DECIMAL, Shape, note_extra, parse_lines
 from lakestore.kafka.bridge.outcome import Op
 from lakestore.kafka.bridge.pipeline import Pipeline
 from lakestore.kafka.bridge.records import Records as Block
@@ -30,7 +30,7 @@ from lakestore.loading.columnar import Columnar
 from lakestore.loading.csv_blocks import Csv
 from lakestore.loading.files import TEXTS, File
 from lakestore.loading.progress import Place
-from lakestore.loading.reading import Bad, Bools, Chunk, Ints, Reader, Wanted, columns, refusing
+from lakestore.loading.reading import Bad, Bools, Chunk, Ints, Reader, Wanted, columns, without_refused
 from lakestore.loading.texts import Records, Text
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.names import no_column
@@ -110,8 +110,8 @@ class JsonLines:
             return field
         for line in self._text.head.splitlines()[:_SAMPLED]:
             try:
-                held = json_one.parsed(line)
-            except Refused:
+                held = json_one.parse_object(line)
+            except RefusedRecord:
                 continue
             value = held.get(field.name) if isinstance(held, dict) else None
             if value is not None:
@@ -142,7 +142,7 @@ class JsonLines:
             len(records), batch, record, records.lines, bad, records.place_after, records.text,
             absent={name: flags for name, flags in absent.items() if name in named},
         )  # fmt: skip
-        return refusing(chunk, refused)
+        return without_refused(chunk, refused)
 
     def _read(
         self, records: Records, start: int, end: int, pieces: list[tuple[Ints, pa.StructArray]], bad: list[Bad]
@@ -181,7 +181,7 @@ class JsonLines:
             return None
         if self._far and pc.match_substring_regex(text, FAR_DECIMAL if b"\\u" in data else self._far).true_count:
             return None
-        return parsed_at_once(buffer, end - start, self._shape, "error")
+        return parse_lines(buffer, end - start, self._shape, "error")
 
     def _is_deep(self, records: Records, start: int, lengths: Ints) -> bool:
         long = np.flatnonzero(lengths >= 2 * DEPTH_MAX)
@@ -194,10 +194,10 @@ class JsonLines:
         found: list[object] = []
         for record in range(start, end, max(1, (end - start) // _SAMPLED)):
             try:
-                read = json_one.parsed(self._raw(records, record))
-            except Refused:
+                read = json_one.parse_object(self._raw(records, record))
+            except RefusedRecord:
                 continue
-            found.append(read.held if isinstance(read, json_one.Twice) else read)
+            found.append(read.held if isinstance(read, json_one.DuplicateName) else read)
         return found
 
     def _one_by_one(
@@ -207,16 +207,16 @@ class JsonLines:
         rows, kept = [], []
         for record in range(start, end):
             try:
-                found = json_one.parsed(self._raw(records, record))
+                found = json_one.parse_object(self._raw(records, record))
                 extra: dict[str, pa.DataType] = {}
                 note_extra(found, fields, "", extra)
                 if unknown := sorted(name for name in extra if not self._wanted.is_ignored(name)):
-                    raise Refused(
+                    raise RefusedRecord(
                         "unknown", no_column(f"table {self._wanted.table.name}", unknown[0], self._schema.names)
                     )
                 rows.append(read(found))
                 kept.append(record)
-            except Refused as refused:
+            except RefusedRecord as refused:
                 why = (
                     refused.why.replace("the record", "the line")
                     .replace("value.", "")
@@ -247,8 +247,8 @@ class JsonLines:
         close = pc.or_(pc.match_substring(told, quoted), pc.match_substring(told, "\\"))
         flags = np.array(close.to_numpy(zero_copy_only=False))
         for at in np.flatnonzero(flags).tolist():
-            read = json_one.parsed(told[at].as_py())
-            flags[at] = name in (read.held if isinstance(read, json_one.Twice) else read)
+            read = json_one.parse_object(told[at].as_py())
+            flags[at] = name in (read.held if isinstance(read, json_one.DuplicateName) else read)
         return flags
 
 

@@ -110,11 +110,11 @@ MAX_BAD = 10_000
 _AHEAD = 1
 
 
-class Refused(Invalid):
+class RefusedRecord(Invalid):
     """The table refuses a record of a file."""
 
 
-class Stopped(Exception):
+class LoadStopped(Exception):
     """The load was stopped between two commits."""
 
 
@@ -173,7 +173,7 @@ class Load:
         return self._ahead.refused - self.started.refused
 
     def stop(self) -> None:
-        """End before the next commit by raising `Stopped`."""
+        """End before the next commit by raising `LoadStopped`."""
         self._is_stopped = True
 
     def run(self) -> None:
@@ -251,7 +251,7 @@ class Load:
 
     def _check(self) -> None:
         if self._is_stopped:
-            raise Stopped
+            raise LoadStopped
 
     def _put(self, file: File, chunk: Chunk) -> None:
         self._check()
@@ -353,7 +353,7 @@ class Load:
         left = self._max_bad - self.refused
         if len(refused) > left:
             first = refused[left]
-            raise Refused(
+            raise RefusedRecord(
                 f"{file.shown}, {_unit(file)} {first.line}: {first.reason}; more than {self._max_bad:,} records are"
                 " refused: mend the file, or say --max-bad"
             )
@@ -366,5 +366,5 @@ def _unit(file: File) -> str:
     return "line" if file.kind in TEXTS else "row"
 
 
-def _refused(file: File, bad: Bad) -> Refused:
-    return Refused(f"{file.shown}, {_unit(file)} {bad.line}: {bad.reason}")
+def _refused(file: File, bad: Bad) -> RefusedRecord:
+    return RefusedRecord(f"{file.shown}, {_unit(file)} {bad.line}: {bad.reason}")

@@ -231,7 +231,7 @@ def _reasons(misfits: Sequence[tuple[pa.Field, pa.Array, Mask]], convert: Conver
     return refused
 
 
-def refusing(chunk: Chunk, refused: Mapping[int, str]) -> Chunk:
+def without_refused(chunk: Chunk, refused: Mapping[int, str]) -> Chunk:
     """The chunk without the rows in `refused`."""
     if not refused:
         return chunk

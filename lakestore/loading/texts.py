@@ -86,7 +86,7 @@ class Records:
             start = end
 
 
-class Found(NamedTuple):
+class RecordSpans(NamedTuple):
     """Positions of the records in a block."""
 
     starts: Ints
@@ -99,7 +99,7 @@ class Found(NamedTuple):
     """Ends of all lines in the data."""
 
 
-Splitter = Callable[[bytes, bool], Found]
+Splitter = Callable[[bytes, bool], RecordSpans]
 """Function of a block, and whether it is the file's last."""
 
 
@@ -144,7 +144,7 @@ class Text:
                     " line of rows"
                 )
 
-    def _records(self, data: bytes, found: Found, place: Place) -> Records:
+    def _records(self, data: bytes, found: RecordSpans, place: Place) -> Records:
         starts, nexts, broken, used, line_ends = found
         if not place.offset and len(starts) and not starts[0] and data.startswith(_BOM):
             starts = starts.copy()
@@ -190,12 +190,12 @@ class Text:
         return replace(place, offset=offset, crc=zlib.crc32(more[:end], place.crc), head=head)
 
 
-def lines(data: bytes, is_end: bool) -> Found:
+def lines(data: bytes, is_end: bool) -> RecordSpans:
     """Lines as records; blank lines are skipped."""
     starts, nexts = physical(data, is_end)
     used = int(nexts[-1]) if len(nexts) else 0
     kept = not_blank(data, starts, nexts)
-    return Found(starts[kept], nexts[kept], np.zeros(0, np.int64), used, nexts)
+    return RecordSpans(starts[kept], nexts[kept], np.zeros(0, np.int64), used, nexts)
 
 
 def physical(data: bytes, is_end: bool) -> tuple[Ints, Ints]:

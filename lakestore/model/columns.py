@@ -177,7 +177,7 @@ def _sort_field(text: str) -> SortField:
     return SortField(match[1], (match[2] or "").lower() == "desc")
 
 
-def numbered(columns: Iterable[Column], last: int = 0) -> tuple[Column, ...]:
+def assign_ids(columns: Iterable[Column], last: int = 0) -> tuple[Column, ...]:
     """Assign ids above `last`: first to the columns, then to the fields inside them."""
     named = [replace(column, id=number) for number, column in enumerate(columns, start=last + 1)]
     last += len(named)

@@ -4,8 +4,8 @@
   even `-number` round silently. So all `Decimal` arithmetic is here, and `tests/test_tidy.py` refuses it elsewhere.
   `Decimal(text)`, comparisons, `copy_negate` and `as_tuple` are exact.
 - Arrow scales decimals by a table of 38 powers of ten without checking the exponent: `1e-999999999` ends the process. A
-  decimal from outside passes `fitted` before Arrow sees it.
-- A function returns the exact number or raises. Only `rounded` rounds.
+  decimal from outside passes `fit_type` before Arrow sees it.
+- A function returns the exact number or raises. Only `round_exact` rounds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def product(a: Decimal, b: Decimal) -> Decimal:
     return _EXACT.multiply(a, b)
 
 
-def rounded(number: Decimal, scale: int, rounding: str) -> Decimal:
+def round_exact(number: Decimal, scale: int, rounding: str) -> Decimal:
     """The number with `scale` decimal places. Raises `InvalidOperation` above 200 digits."""
     return number.quantize(from_unscaled(1, scale), rounding, _WIDE)
 
@@ -48,7 +48,7 @@ def extremes(kind: pa.DataType) -> tuple[Decimal, Decimal]:
     return most.copy_negate(), most
 
 
-def fitted(number: Decimal, kind: pa.DataType) -> Decimal:
+def fit_type(number: Decimal, kind: pa.DataType) -> Decimal:
     """The number within its type's digits. Raises `ValueError` if the type cannot hold it."""
     sign, digits, exponent = number.as_tuple()
     if not isinstance(exponent, int):

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakestore.errors import Invalid
-from lakestore.model.decimals import fitted, rounded
+from lakestore.model.decimals import fit_type, round_exact
 from lakestore.model.typed import shown
 from lakestore.model.types import arrow_type
 
@@ -60,8 +60,8 @@ def _python(value: Any, arrow: pa.DataType) -> Any:
         return _parsed(value, arrow)
     if t.is_decimal(arrow):
         if isinstance(value, float):
-            value = rounded(Decimal(str(value)), arrow.scale, ROUND_HALF_EVEN)
-        return fitted(value, arrow) if isinstance(value, Decimal) else value
+            value = round_exact(Decimal(str(value)), arrow.scale, ROUND_HALF_EVEN)
+        return fit_type(value, arrow) if isinstance(value, Decimal) else value
     if t.is_string(arrow):
         raise TypeError("a text is wanted")
     if t.is_integer(arrow) and isinstance(value, float):
@@ -74,7 +74,7 @@ def _parsed(text: str, arrow: pa.DataType) -> Any:
     if t.is_string(arrow):
         return text
     if t.is_decimal(arrow):
-        return fitted(Decimal(text), arrow)
+        return fit_type(Decimal(text), arrow)
     if t.is_binary(arrow) or t.is_fixed_size_binary(arrow):
         return bytes.fromhex(text)
     if t.is_date(arrow):

@@ -32,7 +32,7 @@ def to_path(location: str) -> str | None:
     return None if "://" in location else location
 
 
-def named(text: str) -> str:
+def user_location(text: str) -> str:
     """The location of a path or URI that a user wrote."""
     path = to_path(text)
     return text if path is None else to_uri(Path(path))

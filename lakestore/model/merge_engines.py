@@ -89,7 +89,7 @@ class Merge:
         return replace(self, column=column, within=within, functions=tuple(functions))
 
     def as_data(self) -> str | dict[str, Any]:
-        """The stored form, which `parsed` reads."""
+        """The stored form, which `parse_merge` reads."""
         if self.engine == "versioned":
             return {"versioned": self.column, **({"within": self.within} if self.within else {})}
         if self.engine == "aggregate":
@@ -132,7 +132,7 @@ def aggregate(functions: Mapping[str, str]) -> Merge:
     return Merge("aggregate", functions=tuple((column, _function(functions[column])) for column in sorted(functions)))
 
 
-def parsed(value: Any) -> Merge:
+def parse_merge(value: Any) -> Merge:
     """Parse a user's `merge=`: a `Merge`, a name, `"versioned(column, within column)"`, or a dict such as
     `{"aggregate": {…}}`. Raises `Invalid`.
     """

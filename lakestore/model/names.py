@@ -21,13 +21,13 @@ DROPPED, HIDDEN = "(dropped)", "(no right)"
 """Shown instead of the name of a dropped table, or of one that the reader has no right to see."""
 
 
-def parted(name: str) -> tuple[str, int] | None:
+def split_version(name: str) -> tuple[str, int] | None:
     """Split a name such as `orders$3`; None for other names."""
     base, mark, number = name.rpartition(VERSION_MARK)
     return (base, int(number)) if mark and number.isascii() and number.isdecimal() else None
 
 
-def positioned(name: str) -> tuple[str, str] | None:
+def split_position(name: str) -> tuple[str, str] | None:
     """Split a name such as `orders@2026-11-20T10:00Z`; None for other names."""
     base, mark, position = name.partition(POSITION_MARK)
     return (base, position) if base and mark and position else None
@@ -40,7 +40,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return by_lower[close[0]] if close else None
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Iterable[str]) -> str:
     """`: did you mean …?` with the most similar name, or an empty text."""
     close = nearest(name, known)
     return f": did you mean {close}?" if close else ""
@@ -50,7 +50,7 @@ def no_column(owner: str, name: str, known: Iterable[str]) -> str:
     """The error sentence about a missing column, with a suggestion or all names."""
     names = list(known)
     more = f", and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    hint = meant(name, names) or f"; it has {', '.join(names[:_NAMES_SHOWN])}{more}"
+    hint = suggestion(name, names) or f"; it has {', '.join(names[:_NAMES_SHOWN])}{more}"
     return f"{owner} has no column {shown(name)}{hint}"
 
 

@@ -18,7 +18,7 @@ from lakestore.model.table import Table
 Fill = Literal["initial", "default", "null"]
 
 
-def filled(column: Column, rows: int, fill: Fill) -> pa.Array:
+def fill_column(column: Column, rows: int, fill: Fill) -> pa.Array:
     """A column that rows lack: the default for new rows, the initial value for older rows, or null."""
     value = {"initial": column.initial, "default": column.default, "null": None}[fill]
     if value is None:
@@ -26,7 +26,7 @@ def filled(column: Column, rows: int, fill: Fill) -> pa.Array:
     return pa.repeat(defaults.scalar(value, column.type, column.name), rows)
 
 
-def renamed(batch: pa.RecordBatch, source: Table, target: Table) -> pa.RecordBatch:
+def rename_columns(batch: pa.RecordBatch, source: Table, target: Table) -> pa.RecordBatch:
     """Rename columns of a producer's rows from one version to another. Columns in neither version keep their names.
 
     A dropped column is refused, because its values would be lost.
@@ -87,6 +87,6 @@ class Projection:
 
     def _column(self, batch: pa.RecordBatch, name: str | None, column: Column) -> pa.Array:
         if name is None:
-            return filled(column, batch.num_rows, self.fill)
+            return fill_column(column, batch.num_rows, self.fill)
         array = batch.column(batch.schema.get_field_index(name))
         return array if array.type == column.arrow.type else array.cast(column.arrow.type)

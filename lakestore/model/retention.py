@@ -42,7 +42,7 @@ class Retention:
         return " or ".join([*parts, *([_shortest(self.bytes, _BYTE_UNITS)] if self.bytes is not None else [])])
 
 
-def parsed(value: Any) -> Retention | None:
+def parse_retention(value: Any) -> Retention | None:
     """Parse a user's `retention=`: "7d", {"age": "7d", "bytes": "10GB"}, or None for all."""
     if value is None or isinstance(value, Retention):
         return value

@@ -292,7 +292,7 @@ def _hint(name: str, known: Mapping[str, Any]) -> str:
     return f": did you mean {close[0]}?" if close else ": `lakestore serve --print-config` lists all"
 
 
-class _Loader(yaml_text.Once):
+class _Loader(yaml_text.UniqueKeysLoader):
     """Treats names with - and _ as equal."""
 
     def name_of(self, key: yaml.Node) -> str:

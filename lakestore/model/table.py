@@ -26,21 +26,18 @@ from lakestore.model.columns import (
     SYSTEM_TYPES,
     Column,
     LakeOptions,
+    assign_ids,
     lake_options,
     max_id,
-    numbered,
 )
-from lakestore.model.merge_engines import DELETES, UPSERT, Merge
+from lakestore.model.merge_engines import DELETES, UPSERT, Merge, parse_merge
 from lakestore.model.merge_engines import check as check_merge
-from lakestore.model.merge_engines import parsed as parse_merge
 from lakestore.model.names import no_column
-from lakestore.model.retention import Retention
+from lakestore.model.retention import Retention, parse_retention
 from lakestore.model.retention import check as check_retention
-from lakestore.model.retention import parsed as parse_retention
 from lakestore.model.shapes import SECONDS_MAX
-from lakestore.model.ttl import TOMBSTONE_SECONDS, Ttl, seconds
+from lakestore.model.ttl import TOMBSTONE_SECONDS, Ttl, parse_ttl, seconds
 from lakestore.model.ttl import check as check_ttl
-from lakestore.model.ttl import parsed as parse_ttl
 from lakestore.model.typed import shown_name
 from lakestore.model.types import type_name
 
@@ -231,7 +228,7 @@ def define(
     keys = tuple(primary_key or ())
     engine = parse_merge(merge)
     required = {*keys, *engine.version}
-    columns = numbered(
+    columns = assign_ids(
         [Column(0, f.name, type_name(f.type, f.name), required=not f.nullable or f.name in required) for f in schema]
     )
     table = Table(

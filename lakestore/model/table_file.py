@@ -30,12 +30,11 @@ from lakestore.evolution import (
 )
 from lakestore.model import columns, yaml_text
 from lakestore.model import table as schema
-from lakestore.model.altered import altered
+from lakestore.model.alteration import apply_steps
 from lakestore.model.columns import Column
 from lakestore.model.defaults import canonical
-from lakestore.model.merge_engines import Merge
-from lakestore.model.merge_engines import parsed as parse_merge
-from lakestore.model.names import meant
+from lakestore.model.merge_engines import Merge, parse_merge
+from lakestore.model.names import suggestion
 from lakestore.model.table import Table
 from lakestore.model.types import arrow_type
 
@@ -107,7 +106,7 @@ def parse(text: str, source: str) -> list[WantedTable]:
     return tables
 
 
-def written(tables: Iterable[WantedTable]) -> str:
+def yaml_of(tables: Iterable[WantedTable]) -> str:
     """The file of some tables, readable by `parse`."""
     lines = ["tables:"]
     for table in tables:
@@ -165,7 +164,7 @@ def _column(entry: Any, where: str) -> WantedColumn:
 def _known(entry: dict[str, Any], keys: Sequence[str], where: str) -> None:
     for key in entry:
         if key not in keys:
-            hint = meant(key, keys) or f"; known are {', '.join(keys)}"
+            hint = suggestion(key, keys) or f"; known are {', '.join(keys)}"
             raise Invalid(f"{where} says {key!r}, which is not known{hint}")
 
 
@@ -183,8 +182,8 @@ def steps_between(table: Table, wanted: WantedTable) -> list[Step]:
     for column in wanted.columns:
         if column.name in taken:
             steps += _column_steps(table, taken[column.name], column)
-    steps += _options(altered(table, steps), wanted)
-    reached = altered(table, steps)
+    steps += _options(apply_steps(table, steps), wanted)
+    reached = apply_steps(table, steps)
     _check_fixed(reached, wanted)
     steps += _moves([c.name for c in reached.columns], [c.name for c in wanted.columns])
     return steps

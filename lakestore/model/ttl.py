@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakestore.errors import Invalid
-from lakestore.model.retention import Retention
-from lakestore.model.retention import parsed as parse_retention
+from lakestore.model.retention import Retention, parse_retention
 from lakestore.model.shapes import SECONDS_MAX
 from lakestore.model.typed import shown
 
@@ -38,7 +37,7 @@ def span(amount: int) -> str:
     return str(Retention(age_seconds=amount)) if amount else "0s"
 
 
-def parsed(value: Any) -> Ttl | None:
+def parse_ttl(value: Any) -> Ttl | None:
     """Parse a user's `ttl=`: {"column": "created_at", "after": "30d"}, or None."""
     if value is None or isinstance(value, Ttl):
         return value

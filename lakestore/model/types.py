@@ -18,7 +18,7 @@ from lakestore.limits import DEFAULT, FIXED_BYTES_MAX, TYPE_CHARS_MAX, TYPES_KEP
 from lakestore.model.names import nearest
 
 
-def typed(kind: Any, column: str) -> pa.DataType:
+def user_type(kind: Any, column: str) -> pa.DataType:
     """A type from pyarrow or a name as in tables.yaml. Raises `Invalid`."""
     if isinstance(kind, str):
         return arrow_type(kind)
@@ -35,7 +35,7 @@ def schema_of(schema: Any) -> pa.Schema:
         raise Invalid("schema= is a pyarrow schema, or a dict of column name to type, such as {'id': 'int64'}")
     return pa.schema(
         [
-            kind.with_name(name) if isinstance(kind, pa.Field) else pa.field(name, typed(kind, name))
+            kind.with_name(name) if isinstance(kind, pa.Field) else pa.field(name, user_type(kind, name))
             for name, kind in schema.items()
         ]
     )
@@ -124,7 +124,7 @@ def parts(kind: pa.DataType) -> list[pa.Field]:
     return []
 
 
-def mapped(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+def map_parts(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     """A nested type with its direct parts changed."""
     if pa.types.is_struct(kind):
         return pa.struct([part.with_type(change(part.type)) for part in kind])
@@ -138,7 +138,7 @@ def optional(kind: pa.DataType) -> pa.DataType:
     """The type with all nested fields nullable: Parquet's writer refuses required fields of null structs."""
     if not pa.types.is_nested(kind):
         return kind
-    loose = mapped(kind, optional)
+    loose = map_parts(kind, optional)
     if pa.types.is_struct(loose):
         return pa.struct([part.with_nullable(True) for part in loose])
     if pa.types.is_map(loose):

@@ -31,7 +31,7 @@ def _resolvers(*tags: str) -> dict[str, list[tuple[str, Any]]]:
     return {first: [pair for pair in known if pair[0] in tags] for first, known in every.items()}
 
 
-class Once(yaml.SafeLoader):
+class UniqueKeysLoader(yaml.SafeLoader):
     """The safe loader, except that a duplicate key is an error instead of the last one winning."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -48,7 +48,7 @@ class Once(yaml.SafeLoader):
         return str(key.value)
 
 
-class Texts(Once):
+class TextLoader(UniqueKeysLoader):
     """Keys and values stay texts as written: 1, no, 2024-01-01. A value may be null."""
 
     yaml_implicit_resolvers = _resolvers(_NULL, _MERGE)
@@ -65,7 +65,7 @@ def problem_of(error: yaml.YAMLError) -> Unreadable:
     return Unreadable(getattr(error, "problem", None) or str(error), getattr(error, "problem_mark", None))
 
 
-def values(text: str, loader: type[yaml.SafeLoader] = Once) -> Any:
+def values(text: str, loader: type[yaml.SafeLoader] = UniqueKeysLoader) -> Any:
     """The values of a text; None if it is empty. Raises `Unreadable`."""
     try:
         made = loader(text)

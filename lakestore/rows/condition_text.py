@@ -23,7 +23,7 @@ from sqlglot.parsers.duckdb import DuckDBParser
 from lakestore.errors import Invalid
 from lakestore.model import decimals
 from lakestore.model.columns import SYSTEM_TYPES
-from lakestore.model.names import meant
+from lakestore.model.names import suggestion
 from lakestore.model.table import Table
 from lakestore.rows.computed import kinds, logic
 from lakestore.rows.computed.kinds import Value, is_true
@@ -316,7 +316,7 @@ def _number(operand: Operand, literal: Literal) -> _Fitted:
         return _Fitted(None, exact=False)
     if exact > most:
         return _Fitted(most, exact=False)
-    below = decimals.rounded(exact, kind.scale if pa.types.is_decimal(kind) else 0, ROUND_FLOOR)
+    below = decimals.round_exact(exact, kind.scale if pa.types.is_decimal(kind) else 0, ROUND_FLOOR)
     found = below if pa.types.is_decimal(kind) else int(below)
     return _Fitted(found, exact=below == exact)
 
@@ -739,7 +739,7 @@ class _Reader:
         path = _path(node)
         name = self._names.get(path[0].lower())
         if name is None:
-            close = meant(path[0], self._names.values())
+            close = suggestion(path[0], self._names.values())
             raise Invalid(f"table {self.table.name} has no column {short('.'.join(path))!r}{close}")
         field, inner = self.table.read_schema([name]).field(0), [name]
         for part in path[1:]:

@@ -20,7 +20,7 @@ from lakestore.errors import Corrupt, Invalid
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.columns import Column
 from lakestore.model.names import no_column
-from lakestore.model.projection import filled
+from lakestore.model.projection import fill_column
 from lakestore.model.table import Table
 from lakestore.rows.casting import Cast
 
@@ -442,8 +442,8 @@ def _conform_column(batch: pa.RecordBatch, wanted: Column, table: Table, cast: C
     if at < 0:
         if not field.nullable and wanted.default is None:
             raise Invalid(f"table {table.name}: required column {field.name!r} is missing")
-        cast.pay(batch.num_rows, field.type, field.name, filled(wanted, 1, "default").nbytes)
-        return filled(wanted, batch.num_rows, "default")
+        cast.pay(batch.num_rows, field.type, field.name, fill_column(wanted, 1, "default").nbytes)
+        return fill_column(wanted, batch.num_rows, "default")
     column = cast.column(batch.column(at), field)
     if not field.nullable and column.null_count:
         row = pc.index(pc.is_null(column), True).as_py()

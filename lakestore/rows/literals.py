@@ -15,7 +15,7 @@ from sqlglot import TokenType, exp
 from sqlglot.errors import SqlglotError
 
 from lakestore.errors import Invalid
-from lakestore.model.decimals import fitted, rounded
+from lakestore.model.decimals import fit_type, round_exact
 
 _MOMENTS = {"now", "current_timestamp", "get_current_timestamp", "transaction_timestamp"}
 _DAYS = {"current_date", "today"}
@@ -189,8 +189,8 @@ def _read_text(text: str, target: pa.DataType) -> pa.Scalar:
     number = Decimal(text.strip())
     if not number.is_finite() or number.adjusted() > 80:
         raise pa.ArrowInvalid(f"{short(text)!r} is too large for a {target}")
-    near = rounded(number, scale, ROUND_HALF_UP) if number.adjusted() > -100 else Decimal(0)
-    return pa.scalar(fitted(near, target) if pa.types.is_decimal(target) else int(near), target)
+    near = round_exact(number, scale, ROUND_HALF_UP) if number.adjusted() > -100 else Decimal(0)
+    return pa.scalar(fit_type(near, target) if pa.types.is_decimal(target) else int(near), target)
 
 
 def cast_scalar(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
@@ -206,7 +206,7 @@ def cast_scalar(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
     if pa.types.is_string(value.type) and not pa.types.is_string(target) and not pa.types.is_temporal(target):
         return _read_text(value.as_py(), target)
     if pa.types.is_decimal(target) and pa.types.is_decimal(value.type) and target.scale < value.type.scale:
-        return pa.scalar(fitted(rounded(value.as_py(), target.scale, ROUND_HALF_UP), target), target)
+        return pa.scalar(fit_type(round_exact(value.as_py(), target.scale, ROUND_HALF_UP), target), target)
     if pa.types.is_decimal(target) and pa.types.is_integer(value.type):
         return pa.scalar(Decimal(value.as_py())).cast(target)
     if pa.types.is_floating(target) and pa.types.is_decimal(value.type):

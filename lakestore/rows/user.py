@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.errors import Invalid
-from lakestore.model.decimals import fitted, misfit
+from lakestore.model.decimals import fit_type, misfit
 from lakestore.model.table import Table
 from lakestore.model.typed import shown
 from lakestore.model.types import type_name
@@ -186,7 +186,7 @@ def _whole(value: Any, kind: pa.DataType) -> bool:
 def _fits(value: Decimal, kind: pa.DataType) -> bool:
     """Whether the type holds the decimal, before Arrow sees it."""
     try:
-        fitted(value, kind)
+        fit_type(value, kind)
     except ValueError:
         return False
     return True

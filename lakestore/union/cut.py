@@ -12,7 +12,7 @@ from typing import Protocol, Self
 
 from lakestore import limits
 from lakestore.errors import Invalid, NotFound, PlanExpired, Unavailable
-from lakestore.model.altered import Requirement
+from lakestore.model.alteration import Requirement
 from lakestore.model.token import Token
 from lakestore.union import plan
 from lakestore.union.plan import ReadPlan, TableScan

@@ -26,7 +26,7 @@ from lakestore.iceberg.manifest_entries import Entries, Longs
 from lakestore.iceberg.manifests import File
 from lakestore.iceberg.puffin import Positions
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES
-from lakestore.model.projection import filled
+from lakestore.model.projection import fill_column
 from lakestore.model.table import Table
 from lakestore.rows.condition import RowFilter
 from lakestore.rows.ranges import OffsetsFrom, may_meet
@@ -189,7 +189,7 @@ class DataFile:
         """The value in rows that are older than the column."""
         if field.name in SYSTEM_TYPES:
             return pa.nulls(rows, field.type)
-        return filled(self._table.column(field.name), rows, "initial")
+        return fill_column(self._table.column(field.name), rows, "initial")
 
 
 def _leaves(metadata: pq.FileMetaData, columns: Sequence[str]) -> list[int]:

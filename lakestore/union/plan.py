@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lakestore.errors import Internal, NotFound
-from lakestore.model.altered import Requirement
+from lakestore.model.alteration import Requirement
 from lakestore.model.table import Table
 from lakestore.rows.ranges import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb

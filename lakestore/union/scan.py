@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakestore.errors import Invalid, NotFound
-from lakestore.model.altered import Requirement
+from lakestore.model.alteration import Requirement
 from lakestore.model.token import Token
 from lakestore.rows import condition_text, literals
 from lakestore.rows.condition import RowFilter

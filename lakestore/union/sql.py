@@ -19,9 +19,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from lakestore.errors import Invalid, LakestoreError, NotFound
-from lakestore.model.altered import Requirement
+from lakestore.model.alteration import Requirement
 from lakestore.model.columns import SYSTEM_PREFIX, SYSTEM_TYPES
-from lakestore.model.names import meant, nearest
+from lakestore.model.names import nearest, suggestion
 from lakestore.model.table import Table
 from lakestore.model.terminal_text import terminal_text
 from lakestore.model.times import position_text
@@ -308,7 +308,7 @@ def _meant(error: NotFound, asked: Statement, tables: Callable[[], Sequence[Tabl
     """The error with the name of ours that is most like the one that is not there."""
     known = [table.name for table in tables()]
     wrong = [name for name in (*asked.names, *(name for name, _ in asked.past)) if name not in known]
-    return NotFound(f"{error.message}{meant(wrong[0], known)}") if wrong and meant(wrong[0], known) else error
+    return NotFound(f"{error.message}{suggestion(wrong[0], known)}") if wrong and suggestion(wrong[0], known) else error
 
 
 def _counted(asked: Statement, cut: Cut, name: str) -> SqlResult | None:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from lakestore.errors import Invalid
-from lakestore.model.names import meant
+from lakestore.model.names import suggestion
 from lakestore.rows.literals import short
 from lakestore.union import sql_functions as lists
 from lakestore.union.sql_text import past_hint
@@ -267,4 +267,4 @@ def _absent(node: dict[str, Any], rules: Rules, name: str) -> Invalid:
 def _unlisted(name: str, listed: frozenset[str]) -> Invalid:
     if any(name in names for names in lists.REFUSED.values()) or name.startswith(lists.REFUSED_PREFIXES):
         return _refused(f"the function {short(name)}")
-    return Invalid(f"the query failed: the function {short(name)} is on no list{meant(name, listed)}; {_DOC}")
+    return Invalid(f"the query failed: the function {short(name)} is on no list{suggestion(name, listed)}; {_DOC}")

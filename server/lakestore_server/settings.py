@@ -89,4 +89,4 @@ class Settings:
     @property
     def warehouse_uri(self) -> str:
         """`warehouse`, or its default, as a URI."""
-        return file_uri.named(self.warehouse or str(self.data / "warehouse"))
+        return file_uri.user_location(self.warehouse or str(self.data / "warehouse"))

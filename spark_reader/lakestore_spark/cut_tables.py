@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lakestore.model.names import POSITION_MARK
 from lakestore.model.table import Table
-from lakestore_spark.types import quoted, shown
+from lakestore_spark.types import declared_sql, quote_name
 
 NOW = "now"
 
@@ -21,7 +21,7 @@ class CutTable:
 
     @property
     def name(self) -> str:
-        return f"{NOW}.{quoted(self.table.namespace)}.{quoted(self.short_name)}"
+        return f"{NOW}.{quote_name(self.table.namespace)}.{quote_name(self.short_name)}"
 
     @property
     def short_name(self) -> str:
@@ -32,4 +32,4 @@ class CutTable:
 
         Catalyst merges it with the outer query, so a filter on a column without a cast reaches the files.
         """
-        return f"SELECT {', '.join(shown(self.table, name) for name in columns)} FROM {self.name}"  # noqa: S608
+        return f"SELECT {', '.join(declared_sql(self.table, name) for name in columns)} FROM {self.name}"  # noqa: S608

@@ -26,7 +26,7 @@ from lakestore.model.token import position_of
 from lakestore.union import plan
 from lakestore.v1.lakestore_pb2 import TableRequest
 from lakestore_spark.cut_tables import CutTable
-from lakestore_spark.types import Edit, Word, edited, hinted, is_cast, pairs, quoted, spark_type, words_of
+from lakestore_spark.types import Edit, Word, apply_edits, hint_names, is_cast, pairs, quote_name, spark_type, words_of
 
 _ROWS = (exp.From, exp.Join, exp.Subquery)
 """Parents of a table that is read. Under any other parent the table is written."""
@@ -86,12 +86,12 @@ class Query:
         known = {name.lower() for name in cuts}
         columns = (_column_edit(column, known) for column in self.tree.find_all(exp.Column))
         edits += [edit for edit in columns if edit is not None]
-        edits += [Edit(start, end, quoted(cuts[name].table.short_name)) for name, start, end in self._hinted(cuts)]
-        return edited(self.text, edits)
+        edits += [Edit(start, end, quote_name(cuts[name].table.short_name)) for name, start, end in self._hinted(cuts)]
+        return apply_edits(self.text, edits)
 
     def _hinted(self, ours: Collection[str]) -> Iterator[tuple[str, int, int]]:
         if self.tree.find(exp.Hint) is not None:
-            yield from ((name, start, end) for name, start, end in hinted(self.text) if name in ours)
+            yield from ((name, start, end) for name, start, end in hint_names(self.text) if name in ours)
 
     def _system_columns(self) -> list[str]:
         words = {identifier.name.lower() for identifier in self.tree.find_all(exp.Identifier)}
@@ -134,7 +134,7 @@ def _is_rows(table: exp.Table) -> bool:
 
 def _table_edit(table: exp.Table, queries: Mapping[str, str]) -> Edit:
     start, end = _span(table.parts)
-    query, alias = f"({queries[_name(table)]})", f" AS {quoted(table.name)}"
+    query, alias = f"({queries[_name(table)]})", f" AS {quote_name(table.name)}"
     if isinstance(table.parent, exp.Merge):
         return Edit(start, end, query if table.args.get("alias") else query + alias)
     return Edit(start, end, f"({query}{alias})")
@@ -159,7 +159,7 @@ def _span(parts: list[exp.Expr]) -> tuple[int, int]:
 _TABLE, _COLUMN, _NAMES = ["col_name", "data_type", "comment"], ["info_name", "info_value"], ["col_name"]
 
 
-def declared(found: DataFrame, table: Table) -> DataFrame:
+def declared_answer(found: DataFrame, table: Table) -> DataFrame:
     """The answer of DESCRIBE or SHOW COLUMNS for a table at a cut, without system columns. Other answers are
     unchanged.
     """
@@ -281,7 +281,7 @@ class Statement:
             return Statement(_kind(words), "", _Named(text, words))
         if first == "CACHE" and _is_bare_cache(words):
             return Statement(Kind.CACHE, "", _Named(text, words))
-        text = edited(text, [Edit(word.start, word.end, "SELECT * FROM") for word in _table_queries(words)])
+        text = apply_edits(text, [Edit(word.start, word.end, "SELECT * FROM") for word in _table_queries(words)])
         try:
             return Statement(Kind.OTHER, "", Query(text))
         except Invalid as error:
@@ -314,7 +314,7 @@ class _Named:
 
     def replaced(self, cuts: Mapping[str, CutTable]) -> str:
         edits = [Edit(start, end, cuts[name].name) for name, start, end in self._pairs if name in cuts]
-        return edited(self._text, edits)
+        return apply_edits(self._text, edits)
 
 
 class _Unread(_Named):
@@ -445,7 +445,7 @@ class SparkLakeAt:
         elif statement.kind is Kind.REFRESH:
             self._cached.renew(cuts[name] for name in released)
         elif statement.kind is Kind.DESCRIBE:
-            return declared(found, cuts[ours[0]].table)
+            return declared_answer(found, cuts[ours[0]].table)
         return found
 
     def _is_ours(self, name: str) -> bool:

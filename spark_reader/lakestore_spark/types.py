@@ -18,7 +18,7 @@ from sqlglot.errors import SqlglotError
 
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.table import Table
-from lakestore.model.types import arrow_type, mapped, optional
+from lakestore.model.types import arrow_type, map_parts, optional
 from lakestore.union.lake_snapshot import recast
 
 _WORD = re.compile(r"\w+")
@@ -80,14 +80,14 @@ def pairs(words: Sequence[Word]) -> Iterator[tuple[str, int, int]]:
             yield f"{first.text}.{last.text}", first.start, last.end
 
 
-def hinted(text: str) -> Iterator[tuple[str, int, int]]:
+def hint_names(text: str) -> Iterator[tuple[str, int, int]]:
     """(name, start, end) of possible `database.table` names in hints."""
     for word in words_of(text):
         if word.is_hint:
             yield from pairs(words_of(text[: word.end - 2], word.start + _HINT_START))
 
 
-def edited(text: str, edits: Sequence[Edit]) -> str:
+def apply_edits(text: str, edits: Sequence[Edit]) -> str:
     """Apply edits that do not overlap."""
     # From the end, so that earlier positions stay valid.
     for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
@@ -116,7 +116,7 @@ _WIDER = {pa.uint8(): pa.int32(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64
 def arrow_for_spark(kind: pa.DataType) -> pa.DataType:
     """The Arrow type in which Spark gets values of a type."""
     if pa.types.is_nested(kind):
-        return mapped(kind, arrow_for_spark)
+        return map_parts(kind, arrow_for_spark)
     if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
         return pa.binary()
     return _WIDER.get(kind, kind)
@@ -162,9 +162,9 @@ def _field(table: Table, name: str) -> st.StructField:
     return st.StructField(name, spark_type(column.type), not column.required)
 
 
-def shown(table: Table, name: str) -> str:
+def declared_sql(table: Table, name: str) -> str:
     """SQL that returns a lake column in its declared type: its name, or a cast."""
-    column = quoted(name)
+    column = quote_name(name)
     if name in SYSTEM_TYPES or not is_cast(table.column(name).type):
         return column
     return f"CAST({column} AS {_ddl(spark_type(table.column(name).type))}) AS {column}"
@@ -176,19 +176,19 @@ def is_cast(name: str) -> bool:
     return bool(_in_lake(kind) != kind)
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Quote a name for Spark SQL."""
     return "`{}`".format(name.replace("`", "``"))
 
 
 def _in_lake(kind: pa.DataType) -> pa.DataType:
-    return mapped(kind, _in_lake) if pa.types.is_nested(kind) else _IN_LAKE.get(kind, kind)
+    return map_parts(kind, _in_lake) if pa.types.is_nested(kind) else _IN_LAKE.get(kind, kind)
 
 
 def _ddl(kind: st.DataType) -> str:
     """The SQL of a type. `simpleString` does not quote field names."""
     if isinstance(kind, st.StructType):
-        return f"STRUCT<{', '.join(f'{quoted(part.name)}: {_ddl(part.dataType)}' for part in kind)}>"
+        return f"STRUCT<{', '.join(f'{quote_name(part.name)}: {_ddl(part.dataType)}' for part in kind)}>"
     if isinstance(kind, st.ArrayType):
         return f"ARRAY<{_ddl(kind.elementType)}>"
     if isinstance(kind, st.MapType):

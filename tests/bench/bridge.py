@@ -19,7 +19,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 import lakestore
 from jepsen.system.kafka import KafkaProcess, Topics
-from lakestore.kafka.bridge.decode.protobuf_schema import compiled, message
+from lakestore.kafka.bridge.decode.protobuf_schema import compile_proto, message
 from lakestore.kafka.bridge.spec import (
     BridgeSpec,
     ColumnSpec,
@@ -125,7 +125,7 @@ def _avro() -> Callable[[int], bytes]:
 
 
 def _protobuf() -> Callable[[int], bytes]:
-    made: Any = GetMessageClass(message(*compiled(_PROTO, {}), (0,)))
+    made: Any = GetMessageClass(message(*compile_proto(_PROTO, {}), (0,)))
 
     def encode(number: int) -> bytes:
         found: bytes = ParseDict(row(number), made()).SerializeToString()

@@ -15,7 +15,7 @@ from tests.lake.tiering_tables import NAME, SCHEMA, in_lake, in_table, items, ke
 pytestmark = pytest.mark.spark
 
 
-def refused(*_: object) -> flush.Staged:
+def refused(*_: object) -> flush.StagedRows:
     """Spark's way, where nobody may go it."""
     raise AssertionError("a Spark job for a small round")
 
@@ -73,7 +73,7 @@ def test_other_rounds_are_sparks(
         monkeypatch.setattr(small_rows, name, 1)
     calls, staged = [], flush._staged_by_spark
 
-    def noted(*given: Any) -> flush.Staged:
+    def noted(*given: Any) -> flush.StagedRows:
         calls.append(given)
         return staged(*given)
 

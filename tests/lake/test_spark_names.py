@@ -9,7 +9,7 @@ from lakestore.errors import Invalid
 from lakestore.model.table import define
 from lakestore_spark.cut_tables import CutTable
 from lakestore_spark.spark_lake import Kind, Statement
-from lakestore_spark.types import shown
+from lakestore_spark.types import declared_sql
 
 ORDERS = define("shop.orders", pa.schema([("id", pa.int64()), ("Amount", pa.int64()), ("note", pa.string())]))
 EVENTS = define("shop.events", pa.schema([("id", pa.int64())]))
@@ -169,7 +169,7 @@ def test_only_columns_that_iceberg_shows_otherwise_are_cast() -> None:
     narrow = pa.struct([("a `b`", pa.int8()), ("c", pa.list_(pa.int16()))])
     fields = [("i8", pa.int8()), ("u8", pa.uint8()), ("at", pa.time64("us")), ("n", narrow)]
     table = define("d.t", pa.schema([*fields, ("m", pa.map_(pa.string(), pa.int16())), ("f", pa.binary(4))]))
-    assert [shown(table, column.name) for column in table.columns] == [
+    assert [declared_sql(table, column.name) for column in table.columns] == [
         "CAST(`i8` AS tinyint) AS `i8`",
         "`u8`",
         "`at`",

@@ -12,7 +12,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from lakestore.client.writer import Marks, marked
+from lakestore.client.writer import Marks, with_marks
 from lakestore.model.table import Table
 from lakestore.model.types import arrow_type
 from tests.model.merging import AS_OF, KEPT, Key, Merged, Row
@@ -230,7 +230,7 @@ def marked_batch_of(rows: Sequence[Row], table: Table) -> tuple[pa.RecordBatch, 
     everywhere = [name for name, kept in keep.items() if all(kept)] if len(keep) == 1 and len(rows) % 2 else []
     values = [{n: None if v == KEPT else v for n, v in row.items() if n not in everywhere} for row in rows]
     due = [row[AS_OF] for row in rows] if AS_OF in rows[0] else None
-    return marked(batch_of(values, table), everywhere or keep, due)
+    return with_marks(batch_of(values, table), everywhere or keep, due)
 
 
 def _closed(value: Any) -> Any:

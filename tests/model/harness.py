@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 import lakestore as ls
-from lakestore.client.local import attached
+from lakestore.client.local import local_transport
 from lakestore.client.writer import change as wire_change
 from lakestore.errors import LakestoreError
 from lakestore.limits import Limits
@@ -101,7 +101,7 @@ class Harness:
         )
         self.server = Server(settings, disk=self.disk, clock=self.clock)
         self.await_index()
-        transport: Any = attached(self.server.service)
+        transport: Any = local_transport(self.server.service)
         self._wire = transport.wire
         self.lake = ls.Lake(transport, "machine")
 

@@ -65,7 +65,7 @@ def lake(tmp_path: Path) -> Iterator[ls.Lake]:
 @pytest.fixture
 def said(lake: ls.Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Said:
     """Runs a command; what it says on stdout and stderr."""
-    monkeypatch.setattr(bridge_command, "connected", lambda server: lake)
+    monkeypatch.setattr(bridge_command, "open_lake", lambda server: lake)
     monkeypatch.setattr(lake, "close", lambda: None)
 
     def run(*words: str, code: int = 0) -> tuple[str, str]:
@@ -219,7 +219,7 @@ def test_tls_to_a_plain_port_and_no_broker_are_told(kafka: SecureKafka, monkeypa
 def test_a_bridge_runs_once_and_its_dead_letters_are_replayed(
     kafka: SecureKafka, lake: ls.Lake, said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dlq, "connected", lambda server: lake)
+    monkeypatch.setattr(dlq, "open_lake", lambda server: lake)
     path = tmp_path / "bridge.yaml"
     text = (
         f"name: shop\nsource: {{bootstrap: '{kafka.address}'}}\ntopics:\n"

@@ -11,7 +11,7 @@ import pytest
 import lakestore as ls
 from jepsen.system.server import free_port
 from lakestore.kafka.bridge import spec_file
-from lakestore.kafka.bridge.bridge import Bridge, served
+from lakestore.kafka.bridge.bridge import Bridge, serve_metrics
 from lakestore_demo.kafka import ADDRESS_VARIABLE, BRIDGE_FILE, LETTERS, PAYMENTS, STEP_CHANGED, STEP_NEW, Kafka
 
 pytestmark = pytest.mark.timeout(90)
@@ -35,7 +35,7 @@ def test_the_bridge_of_the_shop_writes_what_was_sent_and_the_demo_sees_where_it_
         kafka.stream(stop)
         assert kafka.seen() is None
     assert kafka.sent >= 4 * (STEP_NEW + 1) + 3 * STEP_CHANGED
-    with served(bridge.run(once=True), kafka.metrics_port):
+    with serve_metrics(bridge.run(once=True), kafka.metrics_port):
         assert kafka.caught_up()
         seen = kafka.seen()
         assert seen is not None

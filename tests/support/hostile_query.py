@@ -73,7 +73,7 @@ def main(confine: Callable[[], None]) -> None:
     from lakestore.client import query_process
     from lakestore.union import sql_gate
 
-    answered = query_process.answered
+    answered = query_process.answer_query
 
     def hostile(wire: Any, asked: dict[str, Any]) -> dict[str, Any]:
         kind, _, rest = asked["text"].partition(" ")
@@ -91,7 +91,7 @@ def main(confine: Callable[[], None]) -> None:
             return _tried({name: lambda: None for name in os.environ})
         return answered(wire, asked)
 
-    query_process.answered = hostile
+    query_process.answer_query = hostile
     sql_gate.check = lambda *_: None
     query_process.main(confine)
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 import lakestore as ls
-from lakestore.client.local import attached
+from lakestore.client.local import local_transport
 from lakestore.limits import Limits
 from lakestore_server.commit.engine import Engine
 from lakestore_server.files.journal_file import FileJournal
@@ -82,7 +82,7 @@ class Served:
         self.server = Server(self._settings, disk=self._disk, clock=self.clock, presenter=presenter)
         if self._ports:
             self.server.start()
-        self.lake = ls.Lake(attached(self.server.service), "served")
+        self.lake = ls.Lake(local_transport(self.server.service), "served")
         self.run = self.server.retention.run_once
 
     def __enter__(self) -> Self:

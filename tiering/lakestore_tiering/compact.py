@@ -26,7 +26,7 @@ from lakestore.v1.lakestore_pb2 import FetchRequest
 from lakestore_spark.session import LAKE
 from lakestore_tiering import snapshot_files
 from lakestore_tiering.iceberg_java import JAVA_FAILURES, Iceberg, LakeFile, java_errors
-from lakestore_tiering.live_files import covered
+from lakestore_tiering.live_files import covered_files
 from lakestore_tiering.position_deletes import Deletes, write_deletes
 from lakestore_tiering.record import Record
 from lakestore_tiering.round import COMPACT, Round, StopAsked
@@ -136,7 +136,7 @@ class _Swap:
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactionResult:
     """The result of a compaction."""
 
     table: str
@@ -146,7 +146,7 @@ class Compacted:
     snapshot_id: int
 
 
-def compact(tools: Round, name: str, *, force: bool = False) -> Compacted | None:
+def compact(tools: Round, name: str, *, force: bool = False) -> CompactionResult | None:
     """Fork, rewrite and land. None if nothing was worth it."""
     started = fork(tools, name, force=force)
     if started is None:
@@ -209,7 +209,7 @@ def rewrite(tools: Round, started: Fork) -> None:
     tools.crash("compact-rewritten")
 
 
-def land(tools: Round, started: Fork) -> Compacted | None:
+def land(tools: Round, started: Fork) -> CompactionResult | None:
     """Swap the files in main. None if the rewrite found nothing to do. Not during a flush of the table."""
     try:
         with tools.turn_of(started.scan.table), java_errors():
@@ -232,7 +232,7 @@ def abandon(tools: Round, started: Fork) -> None:
         _done(tools, started)
 
 
-def _land(tools: Round, started: Fork) -> Compacted | None:
+def _land(tools: Round, started: Fork) -> CompactionResult | None:
     lake, record = tools.standing(started.scan.table)
     snapshot = lake.branch_snapshot(started.branch)
     if int(snapshot.snapshotId()) == started.snapshot_id:
@@ -257,7 +257,7 @@ def _land(tools: Round, started: Fork) -> Compacted | None:
     tools.discard_staged(lake, swap.snapshot_id, staged)
     tools.crash("compact-landed")
     deaths = sum(len(part.positions) for part in found)
-    return Compacted(started.scan.table.name, len(old), len(new), deaths, landed)
+    return CompactionResult(started.scan.table.name, len(old), len(new), deaths, landed)
 
 
 def _replaced(lake: Iceberg, started: Fork, changes: Changes, live: Mapping[str, LakeFile]) -> list[LakeFile]:
@@ -303,7 +303,7 @@ def _superseded(tools: Round, started: Fork, bucket: int, start: int, end: int) 
 
 def _outdated(old: Sequence[LakeFile], live: Mapping[str, LakeFile]) -> list[Any]:
     replaced = {file.path for file in old}
-    cover = covered(live.values())
+    cover = covered_files(live.values())
     javas = {key: delete.java for file in old for key, delete in file.deletes.items()}
     return [java for key, java in javas.items() if cover[key] <= replaced]
 

@@ -33,7 +33,7 @@ _NONE: Offsets = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Flushed:
+class FlushResult:
     """Numbers of rows and deaths of a round."""
 
     table: str
@@ -46,7 +46,7 @@ class Flushed:
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedRows:
     """Rows that are written but not yet in main."""
 
     branch: str
@@ -57,7 +57,7 @@ class Staged:
     """Files that describe only the staged snapshot."""
 
 
-def flush(tools: Round, name: str) -> Flushed | None:
+def flush(tools: Round, name: str) -> FlushResult | None:
     """Bring a table's hot rows into the lake. None if nothing is hot."""
     cut = tools.plan(name)
     try:
@@ -70,7 +70,7 @@ def flush(tools: Round, name: str) -> Flushed | None:
         tools.leases.release(cut.lease)
 
 
-def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> Flushed:
+def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> FlushResult:
     """One round: stage the hot rows, write deletes for the dead ones, commit both.
 
     Nothing is visible before the commit, so a broken round is repeated from its start.
@@ -110,7 +110,9 @@ def stage_errors(lake: Iceberg, name: str, branch: str) -> Iterator[None]:
         ) from error
 
 
-def _landed(tools: Round, cut: ReadPlan, scan: TableScan, lake: Iceberg, record: Record, staged: Staged) -> Flushed:
+def _landed(
+    tools: Round, cut: ReadPlan, scan: TableScan, lake: Iceberg, record: Record, staged: StagedRows
+) -> FlushResult:
     known = tools.of(scan)
     # From here on the commit is refused if another engine rewrites a file with dead rows. Otherwise the deaths would be
     # lost.
@@ -135,7 +137,7 @@ def _landed(tools: Round, cut: ReadPlan, scan: TableScan, lake: Iceberg, record:
         landed = lake.retried(lambda: _commit(lake, after, base, staged, found, deletes))
     except LakestoreError as error:
         raise tools.failed(scan.table, record, error) from error
-    return Flushed(
+    return FlushResult(
         table=scan.table.name,
         rows=sum(file.rows for file in staged.files),
         deaths=sum(len(part.positions) for part in found),
@@ -146,15 +148,15 @@ def _landed(tools: Round, cut: ReadPlan, scan: TableScan, lake: Iceberg, record:
     )
 
 
-def _stage(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: int) -> Staged:
+def _stage(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: int) -> StagedRows:
     files = small_rows.write(tools, lake, cut, scan)
     if files is not None:
-        return Staged("", None, files)
+        return StagedRows("", None, files)
     with tools.sparks_turn():
         return _staged_by_spark(tools, lake, cut, scan, epoch)
 
 
-def _staged_by_spark(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: int) -> Staged:
+def _staged_by_spark(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan, epoch: int) -> StagedRows:
     branch = f"{STAGE}{epoch}_{uuid.uuid4().hex[:12]}"
     columns = [*scan.table.selected(None), *LAKE_COLUMNS]
     frame = tools.hot.frame(scan, columns, cut.lease)
@@ -167,9 +169,9 @@ def _staged_by_spark(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan
     lake.refresh()
     snapshot = lake.branch_snapshot(branch)
     if int(snapshot.snapshotId()) == before:
-        return Staged(branch, None)
+        return StagedRows(branch, None)
     files = snapshot_files.changes(lake, snapshot).added
-    return Staged(branch, int(snapshot.snapshotId()), files, lake.own_manifests(snapshot))
+    return StagedRows(branch, int(snapshot.snapshotId()), files, lake.own_manifests(snapshot))
 
 
 def _write_options(table: Table) -> dict[str, str]:
@@ -192,7 +194,7 @@ def _check_found(scan: TableScan, found: Sequence[Found]) -> None:
         raise Corrupt(f"table {scan.table.name}: {wanted} rows died in the lake, but {got} of them were found there")
 
 
-def _born(scan: TableScan, indexes: OffsetCache, staged: Staged) -> dict[int, Offsets]:
+def _born(scan: TableScan, indexes: OffsetCache, staged: StagedRows) -> dict[int, Offsets]:
     """The offsets in the staged files. Raises `Corrupt` if they are not the hot ranges' rows.
 
     They are read from the files, not from the plan: the live sum must describe the files.
@@ -215,7 +217,7 @@ def _commit(
     lake: Iceberg,
     record: Record,
     base: int | None,
-    staged: Staged,
+    staged: StagedRows,
     found: Sequence[Found],
     deletes: Deletes,
 ) -> int:

@@ -43,7 +43,7 @@ class LiveFiles:
             self._files = files
             self._manifests = snapshot_files.manifests(lake) if current else set()
         else:
-            self._manifests = snapshot_files.renewed(lake, self._files, self._manifests)
+            self._manifests = snapshot_files.read_manifests(lake, self._files, self._manifests)
         self._snapshot = current
         return self._files
 
@@ -68,7 +68,7 @@ class LiveFiles:
         return True
 
 
-def covered(files: Iterable[LakeFile]) -> dict[tuple[str, int], set[str]]:
+def covered_files(files: Iterable[LakeFile]) -> dict[tuple[str, int], set[str]]:
     """Each delete file with the data files that it covers."""
     found: dict[tuple[str, int], set[str]] = {}
     for file in files:

@@ -18,7 +18,7 @@ from lakestore.union import plan
 from lakestore.union.plan import ReadPlan, TableScan
 from lakestore_spark.leases import LEASE_SECONDS, SessionLeases
 from lakestore_spark.session import LAKE
-from lakestore_spark.types import quoted
+from lakestore_spark.types import quote_name
 from lakestore_tiering.hot_rows import Hot
 from lakestore_tiering.iceberg_java import Iceberg, java_errors
 from lakestore_tiering.live_files import LiveFiles
@@ -27,12 +27,12 @@ from lakestore_tiering.record import Record
 
 def lake_name(table: Table) -> str:
     """The lake table's name in Spark SQL."""
-    return f"{LAKE}.{quoted(table.namespace)}.{quoted(table.short_name)}"
+    return f"{LAKE}.{quote_name(table.namespace)}.{quote_name(table.short_name)}"
 
 
 def version_name(table: Table) -> str:
     """Catalog name of the lake table with this schema version, before main has it."""
-    return f"{LAKE}.{quoted(table.namespace)}.{quoted(f'{table.short_name}{VERSION_MARK}{table.schema_id}')}"
+    return f"{LAKE}.{quote_name(table.namespace)}.{quote_name(f'{table.short_name}{VERSION_MARK}{table.schema_id}')}"
 
 
 STANDING_ATTEMPTS = 5

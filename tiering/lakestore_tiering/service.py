@@ -35,9 +35,9 @@ from lakestore.v1.lakestore_pb2 import ListTablesRequest, TierProblem
 from lakestore.wire import tracing
 from lakestore_spark.leases import SessionLeases
 from lakestore_tiering import compact, iceberg_java, orphans
-from lakestore_tiering.compact import Compacted, Fork
+from lakestore_tiering.compact import CompactionResult, Fork
 from lakestore_tiering.epoch import POLL_SECONDS, HeldEpoch
-from lakestore_tiering.flush import Flushed, flush
+from lakestore_tiering.flush import FlushResult, flush
 from lakestore_tiering.hot_rows import Hot
 from lakestore_tiering.round import Round, StopAsked, no_crash
 
@@ -49,7 +49,7 @@ _log = logging.getLogger("lakestore.tiering")
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class FailedTable:
     """A table whose last rounds failed."""
 
     table: str
@@ -62,16 +62,16 @@ class Trouble:
         return min(RETRY_SECONDS_MAX, RETRY_SECONDS * float(2 ** min(self.failures - 1, 16)))
 
 
-class Troubles:
+class FailedTables:
     """All failed tables."""
 
     def __init__(self) -> None:
-        self._of: dict[str, Trouble] = {}
+        self._of: dict[str, FailedTable] = {}
 
-    def failed(self, table: Table, error: Exception) -> Trouble:
+    def failed(self, table: Table, error: Exception) -> FailedTable:
         before = self._of.get(table.uuid)
         told = error.message if isinstance(error, LakestoreError) else f"{type(error).__name__}: {error}"
-        found = Trouble(table.name, told, before.failures + 1 if before else 1)
+        found = FailedTable(table.name, told, before.failures + 1 if before else 1)
         self._of[table.uuid] = found
         if before is None or before.problem != told:
             expected = isinstance(error, LakestoreError)
@@ -95,7 +95,7 @@ class Troubles:
         ]
 
 
-class ServerTrouble:
+class ServerOutage:
     """The time for which the server has been unreachable."""
 
     def __init__(self, address: str, clock: Callable[[], float]) -> None:
@@ -142,8 +142,8 @@ class Outcome:
     """The result of one round of one table."""
 
     table: str
-    flushed: Flushed | None
-    compacted: Compacted | None
+    flushed: FlushResult | None
+    compacted: CompactionResult | None
     expired: int
     seconds: float
 
@@ -178,7 +178,7 @@ class Tierer:
         self._offsets = TemporaryDirectory(prefix="lakestore-offsets-", ignore_cleanup_errors=True)
         indexes = OffsetCache(Path(self._offsets.name))
         self.tools = Round(spark, lake.transport, hot, leases, self._held.epoch, self._held.confirm, crash, indexes)
-        self._troubles, self._server = Troubles(), ServerTrouble(lake.address, clock)
+        self._troubles, self._server = FailedTables(), ServerOutage(lake.address, clock)
         self._rounds: dict[str, int] = {}
         self._looked: dict[str, float] = {}
         self._due: dict[str, float] = {}
@@ -265,7 +265,7 @@ class Tierer:
             expired = orphans.expire(self.tools, table)
         return Outcome(table.name, flushed, compacted, expired, self._clock() - started)
 
-    def _flush(self, table: Table) -> Flushed | None:
+    def _flush(self, table: Table) -> FlushResult | None:
         with tracing.span("flush", table=table.name):
             flushed = flush(self.tools, table.name)
             tracing.note(rows=flushed.rows if flushed else 0)

@@ -87,7 +87,7 @@ def total(lake: Iceberg, default: int) -> int:
     return default if text is None else int(text)
 
 
-def renewed(lake: Iceberg, held: dict[str, LakeFile], known: set[str]) -> set[str]:
+def read_manifests(lake: Iceberg, held: dict[str, LakeFile], known: set[str]) -> set[str]:
     """Read main's manifests that are not in `known` and bind their files to them. Returns main's manifests.
 
     Manifests are merged and rewritten, and old ones disappear with their snapshots.

@@ -19,7 +19,7 @@ import pyarrow as pa
 from lakestore.errors import Conflict, Invalid, NotFound
 from lakestore.evolution import Step
 from lakestore.kafka.bridge.decode import decoders
-from lakestore.kafka.bridge.decode.inference import inferred
+from lakestore.kafka.bridge.decode.inference import infer_schema
 from lakestore.kafka.bridge.drift.differences import additions
 from lakestore.kafka.bridge.drift.watching import Watch
 from lakestore.kafka.bridge.expressions import names_origin, origins, table_name
@@ -28,8 +28,8 @@ from lakestore.kafka.bridge.outcome import Decoded, Mapped
 from lakestore.kafka.bridge.pipeline import Pipeline
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.spec import CHANGES, BridgeSpec, TableSpec, TopicSpec
-from lakestore.kafka.bridge.tables import event_paths, op_column, wanted
-from lakestore.model.altered import altered
+from lakestore.kafka.bridge.tables import event_paths, op_column, wanted_definition
+from lakestore.model.alteration import apply_steps
 from lakestore.model.table import Table
 from lakestore.model.table_file import WantedColumn, WantedTable, steps_between
 from lakestore.model.types import arrow_type
@@ -44,7 +44,7 @@ _LOG = logging.getLogger("lakestore.bridge")
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class TablePlan:
     """A table that a bridge writes to, as wanted and as it exists."""
 
     spec: TableSpec
@@ -73,13 +73,13 @@ class Assembly:
         """Return the watch over a topic's tables; None if tables never change."""
         return Watch(self._lake, self.spec.name, topic, self.tables) if self._writes else None
 
-    def planned(self, topic: TopicSpec, name: str, records: Records | None) -> list[Planned]:
+    def planned(self, topic: TopicSpec, name: str, records: Records | None) -> list[TablePlan]:
         """Return the tables of a topic. Raises `Invalid` for a table that cannot exist.
 
         `records` are samples. A table is left out while neither its name nor its columns can be told.
         """
-        told = Told.of(topic, self.spec, name, records)
-        found: dict[str, Planned] = {}
+        told = TableFacts.of(topic, self.spec, name, records)
+        found: dict[str, TablePlan] = {}
         for spec in topic.tables:
             for table in told.names(spec):
                 there = self._there(table)
@@ -88,20 +88,20 @@ class Assembly:
                     found[table] = self._planned(spec, table, there, told)
         return list(found.values())
 
-    def _planned(self, spec: TableSpec, name: str, before: Table | None, told: Told) -> Planned:
+    def _planned(self, spec: TableSpec, name: str, before: Table | None, told: TableFacts) -> TablePlan:
         log = told.is_log(spec)
         key = () if spec.primary_key or log else told.key
         schema = told.schema
         if before is not None and (told.lacks_key(spec) or (schema is None and not spec.columns)):
-            return Planned(spec, WantedTable(name, _kept(before), {}), before, before)
+            return TablePlan(spec, WantedTable(name, _kept(before), {}), before, before)
         if log and spec.events == "apply":
             raise Invalid(
                 f"the change events of table {name} have no key, so no row can be found that one changes: say its"
                 " primary_key, or events: log"
             )
-        table = wanted(spec, schema, name=name, key=key, log=log)
+        table = wanted_definition(spec, schema, name=name, key=key, log=log)
         if before is None:
-            return Planned(spec, table, None, table.definition())
+            return TablePlan(spec, table, None, table.definition())
         keys = tuple(table.options.get("primary_key", ()))
         if keys != before.primary_key:
             raise Invalid(
@@ -112,9 +112,9 @@ class Assembly:
             steps: tuple[Step, ...] = ()
             if schema is not None:
                 steps = tuple(additions(before, _with_events(schema, table, told, spec), spec))
-            return Planned(spec, WantedTable(name, _kept(before), {}), before, altered(before, steps), steps)
+            return TablePlan(spec, WantedTable(name, _kept(before), {}), before, apply_steps(before, steps), steps)
         steps = tuple(steps_between(before, _grown(before, table)))
-        return Planned(spec, table, before, altered(before, steps), steps)
+        return TablePlan(spec, table, before, apply_steps(before, steps), steps)
 
     def _there(self, name: str) -> Table | None:
         try:
@@ -130,7 +130,7 @@ class Assembly:
                 self.tables[each.after.name] = self._made(each) if self._writes else each.after
             return bool(planned)
 
-    def _made(self, planned: Planned) -> Table:
+    def _made(self, planned: TablePlan) -> Table:
         try:
             if planned.before is None:
                 return self._lake.create(planned.after).definition
@@ -185,7 +185,7 @@ class TopicPipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TableFacts:
     """Facts about a topic's tables, from its schema and its samples."""
 
     topic: str
@@ -196,14 +196,14 @@ class Told:
     has_rows: bool
 
     @staticmethod
-    def of(topic: TopicSpec, bridge: BridgeSpec, name: str, records: Records | None) -> Told:
+    def of(topic: TopicSpec, bridge: BridgeSpec, name: str, records: Records | None) -> TableFacts:
         """Ask the registry and the samples, unless bridge.yaml says everything."""
         decoder = decoders.decoder(_of_one(topic, name), bridge.sources[topic.source])
         decoded: Decoded | None = None
         schema: pa.Schema | None = None
         if records is not None and len(records):
             if topic.format == "json" and topic.wire != "confluent":
-                found = inferred(records)
+                found = infer_schema(records)
                 schema = found.schema
                 for path, (kind, many) in found.odd.items():
                     text = (
@@ -218,7 +218,7 @@ class Told:
         if schema is not None and not len(schema):
             schema = None
         key = decoded.key_names if decoded is not None else ()
-        return Told(
+        return TableFacts(
             name,
             None if schema is None else storable(schema, key),
             tuple(key),
@@ -242,7 +242,7 @@ class Told:
         return tuple(dict.fromkeys(table_name(spec.table, self.topic, origin) for origin in self.origins))
 
 
-def _with_events(schema: pa.Schema, table: WantedTable, told: Told, spec: TableSpec) -> pa.Schema:
+def _with_events(schema: pa.Schema, table: WantedTable, told: TableFacts, spec: TableSpec) -> pa.Schema:
     names = event_paths(spec, op=op_column(schema.names)) if told.is_log(spec) else event_paths(spec)
     for each in table.columns:
         if each.name in names:

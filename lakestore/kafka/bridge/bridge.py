@@ -22,10 +22,10 @@ from lakestore.client.retry import within
 from lakestore.errors import Invalid, LakestoreError, NotFound
 from lakestore.kafka.bridge.assembly import Assembly
 from lakestore.kafka.bridge.commit import Committer, spec_of
-from lakestore.kafka.bridge.consumer import Lane, Pipeline, guarded
+from lakestore.kafka.bridge.consumer import BridgeConsumer, Pipeline, start_thread
+from lakestore.kafka.bridge.counts import LATENCY_BOUNDS, Counts, Histogram
 from lakestore.kafka.bridge.decode import decoders
 from lakestore.kafka.bridge.positions import Accepted, Ends, Place, prefix_of
-from lakestore.kafka.bridge.seen import LATENCY_BOUNDS, Counts, Histogram
 from lakestore.kafka.bridge.source import Source, Starts
 from lakestore.kafka.bridge.spec import BridgeSpec, SourceSpec, TopicSpec
 from lakestore.kafka.bridge.whole_transactions import Whole
@@ -86,7 +86,7 @@ def _histogram(name: str, text: str, histogram: Histogram) -> HistogramMetricFam
 
 
 @contextmanager
-def served(counts: Counts, port: int | None) -> Iterator[int]:
+def serve_metrics(counts: Counts, port: int | None) -> Iterator[int]:
     """Serve metrics on a local port within the block and yield the port. Port 0 picks a free one; None serves
     nothing.
     """
@@ -191,7 +191,7 @@ class Bridge:
         job = _Job(self._spec, self._lake, self._pipeline, self._accepted, self.counts, stop)
         groups = dict.fromkeys((topic.source, topic.transactions) for topic in self._spec.topics)
         clusters = [_Cluster(job, self._spec.sources[source], marks) for source, marks in groups]
-        threads = [guarded("reading", partial(cluster.run, once), cluster.failed) for cluster in clusters]
+        threads = [start_thread("reading", partial(cluster.run, once), cluster.failed) for cluster in clusters]
         measured, reporter = time.monotonic(), Reporter(self._lake, self._spec.name)
         while any(thread.is_alive() for thread in threads):
             for thread in threads:
@@ -223,7 +223,7 @@ class _Cluster:
         self.topics = [topic for topic in job.spec.topics if topic.source == source.name]
         self._lagging: set[Place] = set()
         self.failure: LakestoreError | None = None
-        self._lane: Lane | None = None
+        self._consumer: BridgeConsumer | None = None
         self._known: set[Place] | None = None
         """The partitions that existed at the start."""
         self._began = 0
@@ -235,8 +235,8 @@ class _Cluster:
 
     def run(self, once: bool) -> None:
         job = self._job
-        self._lane = lane = Lane(
-            lambda lane: Source(self._spec, lane.revoked, lane.lost),
+        self._consumer = consumer = BridgeConsumer(
+            lambda consumer: Source(self._spec, consumer.revoked, consumer.lost),
             self._committer,
             self._named,
             lambda topic: job.pipeline(self._topic_spec(topic), topic),
@@ -245,7 +245,7 @@ class _Cluster:
             job.stop,
             self._whole() if self._marks else None,
         )
-        lane.run(once=once)
+        consumer.run(once=once)
 
     def _whole(self) -> Whole:
         marks = next(spec for spec in self.topics if spec.transactions == self._marks)
@@ -299,26 +299,26 @@ class _Cluster:
         return any(0 < each.moved <= self._began for each in self._job.lake.list_registers(prefix))
 
     def measure(self) -> str:
-        if self._lane is None:
+        if self._consumer is None:
             return ""
-        since = self._lane.committer.since
+        since = self._consumer.committer.since
         seconds = time.monotonic() - since if since else 0.0
         waits = f"the server has not taken a commit for {seconds:.0f} s" if seconds > WAITING_SECONDS else ""
-        self._measure_ends(self._lane)
+        self._measure_ends(self._consumer)
         return waits
 
-    def _measure_ends(self, lane: Lane) -> None:
+    def _measure_ends(self, consumer: BridgeConsumer) -> None:
         try:
-            self._ends = lane.source.ends(lane.committer.held)
+            self._ends = consumer.source.ends(consumer.committer.held)
         except LakestoreError as error:
             _LOG.info("the lag is not known now: %s", error.message)
             return
         self.count_lag()
 
     def count_lag(self) -> None:
-        if self._lane is None:
+        if self._consumer is None:
             return
-        held = self._lane.committer.held
+        held = self._consumer.committer.held
         lag = {place: max(end.stable - held[place], 0) for place, end in self._ends.items() if place in held}
         self._job.counts.set_lag(self._spec.name, lag, self._lagging)
         self._lagging = set(lag)

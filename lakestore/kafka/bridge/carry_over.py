@@ -66,7 +66,7 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenPartitions:
     """Partitions that this bridge owns exclusively."""
 
     offsets: dict[Place, int] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Opening:
 
     generation: int
     places: Sequence[Place]
-    opened: Opened | None = None
+    opened: OpenPartitions | None = None
     """The answer, once `done` is set; None if the opening was dropped."""
     done: threading.Event = field(default_factory=threading.Event)
 

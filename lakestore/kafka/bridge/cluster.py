@@ -18,7 +18,7 @@ from lakestore.errors import Denied, LakestoreError, NotFound, Unavailable
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.source import records_of
 from lakestore.kafka.bridge.spec import SourceSpec, TopicSpec
-from lakestore.kafka.client import Heard, failure, id_of, made, settings_of, without_group
+from lakestore.kafka.client import ReportedErrors, failure, id_of, make_client, settings_of, without_group
 
 CALL_SECONDS = 15.0
 """The longest wait for one answer of a broker, in seconds."""
@@ -51,12 +51,12 @@ class Cluster:
     """A connection to a cluster for questions. A context manager; for one thread."""
 
     def __init__(self, spec: SourceSpec) -> None:
-        self._spec, self._heard = spec, Heard()
+        self._spec, self._heard = spec, ReportedErrors()
         common = settings_of(spec.bootstrap, spec.options, self._heard)
-        self._admin: Any = made(AdminClient, without_group(common))
+        self._admin: Any = make_client(AdminClient, without_group(common))
         own = {"group.id": spec.group, "enable.auto.commit": False, "auto.offset.reset": "error"}
         exact = {"isolation.level": "read_committed", "enable.partition.eof": True}
-        self._consumer = made(Consumer, {**common, **own, **exact})
+        self._consumer = make_client(Consumer, {**common, **own, **exact})
 
     def close(self) -> None:
         self._consumer.close()

@@ -171,7 +171,7 @@ def mapped_columns(spec: TableSpec, table: Table, *, log: bool = False) -> tuple
     return tuple(_mapped(spec, table, column, said.get(column.name), events) for column in table.columns)
 
 
-def declared(spec: TableSpec) -> list[tuple[Path | Expression | None, pa.DataType]]:
+def declared_sources(spec: TableSpec) -> list[tuple[Path | Expression | None, pa.DataType]]:
     """The sources and types of the columns that bridge.yaml names, before the table exists."""
     return [(_said_source(spec.table, column), arrow_type(column.type)) for column in spec.columns]
 

@@ -24,12 +24,12 @@ from lakestore.client.retry import is_passing, within
 from lakestore.client.transport import message_bytes
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound, OtherTimeline
 from lakestore.kafka.bridge import dead_letters
-from lakestore.kafka.bridge.carry_over import Batch, Cut, Opened, carry_over, live_rows
+from lakestore.kafka.bridge.carry_over import Batch, Cut, OpenPartitions, carry_over, live_rows
+from lakestore.kafka.bridge.counts import Counts
 from lakestore.kafka.bridge.dead_letters import sources_of
 from lakestore.kafka.bridge.outcome import Mapped, Op, Reject, Stage, TableRows
 from lakestore.kafka.bridge.positions import Accepted, Place, Position, register_of
 from lakestore.kafka.bridge.records import Records
-from lakestore.kafka.bridge.seen import Counts
 from lakestore.kafka.bridge.source import Source, Starts
 from lakestore.kafka.bridge.spec import POSITION, TableSpec, TopicSpec
 from lakestore.kafka.bridge.tables import POSITION_MERGE, dead_letter_table
@@ -170,7 +170,7 @@ class Committer:
         self._confirmed: dict[str, tuple[str, float]] = {}
         """Topic to its id and the time of the question."""
 
-    def open(self, places: Sequence[Place], *, anew: bool) -> Opened:
+    def open(self, places: Sequence[Place], *, anew: bool) -> OpenPartitions:
         """Open partitions in addition to the open ones, or `anew` these alone. The previous owner is fenced."""
         by_name = {register_of(self._bridge, self._name, place): place for place in places}
         before = dict(self._held)

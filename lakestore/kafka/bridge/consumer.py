@@ -22,12 +22,12 @@ from lakestore.client.retry import is_passing
 from lakestore.errors import Conflict, Fenced, Internal, Invalid, LakestoreError, NotFound, OtherTimeline, Unavailable
 from lakestore.kafka.bridge.carry_over import Batch, Opening, Release, Settling, Work
 from lakestore.kafka.bridge.commit import Committer, Halt
+from lakestore.kafka.bridge.counts import Counts
 from lakestore.kafka.bridge.gathering import Gathering
 from lakestore.kafka.bridge.outcome import Mapped
 from lakestore.kafka.bridge.positions import Place
 from lakestore.kafka.bridge.records import Records
-from lakestore.kafka.bridge.seen import Counts
-from lakestore.kafka.bridge.source import Polled, Source
+from lakestore.kafka.bridge.source import PollResult, Source
 from lakestore.kafka.bridge.spec import BatchBounds
 from lakestore.kafka.bridge.whole_transactions import Whole
 
@@ -70,7 +70,7 @@ class Stages:
         self.broken: LakestoreError | None = None
         """The error after which the consumer has to restart."""
         stages = {"mapping": self._mapping, "commits": self._commits}
-        self._threads = [guarded(name, stage, self._failed) for name, stage in stages.items()]
+        self._threads = [start_thread(name, stage, self._failed) for name, stage in stages.items()]
 
     def _failed(self, error: LakestoreError) -> None:
         self.failure = self.failure or error
@@ -199,7 +199,7 @@ def _begins_anew(error: LakestoreError) -> bool:
     return passing or error.applied == "unknown"
 
 
-def guarded(name: str, run: Callable[[], None], failed: Callable[[LakestoreError], None]) -> threading.Thread:
+def start_thread(name: str, run: Callable[[], None], failed: Callable[[LakestoreError], None]) -> threading.Thread:
     """Start a thread whose error is passed to `failed`."""
 
     def guard() -> None:
@@ -238,12 +238,12 @@ SHOW_SECONDS = PAUSE_SECONDS = 1.0
 _LOG = logging.getLogger("lakestore.bridge")
 
 
-class Lane:
+class BridgeConsumer:
     """A Kafka consumer and its stages. `run` is called once."""
 
     def __init__(
         self,
-        source: Callable[[Lane], Source],
+        source: Callable[[BridgeConsumer], Source],
         committer: Callable[[Source], Committer],
         topics: Callable[[Source], Sequence[str]],
         pipeline: Callable[[str], Pipeline],
@@ -391,7 +391,7 @@ class Lane:
         self._outbox.append(settling)
         return settling
 
-    def _take(self, polled: Polled) -> None:
+    def _take(self, polled: PollResult) -> None:
         self._gathering.add(polled.messages, polled.ends)
         if self._whole is not None:
             self._at_end.difference_update(Place(each.topic() or "", each.partition() or 0) for each in polled.messages)

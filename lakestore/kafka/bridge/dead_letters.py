@@ -185,7 +185,7 @@ class Count:
     """The reason of one of them."""
 
 
-def counted(lake: Lake, table: str = "") -> list[Count]:
+def count_by_code(lake: Lake, table: str = "") -> list[Count]:
     """Count dead letters by table, stage and code; of one table if it is named."""
     names = [_there(lake, table).name] if table else _tables(lake)
     found = []
@@ -212,10 +212,10 @@ def counted(lake: Lake, table: str = "") -> list[Count]:
 
 
 def _tables(lake: Lake) -> list[str]:
-    return sorted(table.name for table in lake.tables() if is_letters(table.definition))
+    return sorted(table.name for table in lake.tables() if is_dead_letter_table(table.definition))
 
 
-def is_letters(table: Table) -> bool:
+def is_dead_letter_table(table: Table) -> bool:
     """Whether a table holds dead letters, by its name and columns."""
     names = {column.name for column in table.columns}
     return table.name.endswith(SUFFIX) and names >= set(SCHEMA.names)
@@ -227,7 +227,7 @@ def _there(lake: Lake, table: str) -> Table:
         found = lake.table(name).definition
     except NotFound as error:
         raise NotFound(f"table {table} has no dead letters: there is no table {name}") from error
-    if not is_letters(found):
+    if not is_dead_letter_table(found):
         raise Invalid(f"table {name} holds no dead letters of a bridge: its columns are others")
     return found
 
@@ -237,7 +237,7 @@ def name_of(lake: Lake, table: str) -> str:
     return _there(lake, table).name
 
 
-def shown(lake: Lake, table: str, selection: Selection, limit: int) -> pa.Table:
+def sample_rows(lake: Lake, table: str, selection: Selection, limit: int) -> pa.Table:
     """Some dead letters, complete, in the order of their sources."""
     name = name_of(lake, table)
     scan = lake.table(name).scan(columns=[*SCHEMA.names, STORED], where=selection.condition())
@@ -256,7 +256,7 @@ def register_of(table: str) -> str:
     return f"dlq/{table}"
 
 
-class Taking:
+class RemovalLease:
     """The exclusive right to remove dead letters of a table. Fences the previous holder. A context manager."""
 
     def __init__(self, lake: Lake, table: str) -> None:
@@ -268,7 +268,7 @@ class Taking:
         """The register move of the next commit."""
         return {self.register: str(int(self.registers.progress[self.register] or 0) + 1)}
 
-    def __enter__(self) -> Taking:
+    def __enter__(self) -> RemovalLease:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -310,7 +310,7 @@ def _ordered(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 def drop(lake: Lake, table: str, selection: Selection) -> int:
     """Delete the selected dead letters and return their number."""
     dropped = 0
-    with Taking(lake, table) as taking:
+    with RemovalLease(lake, table) as taking:
         for chunk in chunks(lake, taking.letters, selection, KEY):
             with taking.registers.commit(taking.next()) as commit:
                 commit.delete(taking.letters, chunk.select(list(KEY)))

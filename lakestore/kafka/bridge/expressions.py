@@ -45,7 +45,7 @@ ORIGIN = ("database", "schema", "table")
 
 
 @dataclass(slots=True)
-class Routed:
+class TableRouting:
     """Rows by table."""
 
     tables: list[tuple[str, TableSpec, Ints]] = field(default_factory=list)
@@ -74,9 +74,9 @@ def first_table(topic: TopicSpec, name: str) -> str:
     return table_name(topic.tables[0].table, name)
 
 
-def routed(topic: TopicSpec, inputs: Inputs) -> Routed:
+def route_rows(topic: TopicSpec, inputs: Inputs) -> TableRouting:
     """Assign rows to tables."""
-    found = Routed()
+    found = TableRouting()
     if isinstance(topic.target, TableSpec):
         _named(topic.target, inputs, np.arange(len(inputs)), found)
         return found
@@ -97,7 +97,7 @@ def routed(topic: TopicSpec, inputs: Inputs) -> Routed:
     return found
 
 
-def _without(route: RouteSpec, path: Path, shown: str, records: Ints, found: Routed) -> None:
+def _without(route: RouteSpec, path: Path, shown: str, records: Ints, found: TableRouting) -> None:
     if route.otherwise == "skip":
         found.skipped.append(records)
         return
@@ -105,7 +105,7 @@ def _without(route: RouteSpec, path: Path, shown: str, records: Ints, found: Rou
     found.rejects += [Reject(record, Stage.ROUTE, "no-route", say, str(path)) for record in records.tolist()]
 
 
-def _named(spec: TableSpec, inputs: Inputs, rows: Ints, found: Routed) -> None:
+def _named(spec: TableSpec, inputs: Inputs, rows: Ints, found: TableRouting) -> None:
     if inputs.origin is None or not names_origin(spec.table):
         if len(rows):
             found.tables.append((table_name(spec.table, inputs.records.topic), spec, rows))

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from lakestore.errors import Invalid, NotFound
-from lakestore.kafka.bridge.assembly import Told, storable
+from lakestore.kafka.bridge.assembly import TableFacts, storable
 from lakestore.kafka.bridge.decode.debezium.debezium import reason_of
 from lakestore.kafka.bridge.decode.decoders import decoder
 from lakestore.kafka.bridge.decode.decoders import registry as registry_of
-from lakestore.kafka.bridge.decode.inference import inferred
+from lakestore.kafka.bridge.decode.inference import infer_schema
 from lakestore.kafka.bridge.decode.registry import Registry
 from lakestore.kafka.bridge.expressions import origins
 from lakestore.kafka.bridge.outcome import Decoded
@@ -104,12 +104,12 @@ def first_file(source: SourceSpec, records: Records, *, table: str = "", choose:
     form = format_of(records, registry_of(source))
     topic = TopicSpec(source.name, records.topic, target=TableSpec(table or table_of(records.topic)), format=form)
     spec = BridgeSpec(re.sub(r"[^A-Za-z0-9._-]", "-", records.topic)[:NAME_CHARS_MAX], {source.name: source}, (topic,))
-    told = Told.of(topic, spec, records.topic, records)
+    told = TableFacts.of(topic, spec, records.topic, records)
     lines = [
-        f"name: {quoted(spec.name)}",
+        f"name: {quote_yaml(spec.name)}",
         source_line(source),
         "topics:",
-        f"  - topic: {quoted(records.topic)}",
+        f"  - topic: {quote_yaml(records.topic)}",
         f"    table: {topic.tables[0].table}",
         f"    format: {form}",
         *_key(topic, records, told, source),
@@ -120,15 +120,15 @@ def first_file(source: SourceSpec, records: Records, *, table: str = "", choose:
     return "\n".join(lines) + "\n"
 
 
-def quoted(text: str) -> str:
+def quote_yaml(text: str) -> str:
     """Quote a text for YAML."""
     return json.dumps(text)
 
 
 def source_line(source: SourceSpec) -> str:
     """The YAML line of a source, without options, which may be secrets."""
-    registry = f", registry: {quoted(source.registry.url)}" if source.registry else ""
-    return f"source: {{bootstrap: {quoted(source.bootstrap)}{registry}}}     # and sasl, tls: docs/bridge.md"
+    registry = f", registry: {quote_yaml(source.registry.url)}" if source.registry else ""
+    return f"source: {{bootstrap: {quote_yaml(source.bootstrap)}{registry}}}     # and sasl, tls: docs/bridge.md"
 
 
 def _without_key(topic: TopicSpec, records: Records, source: SourceSpec) -> list[str]:
@@ -142,13 +142,13 @@ def _without_key(topic: TopicSpec, records: Records, source: SourceSpec) -> list
     ]
 
 
-def _key(topic: TopicSpec, records: Records, told: Told, source: SourceSpec) -> list[str]:
+def _key(topic: TopicSpec, records: Records, told: TableFacts, source: SourceSpec) -> list[str]:
     if topic.format in CHANGES:
         if told.key or not told.has_rows:
             key = ", ".join(told.key)
             return [f"    # the key is that of the change events{f': {key}' if key else ''}"]
         return _without_key(topic, records, source)
-    found = inferred(records).keys if topic.format == "json" and len(records) > 1 else ()
+    found = infer_schema(records).keys if topic.format == "json" and len(records) > 1 else ()
     first = next((each.field for each in found if each.is_kafka_key), None)
     if first:
         return [f"    # primary_key: [{first}]     # the key of every sample; left out: a log table"]
@@ -162,7 +162,7 @@ def _key(topic: TopicSpec, records: Records, told: Told, source: SourceSpec) -> 
     ]
 
 
-def _columns(told: Told, form: Format, records: Records, choose: Choose) -> list[str]:
+def _columns(told: TableFacts, form: Format, records: Records, choose: Choose) -> list[str]:
     if form == "raw":
         return ["    columns:", *(f"      - {{name: {name}, type: binary, from: {name}}}" for name in ("key", "value"))]
     if told.schema is None:
@@ -170,7 +170,7 @@ def _columns(told: Told, form: Format, records: Records, choose: Choose) -> list
     if form != "json":
         why = "left out, so they are those of the schema, and follow it"
         return [f"    # columns:       # {why}:", *_listed(told.schema, "    #   ")]
-    found = inferred(records)
+    found = infer_schema(records)
     schema, odd = told.schema, {}
     for path, (_, many) in found.odd.items():
         name = path.split(".")[0]
@@ -273,10 +273,10 @@ def server_file(source: SourceSpec, prefix: str, topics: Sequence[Topic]) -> str
     if hidden:
         pattern = rf"{re.escape(prefix)}\.(?!(?:{'|'.join(hidden)})$)[^.]+\..+"
     lines = [
-        f"# The Debezium server {quoted(prefix)}: {len(events):,} topics with change events.",
+        f"# The Debezium server {quote_yaml(prefix)}: {len(events):,} topics with change events.",
         *(f"# Left out: {each.name} ({each.kind})" for each in left),
         *(f"# Empty yet: {each.name}" for each in topics if each.kind == EMPTY),
-        f"name: {quoted(re.sub(r'[^A-Za-z0-9._-]', '-', prefix))}",
+        f"name: {quote_yaml(re.sub(r'[^A-Za-z0-9._-]', '-', prefix))}",
         source_line(source),
         "topics:",
     ]
@@ -310,10 +310,10 @@ def _alone(topic: Topic) -> Iterator[str]:
 
 def _entry(topic: Topic, pattern: str, marks: str) -> list[str]:
     return [
-        f"  - pattern: {_single(pattern)}" if pattern else f"  - topic: {quoted(topic.name)}",
-        f"    table: {quoted(topic.template)}",
+        f"  - pattern: {_single(pattern)}" if pattern else f"  - topic: {quote_yaml(topic.name)}",
+        f"    table: {quote_yaml(topic.template)}",
         f"    format: {topic.format}",
-        *([f"    transactions: {quoted(marks)}     # source transactions are whole commits"] if marks else []),
+        *([f"    transactions: {quote_yaml(marks)}     # source transactions are whole commits"] if marks else []),
         "    start: earliest",
         "    on_error: dlq",
     ]

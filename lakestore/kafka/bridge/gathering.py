@@ -110,7 +110,7 @@ class Gathering:
     def taken(self, generation: int) -> Batch:
         """Take the current batch. Unfinished key changes stay for the next one."""
         now = time.monotonic()
-        blocks = [joined(pieces) for pieces in self._pieces.values()]
+        blocks = [join_records(pieces) for pieces in self._pieces.values()]
         moves, held = self._moves, [self._held(block, now) for block in blocks]
         sent = [
             block.take(np.flatnonzero(~mask)) if mask.any() else block for block, mask in zip(blocks, held, strict=True)
@@ -180,7 +180,7 @@ def _without(records: Records, partitions: Sequence[int]) -> Records:
     return records.take(np.flatnonzero(~gone)) if gone.any() else records
 
 
-def joined(pieces: Sequence[Records]) -> Records:
+def join_records(pieces: Sequence[Records]) -> Records:
     """Concatenate records of one topic into one block."""
     if len(pieces) == 1:
         return pieces[0]

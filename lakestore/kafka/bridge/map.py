@@ -14,16 +14,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Invalid
-from lakestore.kafka.bridge.columns import Faults, MappedColumn, declared, mapped_columns
+from lakestore.kafka.bridge.columns import Faults, MappedColumn, declared_sources, mapped_columns
 from lakestore.kafka.bridge.decode.casts import Mask
 from lakestore.kafka.bridge.expressions import (
     ORIGIN,
     Expression,
-    Routed,
+    TableRouting,
     first_table,
     names_origin,
     origins,
-    routed,
+    route_rows,
     table_name,
 )
 from lakestore.kafka.bridge.inputs import KINDS, Inputs
@@ -45,7 +45,7 @@ _SEEN_MAX = 2
 """Remembered origins; two are enough to see that the topic has several."""
 
 
-class LetterTables:
+class DeadLetterTables:
     """The tables of one topic's dead letters. One thread uses it at a time."""
 
     def __init__(self, topic: TopicSpec) -> None:
@@ -93,7 +93,7 @@ def _stated(value: bytes | None) -> _Origin | None:
     return found if found["table"] else None
 
 
-def truncated(
+def add_truncates(
     mapped: Mapped, decoded: Decoded, topic: TopicSpec, records: Records, tables: Mapping[str, Table]
 ) -> Mapped:
     """Add the tables that a block truncates, including tables without a row in it. A log table keeps its rows."""
@@ -286,7 +286,7 @@ class TopicMapping:
         self._tables, self._limits = tables, limits
         self._made: dict[tuple[str, int], tuple[Table, TableMapping]] = {}
         self._types: dict[Path, pa.DataType] = {}
-        self._declared = {id(spec): declared(spec) for spec in topic.tables}
+        self._declared = {id(spec): declared_sources(spec) for spec in topic.tables}
 
     def table(self, name: str, spec: TableSpec) -> TableMapping | None:
         """The mapping into a table; None if the table does not exist."""
@@ -333,7 +333,7 @@ class TopicMapping:
                 paths.setdefault(path, pa.string())
         if isinstance(self.topic.target, RouteSpec):
             paths.setdefault(Path.of(self.topic.target.by), pa.string())
-        return nested({path.parts: kind for path, kind in paths.items() if path.root == root and path.parts})
+        return nest_fields({path.parts: kind for path, kind in paths.items() if path.root == root and path.parts})
 
     def _kind(self, path: Path) -> pa.DataType | None:
         if path.parts and path.root != "headers":
@@ -366,7 +366,7 @@ class TopicMapping:
             ends.reject(name, [Reject(r, Stage.CHANGE, TOMBSTONE, say) for r in some.record.tolist()])
 
     def _routed(self, inputs: Inputs, ends: Ends) -> list[tuple[str, TableSpec, Ints]]:
-        found: Routed = routed(self.topic, inputs)
+        found: TableRouting = route_rows(self.topic, inputs)
         ends.reject(first_table(self.topic, inputs.records.topic), found.rejects)
         for records in found.skipped:
             ends.leave(NOT_ROUTED, records)
@@ -376,7 +376,7 @@ class TopicMapping:
 def reads_key_fields(topic: TopicSpec) -> bool:
     """Whether a column, an expression or the route reads a field inside keys. Keys must be decoded then."""
     paths = [Path.of(topic.target.by)] if isinstance(topic.target, RouteSpec) else []
-    for source, _ in (each for spec in topic.tables for each in declared(spec)):
+    for source, _ in (each for spec in topic.tables for each in declared_sources(spec)):
         if source is not None:
             paths += source.paths if isinstance(source, Expression) else (source,)
     return any(path.root == "key" and path.parts for path in paths)
@@ -399,7 +399,7 @@ def _counts(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind))
 
 
-def nested(kinds: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
+def nest_fields(kinds: Mapping[tuple[str, ...], pa.DataType]) -> pa.Schema:
     """Nest fields by path. Raises `Invalid` for a field that is read both in part and, not as a struct, whole."""
     tops: dict[str, dict[tuple[str, ...], pa.DataType]] = {}
     for parts, kind in kinds.items():
@@ -411,13 +411,13 @@ def _kind(name: str, below: Mapping[tuple[str, ...], pa.DataType]) -> pa.DataTyp
     whole = below.get(())
     inner = {parts: kind for parts, kind in below.items() if parts}
     if whole is None:
-        return pa.struct(list(nested(inner)))
+        return pa.struct(list(nest_fields(inner)))
     if not inner or pa.types.is_map(whole):
         return whole
     if not pa.types.is_struct(whole):
         raise Invalid(f"field {name!r} is read whole, as {whole}, and by its parts: give it the type struct<…>")
     held = {(part.name,): part.type for part in whole}
-    return pa.struct(list(nested(held | {parts: kind for parts, kind in inner.items() if parts not in held})))
+    return pa.struct(list(nest_fields(held | {parts: kind for parts, kind in inner.items() if parts not in held})))
 
 
 def refuse_companions(inputs: Inputs, ends: Ends) -> None:
@@ -435,7 +435,7 @@ def refuse_companions(inputs: Inputs, ends: Ends) -> None:
             ends.reject(rows.table, [Reject(r, Stage.CHANGE, "half-a-change", say) for r in found.tolist()])
 
 
-def settled(records: Records, ends: Ends, extra: Mapping[str, pa.DataType]) -> Mapped:
+def settle_records(records: Records, ends: Ends, extra: Mapping[str, pa.DataType]) -> Mapped:
     """Settle each record: refused if any of its rows is refused, skipped if none of its rows remains."""
     seen = np.zeros(len(records), dtype=np.bool_)
     rejects: dict[str, Sequence[Reject]] = {}

@@ -13,7 +13,14 @@ from lakestore.kafka.bridge.decode.decoding import Decoder
 from lakestore.kafka.bridge.drift.watching import Drift
 from lakestore.kafka.bridge.expressions import first_table
 from lakestore.kafka.bridge.inputs import Inputs
-from lakestore.kafka.bridge.map import Ends, LetterTables, TopicMapping, refuse_companions, settled, truncated
+from lakestore.kafka.bridge.map import (
+    DeadLetterTables,
+    Ends,
+    TopicMapping,
+    add_truncates,
+    refuse_companions,
+    settle_records,
+)
 from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Mapped
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import CHANGES, TopicSpec
@@ -47,7 +54,7 @@ class Pipeline:
         self._told: set[tuple[str, str]] = set()
         """Table and field of the unread fields that were logged."""
         self.mapping = TopicMapping(topic, tables, limits)
-        self._letters = LetterTables(topic)
+        self._letters = DeadLetterTables(topic)
         self._tables = tables
 
     def process(self, records: Records) -> Mapped:
@@ -72,11 +79,11 @@ class Pipeline:
         if self._drift is not None:
             for table in list(ends.rejects):
                 ends.rejects[table] = list(self._drift.told(table, records.topic, ends.rejects[table]))
-        mapped = settled(records, ends, decoded.extra)
+        mapped = settle_records(records, ends, decoded.extra)
         self._tell_unread(records, mapped)
         if not decoded.truncates:
             return mapped
-        return truncated(mapped, decoded, self.topic, records, self._tables)
+        return add_truncates(mapped, decoded, self.topic, records, self._tables)
 
     def learn(self, records: Records) -> None:
         """Note what the next block's records follow: a null value behind a delete of its key is no delete."""

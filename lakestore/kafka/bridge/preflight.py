@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 
 from lakestore.errors import Denied, LakestoreError, NotFound
 from lakestore.kafka.bridge import dead_letters
-from lakestore.kafka.bridge.assembly import Assembly, Planned
+from lakestore.kafka.bridge.assembly import Assembly, TablePlan
 from lakestore.kafka.bridge.cluster import Cluster, TopicFacts, require_topic
 from lakestore.kafka.bridge.decode import decoders
-from lakestore.kafka.bridge.decode.debezium.event_inference import sampled as sampled_events
-from lakestore.kafka.bridge.decode.inference import KEY_KINDS, inferred, rank
+from lakestore.kafka.bridge.decode.debezium.event_inference import sample_objects as sampled_events
+from lakestore.kafka.bridge.decode.inference import KEY_KINDS, infer_schema, rank
 from lakestore.kafka.bridge.expressions import origins
 from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Mapped, Op, Reject, TableRows
 from lakestore.kafka.bridge.records import Records
@@ -64,7 +64,7 @@ class Finding:
     """The command, setting or line of bridge.yaml that fixes it."""
 
 
-def ranked(findings: Sequence[Finding]) -> list[Finding]:
+def rank_findings(findings: Sequence[Finding]) -> list[Finding]:
     """Findings by severity, then by kind in order of appearance."""
     kinds = {each.kind: number for number, each in reversed(list(enumerate(findings)))}
     return sorted(findings, key=lambda each: (ORDER.index(each.level), kinds[each.kind] if each.kind else -1))
@@ -73,7 +73,7 @@ def ranked(findings: Sequence[Finding]) -> list[Finding]:
 def groups(findings: Sequence[Finding]) -> list[list[Finding]]:
     """Findings grouped by severity and kind, most severe first."""
     found: dict[tuple[object, ...], list[Finding]] = {}
-    for number, each in enumerate(ranked(findings)):
+    for number, each in enumerate(rank_findings(findings)):
         key = (each.level, each.kind) if each.kind else (each.level, number)
         found.setdefault(key, []).append(each)
     return list(found.values())
@@ -81,7 +81,7 @@ def groups(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 def lines(findings: Sequence[Finding], *, whole: bool = False) -> Iterator[str]:
     """The text of a check. With `whole` each finding has a line of its own."""
-    for group in [[each] for each in ranked(findings)] if whole else groups(findings):
+    for group in [[each] for each in rank_findings(findings)] if whole else groups(findings):
         first = group[0]
         about = first.about if len(group) == 1 else _abouts(group)
         yield f"{first.level:<6} {about}: {first.sentence}"
@@ -177,7 +177,7 @@ def _source_table(decoded: Decoded) -> str:
     return ".".join(part for part in (first.get("schema") or first.get("database"), first.get("table")) if part)
 
 
-def findings(planned: Planned, facts: EventKeys, topic: str, partitions: int) -> Iterator[Finding]:
+def findings(planned: TablePlan, facts: EventKeys, topic: str, partitions: int) -> Iterator[Finding]:
     """Findings about the key of one table of change events."""
     about, spec = f"table {planned.after.name}", planned.spec
     declared = set(spec.primary_key)
@@ -250,13 +250,13 @@ _TRUNCATE = rb'"op"\s*:\s*"t"'
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class TopicSamples:
     """Samples of one topic, and the tables that they are for."""
 
     topic: TopicSpec
     facts: TopicFacts
     records: Records
-    planned: Sequence[Planned]
+    planned: Sequence[TablePlan]
     keys: EventKeys | None
     """Facts about the keys of change events; None for other records, and without samples."""
 
@@ -339,7 +339,7 @@ def _topic(
         yield Finding(Level.OK, f"topic {name}", told, "sampled")
         yield from _samples(topic, name, records, assembly, lake)
         yield from _keys(topic, name, records, assembly, facts)
-        yield from mixed(topic, name, records)
+        yield from mixed_fields(topic, name, records)
         if facts.partitions > 1 and any(table.truncate == "follow" for table in topic.tables):
             say = f"has {facts.partitions} partitions, so the order of a TRUNCATE and other events is lost"
             mend = "a topic of one partition, or truncate: ignore"
@@ -363,13 +363,13 @@ def _keys(topic: TopicSpec, name: str, records: Records, assembly: Assembly, fac
             yield from findings(each, keys, name, facts.partitions)
 
 
-def mixed(topic: TopicSpec, name: str, records: Records) -> Iterator[Finding]:
+def mixed_fields(topic: TopicSpec, name: str, records: Records) -> Iterator[Finding]:
     """Fields that are text because too many samples have another type."""
     if any(table.columns for table in topic.tables) or topic.format not in ("json", "debezium-json"):
         return
     found: dict[str, tuple[str, int, int]] = {}
     if topic.format == "json":
-        facts = inferred(records)
+        facts = infer_schema(records)
         found = {field: (str(kind), odd, facts.records) for field, (kind, odd) in facts.mixed.items()}
     else:  # records with a schema have no such fields at their top
         fields = sampled_events(records.values, ("after",)).fields
@@ -410,7 +410,7 @@ def _samples(topic: TopicSpec, name: str, records: Records, assembly: Assembly, 
         yield from _ends(topic, name, records, mapped, keys)
 
 
-def _table(planned: Planned, lake: Lake) -> Iterator[Finding]:
+def _table(planned: TablePlan, lake: Lake) -> Iterator[Finding]:
     about = f"table {planned.after.name}"
     try:
         if planned.before is None:
@@ -515,7 +515,7 @@ def _repeated(puts: pa.RecordBatch, key: Sequence[str]) -> int:
     return int(puts.num_rows) - different
 
 
-def sampled(spec: BridgeSpec, lake: Lake, samples: int = SAMPLES) -> Iterator[Sampled]:
+def sample_topics(spec: BridgeSpec, lake: Lake, samples: int = SAMPLES) -> Iterator[TopicSamples]:
     """Existing topics with their samples and the tables that they need, for a plan."""
     assembly = Assembly(spec, lake, writes=False)
     for source in spec.sources.values():
@@ -527,7 +527,7 @@ def sampled(spec: BridgeSpec, lake: Lake, samples: int = SAMPLES) -> Iterator[Sa
                     needs = not all(table.columns for table in topic.tables) or "{" in topic.tables[0].table
                     records = cluster.sampled(facts, samples) if needs else _none(facts)
                     planned = assembly.planned(topic, name, records)
-                    yield Sampled(topic, facts, records, planned, event_keys(topic, name, records, spec))
+                    yield TopicSamples(topic, facts, records, planned, event_keys(topic, name, records, spec))
 
 
 def _none(facts: TopicFacts) -> Records:

@@ -20,7 +20,7 @@ from lakestore.kafka.bridge import dead_letters
 from lakestore.kafka.bridge.carry_over import carry_over, live_rows
 from lakestore.kafka.bridge.commit import Targets, empty
 from lakestore.kafka.bridge.consumer import Pipeline
-from lakestore.kafka.bridge.dead_letters import STORED, Selection, Taking, chunks
+from lakestore.kafka.bridge.dead_letters import STORED, RemovalLease, Selection, chunks
 from lakestore.kafka.bridge.outcome import Mapped, Op, Reject, Stage, TableRows
 from lakestore.kafka.bridge.records import Headers, Ints, Records
 from lakestore.kafka.bridge.spec import POSITION, BridgeSpec, TopicSpec
@@ -48,7 +48,7 @@ class Topics(Protocol):
 
 
 @dataclass(slots=True)
-class Replayed:
+class ReplayCounts:
     """Numbers of replayed dead letters."""
 
     applied: int = 0
@@ -77,7 +77,7 @@ class Replay:
         topics: Topics,
         *,
         overwrite: bool = False,
-        progress: Callable[[Replayed], None] = lambda _: None,
+        progress: Callable[[ReplayCounts], None] = lambda _: None,
     ) -> None:
         """`overwrite` allows keyed tables without an order, in which replayed rows replace later ones."""
         self._lake, self._spec, self._table = lake, spec, table.removesuffix(dead_letters.SUFFIX)
@@ -85,20 +85,20 @@ class Replay:
         self._targets = Targets(lake)
         self._pipelines: dict[tuple[str, str], Pipeline] = {}
         self._tables: dict[str, Table] = {}
-        self._counts = Replayed()
+        self._counts = ReplayCounts()
 
-    def run(self, selection: Selection) -> Replayed:
+    def run(self, selection: Selection) -> ReplayCounts:
         """Replay the selected dead letters of this bridge that exist now."""
         chosen = Selection(selection.codes, selection.stages, selection.where, self._spec.name)
         columns = [*dead_letters.SCHEMA.names, STORED]
-        with Taking(self._lake, self._table) as taking:
+        with RemovalLease(self._lake, self._table) as taking:
             for chunk in chunks(self._lake, taking.letters, chosen, columns):
                 for letters in _by_topic(chunk):
                     self._replay(letters, taking)
                 self._progress(self._counts)
         return self._counts
 
-    def _replay(self, letters: pa.RecordBatch, taking: Taking) -> None:
+    def _replay(self, letters: pa.RecordBatch, taking: RemovalLease) -> None:
         records, gone = self._records(letters)
         if gone:
             lost = np.array([each.record for each in gone], np.int64)
@@ -110,7 +110,7 @@ class Replay:
         if len(records):
             self._replay_whole(letters, records, taking)
 
-    def _replay_whole(self, letters: pa.RecordBatch, records: Records, taking: Taking) -> None:
+    def _replay_whole(self, letters: pa.RecordBatch, records: Records, taking: RemovalLease) -> None:
         mapped = self._pipeline(records.topic, records.topic_id).process(records)
         for rows in mapped.tables:
             self._check_order(rows.table)
@@ -195,7 +195,7 @@ class Replay:
                 gone.append(Reject(row, Stage.WIRE, _GONE, say))
         return pa.array(whole, pa.binary()), gone
 
-    def _commit(self, letters: pa.RecordBatch, mapped: Mapped, taking: Taking) -> None:
+    def _commit(self, letters: pa.RecordBatch, mapped: Mapped, taking: RemovalLease) -> None:
         refused = {each.record: (table, each) for table, rejects in mapped.rejects.items() for each in rejects}
         stays = [row for row, (table, _) in refused.items() if dead_letters.table_of(table) == taking.letters]
         leaves = np.setdiff1d(np.arange(len(letters)), np.array(stays, np.int64))

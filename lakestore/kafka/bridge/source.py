@@ -28,7 +28,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
-from lakestore.kafka.bridge.carry_over import Opened
+from lakestore.kafka.bridge.carry_over import OpenPartitions
 from lakestore.kafka.bridge.positions import Accepted, Ends, Place, Position, go_on
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.spec import CHANGES, SourceSpec, TopicSpec
@@ -36,11 +36,11 @@ from lakestore.kafka.client import (
     DENIED,
     LOG,
     UNKNOWN,
-    Heard,
+    ReportedErrors,
     check_options,
     failure,
     id_of,
-    made,
+    make_client,
     reason,
     settings_of,
     without_group,
@@ -61,9 +61,9 @@ class Starts:
         self._source, self._topic_spec, self._is_later = source, topic_spec, is_later
         self.topic_ids: dict[str, str] = {}
 
-    def judged(self, cluster: str, held: Mapping[Place, Position | None], accepted: Accepted) -> Opened:
+    def judged(self, cluster: str, held: Mapping[Place, Position | None], accepted: Accepted) -> OpenPartitions:
         """Return the offsets to read from. A topic with one unreadable partition is refused as a whole."""
-        opened = Opened()
+        opened = OpenPartitions()
         self.topic_ids = self._source.topic_ids({place.topic for place in held})
         there = [place for place in held if place.topic in self.topic_ids]
         for place in held:
@@ -157,7 +157,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
-class Polled:
+class PollResult:
     """The result of one poll."""
 
     messages: list[Message] = field(default_factory=list)
@@ -179,10 +179,10 @@ class Source:
         """
         check_options(spec.options, OURS, "the bridge")
         self._spec, self._revoked, self._lost = spec, revoked, lost
-        self._heard = Heard()
+        self._heard = ReportedErrors()
         common = settings_of(spec.bootstrap, spec.options, self._heard)
-        self._admin = made(AdminClient, without_group(common))
-        self._consumer = made(Consumer, {**_DEFAULTS, **common, **OURS, "group.id": spec.group})
+        self._admin = make_client(AdminClient, without_group(common))
+        self._consumer = make_client(Consumer, {**_DEFAULTS, **common, **OURS, "group.id": spec.group})
         self.assigned: set[Place] = set()
         """Partitions that the group has assigned to this member."""
         self.waiting: set[Place] = set()
@@ -287,10 +287,10 @@ class Source:
     def resume(self) -> None:
         self._consumer.resume(_partitions(self.assigned - self.waiting - self._held))
 
-    def poll(self, count: int, seconds: float) -> Polled:
+    def poll(self, count: int, seconds: float) -> PollResult:
         """Poll for at most `count` records. Partitions that were revoked meanwhile are left out."""
         messages = self._consumer.consume(count, seconds)
-        polled = Polled(messages)
+        polled = PollResult(messages)
         errors = [message for message in messages if message.error() is not None]
         if errors:
             polled.messages = [message for message in messages if message.error() is None]
@@ -298,7 +298,7 @@ class Source:
                 self._note(polled, message)
         return polled
 
-    def _note(self, polled: Polled, message: Message) -> None:
+    def _note(self, polled: PollResult, message: Message) -> None:
         error = message.error()
         assert error is not None
         place = Place(message.topic() or "", message.partition() or 0)

@@ -59,10 +59,10 @@ def wanted_table(spec: TableSpec, schema: pa.Schema | None = None, *, name: str 
     `schema` has the fields of the records if the file names no columns. `name` is the full name if the file's name has
     placeholders. `key` is the key of change events if the file names none.
     """
-    return wanted(spec, schema, name=name, key=key).definition()
+    return wanted_definition(spec, schema, name=name, key=key).definition()
 
 
-def wanted(
+def wanted_definition(
     spec: TableSpec, schema: pa.Schema | None = None, *, name: str = "", key: Sequence[str] = (), log: bool = False
 ) -> WantedTable:
     """The same table in the form of tables.yaml. `log`: rows are change events."""

@@ -75,30 +75,30 @@ def _runs(
     return made
 
 
-def tell(transactions: Transactions, records: Records) -> list[int]:
+def register_marks(transactions: Transactions, records: Records) -> list[int]:
     """Register BEGIN and END records in JSON, with or without their schema. Returns the rows that are neither."""
     others = []
     for row, text in enumerate(records.values.to_pylist()):
         place, offset = (records.topic, int(records.partition[row])), int(records.offset[row])
         value = _parsed(text)
-        if not told(transactions, place, offset, value):
+        if not register_mark(transactions, place, offset, value):
             transactions.events(place, [Run(np.array([offset]))])
             others.append(row)
     return others
 
 
-def tell_decoded(transactions: Transactions, records: Records, decoded: Decoded) -> None:
+def register_decoded_marks(transactions: Transactions, records: Records, decoded: Decoded) -> None:
     """Register BEGIN and END records that a decoder has read."""
     values: list[Mapping[str, Any]] = [{} for _ in range(len(records))]
     for row, value in zip(decoded.record.tolist(), decoded.values.to_pylist(), strict=True):
         values[row] = value or {}
     for row, value in enumerate(values):
         place, offset = (records.topic, int(records.partition[row])), int(records.offset[row])
-        if not told(transactions, place, offset, value):
+        if not register_mark(transactions, place, offset, value):
             transactions.events(place, [Run(np.array([offset]))])
 
 
-def told(transactions: Transactions, place: Place, offset: int, value: Mapping[str, Any]) -> bool:
+def register_mark(transactions: Transactions, place: Place, offset: int, value: Mapping[str, Any]) -> bool:
     """Register one BEGIN or END; False for any other value."""
     name = value.get("id")
     if not isinstance(name, str):
@@ -114,7 +114,7 @@ def told(transactions: Transactions, place: Place, offset: int, value: Mapping[s
     for part in listed if isinstance(listed, list) else []:
         if isinstance(part, dict) and str(part.get("event_count")).isdigit():
             counts[str(part.get("data_collection"))] = int(part["event_count"])
-    transactions.ended(place, offset, Ended(name, counts))
+    transactions.ended(place, offset, TransactionEnd(name, counts))
     return True
 
 
@@ -151,7 +151,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TransactionEnd:
     """An END: the number of events of each table, by the source's table name."""
 
     transaction: str
@@ -217,7 +217,7 @@ class Transactions:
         if state is not None:
             state.begun = True
 
-    def ended(self, place: Place, offset: int, end: Ended) -> None:
+    def ended(self, place: Place, offset: int, end: TransactionEnd) -> None:
         state = self._queue(place, Run(np.array([offset]), end.transaction))
         if state is None:
             return

@@ -19,12 +19,19 @@ import pyarrow as pa
 
 from lakestore.kafka.bridge.carry_over import Batch, Cut
 from lakestore.kafka.bridge.decode.decoding import Decoder
-from lakestore.kafka.bridge.gathering import joined
+from lakestore.kafka.bridge.gathering import join_records
 from lakestore.kafka.bridge.outcome import Decoded
 from lakestore.kafka.bridge.positions import Place
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import BatchBounds
-from lakestore.kafka.bridge.transaction_blocks import Transactions, Unit, runs, tell, tell_decoded, topics_of
+from lakestore.kafka.bridge.transaction_blocks import (
+    Transactions,
+    Unit,
+    register_decoded_marks,
+    register_marks,
+    runs,
+    topics_of,
+)
 
 ROWS_MAX, BYTES_MAX = 1_000_000, 256 << 20
 """The most records that wait, and their bytes. A larger transaction is committed in parts."""
@@ -114,9 +121,9 @@ class Whole:
 
     def _add_marks(self, records: Records, decoded: Decoded | None) -> None:
         if decoded is None:
-            tell(self._transactions, records)
+            register_marks(self._transactions, records)
         else:
-            tell_decoded(self._transactions, records, decoded)
+            register_decoded_marks(self._transactions, records, decoded)
         now = time.monotonic()
         self._told = {name: self._told.get(name, now) for name in self._transactions.ends}
 
@@ -171,7 +178,7 @@ class Whole:
     def _block(self, places: Sequence[Place], counts: Sequence[Sequence[int]]) -> Records:
         totals = np.sum(np.array(counts, np.int64), axis=0)
         taken = zip(places, totals.tolist(), strict=True)
-        whole = joined([piece for place, count in taken for piece in self._first(place, count)])
+        whole = join_records([piece for place, count in taken for piece in self._first(place, count)])
         starts = np.r_[0, np.cumsum(totals)[:-1]]
         order = []
         for unit in counts:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
-from lakestore.model.names import meant
+from lakestore.model.names import suggestion
 from lakestore.rows.computed import kinds
 from lakestore.rows.computed.kinds import Datum, Mask, Value, constant, folded, is_true, made
 
@@ -29,7 +29,7 @@ def _field(value: Value, name: str, text: str) -> Value:
     fields = list(value.type)
     found = [f for f in fields if f.name == name] or [f for f in fields if f.name.lower() == name.lower()]
     if len(found) != 1:
-        raise Invalid(f"{text}: there is no field {name!r}{meant(name, [field.name for field in fields])}")
+        raise Invalid(f"{text}: there is no field {name!r}{suggestion(name, [field.name for field in fields])}")
     field = found[0]
     return made(field.type, [value], lambda data: pc.struct_field(data, field.name))
 

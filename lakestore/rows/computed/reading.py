@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from lakestore.errors import Invalid
-from lakestore.model.names import meant
+from lakestore.model.names import suggestion
 from lakestore.rows.computed import arithmetic, kinds, logic, texts, times
 from lakestore.rows.computed.kinds import Value, constant
 from lakestore.rows.computed.nodes import READERS
@@ -294,7 +294,7 @@ def _numeral(value: Value, other: Value, text: str) -> Value:
 
 def _unknown(node: exp.Expr, name: str = "") -> Invalid:
     if name:
-        close = meant(name, NAMES)
+        close = suggestion(name, NAMES)
         return Invalid(f"{said(node)!r} names no function of conditions{close or '; lake.sql has all of DuckDB'}")
     return refused(node)
 

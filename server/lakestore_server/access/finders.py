@@ -142,14 +142,14 @@ def path_table(asked: HttpRequestFacts, _: TableFacts) -> Sequence[str]:
 
 def unversioned(target: str, known: TableFacts) -> str:
     """The table of a name in the lake: `shop.orders$3` is a version of our table `shop.orders`."""
-    parted = names.parted(target)
+    parted = names.split_version(target)
     return parted[0] if parted and known.kind_of(parted[0]) == "own" else target
 
 
 def uncut(target: str, known: TableFacts) -> str:
     """The table of a name under a prefix. `shop.orders@<position>` is a cut of our table `shop.orders`, unless a table
     has the whole name."""
-    parted = names.positioned(target)
+    parted = names.split_position(target)
     is_cut = parted is not None and known.kind_of(target) == "absent" and known.kind_of(parted[0]) == "own"
     return parted[0] if parted is not None and is_cut else target
 

@@ -81,7 +81,7 @@ class Contents:
 
     def resolved(self, name: Name) -> tuple[Name, Table | None]:
         """The table of a name, and the version if the table is ours and the name has one."""
-        parted = names.parted(name.table)
+        parted = names.split_version(name.table)
         table = self._ledger.own_table(name.namespace, parted[0]) if parted else None
         if parted is None or table is None:
             return name, None

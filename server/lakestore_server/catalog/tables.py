@@ -12,7 +12,7 @@ from lakestore import evolution
 from lakestore.errors import Conflict, Invalid, LimitReached, NotFound
 from lakestore.iceberg.values import decimal_of, fixed_of
 from lakestore.limits import Limits
-from lakestore.model import altered
+from lakestore.model import alteration
 from lakestore.model import table as schema
 from lakestore.model.table import Table, check_database
 from lakestore.model.typed import shown_name
@@ -232,7 +232,7 @@ class TableVerbs:
                 f"table {table.name} has schema version {table.schema_id}, the change was made for {schema_id}:"
                 " load the table again"
             )
-        made = altered.altered(table, steps, self._engine.limits)
+        made = alteration.apply_steps(table, steps, self._engine.limits)
         check_version(held.versions.tables[0], made)
         if made.schema_id >= most:
             raise Invalid(

@@ -26,7 +26,7 @@ from lakestore.errors import Conflict, Corrupt, Invalid, NotFound
 from lakestore.limits import DEFAULT, WIDEST, Limits
 from lakestore.model import typed, types
 from lakestore.model.columns import AS_OF, KEEP_PREFIX, SYSTEM_TYPES
-from lakestore.model.projection import Projection, check_present, renamed
+from lakestore.model.projection import Projection, check_present, rename_columns
 from lakestore.model.table import Table
 from lakestore.rows import bitmaps, ipc, keys
 from lakestore.v1 import lakestore_pb2 as pb
@@ -378,7 +378,7 @@ def change_of(
     batch, marks = split(batch, message, source, table, claim)
     if delete:
         batch = _of_a_delete(batch, source)
-    named = renamed(batch, source, table)
+    named = rename_columns(batch, source, table)
     names = set(named.schema.names)
     given = frozenset(column.id for column in table.columns if column.name in names) | marks.columns
     if delete:

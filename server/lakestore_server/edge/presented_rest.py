@@ -122,7 +122,7 @@ def _ask(call: CatalogRequest) -> LoadRequest | None:
     ledger, position = call.catalog.ledger, shown.position
     if ledger.own_table(name.namespace, name.table) is None:
         is_known = position or name.table in ledger.pointers(name.namespace)
-        parted = None if is_known else names.positioned(name.table)
+        parted = None if is_known else names.split_position(name.table)
         if parted is None or ledger.own_table(name.namespace, parted[0]) is None:
             _check_not_ours(call, shown)
             return None
@@ -145,7 +145,7 @@ def _check_not_ours(call: CatalogRequest, shown: Warehouse) -> None:
             f"{name} is not a table of Lakestore's, and so at no position of its: read it in the warehouse `now` or"
             " `lake`, there with Iceberg's own time travel"
         )
-    if names.parted(name.table) is not None and name.table not in call.catalog.ledger.pointers(name.namespace):
+    if names.split_version(name.table) is not None and name.table not in call.catalog.ledger.pointers(name.namespace):
         raise NoSuchTable(f"Table does not exist: {name}")
 
 

@@ -403,7 +403,7 @@ def _brings_lake(manifest: Manifest, ways: Ways) -> bool:
 def _warehouse(manifest: Manifest, target: Path, given: str, ways: Ways) -> str:
     inner = target / WAREHOUSE
     if given:
-        place = file_uri.named(given)
+        place = file_uri.user_location(given)
     else:
         is_new = manifest.lake is not LakePlace.OUTSIDE and ways.anew and not ways.rewind
         place = file_uri.to_uri(inner) if is_new or _brings_lake(manifest, ways) else manifest.warehouse

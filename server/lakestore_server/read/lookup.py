@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakestore.errors import Invalid, Unavailable
 from lakestore.limits import Limits
 from lakestore.model.columns import LAKE_BUCKET, LAKE_TIMESTAMP, SYSTEM_TYPES
-from lakestore.model.projection import check_present, renamed
+from lakestore.model.projection import check_present, rename_columns
 from lakestore.model.table import Table
 from lakestore.rows import ipc, keys
 from lakestore.rows.ipc import STREAM_END, crc32c
@@ -299,7 +299,7 @@ class LookupKeys:
             columns = dict(zip(table.primary_key, batch.columns, strict=True))
             return LookupKeys(batch.columns, [columns[name] for name in table.bucket_key], True)
         named = [name for name in source.primary_key if name in batch.schema.names]
-        given = renamed(batch.select(named), source, table)
+        given = rename_columns(batch.select(named), source, table)
         is_whole = len(named) == len(table.primary_key)
         names = table.primary_key if is_whole else _leading(table, given, batch)
         conformed = ipc.conform(given, table, keys_only=True, limits=limits, only=names)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from lakestore.model.altered import feed_of
+from lakestore.model.alteration import feed_of
 from lakestore_server.state.commit_record import RegisterChange, RegistersDrop, RegistersMove
 
 

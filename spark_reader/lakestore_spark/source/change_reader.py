@@ -31,7 +31,7 @@ from lakestore.union import plan
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_spark.leases import LEASE_SECONDS, SessionLeases
 from lakestore_spark.source.options import Address, Options
-from lakestore_spark.source.table_reader import PlanPart, Rows, Shown, parts_of
+from lakestore_spark.source.table_reader import BoundColumns, PlanPart, Rows, parts_of
 
 TOUCH_SECONDS = 60.0
 """Seconds without news after which a stream reports that it is alive."""
@@ -91,7 +91,7 @@ RANGE_CHANGES = 250_000
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class BatchPlan:
     """The changes of one batch as ranges."""
 
     start: str
@@ -104,7 +104,7 @@ class Planned:
 class StreamDriver:
     """One stream's connection to the server."""
 
-    def __init__(self, options: Options, shown: Shown, where: str) -> None:
+    def __init__(self, options: Options, shown: BoundColumns, where: str) -> None:
         self._address, self._name = options.address, options.table
         self._shown, self._where = shown, where
         self._transport = self._address.connect()
@@ -127,7 +127,7 @@ class StreamDriver:
         offset = {NEXT: end, CHANGES: count, BEHIND: planned.behind}
         return {BEGIN: planned.start, **offset} if START in at else offset
 
-    def planned(self, start: dict[str, Any], end: dict[str, Any]) -> Planned:
+    def planned(self, start: dict[str, Any], end: dict[str, Any]) -> BatchPlan:
         begin = end[BEGIN] if START in start else start[NEXT]
         if position_of(begin).lsn > position_of(end[NEXT]).lsn:
             raise Invalid(
@@ -166,13 +166,13 @@ class StreamDriver:
         self._leases.close()
         self._transport.close()
 
-    def _ranges(self, start: str, *, until: str = "", most: int = 0, size: int = 0) -> Planned:
+    def _ranges(self, start: str, *, until: str = "", most: int = 0, size: int = 0) -> BatchPlan:
         asked = pb.ChangeRangesRequest(table=self._name, table_uuid=self._shown.table.uuid, start=start, until=until)
         asked.changes_max, asked.range_changes, asked.where = most, size, self._where
         answer = self._transport.change_ranges(asked)
         self._shown.check(Table.from_json(answer.definitions[-1]), self._where)
         ranges = tuple((part.token, part.changes) for part in answer.ranges)
-        return Planned(answer.start, ranges, answer.behind, tuple(answer.definitions))
+        return BatchPlan(answer.start, ranges, answer.behind, tuple(answer.definitions))
 
     def _begun_with_snapshot(self) -> dict[str, Any]:
         token = self._take_snapshot("")
@@ -198,7 +198,9 @@ class StreamDriver:
 class ChangePart(InputPartition):
     """The changes of one range for one task. Every read returns the same rows."""
 
-    def __init__(self, address: Address, planned: Planned, begin: str, end: str, count: int, asked: Asked) -> None:
+    def __init__(
+        self, address: Address, planned: BatchPlan, begin: str, end: str, count: int, asked: StreamRequest
+    ) -> None:
         self.address, self.begin, self.end, self.count, self.asked = address, begin, end, count, asked
         self.definitions = planned.definitions
 
@@ -220,10 +222,10 @@ class ChangePart(InputPartition):
             raise Internal(f"table {asked.shown.table.name}: a range of {self.count} changes gave {found}: report this")
 
 
-class Asked:
+class StreamRequest:
     """The requested changes of a stream."""
 
-    def __init__(self, shown: Shown, where: str, *, before_images: bool) -> None:
+    def __init__(self, shown: BoundColumns, where: str, *, before_images: bool) -> None:
         self.shown, self.where, self.before_images = shown, where, before_images
 
     def request(self, begin: str, end: str, current: Table) -> Any:
@@ -249,7 +251,7 @@ class ChangeReader(DataSourceStreamReader):
     """A stream of one table. The driver's Python worker plans it, tasks read it."""
 
     def __init__(self, options: Options, table: Table, schema: StructType) -> None:
-        self._options, self._shown = options, Shown.of(table, schema)
+        self._options, self._shown = options, BoundColumns.of(table, schema)
         if not options.text(START):
             raise Invalid(
                 "a stream says where it starts: option('startingOffsets', …) is snapshot, earliest, latest, a time or"
@@ -263,7 +265,7 @@ class ChangeReader(DataSourceStreamReader):
             raise Invalid(f"table {table.name} has no primary key, so nothing was before its rows: no beforeImages")
         if where:
             condition_text.parse(where, table)
-        self._asked = Asked(self._shown, where, before_images=images)
+        self._asked = StreamRequest(self._shown, where, before_images=images)
         self._most = options.count("maxOffsetsPerTrigger")
         self._at: dict[str, Any] | None = None
         self._driver: StreamDriver | None = None

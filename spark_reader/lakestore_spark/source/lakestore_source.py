@@ -53,10 +53,10 @@ class LakestoreSource(DataSource):
         self._table = _at(said) if said.text("at") else _current(said)
         rows = rows_schema(self._table, said.names("columns"))
         of_catalog = any(name.lower().startswith(options.OF_CATALOG) for name in self.options)
-        return options.keeping(rows, said) if of_catalog else rows
+        return options.with_options(rows, said) if of_catalog else rows
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        said = Options(options.with_kept(self.options, schema), "spark.read", options.READ)
+        said = Options(options.with_stored(self.options, schema), "spark.read", options.READ)
         table = self._table or (_at(said) if said.text("at") else _current(said))
         return TableReader(said, table, schema)
 

@@ -58,13 +58,13 @@ class Address:
         return connect(self.server, self.credentials)
 
 
-def with_kept(said: Mapping[str, str], schema: StructType) -> dict[str, str]:
+def with_stored(said: Mapping[str, str], schema: StructType) -> dict[str, str]:
     """Options, with those stored in the schema of a table of Spark's catalog."""
     kept = schema.fields[0].metadata.get(KEPT, {}) if schema.fields else {}
     return {**kept, **{name.lower(): value for name, value in said.items()}}
 
 
-def keeping(schema: StructType, said: Options) -> StructType:
+def with_options(schema: StructType, said: Options) -> StructType:
     """The schema of a new table of Spark's catalog, with the options stored in it."""
     first, *others = schema.fields
     metadata = {**first.metadata, KEPT: said.kept()}

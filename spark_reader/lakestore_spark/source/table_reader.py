@@ -46,7 +46,7 @@ def rows_schema(table: Table, columns: Sequence[str]) -> StructType:
 
 
 @dataclass(frozen=True)
-class Shown:
+class BoundColumns:
     """Columns of one version of a table."""
 
     table: Table
@@ -56,7 +56,7 @@ class Shown:
     """Names in Spark's schema, which may differ in case."""
 
     @staticmethod
-    def of(table: Table, schema: StructType) -> Shown:
+    def of(table: Table, schema: StructType) -> BoundColumns:
         """The columns of Spark's schema. Raises `Invalid` for a column that is missing or has another type."""
         known = {column.name.lower(): column for column in table.columns}
         names = []
@@ -76,7 +76,7 @@ class Shown:
                     f" {field.dataType.simpleString()}: load it, or create the Spark table, anew"
                 )
             names.append(column.name)
-        return Shown(table, tuple(names), tuple(schema.fieldNames()))
+        return BoundColumns(table, tuple(names), tuple(schema.fieldNames()))
 
     @property
     def columns(self) -> list[Column]:
@@ -159,7 +159,7 @@ PARTS_MAX = 256
 class Rows:
     """The requested rows: columns and a condition."""
 
-    shown: Shown
+    shown: BoundColumns
     where: str
     """SQL condition; empty for none."""
 
@@ -243,7 +243,7 @@ class TableReader(DataSourceReader):
     """
 
     def __init__(self, options: Options, table: Table, schema: StructType) -> None:
-        self._options, self._shown = options, Shown.of(table, schema)
+        self._options, self._shown = options, BoundColumns.of(table, schema)
         if "__change" in self._shown.names:
             raise Invalid("a read has no startingOffsets: use spark.readStream for changes, or leave the option out")
         self._where = literals.fixed(options.text("where"))

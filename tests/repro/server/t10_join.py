@@ -10,7 +10,7 @@ import shutil
 import pyarrow as pa
 
 from lakestore.client.lake import Lake
-from lakestore.client.local import attached
+from lakestore.client.local import local_transport
 from lakestore.limits import Limits
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
@@ -28,7 +28,7 @@ def mk():
 
 
 s = mk()
-lake = Lake(attached(s.service), "x")
+lake = Lake(local_transport(s.service), "x")
 t = lake.create_table("a.log", schema=pa.schema([("v", pa.string())]), buckets=1)
 big = "x" * 36_000
 for i in range(17):

@@ -12,7 +12,7 @@ import threading
 import pyarrow as pa
 
 from lakestore.client.lake import Lake
-from lakestore.client.local import attached
+from lakestore.client.local import local_transport
 from lakestore.client.retry import within
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
@@ -28,7 +28,7 @@ threading.excepthook = lambda a: print("   thread ended silently:", a.thread.nam
 d = BASE / "t20"
 shutil.rmtree(d, ignore_errors=True)
 s = Server(Settings(data=d, limits=Limits(journal_checkpoint_bytes=50_000, journal_bytes=200_000)))
-lake = Lake(attached(s.service), "x")
+lake = Lake(local_transport(s.service), "x")
 t = lake.create_table("a.t", schema=pa.schema([("id", pa.int64()), ("v", pa.string())]), primary_key=["id"])
 real = new_segment.write
 n = [0]

@@ -10,7 +10,7 @@ import time
 import pyarrow as pa
 
 from lakestore.client.lake import Lake
-from lakestore.client.local import attached
+from lakestore.client.local import local_transport
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from tests.repro.server.common import BASE
@@ -47,9 +47,9 @@ s = mk()
 
 def lake_of(s):
     return (
-        Lake(attached(s.service), "x", lambda: None)
+        Lake(local_transport(s.service), "x", lambda: None)
         if len(inspect.signature(Lake.__init__).parameters) >= 4
-        else Lake(attached(s.service))
+        else Lake(local_transport(s.service))
     )
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import lakestore as ls
 from lakestore.client.lake import Lake
-from lakestore.client.local import attached
+from lakestore.client.local import local_transport
 from lakestore_server.duties.retention import decide
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
@@ -43,7 +43,7 @@ for jump in (0, 10 * 365 * 86400):
         Settings(data=d, lease_grace_seconds=0, retention_check_seconds=3600, subscription_idle_seconds=86400),
         clock=clock,
     )
-    lake = Lake(attached(s.service), "x")
+    lake = Lake(local_transport(s.service), "x")
     t = lake.create_table(
         "a.t", schema=pa.schema([("id", pa.int64()), ("v", pa.string())]), primary_key=["id"], retention="1h"
     )

@@ -29,7 +29,7 @@ def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def commands(served: Served, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A command line whose server is the one of this process."""
     for module in (administration, changes, tables, shown):
-        monkeypatch.setattr(module, "connected", lambda _: Attached(served.lake))
+        monkeypatch.setattr(module, "open_lake", lambda _: Attached(served.lake))
 
     def run(*arguments: str, answer: str | None = None) -> Result:
         return CliRunner().invoke(cli, list(arguments), input=answer)

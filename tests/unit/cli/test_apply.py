@@ -19,7 +19,7 @@ from lakestore.cli.main import run_command
 from lakestore.errors import Invalid
 from lakestore.evolution import SetOptions
 from lakestore.model import table_file
-from lakestore.model.altered import altered
+from lakestore.model.alteration import apply_steps
 from lakestore.model.retention import Retention
 
 SHOP = Path(__file__).resolve().parents[3] / "examples" / "shop" / "tables.yaml"
@@ -56,7 +56,7 @@ class Shell:
 @pytest.fixture(name="shell")
 def _shell(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     with ls.open(tmp_path / "data") as lake:
-        monkeypatch.setattr(apply_command, "connected", lambda server: nullcontext(lake))
+        monkeypatch.setattr(apply_command, "open_lake", lambda server: nullcontext(lake))
         yield Shell(lake, tmp_path / "tables.yaml", capsys)
 
 
@@ -228,7 +228,7 @@ def test_the_steps_lead_to_the_file_and_then_there_are_none(
 
     try:
         start = wanted(old).definition()
-        reached = altered(start, table_file.steps_between(start, wanted(new)))
+        reached = apply_steps(start, table_file.steps_between(start, wanted(new)))
     except Invalid:
         return
     assert [(c.name, c.type) for c in reached.columns] == [(c["name"], c["type"]) for c in new]

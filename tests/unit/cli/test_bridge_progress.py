@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakestore.cli import bridge
-from lakestore.kafka.bridge.seen import Counts
+from lakestore.kafka.bridge.counts import Counts
 
 
 def test_an_idle_bridge_does_not_repeat_its_line(

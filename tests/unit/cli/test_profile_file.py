@@ -100,7 +100,7 @@ def test_names_that_yaml_takes_for_values_are_names(
 
 def _log_in(number: int, rounds: int) -> None:
     for each in range(rounds):
-        with profiles.changing(profiles.file_of_profiles()) as sections:
+        with profiles.edit_sections(profiles.file_of_profiles()) as sections:
             sections.profiles[f"p{number}-{each}"] = {"server": "localhost:7"}
 
 
@@ -143,9 +143,9 @@ def test_a_place_that_takes_nothing_is_named(
 
 @pytest.mark.parametrize("text", ["a: 2024-13-45", "[" * 1_500, "a: !!timestamp x", "a: 1\na: 2", "&a [*a]", "a: !x 1"])
 def test_odd_yaml_is_refused_by_one_type(text: str) -> None:
-    for loader in (yaml_text.Once, yaml_text.Texts):
+    for loader in (yaml_text.UniqueKeysLoader, yaml_text.TextLoader):
         try:
             found: Any = yaml_text.values(text, loader)
         except yaml_text.Unreadable:
             continue
-        assert (loader, found) == (yaml_text.Texts, {"a": "2024-13-45"})
+        assert (loader, found) == (yaml_text.TextLoader, {"a": "2024-13-45"})

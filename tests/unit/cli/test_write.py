@@ -45,7 +45,7 @@ class _Lake:
 
 @pytest.fixture
 def run(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    monkeypatch.setattr(command, "connected", lambda _: _Lake(served.lake))
+    monkeypatch.setattr(command, "open_lake", lambda _: _Lake(served.lake))
     monkeypatch.chdir(tmp_path)
     for table in served.lake.tables():
         served.lake.drop_table(table.name)
@@ -190,7 +190,7 @@ def test_the_rate_counts_the_reading_of_the_first_rows_and_no_question(
 
         return timed
 
-    monkeypatch.setattr(inference, "sampled", spent(10.0, inference.sampled))
+    monkeypatch.setattr(inference, "sample_columns", spent(10.0, inference.sample_columns))
     monkeypatch.setattr(command, "_ask", spent(60.0, lambda _: None))
     _, said = run("a.rate", "a.csv", "--key", "id")
     assert said.startswith("reading the first rows of a.csv\n")

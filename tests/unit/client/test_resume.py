@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.client.changes import ChangeBatch, Resumed, Seen
+from lakestore.client.changes import ChangeBatch, DeliveredRows, ResumingStream
 from lakestore.errors import Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
@@ -49,14 +49,14 @@ def test_every_row_comes_once_whatever_message_was_the_last(tmp_path: Path, star
         request = pb.ChangesRequest(tables=["a.b"], start=start, until="now", before_images=True)
 
         def rows(transport: Any) -> list[dict[str, Any]]:
-            return [row for message in Resumed(transport, request) for row in ChangeBatch(message).to_pylist()]
+            return [row for message in ResumingStream(transport, request) for row in ChangeBatch(message).to_pylist()]
 
         assert rows(Breaking(lake.transport, after, 3)) == rows(lake.transport)
 
 
 def test_an_update_that_two_messages_share_comes_whole_after_a_reconnect() -> None:
     """What this connection has brought already is not taken for what an earlier one had brought."""
-    seen, bucket = Seen(), np.zeros(1, dtype=np.int64)
+    seen, bucket = DeliveredRows(), np.zeros(1, dtype=np.int64)
     seen.add("t", bucket, np.array([7]))
     seen.reconnected()
     assert not seen.fresh("t", bucket, np.array([7])).any()

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.client.local import attached
+from lakestore.client.local import local_transport
 from lakestore.client.writer import change
 from lakestore.errors import Conflict, Exhausted, Fenced, NotFound, Unavailable
 from lakestore.union.verify import verify
@@ -43,7 +43,7 @@ class World:
     def __init__(self, folder: Path, disk: Disk | None = None, seconds: float = 0.02, fate: Fate | None = None) -> None:
         self.folder = folder
         self.server = Server(Settings(folder), disk=disk, journal_of=lambda d, f: self._made(d, f, seconds, fate))
-        transport = attached(self.server.service)
+        transport = local_transport(self.server.service)
         self.lake = ls.Lake(transport, "seam")
         self.pool = ThreadPoolExecutor(16)
 
@@ -231,7 +231,7 @@ def test_what_was_built_on_a_failed_write_is_undone(tmp_path: Path, monkeypatch:
     """With the file journal, whose commits are handed over as soon as several wait."""
     disk, go_on = SimDisk(tmp_path / "data"), threading.Event()
     server = Server(Settings(disk.root), disk=disk)
-    transport = attached(server.service)
+    transport = local_transport(server.service)
     lake, pool = ls.Lake(transport, "seam"), ThreadPoolExecutor(8)
     keyed = lake.create_table("t.keyed", SCHEMA, primary_key=["id"], buckets=1)
     keyed.upsert(row(1, 0))

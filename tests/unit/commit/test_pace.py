@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.client.local import attached
+from lakestore.client.local import local_transport
 from lakestore.errors import Exhausted
 from lakestore.limits import DEFAULT
 from lakestore_server.commit.priority import CommitPriority, JournalSize, Pace
@@ -257,7 +257,7 @@ def test_a_server_with_slow_checkpoints_takes_a_bulk_load_without_a_stop(tmp_pat
     server = Server(Settings(tmp_path, port=0, http_port=0, limits=SLOW), disk=SlowDisk())
     with closing(server):
         pace = server.engine.loop.pace
-        lake = ls.Lake(attached(server.service), "pace")
+        lake = ls.Lake(local_transport(server.service), "pace")
         table, chance = lake.create_table("t.log", pa.schema([("v", pa.binary())]), buckets=1), random.Random(1)
         full, ended = [], threading.Event()
 

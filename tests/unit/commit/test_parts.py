@@ -15,7 +15,7 @@ import pytest
 import lakestore as ls
 from lakestore import aio
 from lakestore.client import parts as client_parts
-from lakestore.client.local import attached
+from lakestore.client.local import local_transport
 from lakestore.client.writer import change
 from lakestore.errors import Conflict, Corrupt, Exhausted, Invalid, LakestoreError, NotFound, NothingToKeep
 from lakestore.evolution import AddColumn, DropColumn
@@ -427,7 +427,7 @@ def test_blocks_in_process_and_in_asyncio_use_parts_too(served: Served, monkeypa
 
     async def asked() -> None:
         async with (
-            aio.Lake(lambda: ls.Lake(attached(served.server.service), "aio"), 2) as lake,
+            aio.Lake(lambda: ls.Lake(local_transport(served.server.service), "aio"), 2) as lake,
             lake.commit() as commit,
         ):
             await commit.append("a.log", many)

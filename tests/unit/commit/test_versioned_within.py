@@ -13,7 +13,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.errors import Invalid
-from lakestore.model.merge_engines import Merge, parsed
+from lakestore.model.merge_engines import Merge, parse_merge
 from lakestore.model.table import Table
 from tests.support.served import Served
 
@@ -236,9 +236,9 @@ def test_every_spelling_is_one_engine_and_old_definitions_stay_as_they_were() ->
         {"within": "s", "versioned": "o"},
     )
     for spelling in spellings:
-        assert parsed(spelling) == wanted
-        assert parsed(parsed(spelling).as_data()) == wanted == parsed(str(parsed(spelling)))
-    assert parsed("versioned(o)").as_data() == {"versioned": "o"}
+        assert parse_merge(spelling) == wanted
+        assert parse_merge(parse_merge(spelling).as_data()) == wanted == parse_merge(str(parse_merge(spelling)))
+    assert parse_merge("versioned(o)").as_data() == {"versioned": "o"}
     wrong: tuple[Any, ...] = (
         "versioned(o, s)",
         "versioned(o within s)",
@@ -250,9 +250,9 @@ def test_every_spelling_is_one_engine_and_old_definitions_stay_as_they_were() ->
     )
     for spelling in wrong:
         with pytest.raises(Invalid, match="is not known"):
-            parsed(spelling)
+            parse_merge(spelling)
     with pytest.raises(Invalid, match="versioned takes names of columns, not 5"):
-        parsed({"versioned": "o", "within": 5})
+        parse_merge({"versioned": "o", "within": 5})
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import lakestore as ls
 from lakestore.errors import Invalid, NotFound
 from lakestore.kafka.bridge import assembly, spec_file
 from lakestore.kafka.bridge.assembly import Assembly, TopicPipeline
-from lakestore.kafka.bridge.decode.registry import Registered, Registry
+from lakestore.kafka.bridge.decode.registry import Registry, RegistrySchema
 from lakestore.kafka.bridge.first_file import first_file, format_of, table_of
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.spec import SourceSpec
@@ -218,8 +218,8 @@ def test_a_registry_tells_the_format_of_records_that_name_schemas(kind: str, tex
         def __init__(self) -> None:
             pass
 
-        def by_id(self, name: int | str) -> Registered:
+        def by_id(self, name: int | str) -> RegistrySchema:
             assert name == 7
-            return Registered(kind, text)
+            return RegistrySchema(kind, text)
 
     assert format_of(records([b"\x00\x00\x00\x00\x07abc"]), Known()) == form

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lakestore.errors import Invalid
 from lakestore.kafka.bridge.decode import avro_columns, avro_records
 from lakestore.kafka.bridge.decode.avro_records import AvroRecords
-from lakestore.kafka.bridge.decode.avro_schema import crc64, parsed
+from lakestore.kafka.bridge.decode.avro_schema import crc64, schema_tree
 from lakestore.kafka.bridge.decode.framing import Cursors
 from lakestore.kafka.bridge.outcome import Decoded, Stage
 from lakestore.kafka.bridge.spec import SchemaSpec
@@ -80,7 +80,7 @@ def test_columns_are_what_fastavro_reads_one_by_one(data: st.DataObject) -> None
 def damage_is_known(code: str, body: bytes, schema: Json) -> bool:
     """Whether reading value by value finds the same."""
     with pytest.raises(avro_records.Unreadable) as error:
-        avro_records.array(parsed(json.dumps(schema)), body)
+        avro_records.array(schema_tree(json.dumps(schema)), body)
     return error.value.fault.code == code
 
 
@@ -90,7 +90,7 @@ def test_reading_value_by_value_agrees(data: st.DataObject) -> None:
     body = written(schema, data.draw(avro_cases.values_of(schema)))
     if data.draw(st.booleans()):
         body = damaged(body, data.draw(st.integers(0, 9)), data.draw(st.integers(0, 60)))
-    node, cursors = parsed(json.dumps(schema)), Cursors.of(pa.array([b"", body, b"\2"], pa.binary()))
+    node, cursors = schema_tree(json.dumps(schema)), Cursors.of(pa.array([b"", body, b"\2"], pa.binary()))
     column = avro_columns.columns(node, cursors)
     try:
         alone = avro_records.array(node, body)
@@ -203,7 +203,7 @@ def test_more_items_than_bytes_are_no_memory() -> None:
 )
 def test_a_schema_that_no_column_holds_is_refused_by_a_sentence(schema: str, sentence: str) -> None:
     with pytest.raises(Invalid, match=sentence):
-        parsed(schema)
+        schema_tree(schema)
 
 
 def test_the_fingerprint_in_front_names_the_declared_schema() -> None:

@@ -130,7 +130,7 @@ def test_new_fields_and_wider_types_are_followed_in_the_block_that_has_them(
         ("who", "string"),
         ("more", "float64"),
     ]
-    assert proposals.listed(lake) == []
+    assert proposals.list_proposals(lake) == []
 
 
 def test_a_renamed_field_goes_into_the_old_column_until_somebody_decides(
@@ -140,7 +140,7 @@ def test_a_renamed_field_goes_into_the_old_column_until_somebody_decides(
     alias = {"type": ["null", "string"], "aliases": ["who"]}
     fields: dict[str, Json] = {"id": "long", "n": "int", "customer": alias}
     assert rows(shop.sent(1, fields, {"id": 1, "n": 1, "customer": "a"})) == [{"id": 1, "n": 1, "who": "a"}]
-    (proposal,) = proposals.listed(lake)
+    (proposal,) = proposals.list_proposals(lake)
     assert (proposal["state"], proposal["table"], proposal["topic"]) == ("proposed", "shop.orders", "orders")
     decided = proposals.decide(lake, proposal["id"], approve=True)
     assert decided["state"] == "approved"
@@ -150,7 +150,7 @@ def test_a_renamed_field_goes_into_the_old_column_until_somebody_decides(
     shop.clock[0] += REFRESH_SECONDS
     found = shop.sent(1, fields, {"id": 2, "n": 1, "customer": "b"})
     assert rows(found) == [{"id": 2, "n": 1, "customer": "b"}]
-    assert [each["state"] for each in proposals.listed(lake)] == ["approved"]
+    assert [each["state"] for each in proposals.list_proposals(lake)] == ["approved"]
 
 
 def test_a_type_that_holds_nothing_of_the_old_one_waits_in_the_dead_letters(
@@ -159,7 +159,7 @@ def test_a_type_that_holds_nothing_of_the_old_one_waits_in_the_dead_letters(
     shop = Shop(lake, registry)
     fields: dict[str, Json] = {"id": "long", "n": "string", "who": ["null", "string"]}
     mapped = shop.sent(1, fields, {"id": 1, "n": "many", "who": None}, {"id": 2, "n": "7", "who": None})
-    (proposal,) = proposals.listed(lake)
+    (proposal,) = proposals.list_proposals(lake)
     (reject,) = mapped.rejects["shop.orders"]
     assert (reject.record, reject.stage, reject.code) == (0, Stage.SCHEMA, "waits-for-proposal")
     assert proposal["id"] in reject.sentence
@@ -184,17 +184,17 @@ def test_a_column_that_changes_twice_leaves_no_proposal_that_nobody_can_approve(
     ]
     for number, (fields, value) in enumerate(versions):
         shop.sent(number, fields, {"id": number, "n": value, "who": None})
-    found = proposals.listed(lake)
+    found = proposals.list_proposals(lake)
     assert [each["state"] for each in found] == ["proposed", "proposed"]
     proposals.decide(lake, found[first]["id"], approve=True)
-    states = {each["id"]: each["state"] for each in proposals.listed(lake)}
+    states = {each["id"]: each["state"] for each in proposals.list_proposals(lake)}
     assert states == {found[first]["id"]: "approved", found[1 - first]["id"]: "superseded"}
     with pytest.raises(Conflict, match=r"earlier state of table shop\.orders and is superseded"):
         proposals.decide(lake, found[1 - first]["id"], approve=True)
     shop.clock[0] += REFRESH_SECONDS
     fields, value = versions[1 - first]
     shop.sent(2, fields, {"id": 7, "n": value, "who": None})
-    (again,) = [each for each in proposals.listed(lake) if each["state"] == "proposed"]
+    (again,) = [each for each in proposals.list_proposals(lake) if each["state"] == "proposed"]
     proposals.decide(lake, again["id"], approve=True)
     shop.clock[0] += REFRESH_SECONDS
     assert rows(shop.sent(2, fields, {"id": 7, "n": value, "who": None}))[0]["n"] in (value, [("a", 1)])
@@ -204,21 +204,21 @@ def test_a_proposal_that_its_table_takes_no_more_is_superseded(lake: ls.Lake, re
     shop = Shop(lake, registry)
     fields: dict[str, Json] = {"id": "long", "n": "string", "who": ["null", "string"]}
     shop.sent(1, fields, {"id": 1, "n": "many", "who": None})
-    (proposal,) = proposals.listed(lake)
+    (proposal,) = proposals.list_proposals(lake)
     lake.table("shop.orders").alter(RenameColumn("n", "n_1"))
     with pytest.raises(Conflict, match="is superseded"):
         proposals.decide(lake, proposal["id"], approve=True)
-    assert [each["state"] for each in proposals.listed(lake)] == ["superseded"]
+    assert [each["state"] for each in proposals.list_proposals(lake)] == ["superseded"]
     lake.table("shop.orders").alter(RenameColumn("n_1", "n"))
     Shop(lake, registry).sent(1, fields, {"id": 1, "n": "many", "who": None})
-    assert [each["state"] for each in proposals.listed(lake)] == ["proposed"]
+    assert [each["state"] for each in proposals.list_proposals(lake)] == ["proposed"]
 
 
 def test_a_required_field_that_is_gone_waits(lake: ls.Lake, registry: FaultyRegistry) -> None:
     shop = Shop(lake, registry)
     mapped = shop.sent(1, {"id": "long", "who": ["null", "string"]}, {"id": 1, "who": "a"})
     assert [(each.stage, each.code) for each in mapped.rejects["shop.orders"]] == [(Stage.SCHEMA, "waits-for-proposal")]
-    (proposal,) = proposals.listed(lake, "shop.orders")
+    (proposal,) = proposals.list_proposals(lake, "shop.orders")
     proposals.decide(lake, proposal["id"], approve=True)
     shop.clock[0] += REFRESH_SECONDS
     mapped = shop.sent(1, {"id": "long", "who": ["null", "string"]}, {"id": 1, "who": "a"})
@@ -228,7 +228,7 @@ def test_a_required_field_that_is_gone_waits(lake: ls.Lake, registry: FaultyRegi
 def test_an_approval_that_ended_half_way_is_finished(lake: ls.Lake, registry: FaultyRegistry) -> None:
     shop = Shop(lake, registry)
     shop.sent(1, {"id": "long", "who": ["null", "string"]}, {"id": 1, "who": "a"})
-    (proposal,) = proposals.listed(lake, "shop.orders")
+    (proposal,) = proposals.list_proposals(lake, "shop.orders")
     lake.table("shop.orders").alter(MakeOptional("n"))
     assert proposals.decide(lake, proposal["id"], approve=True)["state"] == "approved"
     with pytest.raises(NotFound, match="no proposal"):
@@ -261,7 +261,7 @@ def test_new_fields_of_json_wait_where_the_policy_is_to_propose(lake: ls.Lake) -
     mapped = pipeline.process(records([b'{"id": 1, "n": 2, "color": "red"}', b'{"id": 2, "n": 3}']))
     assert [row["id"] for row in rows(mapped)] == [1, 2]
     assert lake.table("shop.orders").definition == before
-    (proposal,) = proposals.listed(lake)
+    (proposal,) = proposals.list_proposals(lake)
     assert (proposal["state"], proposal["change"]) == ("proposed", "field 'color' is new, of type string")
     proposals.decide(lake, proposal["id"], approve=True)
     assert lake.table("shop.orders").definition.column("color").type == "string"
@@ -270,7 +270,7 @@ def test_new_fields_of_json_wait_where_the_policy_is_to_propose(lake: ls.Lake) -
 def test_a_key_that_changes_its_type_has_no_steps(lake: ls.Lake, registry: FaultyRegistry) -> None:
     shop = Shop(lake, registry)
     shop.sent(1, {"id": "string", "n": "int", "who": ["null", "string"]}, {"id": "x", "n": 1, "who": None})
-    (proposal,) = proposals.listed(lake)
+    (proposal,) = proposals.list_proposals(lake)
     with pytest.raises(Invalid, match="no steps"):
         proposals.decide(lake, proposal["id"], approve=True)
 
@@ -281,7 +281,7 @@ def test_the_commands_list_and_decide(
     shop = Shop(lake, registry)
     alias = {"type": ["null", "string"], "aliases": ["who"]}
     shop.sent(1, {"id": "long", "n": "int", "customer": alias}, {"id": 1, "n": 1, "customer": "a"})
-    monkeypatch.setattr(commands, "connected", lambda server: nullcontext(lake))
+    monkeypatch.setattr(commands, "open_lake", lambda server: nullcontext(lake))
     assert run_command(["bridge", "proposals", "list", "--json"]) == 0
     (proposal,) = json.loads(capsys.readouterr().out)
     assert (proposal["table"], proposal["state"]) == ("shop.orders", "proposed")
@@ -310,7 +310,7 @@ def test_a_restart_makes_no_column_of_a_renamed_field(lake: ls.Lake, registry: F
         mapped = Assembly(spec, lake).pipeline(topic, "orders").process(records([body, b"\0\0\0\0\1\2"]))
         assert rows(mapped) == [{"id": 1, "n": 1 << 40, "who": "a", "more": 3}]
         assert [each.code for each in mapped.rejects["shop.orders"]] == ["short-payload"]
-    assert len(proposals.listed(lake)) == 1
+    assert len(proposals.list_proposals(lake)) == 1
 
 
 def test_rows_under_way_while_their_table_is_altered_are_mapped_again(lake: ls.Lake, registry: FaultyRegistry) -> None:

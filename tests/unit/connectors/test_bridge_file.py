@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lakestore.errors import Invalid
 from lakestore.kafka.bridge import spec_file
 from lakestore.kafka.bridge.spec import BatchBounds, BridgeSpec, RouteSpec
-from lakestore.kafka.bridge.tables import dead_letter_table, wanted, wanted_table
+from lakestore.kafka.bridge.tables import dead_letter_table, wanted_definition, wanted_table
 from lakestore.model import table_file
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "bridge"
@@ -237,8 +237,8 @@ def test_tables_of_a_bridge_are_a_file_that_apply_takes() -> None:
     for topic in parsed(EVERYTHING).topics:
         for spec in topic.tables:
             if spec.columns:
-                table = wanted(spec)
-                [again] = table_file.parse(table_file.written([table]), "tables.yaml")
+                table = wanted_definition(spec)
+                [again] = table_file.parse(table_file.yaml_of([table]), "tables.yaml")
                 assert again.definition() == table.definition()
     assert dead_letter_table("shop.orders").primary_key == ("kafka_source", "kafka_offset")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore.kafka.bridge.decode.inference import inferred
+from lakestore.kafka.bridge.decode.inference import infer_schema
 from lakestore.kafka.bridge.decode.json_records import JsonDecoder
 from lakestore.model.types import type_name
 from tests.support.bridge_blocks import block, check_decoded
@@ -53,18 +53,18 @@ from tests.support.bridge_blocks import block, check_decoded
 )
 def test_field_has_the_type_that_holds_its_samples(texts: list[str], kind: str) -> None:
     records = block([f'{{"a":{text}}}'.encode() for text in texts])
-    found = inferred(records)
+    found = infer_schema(records)
     assert type_name(found.schema.field("a").type, "a") == kind
 
 
 def test_names_that_are_many_and_seldom_are_keys_of_a_map() -> None:
     records = block([json.dumps({"m": {f"user-{at}": at}}).encode() for at in range(100)])
-    assert inferred(records).schema.field("m").type == pa.map_(pa.string(), pa.int64())
+    assert infer_schema(records).schema.field("m").type == pa.map_(pa.string(), pa.int64())
 
 
 def test_what_is_missing_and_what_is_no_json_is_counted() -> None:
     values = [b'{"a":1,"b":1,"A":2,"__c":1}', b'{"a":2,"b":null}', b"x", None, b'{"a":3}']
-    found = inferred(block(values))
+    found = infer_schema(block(values))
     assert found.schema.names == ["a", "b"]
     assert (found.records, found.unread, dict(found.missing)) == (3, 1, {"b": 2})
 
@@ -72,13 +72,13 @@ def test_what_is_missing_and_what_is_no_json_is_counted() -> None:
 def test_nearly_all_samples_decide_and_the_odd_ones_are_counted() -> None:
     rows: list[dict[str, Any]] = [{"qty": at, "in": {"day": "2026-01-01"}, "l": [at]} for at in range(1_001)]
     rows.append({"qty": "many", "in": {"day": "soon"}, "l": [1]})
-    found = inferred(block([json.dumps(row).encode() for row in rows]))
+    found = infer_schema(block([json.dumps(row).encode() for row in rows]))
     assert {part.name: type_name(part.type, part.name) for part in found.schema} == {
         "qty": "int64", "in": "struct<day: date>", "l": "list<int64>",
     }  # fmt: skip
     assert dict(found.odd) == {"qty": (pa.int64(), 1), "in.day": (pa.date32(), 1)}
     assert not found.mixed
-    found = inferred(block([json.dumps(row).encode() for row in rows[-20:]]))
+    found = infer_schema(block([json.dumps(row).encode() for row in rows[-20:]]))
     assert (found.schema.field("qty").type, dict(found.mixed), dict(found.odd)) == (
         pa.string(), {"qty": (pa.int64(), 1)}, {},
     )  # fmt: skip
@@ -87,14 +87,14 @@ def test_nearly_all_samples_decide_and_the_odd_ones_are_counted() -> None:
 def test_candidates_for_a_key() -> None:
     rows = [{"kind": "k", "customer_id": at % 2, "order_id": at, "at": 1.5, "seen": at + 100} for at in range(10)]
     values = [json.dumps(row).encode() for row in rows]
-    found = inferred(block(values, topic="shop.orders")).keys
+    found = infer_schema(block(values, topic="shop.orders")).keys
     assert [each.field for each in found] == ["order_id", "customer_id", "seen", "kind"]
     assert [each.repeats for each in found] == pytest.approx([0.0, 0.8, 0.0, 0.9])
     for keys in (
         [str(row["seen"]).encode() for row in rows],
         [json.dumps({"seen": row["seen"]}).encode() for row in rows],
     ):
-        first = inferred(block(values, keys=keys, topic="shop.orders")).keys[0]
+        first = infer_schema(block(values, keys=keys, topic="shop.orders")).keys[0]
         assert (first.field, first.is_kafka_key) == ("seen", True)
 
 
@@ -120,4 +120,4 @@ def test_samples_fit_into_what_was_inferred_of_them(rows: list[dict[str, Any]]) 
     decoded = decoder.decode(records, None)
     check_decoded(decoded, len(records))
     assert not decoded.rejects
-    assert decoder.schema() == inferred(records).schema
+    assert decoder.schema() == infer_schema(records).schema

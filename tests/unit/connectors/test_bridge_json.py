@@ -287,9 +287,9 @@ def test_block_at_once_is_as_one_by_one(values: list[bytes]) -> None:
     alone = []
     for value in values:
         try:
-            row = json_one.converted(json_one.parsed(value), kind, "value")
+            row = json_one.convert(json_one.parse_object(value), kind, "value")
             alone.append((_texts(pa.array([row], json_records._texts(kind))[0].as_py()), ""))
-        except json_one.Refused as refused:
+        except json_one.RefusedRecord as refused:
             alone.append((None, refused.code))
     assert together == alone
 
@@ -316,5 +316,5 @@ def _time(value: Any) -> Any:
 
 
 def test_a_text_without_an_end_is_told_by_one_sentence() -> None:
-    with pytest.raises(json_one.Refused, match=r"not JSON: Unterminated string starting at character 7$"):
-        json_one.parsed(b'{"s": "x')
+    with pytest.raises(json_one.RefusedRecord, match=r"not JSON: Unterminated string starting at character 7$"):
+        json_one.parse_object(b'{"s": "x')

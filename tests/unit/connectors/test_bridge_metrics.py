@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lakestore.errors import Invalid
-from lakestore.kafka.bridge.bridge import served
+from lakestore.kafka.bridge.bridge import serve_metrics
+from lakestore.kafka.bridge.counts import Counts
 from lakestore.kafka.bridge.positions import Place
-from lakestore.kafka.bridge.seen import Counts
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "bridge.md"
 
@@ -25,9 +25,9 @@ def test_a_port_answers_all_that_is_counted_and_the_page_names_it() -> None:
     counts.set_lag("", {Place("t", 3): 9}, ())
     counts.halted["u"] = "gone"
     counts.latency.add(0.02)
-    with served(counts, 0) as port:
+    with serve_metrics(counts, 0) as port:
         text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
-        with pytest.raises(Invalid, match="cannot be opened for metrics"), served(counts, port):
+        with pytest.raises(Invalid, match="cannot be opened for metrics"), serve_metrics(counts, port):
             pass
     assert 'lakestore_bridge_rejected_total{code="bad-json",table="d.t"} 1.0' in text
     assert 'lakestore_bridge_lag_records{partition="3",source="",topic="t"} 9.0' in text
@@ -38,5 +38,5 @@ def test_a_port_answers_all_that_is_counted_and_the_page_names_it() -> None:
 
 
 def test_without_a_port_nothing_listens() -> None:
-    with served(Counts(), None) as port:
+    with serve_metrics(Counts(), None) as port:
         assert port == 0

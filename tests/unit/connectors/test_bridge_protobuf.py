@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from lakestore.errors import Invalid
 from lakestore.kafka.bridge.decode.protobuf_records import ProtobufRecords
-from lakestore.kafka.bridge.decode.protobuf_schema import compiled, message, planned
+from lakestore.kafka.bridge.decode.protobuf_schema import build_message, compile_proto, message
 from lakestore.kafka.bridge.outcome import Decoded, Stage
 from lakestore.kafka.bridge.spec import SchemaSpec
 from tests.support.avro_cases import records
@@ -45,7 +45,7 @@ message Order {
 @cache
 def kind(text: str, path: tuple[int, ...] = (0,)) -> type[Message]:
     """The library's class of a message."""
-    return GetMessageClass(message(*compiled(text, {}), path))
+    return GetMessageClass(message(*compile_proto(text, {}), path))
 
 
 def decoded(text: str, bodies: Sequence[bytes | None]) -> Decoded:
@@ -298,13 +298,13 @@ def test_proto2_has_presence_required_fields_and_closed_enums() -> None:
 )
 def test_a_schema_that_is_none_is_refused_by_a_sentence(text: str, sentence: str) -> None:
     with pytest.raises(Invalid, match=sentence):
-        planned(message(*compiled(text, {}), (0,)))
+        build_message(message(*compile_proto(text, {}), (0,)))
     assert decoded(text, [b""]).rejects[0].code == "bad-schema"
 
 
 def test_an_import_stays_in_its_folder() -> None:
     with pytest.raises(Invalid, match="no name in a registry"):
-        compiled('syntax = "proto3"; message M {}', {"../evil.proto": ""})
+        compile_proto('syntax = "proto3"; message M {}', {"../evil.proto": ""})
 
 
 def test_packed_values_that_end_inside_one_shift_no_neighbour() -> None:

@@ -86,7 +86,7 @@ def test_a_field_that_odd_samples_make_text_is_told(count: int, kinds: list[str]
         (TopicSpec("", "t", format="debezium-json"), records, kinds),
         (TopicSpec("", "t"), plain, ["int64" for _ in kinds]),
     ):
-        said = [each.sentence for each in preflight.mixed(topic, "t", of_topic)]
+        said = [each.sentence for each in preflight.mixed_fields(topic, "t", of_topic)]
         assert said == [f"qty is text, for 1 of {count + 1} sampled values are no {name}" for name in names]
 
 

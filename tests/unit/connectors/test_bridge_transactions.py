@@ -13,14 +13,14 @@ import pytest
 from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
 from lakestore.kafka.bridge.outcome import Decoded
 from lakestore.kafka.bridge.transaction_blocks import (
-    Ended,
     Place,
     Run,
+    TransactionEnd,
     Transactions,
     Unit,
+    register_decoded_marks,
+    register_marks,
     runs,
-    tell,
-    tell_decoded,
     topics_of,
 )
 from tests.support.debezium_events import block, event, with_schema
@@ -53,7 +53,7 @@ def test_a_transaction_waits_for_its_end_and_for_all_of_its_events() -> None:
     assert plain(whole.ready()) == []
     assert whole.floor(A) == 5
     assert whole.floor(MARKS) == 0
-    whole.ended(MARKS, 1, Ended("1", {"public.a": 2, "public.b": 1, "public.elsewhere": 9}))
+    whole.ended(MARKS, 1, TransactionEnd("1", {"public.a": 2, "public.b": 1, "public.elsewhere": 9}))
     assert plain(whole.ready()) == []
     whole.events(B, [run([3], "1"), run([4])])
     (unit,) = whole.ready()
@@ -69,7 +69,7 @@ def test_units_come_by_their_ends_and_mixed_ones_are_one() -> None:
     whole.events(A, [run([0], "1"), run([1], "2"), run([2], "1"), run([3], "3")])
     for offset, (name, count) in enumerate([("1", 2), ("2", 1), ("3", 1)]):
         whole.begun(MARKS, 2 * offset, name)
-        whole.ended(MARKS, 2 * offset + 1, Ended(name, {"public.a": count}))
+        whole.ended(MARKS, 2 * offset + 1, TransactionEnd(name, {"public.a": count}))
     units = whole.ready()
     assert plain(units) == [{A: [0, 1, 2]}, {A: [3]}]
     assert set(units[0].transactions) == {"1", "2"}
@@ -82,7 +82,7 @@ def test_records_without_a_transaction_go_at_once_or_with_what_is_before_them() 
     whole.events(A, [run([2], "1"), run([3])])
     assert plain(whole.ready()) == []
     whole.begun(MARKS, 0, "1")
-    whole.ended(MARKS, 1, Ended("1", {"public.a": 1}))
+    whole.ended(MARKS, 1, TransactionEnd("1", {"public.a": 1}))
     assert plain(whole.ready()) == [{A: [2, 3]}]
 
 
@@ -91,12 +91,12 @@ def test_a_copy_counts_once_and_a_late_one_is_let_through() -> None:
     orders = np.array([1])
     whole.begun(MARKS, 0, "1")
     whole.events(A, [Run(np.array([0]), "1", orders), Run(np.array([1]), "1", orders)])
-    whole.ended(MARKS, 1, Ended("1", {"public.a": 2}))
+    whole.ended(MARKS, 1, TransactionEnd("1", {"public.a": 2}))
     assert plain(whole.ready()) == []
     whole.events(A, [Run(np.array([2]), "1", np.array([2]))])
     assert plain(whole.ready()) == [{A: [0, 1, 2]}]
     whole.events(A, [Run(np.array([3]), "1", orders)])
-    whole.ended(MARKS, 2, Ended("1", {"public.a": 2}))
+    whole.ended(MARKS, 2, TransactionEnd("1", {"public.a": 2}))
     assert plain(whole.ready()) == [{A: [3]}]
 
 
@@ -105,12 +105,12 @@ def test_an_unread_record_stands_for_an_event_of_its_table() -> None:
     whole.begun(MARKS, 0, "1")
     whole.events(A, [run([0], "1"), run([1], unread=True)])
     assert plain(whole.ready()) == []
-    whole.ended(MARKS, 1, Ended("1", {"public.a": 2}))
+    whole.ended(MARKS, 1, TransactionEnd("1", {"public.a": 2}))
     assert plain(whole.ready()) == [{A: [0]}, {A: [1]}]
     whole.begun(MARKS, 2, "2")
     whole.begun(MARKS, 3, "3")
     whole.events(A, [run([2], "2"), run([3], "3"), run([4], unread=True)])
-    whole.ended(MARKS, 4, Ended("2", {"public.a": 2}))
+    whole.ended(MARKS, 4, TransactionEnd("2", {"public.a": 2}))
     assert plain(whole.ready()) == []
 
 
@@ -119,7 +119,7 @@ def test_a_transaction_without_begin_and_end_is_given_in_parts() -> None:
     whole.events(A, [run([0, 1], "old"), run([2], "1")])
     whole.begun(MARKS, 7, "1")
     assert plain(whole.ready()) == []
-    whole.ended(MARKS, 8, Ended("1", {"public.a": 1}))
+    whole.ended(MARKS, 8, TransactionEnd("1", {"public.a": 1}))
     parts, rest = whole.ready()
     assert plain([parts, rest]) == [{A: [0, 1]}, {A: [2]}]
     assert "old" in parts.parts
@@ -144,7 +144,7 @@ def test_a_stuck_transaction_says_what_it_waits_for() -> None:
     whole = assembler(rows_max=3)
     whole.begun(MARKS, 0, "1")
     whole.events(A, [run([0], "1")])
-    whole.ended(MARKS, 1, Ended("1", {"public.a": 1, "public.b": 5}))
+    whole.ended(MARKS, 1, TransactionEnd("1", {"public.a": 1, "public.b": 5}))
     whole.events(A, [run([1, 2], "2")])
     assert "5 of public.b" in "".join(unit.parts for unit in whole.ready())
 
@@ -184,7 +184,7 @@ def told(whole: Transactions, place: Place, offset: int, record: tuple[str, str]
     if kind == "begin":
         whole.begun(place, offset, name)
     elif kind == "end":
-        whole.ended(place, offset, Ended(name, counts))
+        whole.ended(place, offset, TransactionEnd(name, counts))
     else:
         whole.events(place, [run([offset], name)])
 
@@ -227,7 +227,7 @@ def test_blocks_of_events_and_of_ends_make_units() -> None:
         ("2", {"what": 1}),
         ("3", b"broken"),
     ]  # fmt: skip
-    assert tell(whole, replace(block(ends), topic=MARKS[0])) == [2, 3]
+    assert register_marks(whole, replace(block(ends), topic=MARKS[0])) == [2, 3]
     orders = [{"id": "1", "total_order": at, "data_collection_order": at} for at in range(1, 4)]
     pairs = [
         ({"id": 1}, event("c", None, {"id": 1}, transaction=orders[0])),
@@ -238,7 +238,7 @@ def test_blocks_of_events_and_of_ends_make_units() -> None:
     ]
     records = block(pairs)
     whole = Transactions(lambda table: topics_of(table, [records.topic]))
-    tell(whole, replace(block(ends), topic=MARKS[0]))
+    register_marks(whole, replace(block(ends), topic=MARKS[0]))
     for place, made in runs(records, DebeziumJson().decode(records, None)).items():
         whole.events(place, made)
     assert {place: at for unit in plain(whole.ready()) for place, at in unit.items()}[records.topic, 0] == [3, 4]
@@ -252,7 +252,7 @@ def test_ends_that_a_decoder_has_read_are_told() -> None:
         {"status": "END", "id": "1", "data_collections": [part]},
     ]
     whole, records = assembler(), replace(block([("1", {}), ("1", b"broken"), ("1", {})]), topic=MARKS[0])
-    tell_decoded(whole, records, Decoded(pa.array(values), np.array([0, 2])))
+    register_decoded_marks(whole, records, Decoded(pa.array(values), np.array([0, 2])))
     assert list(whole.open) == ["1"]
     whole.events(A, [run([5, 6], "1")])
     (unit,) = whole.ready()
@@ -273,7 +273,7 @@ def test_ids_of_postgres_have_another_lsn_in_each_event(name: str, *, is_one: bo
     orders = [{"id": name.format(100 + at), "total_order": at, "data_collection_order": at} for at in (1, 2)]
     records = block([({"id": 1}, event("c", None, {"id": 1}, transaction=order)) for order in orders])
     whole = Transactions(lambda table: topics_of(table, [records.topic]))
-    tell(whole, replace(block(marks), topic=MARKS[0]))
+    register_marks(whole, replace(block(marks), topic=MARKS[0]))
     for place, made in runs(records, DebeziumJson().decode(records, None)).items():
         whole.events(place, made)
     assert [unit.transactions for unit in whole.ready() if (records.topic, 0) in unit.offsets] == [("755",)] * is_one

@@ -18,8 +18,8 @@ from lakestore.kafka.bridge import spec_file
 from lakestore.kafka.bridge.assembly import Assembly
 from lakestore.kafka.bridge.carry_over import Batch
 from lakestore.kafka.bridge.commit import Committer, empty
+from lakestore.kafka.bridge.counts import Counts
 from lakestore.kafka.bridge.positions import Accepted, Ends, Place
-from lakestore.kafka.bridge.seen import Counts
 from lakestore.kafka.bridge.source import Source, Starts
 from tests.support.debezium_events import Pair, block, event
 

@@ -21,10 +21,10 @@ from lakestore.kafka.bridge import whole_transactions as whole_module
 from lakestore.kafka.bridge.assembly import Assembly
 from lakestore.kafka.bridge.carry_over import Batch
 from lakestore.kafka.bridge.commit import Committer, Halt, spec_of
+from lakestore.kafka.bridge.counts import Counts
 from lakestore.kafka.bridge.decode import decoders
 from lakestore.kafka.bridge.positions import Accepted, Ends, Place
 from lakestore.kafka.bridge.records import Records
-from lakestore.kafka.bridge.seen import Counts
 from lakestore.kafka.bridge.source import Source, Starts
 from lakestore.kafka.bridge.whole_transactions import Whole
 from tests.support.debezium_events import event

@@ -16,7 +16,7 @@ from lakestore.cli import dlq
 from lakestore.cli.main import run_command
 from lakestore.errors import Fenced, Invalid, NotFound
 from lakestore.kafka.bridge import dead_letters
-from lakestore.kafka.bridge.dead_letters import Selection, Taking
+from lakestore.kafka.bridge.dead_letters import RemovalLease, Selection
 from lakestore.kafka.bridge.tables import dead_letter_table
 
 WHEN = dt.datetime(2026, 11, 20, tzinfo=dt.UTC)
@@ -61,24 +61,24 @@ def test_letters_are_counted_by_table_stage_and_code(lake: ls.Lake) -> None:
     put(lake, [letter(0), letter(1), letter(2, "it's", stage="convert")])
     put(lake, [letter(0)], "shop.refunds")
     lake.create_table("shop.other__dlq", pa.schema([("a", pa.int64())]))
-    found = [(each.table, each.stage, each.code, each.letters) for each in dead_letters.counted(lake)]
+    found = [(each.table, each.stage, each.code, each.letters) for each in dead_letters.count_by_code(lake)]
     assert found == [
         ("shop.orders", "decode", "bad-json", 2),
         ("shop.orders", "convert", "it's", 1),
         ("shop.refunds", "decode", "bad-json", 1),
     ]
-    assert [each.letters for each in dead_letters.counted(lake, "shop.refunds__dlq")] == [1]
+    assert [each.letters for each in dead_letters.count_by_code(lake, "shop.refunds__dlq")] == [1]
     with pytest.raises(NotFound, match="has no dead letters"):
-        dead_letters.counted(lake, "shop.nothing")
+        dead_letters.count_by_code(lake, "shop.nothing")
     with pytest.raises(Invalid, match="holds no dead letters"):
-        dead_letters.counted(lake, "shop.other")
+        dead_letters.count_by_code(lake, "shop.other")
 
 
 def test_a_selection_shows_and_drops_what_it_says(lake: ls.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters, "CHUNK_ROWS", 3)
     put(lake, [letter(each, "it's" if each % 2 else "bad-json") for each in range(20)])
     some = Selection(codes=("it's",), where="kafka_offset >= 5 -- and no more")
-    assert dead_letters.shown(lake, "shop.orders", some, 3)["kafka_offset"].to_pylist() == [5, 7, 9]
+    assert dead_letters.sample_rows(lake, "shop.orders", some, 3)["kafka_offset"].to_pylist() == [5, 7, 9]
     assert dead_letters.drop(lake, "shop.orders", some) == 8
     assert offsets(lake) == [0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18]
     with pytest.raises(Invalid, match="no column 'nosuch'"):
@@ -89,7 +89,7 @@ def test_a_selection_shows_and_drops_what_it_says(lake: ls.Lake, monkeypatch: py
 
 def test_who_takes_letters_away_fences_whoever_did_before(lake: ls.Lake) -> None:
     put(lake, [letter(0), letter(1)])
-    with Taking(lake, "shop.orders") as first:
+    with RemovalLease(lake, "shop.orders") as first:
         assert dead_letters.drop(lake, "shop.orders", Selection(where="kafka_offset = 0")) == 1
         with pytest.raises(Fenced), first.registers.commit(first.next()) as commit:
             commit.delete(first.letters, pa.table({"kafka_source": ["orders/id/0"], "kafka_offset": [1]}))
@@ -99,7 +99,7 @@ def test_who_takes_letters_away_fences_whoever_did_before(lake: ls.Lake) -> None
 def test_the_commands_tell_the_same(
     lake: ls.Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(dlq, "connected", lambda server: lake)
+    monkeypatch.setattr(dlq, "open_lake", lambda server: lake)
     monkeypatch.setattr(lake, "close", lambda: None)
 
     def said(*words: str, code: int = 0) -> str:

@@ -15,7 +15,7 @@ import lakestore as ls
 from lakestore.errors import Invalid
 from lakestore.kafka.bridge import spec_file
 from lakestore.kafka.bridge.assembly import Assembly
-from lakestore.kafka.bridge.decode.debezium.before_images import real
+from lakestore.kafka.bridge.decode.debezium.before_images import without_fillers
 from lakestore.kafka.bridge.decode.debezium.connect_values import Kind
 from lakestore.kafka.bridge.outcome import Mapped, Op
 from lakestore.kafka.bridge.writing import steps_of
@@ -193,7 +193,7 @@ def test_a_deleted_row_with_one_real_value_is_real_in_every_type(kind: pa.DataTy
     row = Kind("struct", fields=(("k", Kind("int64")), ("a", Kind("", target=kind)), ("b", Kind("int64"))))
     head = pa.array([{"source": {"connector": "postgresql"}}] * 4)
     keys = pa.array([{"k": 1}] * 4)
-    found = real(before, row, keys, head)
+    found = without_fillers(before, row, keys, head)
     assert found.to_pylist()[0] == {"k": 1, "a": None, "b": None}
     assert found[1:].equals(before[1:])
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
-from lakestore.kafka.bridge.decode.debezium.documents import unwrapped
+from lakestore.kafka.bridge.decode.debezium.documents import plain_json
 from lakestore.kafka.bridge.outcome import Op
 from tests.support.bridge_blocks import check_decoded
 from tests.support.debezium_events import block, event, with_schema
@@ -71,7 +71,7 @@ def test_fields_of_documents_are_columns_where_these_are_declared() -> None:
 def test_wrappers_are_taken_off_outside_of_texts_alone() -> None:
     inner = json.dumps({"a": {"$oid": "x"}})
     plain = json.loads(
-        unwrapped(pa.array([json.dumps({"t": inner, "u": {"$uuid": "y"}, "d": {"$date": "2020-01-01"}})]))[0].as_py()
+        plain_json(pa.array([json.dumps({"t": inner, "u": {"$uuid": "y"}, "d": {"$date": "2020-01-01"}})]))[0].as_py()
     )
     assert plain == {"t": inner, "u": "y", "d": "2020-01-01"}
     assert dt.date.fromisoformat(plain["d"]).year == 2020

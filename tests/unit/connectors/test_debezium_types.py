@@ -260,6 +260,6 @@ def test_base64_is_read_strictly() -> None:
     """A text of the wrong length, alphabet or padding is wrong as a whole."""
     texts = {"": b"", "AA==": b"\0", "AB==": b"\0", "AAA=": b"\0\0", "AAAA": b"\0\0\0", "+/9=": b"\xfb\xff"}
     wrong = ["A", "====", "A===", "AA=", "AA=A", "AAAA=", "AAAA====", "AA==AA==", "AAA\n", "AA-_", "AAA\u00e9"]
-    made, faults = connect_values.decoded(pa.array([*texts, *wrong, None], pa.string()))
+    made, faults = connect_values.decode_base64(pa.array([*texts, *wrong, None], pa.string()))
     assert made.to_pylist() == [*texts.values(), *[None] * (len(wrong) + 1)]
     assert faults.to_pylist() == [*[False] * len(texts), *[True] * len(wrong), False]

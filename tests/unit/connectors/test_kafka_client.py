@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from lakestore.errors import Denied, Invalid, LakestoreError, NotFound, Unavailable
-from lakestore.kafka.client import Heard, check_options, failure, made, options_of, settings_of
+from lakestore.kafka.client import ReportedErrors, check_options, failure, make_client, options_of, settings_of
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_an_error_has_its_kind_and_one_sentence(code: int, kind: type[LakestoreE
 
 
 def test_a_timeout_is_told_by_its_cause() -> None:
-    heard = Heard()
+    heard = ReportedErrors()
     late = KafkaError(KafkaError._TIMED_OUT, "late")
     assert "does a broker run there" in failure(late, "h:1", "read", heard).message
     heard(KafkaError(KafkaError._TRANSPORT, "refused"))
@@ -51,4 +51,4 @@ def test_options_are_refused_by_name() -> None:
     with pytest.raises(Invalid, match=r"option group\.id is set by the bridge itself"):
         check_options({"group.id": "x"}, ("group.id",), "the bridge")
     with pytest.raises(Invalid, match=r"options are refused: .*no\.such"):
-        made(Producer, settings_of("h:1", {"no.such": "x"}, Heard()))
+        make_client(Producer, settings_of("h:1", {"no.such": "x"}, ReportedErrors()))

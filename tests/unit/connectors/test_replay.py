@@ -24,7 +24,7 @@ from lakestore.kafka.bridge.assembly import Assembly
 from lakestore.kafka.bridge.dead_letters import Selection
 from lakestore.kafka.bridge.outcome import Reject, Stage
 from lakestore.kafka.bridge.records import Records
-from lakestore.kafka.bridge.replay import Replay, Replayed
+from lakestore.kafka.bridge.replay import Replay, ReplayCounts
 from lakestore.kafka.bridge.spec import BridgeSpec, TopicSpec
 from lakestore.kafka.bridge.tables import dead_letter_table
 
@@ -87,7 +87,7 @@ def nothing(*_: Any) -> Values:
     return {}
 
 
-def replay(lake: ls.Lake, spec: BridgeSpec, selection: Selection = ALL, **said: Any) -> Replayed:
+def replay(lake: ls.Lake, spec: BridgeSpec, selection: Selection = ALL, **said: Any) -> ReplayCounts:
     now = Now(said.pop("whole", nothing), said.pop("sources", ()))
     return Replay(lake, spec, ORDERS, Assembly(spec, lake).pipeline, now, **said).run(selection)
 
@@ -155,7 +155,7 @@ def test_letters_become_rows_and_those_that_fail_stay_with_a_new_sentence(lake: 
     assert rows(lake) == [(1, 1), (2, 2)]
     assert left(lake) == [(1, "null-key"), (2, "bad-json")]
     assert set(counts.examples) == {"null-key", "bad-json"}
-    [one] = dead_letters.shown(lake, ORDERS, Selection(codes=("null-key",)), 9).to_pylist()
+    [one] = dead_letters.sample_rows(lake, ORDERS, Selection(codes=("null-key",)), 9).to_pylist()
     assert "a key has no nulls" in one["sentence"]
     assert (one["stage"], one["path"], one["value"]) == ("constraint", "value.id", b'{"id": null}')
     token = lake.snapshot().token
@@ -270,7 +270,7 @@ def _killed(lake: ls.Lake, commits: int, how: str) -> None:
     """A replay that is killed behind a chunk or as soon as a commit is made, or that a rival fences."""
     made = 0
 
-    def progress(_: Replayed) -> None:
+    def progress(_: ReplayCounts) -> None:
         nonlocal made
         made += 1
         if made > commits and how == "between":

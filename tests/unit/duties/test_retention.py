@@ -12,7 +12,7 @@ import pytest
 from lakestore.errors import Exhausted, Invalid, PositionExpired
 from lakestore.model import table as schema
 from lakestore.model.columns import SYSTEM_TYPES
-from lakestore.model.retention import Retention, parsed
+from lakestore.model.retention import Retention, parse_retention
 from lakestore.union.cut import Cut
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
@@ -51,7 +51,7 @@ def old_and_new(served: Served) -> tuple[str, str]:
     ],
 )
 def test_a_retention_is_read_and_stored(given: object, expected: Retention | None) -> None:
-    assert parsed(given) == expected
+    assert parse_retention(given) == expected
     table = schema.define("a.b", SCHEMA, retention=given)
     assert schema.Table.from_json(table.to_json()) == table
     assert table.retention == expected

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lakestore import evolution
 from lakestore.errors import Invalid
-from lakestore.model.altered import altered
+from lakestore.model.alteration import apply_steps
 from lakestore.model.table import Table, define
 from lakestore_server.catalog import metadata_updates, our_tables, tables
 from lakestore_server.catalog.schemas import Json
@@ -91,9 +91,9 @@ def test_java_writes_an_identity_of_fixed_that_it_cannot_read() -> None:
 def test_a_column_with_the_name_of_a_nested_field_is_refused(name: str) -> None:
     first = table()
     with pytest.raises(Invalid, match="same name"):
-        tables.check_version(first, altered(first, [evolution.AddColumn(name, "int64")]))
+        tables.check_version(first, apply_steps(first, [evolution.AddColumn(name, "int64")]))
     with pytest.raises(Invalid, match="same name"):
-        tables.check_version(first, altered(first, [evolution.RenameColumn("s", name)]))
+        tables.check_version(first, apply_steps(first, [evolution.RenameColumn("s", name)]))
     with pytest.raises(Invalid, match="same name"):
         table(schema=SCHEMA.append(pa.field(name, pa.int64())))
 
@@ -141,7 +141,7 @@ def test_java_builds_what_create_and_alter_accept(
     current = first
     for step in steps:
         try:
-            made = altered(current, [step])
+            made = apply_steps(current, [step])
             tables.check_version(first, made)
         except Invalid:
             continue

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lakestore.client.lake import Lake
-from lakestore.client.local import attached
+from lakestore.client.local import local_transport
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.catalog.commits import TableChange
 from lakestore_server.catalog.contents import Name
@@ -31,7 +31,7 @@ class World:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        transport = attached(server.service)
+        transport = local_transport(server.service)
         self.lake = Lake(transport, "here")
 
     def append(self, rows: int) -> None:

@@ -73,7 +73,7 @@ def _read(path: Path, lines: list[str]) -> tuple[list[dict[str, Any]], dict[int,
 def test_maps_are_read_at_once_as_they_are_one_by_one(tmp_path: Path, lines: list[str]) -> None:
     mixed = [each for line in lines for each in (GOOD, line)]
     at_once, refused = _read(tmp_path / "x.jsonl", mixed)
-    with mock.patch.object(json_blocks, "parsed_at_once", return_value=None):
+    with mock.patch.object(json_blocks, "parse_lines", return_value=None):
         one_by_one, bad = _read(tmp_path / "x.jsonl", mixed)
     assert refused.keys() == bad.keys()
     assert repr(at_once) == repr(one_by_one)

@@ -23,7 +23,7 @@ from lakestore.kafka.events import Encoder
 from lakestore.loading import reading as sizes
 from lakestore.loading import texts
 from lakestore.loading.files import Stdin, source_of
-from lakestore.loading.load import Load, Refused, Stopped
+from lakestore.loading.load import Load, LoadStopped, RefusedRecord
 from lakestore.loading.reading import Options
 from tests.support.loading import load
 from tests.support.served import Served
@@ -111,7 +111,7 @@ def test_a_load_that_stops_anywhere_goes_on_there(
         monkeypatch.setattr(made, "_on_rows", _stopper(made))
         try:
             made.run()
-        except Stopped:
+        except LoadStopped:
             continue
         if not made.rows:
             break
@@ -183,7 +183,7 @@ def test_a_file_that_was_begun_is_ended_before_a_new_one_is_begun(lake: Lake, lo
         _csv(folder / f"{number}.csv", range(20 * number, 20 * number + 20))
     made = Load(lake, lake.table(log).definition, source_of(str(folder)))
     made._on_rows = lambda rows: made.stop() if made.rows >= 27 else None
-    with pytest.raises(Stopped):
+    with pytest.raises(LoadStopped):
         made.run()
     _csv(folder / "0.csv", range(20))
     assert made.rows + load(lake, log, folder).rows == 60
@@ -193,7 +193,7 @@ def test_a_file_that_was_begun_is_ended_before_a_new_one_is_begun(lake: Lake, lo
     begun = _csv(folder / "3.csv", range(60, 80))
     made = Load(lake, lake.table(log).definition, source_of(str(folder)))
     made._on_rows = lambda rows: made.stop()
-    with pytest.raises(Stopped):
+    with pytest.raises(LoadStopped):
         made.run()
     begun.rename(tmp_path / "3.csv")
     _csv(folder / "4.csv", range(80, 90))
@@ -210,7 +210,7 @@ def test_blank_lines_over_a_whole_block_are_passed(lake: Lake, log: str, tmp_pat
         file.writelines(f"{i},n{i},{i}.50\n" for i in range(8, 30))
     made = Load(lake, lake.table(log).definition, source_of(str(path)))
     made._on_rows = lambda rows: made.stop() if made.rows > 14 else None
-    with pytest.raises(Stopped):
+    with pytest.raises(LoadStopped):
         made.run()
     assert made.rows + load(lake, log, path).rows == 30
     assert _ids(lake, log) == list(range(30))
@@ -220,7 +220,7 @@ def test_bad_rows_are_named_and_what_is_before_them_is_committed(lake: Lake, log
     path = _csv(tmp_path / "a.csv", range(20))
     path.write_text(path.read_text() + '20,"a\nb",1\n21,x,1.234\n22,x,1\n')
     made = Load(lake, lake.table(log).definition, source_of(str(path)))
-    with pytest.raises(Refused, match=r"a.csv, line 24: column 'amount': '1.234' is no decimal\(9,2\)"):
+    with pytest.raises(RefusedRecord, match=r"a.csv, line 24: column 'amount': '1.234' is no decimal\(9,2\)"):
         made.run()
     assert (made.rows, made.progress.place.line, _ids(lake, log)) == (21, 23, list(range(21)))
     path.write_text(path.read_text().replace("1.234", "1.23"))
@@ -291,7 +291,7 @@ def test_a_file_of_bad_rows_that_was_changed_is_not_cut(lake: Lake, log: str, tm
 def test_more_bad_rows_than_wanted_end_a_load(lake: Lake, log: str, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     good, bad = _broken(path, 100)
-    with pytest.raises(Refused, match=rf"line {bad[10]}: .*more than 10 records are refused"):
+    with pytest.raises(RefusedRecord, match=rf"line {bad[10]}: .*more than 10 records are refused"):
         load(lake, log, path, skip_bad=tmp_path / "bad.jsonl", max_bad=10)
     load(lake, log, path, skip_bad=tmp_path / "bad.jsonl")
     assert _ids(lake, log) == good
@@ -303,7 +303,7 @@ def test_rows_that_only_the_server_refuses_are_found(lake: Lake, tmp_path: Path)
     path = tmp_path / "a.jsonl"
     lines = [{"k": f"k{i}" if i != 17 else "k" * 100_000, "v": i} for i in range(30)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(Refused, match=r"a.jsonl, line 18: .*key"):
+    with pytest.raises(RefusedRecord, match=r"a.jsonl, line 18: .*key"):
         load(lake, keyed, path)
     load(lake, keyed, path, skip_bad=tmp_path / "bad.jsonl")
     assert lake.table(keyed).scan().count() == 29
@@ -344,7 +344,7 @@ def test_a_file_of_changes_is_applied_in_order(lake: Lake, tmp_path: Path, kind:
     found = lake.table(keyed).scan(columns=["id", "name"]).to_arrow().sort_by("id").to_pylist()
     assert found == [{"id": 3, "name": "f"}, {"id": 4, "name": "h"}]
     (tmp_path / "b.jsonl").write_text('{"id": 1, "op": "?"}\n')
-    with pytest.raises(Refused, match=r"line 1: column 'op': '\?' is no insert, update or delete"):
+    with pytest.raises(RefusedRecord, match=r"line 1: column 'op': '\?' is no insert, update or delete"):
         load(lake, keyed, tmp_path / "b.jsonl", options=options)
 
 

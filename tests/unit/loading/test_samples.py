@@ -14,7 +14,7 @@ from lakestore.kafka.bridge.decode import casts as bridge_casts
 from lakestore.kafka.bridge.decode.casts import Rule
 from lakestore.loading import casts
 from lakestore.loading.files import source_of
-from lakestore.loading.inference import sampled
+from lakestore.loading.inference import sample_columns
 from lakestore.loading.reading import Options, columns
 
 
@@ -26,7 +26,7 @@ def test_a_line_that_is_no_utf_8_is_named_with_its_file(tmp_path: Path, name: st
     path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
     (file,) = source_of(str(path)).files
     with pytest.raises(Invalid, match=f"{re.escape(file.shown)}, line {len(lines)}: the line is no UTF-8"):
-        sampled(file, Options())
+        sample_columns(file, Options())
 
 
 class _Counted:
@@ -58,7 +58,7 @@ def test_a_column_of_texts_is_not_searched_for_every_text_that_is_no_time(
         return exact(array, rule)
 
     monkeypatch.setattr(bridge_casts, "exact", spied)
-    schema = sampled(file, Options()).schema
+    schema = sample_columns(file, Options()).schema
     assert schema == pa.schema([("name", pa.string()), ("day", pa.date32()), ("note", pa.string())])
     assert counted.values < 2 * 5000
     assert sum(calls) < 2 * 5000
@@ -84,7 +84,7 @@ def test_types_that_the_user_names_are_those_of_the_table(tmp_path: Path) -> Non
     path = tmp_path / "a.csv"
     path.write_text("id,code\n1,10\n2,20\n")
     (file,) = source_of(str(path)).files
-    schema = sampled(file, Options(), {"code": "string", "id": "int32"}).schema
+    schema = sample_columns(file, Options(), {"code": "string", "id": "int32"}).schema
     assert schema == pa.schema([("id", pa.int32()), ("code", pa.string())])
     with pytest.raises(Invalid, match=r"has no column 'cod': did you mean code\?"):
-        sampled(file, Options(), {"cod": "string"})
+        sample_columns(file, Options(), {"cod": "string"})

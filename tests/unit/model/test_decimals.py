@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lakestore.errors import Invalid
 from lakestore.iceberg.values import unscaled_bytes
 from lakestore.model import decimals
-from lakestore.model.decimals import fitted
+from lakestore.model.decimals import fit_type
 from lakestore.model.defaults import scalar
 from lakestore.model.table import define
 from lakestore.rows import pushed
@@ -35,7 +35,7 @@ FAR = ("1e-999999999", "0.0001", "1000000", "1e999999", "NaN")
 def test_decimal_is_itself_or_refused(number: Decimal) -> None:
     step = Decimal(1).scaleb(-KIND.scale)
     try:
-        found = fitted(number, KIND)
+        found = fit_type(number, KIND)
     except ValueError:
         assert abs(number) >= 10**6 or (abs(number) > 10**-40 and number % step) or 0 < abs(number) < step
         return
@@ -57,8 +57,8 @@ def test_every_digit_of_38_is_kept(unscaled: int, scale: int) -> None:
     kind, text = pa.decimal128(38, scale), _digits(unscaled, scale)
     number = Decimal(text)
     assert decimals.from_unscaled(unscaled, scale) == number
-    assert fitted(number, kind) == number
-    assert decimals.rounded(number, scale, ROUND_FLOOR) == number
+    assert fit_type(number, kind) == number
+    assert decimals.round_exact(number, scale, ROUND_FLOOR) == number
     assert decimals.product(number, number) == Decimal(_digits(unscaled * unscaled, 2 * scale))
     assert decimals.places(number) <= scale
     most = 10**38 - 1

@@ -27,7 +27,7 @@ from lakestore.evolution import (
     WidenColumn,
 )
 from lakestore.model import table as schema
-from lakestore.model.altered import altered
+from lakestore.model.alteration import apply_steps
 from lakestore.model.defaults import canonical, scalar
 from lakestore.model.projection import Projection
 from lakestore.model.table import Table
@@ -89,7 +89,7 @@ def history(steps: list[Step]) -> list[Table]:
     tables = [table()]
     for step in steps:
         try:
-            tables.append(altered(tables[-1], [step]))
+            tables.append(apply_steps(tables[-1], [step]))
         except Invalid as error:
             assert "shop.orders" in error.message or "column" in error.message
     return tables
@@ -134,14 +134,16 @@ def test_steps_survive_their_json(steps: list[Step]) -> None:
 
 def test_equal_versions_share_their_rows() -> None:
     batch = rows_of(table())
-    assert Projection(table(), altered(table(), [SetOptions({"freshness": "9s"})])).batch(batch) is batch
-    renamed = altered(table(), [RenameColumn("word", "text")])
+    assert Projection(table(), apply_steps(table(), [SetOptions({"freshness": "9s"})])).batch(batch) is batch
+    renamed = apply_steps(table(), [RenameColumn("word", "text")])
     shown = Projection(table(), renamed).batch(batch)
     assert [a.buffers()[1].address for a in shown.columns[:3]] == [b.buffers()[1].address for b in batch.columns[:3]]
 
 
 def test_a_rename_is_followed_by_keys_partitioning_and_sorting() -> None:
-    made = altered(table(), [RenameColumn("day", "month"), RenameColumn("id", "bucket"), RenameColumn("price", "desc")])
+    made = apply_steps(
+        table(), [RenameColumn("day", "month"), RenameColumn("id", "bucket"), RenameColumn("price", "desc")]
+    )
     assert made.primary_key == made.bucket_key == ("bucket",)
     assert made.lake.partition_by == ("month(month)", "bucket(4, bucket)")
     assert made.lake.sort_by == ("desc desc",)
@@ -149,7 +151,7 @@ def test_a_rename_is_followed_by_keys_partitioning_and_sorting() -> None:
 
 
 def test_a_name_added_anew_is_another_column() -> None:
-    again = altered(table(), [DropColumn("small"), AddColumn("small", "int8", after="id")])
+    again = apply_steps(table(), [DropColumn("small"), AddColumn("small", "int8", after="id")])
     assert again.column("small").id == 6
     shown = Projection(table(), again).batch(rows_of(table()))
     assert shown.column("small").to_pylist() == [None, None]
@@ -186,28 +188,28 @@ def test_a_name_added_anew_is_another_column() -> None:
 )
 def test_what_cannot_be_is_refused_by_column_and_rule(step: Step, told: str) -> None:
     with pytest.raises(Invalid) as refused:
-        altered(table(), [step])
+        apply_steps(table(), [step])
     assert told in refused.value.message
 
 
 def test_a_key_stays_as_wide_as_its_bytes() -> None:
     keyed = schema.define("a.b", pa.schema([("id", pa.int32())]), primary_key=["id"])
     with pytest.raises(Invalid, match="bytes and buckets stay"):
-        altered(keyed, [WidenColumn("id", "int64")])
+        apply_steps(keyed, [WidenColumn("id", "int64")])
     routed = schema.define("a.b", pa.schema([("id", pa.int32())]), bucket_key=["id"])
     with pytest.raises(Invalid, match="bytes and buckets stay"):
-        altered(routed, [WidenColumn("id", "int64")])
+        apply_steps(routed, [WidenColumn("id", "int64")])
 
 
 def test_a_default_for_old_rows_needs_format_version_3() -> None:
     old = table(format_version=2)
     with pytest.raises(Invalid, match=r"column 'n' has a default for the rows that are there.*for new rows only"):
-        altered(old, [AddColumn("n", "int8", default=1)])
+        apply_steps(old, [AddColumn("n", "int8", default=1)])
     with pytest.raises(Invalid, match="add it as optional"):
-        altered(old, [AddColumn("n", "int8", required=True, default=1)])
-    added = altered(old, [AddColumn("n", "int8", default=1, new_rows_only=True)]).column("n")
+        apply_steps(old, [AddColumn("n", "int8", required=True, default=1)])
+    added = apply_steps(old, [AddColumn("n", "int8", default=1, new_rows_only=True)]).column("n")
     assert (added.default, added.initial) == (1, None)
-    added = altered(table(), [AddColumn("n", "int8", required=True, default=1)]).column("n")
+    added = apply_steps(table(), [AddColumn("n", "int8", required=True, default=1)]).column("n")
     assert (added.default, added.initial, added.required) == (1, 1, True)
 
 

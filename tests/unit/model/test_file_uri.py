@@ -22,7 +22,7 @@ def test_a_path_is_the_same_file_for_everybody(tmp_path: Path, name: str) -> Non
     path = tmp_path / name / "f.bin"
     location = file_uri.to_uri(path)
     assert file_uri.to_path(location) == locations.plain(location) == str(path)
-    assert file_uri.named(location) == file_uri.named(str(path)) == location
+    assert file_uri.user_location(location) == file_uri.user_location(str(path)) == location
     places.write(location, b"x")
     assert path.read_bytes() == b"x"
     assert PyArrowFileIO.parse_location(location)[2] == str(path)
@@ -42,8 +42,8 @@ def test_every_path_comes_back(parts: list[str]) -> None:
 
 def test_places_in_stores_are_no_paths() -> None:
     assert file_uri.to_path("s3://bucket/a") is None
-    assert file_uri.named("s3://bucket/a") == "s3://bucket/a"
-    assert file_uri.named("file:/a") == file_uri.named("/a") == "file:///a"
+    assert file_uri.user_location("s3://bucket/a") == "s3://bucket/a"
+    assert file_uri.user_location("file:/a") == file_uri.user_location("/a") == "file:///a"
 
 
 def test_an_escape_below_a_folder_lies_nowhere() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from lakestore.errors import Invalid
 from lakestore.evolution import SetOptions
-from lakestore.model.altered import altered
+from lakestore.model.alteration import apply_steps
 from lakestore.model.columns import LakeOptions
 from lakestore.model.table import Table, define
 from lakestore.v1.lakestore_pb2 import CreateTableRequest
@@ -33,7 +33,7 @@ def test_defaults_are_not_said() -> None:
 def test_they_are_kept_and_changed() -> None:
     made = table(snapshots=7, snapshot_seconds=60)
     assert Table.from_json(made.to_json()).lake == made.lake
-    changed = altered(made, [SetOptions(lake={"snapshots": 300})])
+    changed = apply_steps(made, [SetOptions(lake={"snapshots": 300})])
     assert (changed.lake.snapshots, changed.lake.snapshot_seconds) == (300, 60)
     assert changed.schema_id == made.schema_id
 

@@ -15,7 +15,7 @@ from lakestore.client.grpc import connect
 from lakestore.client.retry import within
 from lakestore.errors import Invalid, Unavailable
 from lakestore.model import table_file, types
-from lakestore.model.retention import parsed
+from lakestore.model.retention import parse_retention
 from lakestore.v1 import lakestore_pb2 as pb
 from tests.support.served import Served
 
@@ -98,8 +98,8 @@ def test_rows_and_keys_are_dicts(lake: ls.Lake) -> None:
 
 def test_a_retention_is_shown_as_it_is_written() -> None:
     for text in ("90s", "30m", "36h", "7d"):
-        assert str(parsed(text)) == text
-    assert str(parsed({"age": "7d", "bytes": "10GB"})) == "7d or 10GB"
+        assert str(parse_retention(text)) == text
+    assert str(parse_retention({"age": "7d", "bytes": "10GB"})) == "7d or 10GB"
 
 
 def test_yaml_that_is_none_is_told_by_line() -> None:

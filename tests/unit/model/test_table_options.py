@@ -18,7 +18,7 @@ from lakestore.cli.main import run_command
 from lakestore.errors import Invalid
 from lakestore.evolution import DropColumn, RenameColumn, SetOptions, Step, from_json, to_json
 from lakestore.model import merge_engines, table_file, ttl
-from lakestore.model.altered import altered
+from lakestore.model.alteration import apply_steps
 from lakestore.model.merge_engines import Merge, aggregate, versioned
 from lakestore.model.table import Table, define
 from lakestore.model.ttl import TOMBSTONE_SECONDS, Ttl
@@ -45,7 +45,7 @@ def made(**options: Any) -> Table:
 def _lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ls.Lake]:
     with ls.open(tmp_path / "data") as lake:
         for module in (apply_command, look_commands):
-            monkeypatch.setattr(module, "connected", lambda server: nullcontext(lake))
+            monkeypatch.setattr(module, "open_lake", lambda server: nullcontext(lake))
         yield lake
 
 
@@ -63,8 +63,8 @@ def _lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ls.Lake]:
     ],
 )
 def test_engines_are_read_as_users_write_them(said: Any, engine: Merge) -> None:
-    assert merge_engines.parsed(said) == engine
-    assert merge_engines.parsed(json.loads(json.dumps(engine.as_data(), sort_keys=True))) == engine
+    assert merge_engines.parse_merge(said) == engine
+    assert merge_engines.parse_merge(json.loads(json.dumps(engine.as_data(), sort_keys=True))) == engine
 
 
 @pytest.mark.parametrize("said", ["sum", {"total": 3}, None])
@@ -72,7 +72,7 @@ def test_functions_that_are_no_texts_by_column_are_refused(said: Any) -> None:
     with pytest.raises(Invalid, match="aggregate takes a function for each column"):
         aggregate(said)
     with pytest.raises(Invalid, match="aggregate takes a function for each column"):
-        merge_engines.parsed({"aggregate": said})
+        merge_engines.parse_merge({"aggregate": said})
 
 
 @pytest.mark.parametrize("name", ["primary_key", "bucket_key"])
@@ -85,7 +85,7 @@ def test_a_text_for_a_list_of_key_columns_is_refused(name: str) -> None:
 @pytest.mark.parametrize("said", ["", "versioned", "replace", "versioned()", {"a": 1, "b": 2}, 3, None, ["upsert"]])
 def test_what_is_no_engine_is_refused(said: Any) -> None:
     with pytest.raises(Invalid, match="is not known: say 'upsert'"):
-        merge_engines.parsed(said)
+        merge_engines.parse_merge(said)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_what_is_no_ttl_is_refused(said: Any, told: str) -> None:
 
 
 def test_a_span_is_said_in_its_largest_unit() -> None:
-    parsed = ttl.parsed({"column": "at", "after": "36h"})
+    parsed = ttl.parse_ttl({"column": "at", "after": "36h"})
     assert str(parsed) == "36h after at"
     assert [ttl.span(amount) for amount in (0, 59, 3600, TOMBSTONE_SECONDS)] == ["0s", "59s", "1h", "7d"]
 
@@ -173,11 +173,11 @@ def test_a_definition_of_before_has_what_always_held() -> None:
 
 def test_renames_follow_into_engine_and_ttl() -> None:
     table = made(merge=aggregate(FUNCTIONS), ttl={"column": "at", "after": "1d"})
-    renamed = altered(table, [RenameColumn("blob", "users"), RenameColumn("n", "z"), RenameColumn("at", "seen")])
+    renamed = apply_steps(table, [RenameColumn("blob", "users"), RenameColumn("n", "z"), RenameColumn("at", "seen")])
     assert str(renamed.merge) == "aggregate(name: string_list(;), ok: bool_or, users: bitmap, z: distinct_count(users))"
     assert renamed.ttl == Ttl("seen", 86_400)
     assert Table.from_json(renamed.to_json()) == renamed
-    assert altered(made(merge="versioned(at)"), [RenameColumn("at", "v")]).merge == versioned("v")
+    assert apply_steps(made(merge="versioned(at)"), [RenameColumn("at", "v")]).merge == versioned("v")
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_renames_follow_into_engine_and_ttl() -> None:
 )
 def test_a_column_that_engine_or_ttl_use_is_not_dropped(options: dict[str, Any], column: str, use: str) -> None:
     with pytest.raises(Invalid, match=f"column '{column}' is in the {use} and cannot be dropped"):
-        altered(made(**options), [DropColumn(column)])
+        apply_steps(made(**options), [DropColumn(column)])
 
 
 def test_options_are_altered_and_make_no_version(lake: ls.Lake) -> None:
@@ -224,7 +224,7 @@ def test_a_ttl_ends_together_with_its_column(lake: ls.Lake) -> None:
 def test_option_steps_survive_their_json() -> None:
     steps: list[Step] = [SetOptions(ttl=Ttl("at", 60), merge=aggregate(FUNCTIONS), skip_unchanged=False)]
     [back] = from_json(to_json(steps))
-    assert altered(made(merge=aggregate(FUNCTIONS)), [back]).ttl == Ttl("at", 60)
+    assert apply_steps(made(merge=aggregate(FUNCTIONS)), [back]).ttl == Ttl("at", 60)
     plain: list[Step] = [SetOptions(deletes="refuse", ttl=None, tombstone_ttl="1d")]
     assert from_json(to_json(plain)) == plain
 
@@ -283,7 +283,7 @@ def test_a_file_drops_the_column_of_a_ttl_when_it_ends_the_ttl() -> None:
     columns = [{"name": c.name, "type": c.type} for c in table.columns if c.name != "at"]
     entry: dict[str, Any] = {"name": "t.k", "columns": columns, "primary_key": ["id"], "ttl": None}
     [wanted] = table_file.parse(json.dumps({"tables": [entry]}), "t.yaml")
-    assert altered(table, table_file.steps_between(table, wanted)).ttl is None
+    assert apply_steps(table, table_file.steps_between(table, wanted)).ttl is None
 
 
 def test_a_server_refuses_keys_of_a_definition_that_it_does_not_know(lake: ls.Lake) -> None:

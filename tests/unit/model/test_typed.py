@@ -12,7 +12,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.errors import Invalid, LakestoreError
-from lakestore.model import altered
+from lakestore.model import alteration
 from lakestore.model import table as schema
 from lakestore.model.table import Table, define
 from lakestore.v1 import lakestore_pb2 as pb
@@ -95,7 +95,7 @@ def test_what_is_taken_of_odd_alterations_is_typed_and_can_be_stored() -> None:
     taken = 0
     for step in _steps():
         try:
-            made = altered.altered(table, ls.evolution.from_json(json.dumps([step])))
+            made = alteration.apply_steps(table, ls.evolution.from_json(json.dumps([step])))
         except Invalid as refused:
             assert refused.applied == "no"
             continue

@@ -10,7 +10,7 @@ import pytest
 
 from lakestore.cli.tables import _report
 from lakestore.errors import Exhausted, Invalid
-from lakestore.kafka.bridge.seen import Counts
+from lakestore.kafka.bridge.counts import Counts
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.tracing import DETAIL

@@ -20,7 +20,7 @@ import lakestore as ls
 from lakestore import aio
 from lakestore.client import snapshot
 from lakestore.errors import Invalid, NotFresh
-from lakestore.model.altered import Requirement, feed_of
+from lakestore.model.alteration import Requirement, feed_of
 from lakestore.model.times import text_of
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc

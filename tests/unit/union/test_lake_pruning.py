@@ -33,7 +33,7 @@ from lakestore.iceberg.manifests import (
 from lakestore.iceberg.position_deletes import PATH_ID
 from lakestore.iceberg.transforms import groups
 from lakestore.iceberg.values import Metrics, metrics
-from lakestore.model.altered import altered
+from lakestore.model.alteration import apply_steps
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
 from lakestore.model.table import Table, define
 from lakestore.rows import condition_text
@@ -191,7 +191,7 @@ def _rows(chance: random.Random, count: int) -> pa.Table:
 def _versions(layout: list[str]) -> tuple[Table, Table]:
     """The first version of a table, and the one whose columns were widened."""
     first = define("a.t", OLDER_KINDS, lake={"partition_by": layout})
-    return first, altered(first, WIDENED)
+    return first, apply_steps(first, WIDENED)
 
 
 def _lake(chance: random.Random, versions: tuple[Table, Table], folder: Path) -> tuple[TableScan, dict[str, pa.Table]]:

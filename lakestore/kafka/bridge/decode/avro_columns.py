@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.kafka.bridge.decode.avro_schema import DURATION, Node
-from lakestore.kafka.bridge.decode.framing import Bools, Bytes, Cursors, signed, spread
+from lakestore.kafka.bridge.decode.framing import Bools, Bytes, Cursors, decode_zigzag, spread
 from lakestore.kafka.bridge.records import Ints
 
 LONG = "long-array"
@@ -52,7 +52,7 @@ def _boolean(_node: Node, cursors: Cursors, rows: Ints, path: str) -> pa.Array:
 
 
 def _int(node: Node, cursors: Cursors, rows: Ints, path: str) -> pa.Array:
-    wide = signed(cursors.varints(rows, path))
+    wide = decode_zigzag(cursors.varints(rows, path))
     wrong = (wide < _INT.min) | (wide > _INT.max)
     cursors.fail_where(rows, wrong, "out-of-range", "a number does not fit the 32 bits of an Avro int", path)
     if node.logical == "time-millis":
@@ -61,7 +61,7 @@ def _int(node: Node, cursors: Cursors, rows: Ints, path: str) -> pa.Array:
 
 
 def _long(node: Node, cursors: Cursors, rows: Ints, path: str) -> pa.Array:
-    return pa.array(signed(cursors.varints(rows, path))).cast(node.arrow)
+    return pa.array(decode_zigzag(cursors.varints(rows, path))).cast(node.arrow)
 
 
 def _float(_node: Node, cursors: Cursors, rows: Ints, path: str) -> pa.Array:
@@ -75,7 +75,7 @@ def _double(_node: Node, cursors: Cursors, rows: Ints, path: str) -> pa.Array:
 
 
 def _sized(cursors: Cursors, rows: Ints, path: str) -> tuple[Ints, Ints]:
-    lengths = signed(cursors.varints(rows, path))
+    lengths = decode_zigzag(cursors.varints(rows, path))
     return cursors.take(rows, lengths, path)
 
 
@@ -151,14 +151,14 @@ def _widest(arrow: pa.DataType) -> pa.DataType:
 
 
 def _enum(node: Node, cursors: Cursors, rows: Ints, path: str) -> pa.Array:
-    place = signed(cursors.varints(rows, path))
+    place = decode_zigzag(cursors.varints(rows, path))
     wrong = (place < 0) | (place >= len(node.symbols))
     cursors.fail_where(rows, wrong, "bad-enum", f"an enum has {len(node.symbols)} symbols, and this is none", path)
     return pa.array(node.symbols, pa.string()).take(pa.array(np.where(wrong, 0, place)))
 
 
 def _branches(node: Node, count: int, cursors: Cursors, rows: Ints, path: str) -> Ints:
-    branch = signed(cursors.varints(rows, path))
+    branch = decode_zigzag(cursors.varints(rows, path))
     wrong = (branch < 0) | (branch >= count)
     cursors.fail_where(rows, wrong, "bad-union", f"a union has {count} branches, and this is none of them", path)
     return np.where(wrong, node.null_branch, branch)
@@ -260,10 +260,10 @@ def _counts(cursors: Cursors, rows: Ints, least: int, path: str) -> Ints:
     """The number of items in the next piece of an array. A negative number means that the piece's size in bytes
     follows.
     """
-    counts = signed(cursors.varints(rows, path))
+    counts = decode_zigzag(cursors.varints(rows, path))
     negative = np.flatnonzero(counts < 0)
     if len(negative):
-        sizes = signed(cursors.varints(rows[negative], path))
+        sizes = decode_zigzag(cursors.varints(rows[negative], path))
         left = cursors.end[rows[negative]] - cursors.at[rows[negative]]
         wrong = (sizes < 0) | (sizes > left)
         text = "an array's piece is larger than the rest of the record"

@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid
 from lakestore.kafka.bridge.decode.avro_columns import LONG, columns
-from lakestore.kafka.bridge.decode.avro_schema import Incompatible, Node, adapt, crc64, merged, parsed
-from lakestore.kafka.bridge.decode.framing import VARINT_BYTES_MAX, Cursors, Fault, Part, SchemaName, framed
-from lakestore.kafka.bridge.decode.joined import VALUE, Piece, as_struct, faults, joined, kept
-from lakestore.kafka.bridge.decode.registry import Registered, Registry, Schemas
+from lakestore.kafka.bridge.decode.avro_schema import Incompatible, Node, adapt, crc64, merge_schemas, schema_tree
+from lakestore.kafka.bridge.decode.framing import VARINT_BYTES_MAX, Cursors, Fault, Part, SchemaName, strip_framing
+from lakestore.kafka.bridge.decode.pieces import VALUE, Piece, as_struct, fault_rejects, join_pieces, select_rows
+from lakestore.kafka.bridge.decode.registry import Registry, RegistrySchema, Schemas
 from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Reject, Stage
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import SchemaSpec, Wire
@@ -236,13 +236,13 @@ class AvroRecords:
         self._registered = registry is not None
         spec = declared or SchemaSpec()
         self._schemas = Schemas("AVRO", part, spec, registry)
-        self._wanted = parsed(spec.text) if spec.text else None
+        self._wanted = schema_tree(spec.text) if spec.text else None
         self._print = f"crc64:{crc64(spec.text)}" if spec.text else ""
         self._topics: dict[str, _Topic] = {}
         self._topic = topic
 
     def decode(self, records: Records, wanted: pa.Schema | None = None) -> Decoded:
-        block = framed(records, self._wire, self._part, format="avro", registry=self._registered)
+        block = strip_framing(records, self._wire, self._part, format="avro", registry=self._registered)
         topic = self._topics.setdefault(records.topic, _Topic())
         self._topic = records.topic
         rejects, found = list(block.rejects), []
@@ -257,7 +257,7 @@ class AvroRecords:
         reader = self._reader(topic)
         pieces = [each for node, piece in found if (each := _adapted(piece, node, reader, rejects)) is not None]
         empty = reader.arrow if reader is not None else pa.struct([])
-        return joined(pieces, rejects, {TOMBSTONE: block.nulls}, empty)
+        return join_pieces(pieces, rejects, {TOMBSTONE: block.nulls}, empty)
 
     def schema(self) -> pa.Schema | None:
         topic = self._topics.setdefault(self._topic, _Topic())
@@ -295,12 +295,12 @@ def _merge(state: _Topic) -> None:
     state.reader = state.newest
     for older in nodes[1:]:
         assert state.reader is not None
-        state.reader = merged(state.reader, older)
+        state.reader = merge_schemas(state.reader, older)
 
 
-def _tree(found: Registered) -> Node | Fault:
+def _tree(found: RegistrySchema) -> Node | Fault:
     try:
-        return parsed(found.text, found.references)
+        return schema_tree(found.text, found.references)
     except Invalid as error:
         return Fault("bad-schema", str(error), "")
 
@@ -309,9 +309,9 @@ def _read(node: Node, payloads: pa.BinaryArray, record: Ints, rejects: list[Reje
     cursors = Cursors.of(payloads)
     values = columns(node, cursors)
     fine = np.flatnonzero(~cursors.bad)
-    piece = Piece(kept(values, ~cursors.bad), record[fine])
+    piece = Piece(select_rows(values, ~cursors.bad), record[fine])
     long = [row for row, fault in cursors.faults.items() if fault.code == LONG]
-    rejects += faults({row: fault for row, fault in cursors.faults.items() if fault.code != LONG}, record)
+    rejects += fault_rejects({row: fault for row, fault in cursors.faults.items() if fault.code != LONG}, record)
     return piece if not long else _with_long(piece, node, payloads, record, sorted(long), rejects)
 
 
@@ -324,7 +324,7 @@ def _with_long(
             values.append(array(node, payloads[row].as_py()))
             rows.append(row)
         except Unreadable as error:
-            rejects += faults({row: error.fault}, record)
+            rejects += fault_rejects({row: error.fault}, record)
     return Piece(pa.concat_arrays(values), np.concatenate([piece.record, record[rows]]))
 
 

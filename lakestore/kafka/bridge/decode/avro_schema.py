@@ -106,7 +106,7 @@ def struct(fields: Iterable[Field]) -> pa.DataType:
     return pa.struct([field.arrow.with_nullable(True) for field in fields])
 
 
-def parsed(text: str, references: Mapping[str, str] | None = None) -> Node:
+def schema_tree(text: str, references: Mapping[str, str] | None = None) -> Node:
     """Parse a schema. Raises `Invalid`."""
     return _Reader(*_parsed(text, references)).node([], 0)
 
@@ -259,19 +259,19 @@ class Incompatible(Invalid):
         self.path = path
 
 
-def merged(newest: Node, older: Node) -> Node:
+def merge_schemas(newest: Node, older: Node) -> Node:
     """Merge an older schema into the newest. Fields that only the older has become optional; of two types the wider
     one stays.
     """
     if newest.kind == "optional" or older.kind == "optional":
-        item = merged(_bare(newest), _bare(older))
+        item = merge_schemas(_bare(newest), _bare(older))
         return Node("optional", item.arrow, item=item, null_branch=0, meaning=newest.meaning or item.meaning)
     if newest.kind == older.kind == "record":
         return _merged_record(newest, older)
     if newest.kind == older.kind and newest.kind in ("array", "map"):
         assert newest.item is not None
         assert older.item is not None
-        return _nest(newest, merged(newest.item, older.item))
+        return _nest(newest, merge_schemas(newest.item, older.item))
     if _promotes(newest, older) and not _promotes(older, newest):
         return older
     return newest
@@ -286,7 +286,7 @@ def _merged_record(newest: Node, older: Node) -> Node:
             fields.append(field)
             continue
         taken.add(former.name)
-        fields.append(replace(field, node=merged(field.node, former.node)))
+        fields.append(replace(field, node=merge_schemas(field.node, former.node)))
     for field in older.fields:
         if field.name not in taken and field.name not in {each.name for each in fields}:
             fields.append(replace(field, node=_optional(field.node), default=None, has_default=False))

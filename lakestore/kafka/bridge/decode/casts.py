@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
-from lakestore.model.decimals import fitted, product
+from lakestore.model.decimals import fit_type, product
 from lakestore.rows import json_texts
 from lakestore.rows.casting import Cast
 
@@ -308,7 +308,8 @@ def _decimals(array: pa.Array, rule: Rule) -> pa.Array:
         _all(array, NUMBER, rule.kind)
         if pc.all(pc.match_substring_regex(array, _NEAR_DECIMAL)).as_py() is False:
             return pa.array(
-                [None if value is None else fitted(Decimal(value), rule.kind) for value in array.to_pylist()], rule.kind
+                [None if value is None else fit_type(Decimal(value), rule.kind) for value in array.to_pylist()],
+                rule.kind,
             )
     elif not t.is_decimal(source):
         raise Misfit(f"{source} is no {rule.kind}")

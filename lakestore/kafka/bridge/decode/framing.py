@@ -191,7 +191,7 @@ def utf8(values: pa.BinaryArray) -> Bools:
     return fine
 
 
-def signed(values: Longs) -> Ints:
+def decode_zigzag(values: Longs) -> Ints:
     """Decode zigzag numbers."""
     return (values >> np.uint64(1)).astype(np.int64) ^ -(values & np.uint64(1)).astype(np.int64)
 
@@ -223,7 +223,7 @@ class SchemaName:
 
 
 @dataclass(frozen=True, slots=True)
-class Framed:
+class Payloads:
     """The payloads of a block without their framing."""
 
     record: Ints
@@ -246,9 +246,9 @@ class Framed:
         return self.payloads if len(rows) == len(self.record) else self.payloads.take(pa.array(rows))
 
 
-def framed(
+def strip_framing(
     records: Records, wire: Wire, part: Part = "value", *, format: str = "json", registry: bool = False
-) -> Framed:
+) -> Payloads:
     """Strip the framing of a block, as declared or, with `auto`, as detected.
 
     With `auto`, a leading zero or one byte before JSON is framing; Avro and Protobuf are framed if there is a registry;
@@ -260,10 +260,10 @@ def framed(
     payloads = given if len(record) == len(given) else given.drop_null()
     if wire == "plain" or (wire == "auto" and format in ("raw", "string", "arrow")):
         none = np.full(len(record), _NONE, np.int64)
-        return Framed(record, payloads, none, (), nulls)
+        return Payloads(record, payloads, none, (), nulls)
     binary = format.endswith("avro") or format == "protobuf"
     if wire == "auto" and not binary and not _told(records.headers, record, HEADERS[part]) and _bare(payloads):
-        return Framed(record, payloads, np.full(len(record), _NONE, np.int64), (), nulls)
+        return Payloads(record, payloads, np.full(len(record), _NONE, np.int64), (), nulls)
     return _Framing(records, part, record, payloads).read(
         strict=wire == "confluent" or (binary and registry),
         json=wire == "auto" and not binary,
@@ -295,7 +295,7 @@ class _Framing:
         self._places: dict[SchemaName, int] = {}
         self._told = _told(records.headers, record, HEADERS[part])
 
-    def read(self, *, strict: bool, json: bool, single: bool, messages: bool, nulls: Ints) -> Framed:
+    def read(self, *, strict: bool, json: bool, single: bool, messages: bool, nulls: Ints) -> Payloads:
         cursors, rows = self._cursors, np.arange(len(self._record))
         told = rows[np.fromiter((row in self._told for row in rows.tolist()), np.bool_)] if self._told else rows[:0]
         self._by_header(messages=messages)
@@ -318,7 +318,7 @@ class _Framing:
             self._by_guid(left[guid], messages=messages)
         return self._framed(nulls)
 
-    def _framed(self, nulls: Ints) -> Framed:
+    def _framed(self, nulls: Ints) -> Payloads:
         cursors = self._cursors
         rows = np.flatnonzero(~cursors.bad)
         rejects = [
@@ -326,7 +326,7 @@ class _Framing:
             for row, fault in sorted(cursors.faults.items())
         ]
         payloads = cursors.binaries(cursors.at[rows], cursors.end[rows])
-        return Framed(self._record[rows], payloads, self._schema[rows], self._schemas, nulls, rejects)
+        return Payloads(self._record[rows], payloads, self._schema[rows], self._schemas, nulls, rejects)
 
     def _behind(self, rows: Ints, size: int) -> tuple[Ints, Ints]:
         """Skip `size` bytes of framing. Returns the records that have them, and the position of each framing."""
@@ -384,7 +384,7 @@ class _Framing:
 
 def message_paths(cursors: Cursors, rows: Ints) -> list[tuple[int, ...]]:
     """Read the message index before each payload: the path of the message in its file, mostly the first message."""
-    counts = signed(cursors.varints(rows, ""))
+    counts = decode_zigzag(cursors.varints(rows, ""))
     deep = (counts < 0) | (counts > MESSAGE_DEPTH_MAX)
     text = f"the message's place in its file has no sensible depth: it is 0 to {MESSAGE_DEPTH_MAX}"
     cursors.fail_where(rows, deep, "bad-message-index", text, "")
@@ -394,7 +394,7 @@ def message_paths(cursors: Cursors, rows: Ints) -> list[tuple[int, ...]]:
     for at in several.tolist():
         paths[at] = ()
     while len(several):
-        steps = signed(cursors.varints(rows[several], ""))
+        steps = decode_zigzag(cursors.varints(rows[several], ""))
         for at, step in zip(several.tolist(), steps.tolist(), strict=True):
             paths[at] += (step,)
         left[several] -= 1

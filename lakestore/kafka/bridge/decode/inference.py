@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakestore.kafka.bridge.decode import json_one
-from lakestore.kafka.bridge.decode.json_one import Number, Refused, Twice
+from lakestore.kafka.bridge.decode.json_one import DuplicateName, Number, RefusedRecord
 from lakestore.kafka.bridge.records import Records
 from lakestore.model.columns import SYSTEM_PREFIX
 
@@ -60,7 +60,7 @@ class KeyCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Inferred:
+class InferredSchema:
     """The schema of samples and facts about its fields."""
 
     schema: pa.Schema
@@ -75,7 +75,7 @@ class Inferred:
     """Typed field (`a.b`) to its type and the number of samples that do not fit."""
 
 
-def inferred(records: Records) -> Inferred:
+def infer_schema(records: Records) -> InferredSchema:
     """Infer the schema of record values. Tombstones are skipped."""
     objects: list[dict[str, Any]] = []
     keys: list[bytes | None] = []
@@ -84,9 +84,9 @@ def inferred(records: Records) -> Inferred:
         if value is None:
             continue
         try:
-            objects.append(_held(json_one.parsed(value)))
+            objects.append(_held(json_one.parse_object(value)))
             keys.append(key)
-        except Refused:
+        except RefusedRecord:
             unread += 1
     kinds = _kinds_of(objects, NEARLY_ALL)
     schema = kinds.schema()
@@ -94,7 +94,7 @@ def inferred(records: Records) -> Inferred:
     missing = {name: len(objects) - there[name] for name in schema.names if there[name] < len(objects)}
     candidates = _candidates(schema, objects, keys, missing, records.topic)
     odd = {path: found for path, found in kinds.odd("") if path.split(".")[0] in schema.names}
-    return Inferred(schema, len(objects), unread, missing, candidates, _mixed(schema, objects), odd)
+    return InferredSchema(schema, len(objects), unread, missing, candidates, _mixed(schema, objects), odd)
 
 
 def schema_of(objects: Iterable[object]) -> pa.Schema:
@@ -129,7 +129,7 @@ def _kind_of(values: Iterable[object]) -> pa.DataType:
 
 
 def _held(value: object) -> Any:
-    return value.held if isinstance(value, Twice) else value
+    return value.held if isinstance(value, DuplicateName) else value
 
 
 @dataclass(slots=True)
@@ -303,7 +303,7 @@ def _is_key(key: bytes, name: str, value: str) -> bool:
     if key == value.encode():
         return True
     try:
-        held = _held(json_one.parsed(key))
-    except Refused:
+        held = _held(json_one.parse_object(key))
+    except RefusedRecord:
         return key == f'"{value}"'.encode()
     return isinstance(held, dict) and list(held) == [name] and str(held[name]) == value

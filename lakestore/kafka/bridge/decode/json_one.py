@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakestore.kafka.bridge.decode import casts
-from lakestore.model.decimals import fitted
+from lakestore.model.decimals import fit_type
 
 DEPTH_MAX = 500
 """Depth of objects and lists; deeper records are refused."""
@@ -34,7 +34,7 @@ _DIGITS_MAX = 80
 """Digits before the point; a longer number fits no type."""
 
 
-class Refused(Exception):
+class RefusedRecord(Exception):
     """A record that cannot be taken."""
 
     def __init__(self, code: str, why: str, path: str = "") -> None:
@@ -55,19 +55,19 @@ class Constant(str):
 
 
 @dataclass(slots=True)
-class Twice:
+class DuplicateName:
     """An object with a duplicate name."""
 
     held: dict[str, Any]
     names: frozenset[str]
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Twice:
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | DuplicateName:
     held = dict(pairs)
     if len(held) == len(pairs):
         return held
     counts = Counter(name for name, _ in pairs)
-    return Twice(held, frozenset(name for name, count in counts.items() if count > 1))
+    return DuplicateName(held, frozenset(name for name, count in counts.items() if count > 1))
 
 
 _READER = json.JSONDecoder(
@@ -90,26 +90,26 @@ def depth(raw: bytes) -> int:
     return deepest
 
 
-def parsed(raw: bytes) -> dict[str, Any] | Twice:
-    """Parse a record to an object. Raises `Refused`."""
+def parse_object(raw: bytes) -> dict[str, Any] | DuplicateName:
+    """Parse a record to an object. Raises `RefusedRecord`."""
     raw = raw.removeprefix(_BOM)
     if not raw.strip(b" \t\r\n"):
-        raise Refused("empty", "the record is empty, and not a JSON object")
+        raise RefusedRecord("empty", "the record is empty, and not a JSON object")
     if depth(raw) > DEPTH_MAX:
-        raise Refused("too-deep", f"the record nests deeper than {DEPTH_MAX}")
+        raise RefusedRecord("too-deep", f"the record nests deeper than {DEPTH_MAX}")
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        raise Refused("bad-utf8", f"byte {error.start} of the record is not UTF-8") from error
+        raise RefusedRecord("bad-utf8", f"byte {error.start} of the record is not UTF-8") from error
     try:
         found = _read(text)
     except json.JSONDecodeError as error:
         what = error.msg.removesuffix(" at")  # some sentences of the library end in " at"
-        raise Refused("bad-json", f"the record is not JSON: {what} at character {error.pos + 1}") from error
+        raise RefusedRecord("bad-json", f"the record is not JSON: {what} at character {error.pos + 1}") from error
     except RecursionError as error:
-        raise Refused("too-deep", "the record nests too deep") from error
-    if not isinstance(found, dict | Twice):
-        raise Refused("not-an-object", f"the record is {shown(found)}, and not a JSON object")
+        raise RefusedRecord("too-deep", "the record nests too deep") from error
+    if not isinstance(found, dict | DuplicateName):
+        raise RefusedRecord("not-an-object", f"the record is {short_text(found)}, and not a JSON object")
     return found
 
 
@@ -124,49 +124,49 @@ def _read(text: str) -> Any:
         return _READER.decode(raw.decode())
 
 
-def shown(value: Any) -> str:
+def short_text(value: Any) -> str:
     """A shortened value for messages."""
     text = _text(value, "") if not isinstance(value, str) or isinstance(value, Number | Constant) else json.dumps(value)
     return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
 
 
-def converted(value: Any, kind: pa.DataType, path: str) -> Any:
-    """Convert a value to a wanted type. Times stay texts, as in JSON. Raises `Refused`."""
+def convert(value: Any, kind: pa.DataType, path: str) -> Any:
+    """Convert a value to a wanted type. Times stay texts, as in JSON. Raises `RefusedRecord`."""
     if value is None:
         return None
     if isinstance(value, Constant) and not pa.types.is_floating(kind):
-        raise Refused("not-finite", f"{path} is {value}, which is not JSON and no {kind}", path)
+        raise RefusedRecord("not-finite", f"{path} is {value}, which is not JSON and no {kind}", path)
     for is_one, read in _READERS:
         if is_one(kind):
             return read(value, kind, path)
-    raise Refused("bad-type", f"{path}: {kind} is not read from JSON", path)
+    raise RefusedRecord("bad-type", f"{path}: {kind} is not read from JSON", path)
 
 
 def _struct(value: Any, kind: pa.DataType, path: str) -> dict[str, Any]:
     held = value
-    if isinstance(value, Twice):
+    if isinstance(value, DuplicateName):
         held = value.held
         for name in sorted(value.names):
             if kind.get_field_index(name) >= 0:
-                raise Refused("duplicate-key", f"{path} has the field {name!r} twice", f"{path}.{name}")
+                raise RefusedRecord("duplicate-key", f"{path} has the field {name!r} twice", f"{path}.{name}")
     if not isinstance(held, dict):
         raise _misfit(value, "an object", path, "not-an-object")
-    return {field.name: converted(held.get(field.name), field.type, f"{path}.{field.name}") for field in kind}
+    return {field.name: convert(held.get(field.name), field.type, f"{path}.{field.name}") for field in kind}
 
 
 def _list(value: Any, kind: pa.DataType, path: str) -> list[Any]:
     if not isinstance(value, list):
         raise _misfit(value, "a list", path, "not-a-list")
-    return [converted(part, kind.value_type, f"{path}[{at}]") for at, part in enumerate(value)]
+    return [convert(part, kind.value_type, f"{path}[{at}]") for at, part in enumerate(value)]
 
 
 def _map(value: Any, kind: pa.DataType, path: str) -> list[tuple[Any, Any]]:
-    if isinstance(value, Twice):
-        raise Refused("duplicate-key", f"{path} has the key {min(value.names)!r} twice", path)
+    if isinstance(value, DuplicateName):
+        raise RefusedRecord("duplicate-key", f"{path} has the key {min(value.names)!r} twice", path)
     if not isinstance(value, dict):
         raise _misfit(value, "an object", path, "not-an-object")
     return [
-        (converted(name, kind.key_type, path), converted(part, kind.item_type, f"{path}.{name}"))
+        (convert(name, kind.key_type, path), convert(part, kind.item_type, f"{path}.{name}"))
         for name, part in value.items()
     ]
 
@@ -183,7 +183,7 @@ def _integer(value: Any, kind: pa.DataType, path: str) -> int:
     if isinstance(value, Number):
         exact = Decimal(value)
         if exact and exact.adjusted() > _DIGITS_MAX:
-            raise Refused("out-of-range", f"{path} is {shown(value)}, beyond {kind}", path)
+            raise RefusedRecord("out-of-range", f"{path} is {short_text(value)}, beyond {kind}", path)
         if exact.adjusted() < -_DIGITS_MAX * 100 or exact != exact.to_integral_value():
             raise _misfit(value, f"an {kind}", path, "not-an-integer")
         found = int(exact)
@@ -193,7 +193,7 @@ def _integer(value: Any, kind: pa.DataType, path: str) -> int:
         raise _misfit(value, f"an {kind}", path, "not-a-number")
     low, high = _range(kind)
     if not low <= found <= high:
-        raise Refused("out-of-range", f"{path} is {shown(value)}, beyond {kind}", path)
+        raise RefusedRecord("out-of-range", f"{path} is {short_text(value)}, beyond {kind}", path)
     return found
 
 
@@ -205,14 +205,14 @@ def _range(kind: pa.DataType) -> tuple[int, int]:
 
 def _float(value: Any, kind: pa.DataType, path: str) -> float:
     if isinstance(value, Constant):
-        raise Refused("not-finite", f"{path} is {value}, which JSON does not have: send null, or the text", path)
+        raise RefusedRecord("not-finite", f"{path} is {value}, which JSON does not have: send null, or the text", path)
     if not isinstance(value, str) or (
         not isinstance(value, Number) and value not in _ODD_FLOATS and not _NUMBER.fullmatch(value)
     ):
         raise _misfit(value, "a number", path, "not-a-number")
     found = float(value)
     if math.isinf(found) and value not in _ODD_FLOATS:
-        raise Refused("out-of-range", f"{path} is {shown(value)}, beyond {kind}", path)
+        raise RefusedRecord("out-of-range", f"{path} is {short_text(value)}, beyond {kind}", path)
     return found
 
 
@@ -220,9 +220,11 @@ def _decimal(value: Any, kind: pa.DataType, path: str) -> Decimal:
     if not isinstance(value, str) or not _NUMBER.fullmatch(value):
         raise _misfit(value, "a decimal number", path, "not-a-number")
     try:
-        return fitted(Decimal(value), kind)
+        return fit_type(Decimal(value), kind)
     except ValueError as error:
-        raise Refused("out-of-range", f"{path} is {shown(value)}, which {kind} does not hold exactly", path) from error
+        raise RefusedRecord(
+            "out-of-range", f"{path} is {short_text(value)}, which {kind} does not hold exactly", path
+        ) from error
 
 
 def _text_of(value: Any, kind: pa.DataType, path: str) -> str:
@@ -230,16 +232,16 @@ def _text_of(value: Any, kind: pa.DataType, path: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise Refused("bad-utf8", f"{path} holds half of a character (a surrogate)", path) from error
+        raise RefusedRecord("bad-utf8", f"{path} holds half of a character (a surrogate)", path) from error
     return str(text)
 
 
 def _text(value: Any, path: str) -> str:
     if isinstance(value, Number | Constant):
         return str(value) if value != "-0" else "0"
-    if isinstance(value, Twice):
+    if isinstance(value, DuplicateName):
         if path:
-            raise Refused("duplicate-key", f"{path} has the field {min(value.names)!r} twice", path)
+            raise RefusedRecord("duplicate-key", f"{path} has the field {min(value.names)!r} twice", path)
         value = value.held
     if isinstance(value, dict):
         inner = (f"{json.dumps(name, ensure_ascii=False)}:{_text(part, path)}" for name, part in value.items())
@@ -257,7 +259,7 @@ def _bytes(value: Any, kind: pa.DataType, path: str) -> bytes:
     except ValueError as error:
         raise _misfit(value, "bytes as base64", path, "not-base64") from error
     if pa.types.is_fixed_size_binary(kind) and len(found) != kind.byte_width:
-        raise Refused("out-of-range", f"{path} has {len(found)} bytes, not {kind.byte_width}", path)
+        raise RefusedRecord("out-of-range", f"{path} has {len(found)} bytes, not {kind.byte_width}", path)
     return found
 
 
@@ -267,12 +269,12 @@ def _time(value: Any, kind: pa.DataType, path: str) -> str:
     return _text_of(str(value), kind, path)
 
 
-def _misfit(value: Any, wanted: str, path: str, code: str) -> Refused:
-    return Refused(code, f"{path} is {shown(value)}, and not {wanted}", path)
+def _misfit(value: Any, wanted: str, path: str, code: str) -> RefusedRecord:
+    return RefusedRecord(code, f"{path} is {short_text(value)}, and not {wanted}", path)
 
 
 class Reader:
-    """Reads one type at one path: common values directly, other values by `converted`."""
+    """Reads one type at one path: common values directly, other values by `convert`."""
 
     def __init__(self, kind: pa.DataType, path: str) -> None:
         self._kind, self._path = kind, path
@@ -299,8 +301,8 @@ class Reader:
 
     def _struct(self, value: Any) -> dict[str, Any]:
         if type(value) is not dict:
-            converted(None if value is None else value, self._kind, self._path)
-            value = value.held if type(value) is Twice else {}
+            convert(None if value is None else value, self._kind, self._path)
+            value = value.held if type(value) is DuplicateName else {}
         get = value.get
         return {
             name: None if (part := get(name)) is None else reader.read(part) for name, reader in self.fields.items()
@@ -308,28 +310,28 @@ class Reader:
 
     def _list(self, value: Any) -> Any:
         if type(value) is not list or self._element is None:
-            return converted(value, self._kind, self._path)
+            return convert(value, self._kind, self._path)
         read = self._element.read
         try:
             return [None if part is None else read(part) for part in value]
-        except Refused:
-            return converted(value, self._kind, self._path)  # raises with the path
+        except RefusedRecord:
+            return convert(value, self._kind, self._path)  # raises with the path
 
     def _integer(self, value: Any) -> Any:
         if type(value) is Number and len(value) <= _PLAIN_DIGITS and value.isdigit():
             return int(value)
-        return converted(value, self._kind, self._path)
+        return convert(value, self._kind, self._path)
 
     def _string(self, value: Any) -> Any:
-        return value if type(value) is str and value.isascii() else converted(value, self._kind, self._path)
+        return value if type(value) is str and value.isascii() else convert(value, self._kind, self._path)
 
     def _float(self, value: Any) -> Any:
         if type(value) is Number and len(value) <= _PLAIN_DIGITS and "e" not in value and "E" not in value:
             return float(value)
-        return converted(value, self._kind, self._path)
+        return convert(value, self._kind, self._path)
 
     def _other(self, value: Any) -> Any:
-        return converted(value, self._kind, self._path)
+        return convert(value, self._kind, self._path)
 
 
 _Read = Callable[[Any, pa.DataType, str], Any]

@@ -26,8 +26,8 @@ import pyarrow.json as pajson
 
 from lakestore.kafka.bridge.decode import casts, inference, json_one
 from lakestore.kafka.bridge.decode.casts import Rule
-from lakestore.kafka.bridge.decode.framing import Part, framed, spans
-from lakestore.kafka.bridge.decode.json_one import DEPTH_MAX, Number, Refused, Twice
+from lakestore.kafka.bridge.decode.framing import Part, spans, strip_framing
+from lakestore.kafka.bridge.decode.json_one import DEPTH_MAX, DuplicateName, Number, RefusedRecord
 from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Reject, Stage
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.spec import Wire
@@ -439,7 +439,7 @@ class JsonDecoder:
         return self._inferred
 
     def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
-        found = framed(records, self._wire, self._part, format="json")
+        found = strip_framing(records, self._wire, self._part, format="json")
         if wanted is None:
             wanted = self._inferred = inference.schema_of(_samples(found.payloads, INFERRED))
         shape = self._shape(wanted)
@@ -498,7 +498,7 @@ class JsonDecoder:
         rows = None if table is None else _rows(table, shape)
         if rows is not None:
             for raw, number in zip(values.to_pylist(), ids.tolist(), strict=True):
-                _note(json_one.parsed(raw), shape.reader.fields, "", block, number)
+                _note(json_one.parse_object(raw), shape.reader.fields, "", block, number)
         return rows
 
     def _note_unread(self, table: pa.Table, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
@@ -506,8 +506,8 @@ class JsonDecoder:
         for name, flags in unread_fields(rows, shape.tree):
             block.unread.setdefault(name, []).append(ids[flags])
             if name not in block.extra:
-                first = json_one.parsed(values[int(np.flatnonzero(flags)[0])].as_py())
-                block.extra[name] = guessed(_at(first, name.split(".")))
+                first = json_one.parse_object(values[int(np.flatnonzero(flags)[0])].as_py())
+                block.extra[name] = guess_type(_at(first, name.split(".")))
 
     def _part_of(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
         rows = self._at_once(values, ids, shape, block) if not block.mostly_fails else None
@@ -526,9 +526,9 @@ class JsonDecoder:
         read, fields = shape.reader.read, shape.reader.fields
         for raw, number in zip(values.to_pylist(), ids.tolist(), strict=True):
             try:
-                found = json_one.parsed(raw)
+                found = json_one.parse_object(raw)
                 rows.append(read(found))
-            except Refused as refused:
+            except RefusedRecord as refused:
                 block.rejects.append(
                     Reject(number, Stage.DECODE, refused.code, f"{refused.why}; mend its producer", refused.path)
                 )
@@ -575,7 +575,7 @@ def _read(values: pa.BinaryArray, shape: Shape, unexpected: str) -> pa.Table | N
     return _table(data, len(values), shape, unexpected)
 
 
-def parsed_at_once(data: pa.Buffer, count: int, shape: Shape, unexpected: str) -> pa.StructArray | None:
+def parse_lines(data: pa.Buffer, count: int, shape: Shape, unexpected: str) -> pa.StructArray | None:
     """Read `count` lines of one object each by one call of Arrow's reader. Returns None if the reader refuses any.
 
     The caller guarantees UTF-8 without zero bytes, without far decimals and with bounded nesting.
@@ -660,15 +660,15 @@ def _samples(values: pa.BinaryArray, most: int = SAMPLED) -> list[object]:
     found: list[object] = []
     for at in range(0, len(values), step):
         try:
-            read = json_one.parsed(values[at].as_py())
-        except Refused:
+            read = json_one.parse_object(values[at].as_py())
+        except RefusedRecord:
             continue
-        found.append(read.held if isinstance(read, Twice) else read)
+        found.append(read.held if isinstance(read, DuplicateName) else read)
     return found
 
 
 def _note(held: object, fields: Mapping[str, json_one.Reader], path: str, block: _Block, number: int) -> None:
-    if isinstance(held, Twice):
+    if isinstance(held, DuplicateName):
         held = held.held
     if isinstance(held, list):
         for part in held:
@@ -678,7 +678,7 @@ def _note(held: object, fields: Mapping[str, json_one.Reader], path: str, block:
     for name in held.keys() - fields.keys():
         if held[name] is not None:
             block.unread.setdefault(path + name, []).append(np.array([number]))
-            block.extra.setdefault(path + name, guessed(held[name]))
+            block.extra.setdefault(path + name, guess_type(held[name]))
     for name, reader in fields.items():
         if reader.fields:
             _note(held.get(name), reader.fields, f"{path}{name}.", block, number)
@@ -686,13 +686,13 @@ def _note(held: object, fields: Mapping[str, json_one.Reader], path: str, block:
 
 def note_extra(held: object, fields: Mapping[str, json_one.Reader], path: str, extra: dict[str, pa.DataType]) -> None:
     """Add the fields that have no column to `extra`, with the type of a value."""
-    if isinstance(held, Twice):
+    if isinstance(held, DuplicateName):
         held = held.held
     if not isinstance(held, dict):
         return
     for name in held.keys() - fields.keys():
         if extra.get(path + name) in (None, pa.null()):
-            extra[path + name] = guessed(held[name])
+            extra[path + name] = guess_type(held[name])
     for name, reader in fields.items():
         if reader.fields:
             note_extra(held.get(name), reader.fields, f"{path}{name}.", extra)
@@ -700,12 +700,12 @@ def note_extra(held: object, fields: Mapping[str, json_one.Reader], path: str, e
 
 def _at(held: object, parts: Sequence[str]) -> object:
     for part in parts:
-        held = held.held if isinstance(held, Twice) else held
+        held = held.held if isinstance(held, DuplicateName) else held
         held = held.get(part) if isinstance(held, dict) else None
     return held
 
 
-def guessed(value: object) -> pa.DataType:
+def guess_type(value: object) -> pa.DataType:
     """The type of a JSON value on its own."""
     if isinstance(value, Number):
         return pa.int64() if value.lstrip("-").isdigit() and len(value) <= 18 else pa.float64()

@@ -29,11 +29,11 @@ from lakestore.kafka.bridge.decode.framing import (
     Longs,
     Part,
     SchemaName,
-    framed,
-    signed,
+    decode_zigzag,
     spread,
+    strip_framing,
 )
-from lakestore.kafka.bridge.decode.joined import Piece, faults, joined, kept
+from lakestore.kafka.bridge.decode.pieces import Piece, fault_rejects, join_pieces, select_rows
 from lakestore.kafka.bridge.decode.protobuf_schema import (
     BYTES,
     FIXED32,
@@ -41,14 +41,14 @@ from lakestore.kafka.bridge.decode.protobuf_schema import (
     VARINT,
     Message,
     ProtoField,
-    aliased,
-    compiled,
+    add_aliases,
+    build_message,
+    compile_proto,
     conflict,
+    merge_messages,
     message,
-    planned,
-    unions,
 )
-from lakestore.kafka.bridge.decode.registry import Registered, Registry, Schemas
+from lakestore.kafka.bridge.decode.registry import Registry, RegistrySchema, Schemas
 from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Reject, Stage
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import SchemaSpec, Wire
@@ -61,7 +61,7 @@ _SHORT = "the message ends inside a field"
 
 
 @dataclass(slots=True)
-class Found:
+class Occurrences:
     """Occurrences of a field: message number, and value or byte range."""
 
     rows: Ints
@@ -76,15 +76,15 @@ class Found:
 class Scan:
     """Occurrences by field number and wire type."""
 
-    pieces: dict[tuple[int, int], list[Found]] = dataclasses.field(default_factory=dict)
+    pieces: dict[tuple[int, int], list[Occurrences]] = dataclasses.field(default_factory=dict)
 
-    def found(self, number: int, wire: int) -> Found | None:
+    def found(self, number: int, wire: int) -> Occurrences | None:
         """All occurrences. Those of one message are in order."""
         pieces = self.pieces.get((number, wire))
         if not pieces:
             return None
         if len(pieces) > 1:
-            whole = Found(
+            whole = Occurrences(
                 np.concatenate([piece.rows for piece in pieces]),
                 np.concatenate([piece.first for piece in pieces]),
                 np.concatenate([piece.end for piece in pieces]),
@@ -94,7 +94,7 @@ class Scan:
         return pieces[0]
 
 
-def scanned(cursors: Cursors, path: str) -> Scan:
+def scan_fields(cursors: Cursors, path: str) -> Scan:
     """Find the fields of all messages. A malformed message gets a fault."""
     scan = Scan()
     tags = np.full(len(cursors.at), _DONE, np.uint64)
@@ -146,7 +146,7 @@ def _one(cursors: Cursors, rows: Ints, tag: int, turn: int, scan: Scan, path: st
         cursors.fail(rows, "bad-wire-type", text, path)
         return
     turns = np.full(len(rows), turn, np.int64)
-    scan.pieces.setdefault((tag >> 3, wire), []).append(Found(rows, first, end, turns))
+    scan.pieces.setdefault((tag >> 3, wire), []).append(Occurrences(rows, first, end, turns))
 
 
 def _alone(cursors: Cursors, row: int, tag: int, turn: int, scan: Scan, path: str) -> None:
@@ -172,7 +172,7 @@ def _alone(cursors: Cursors, row: int, tag: int, turn: int, scan: Scan, path: st
     for key, places in found.items():
         rows = np.full(len(places), row, np.int64)
         first_, end_, turn_ = zip(*places, strict=True)
-        piece = Found(rows, np.array(first_, np.uint64), np.array(end_, np.int64), np.array(turn_, np.int64))
+        piece = Occurrences(rows, np.array(first_, np.uint64), np.array(end_, np.int64), np.array(turn_, np.int64))
         scan.pieces.setdefault(key, []).append(piece)
 
 
@@ -209,7 +209,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return 0, _ENDLESS
 
 
-def unpacked(cursors: Cursors, found: Found, wire: int, path: str) -> Found:
+def unpack(cursors: Cursors, found: Occurrences, wire: int, path: str) -> Occurrences:
     """Expand packed values to occurrences. A message with an incomplete value gets a fault."""
     starts, ends = found.first.astype(np.int64), found.end
     lengths = ends - starts
@@ -221,7 +221,7 @@ def unpacked(cursors: Cursors, found: Found, wire: int, path: str) -> Found:
         owner = np.repeat(np.arange(len(counts)), counts)
         before = np.cumsum(counts) - counts
         first = starts[owner] + (np.arange(len(owner)) - before[owner]) * width
-        return Found(found.rows[owner], first.astype(np.uint64), first + width, found.turn[owner])
+        return Occurrences(found.rows[owner], first.astype(np.uint64), first + width, found.turn[owner])
     places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
     bytes_ = cursors.data[places]
     span = np.repeat(np.arange(len(lengths)), lengths)
@@ -242,7 +242,7 @@ def unpacked(cursors: Cursors, found: Found, wire: int, path: str) -> Found:
     for count in range(min(int(size.max()) if len(size) else 0, VARINT_BYTES_MAX)):
         more = np.flatnonzero(size > count)
         value[more] |= (bytes_[begin[more] + count] & 0x7F).astype(np.uint64) << np.uint64(7 * count)
-    return Found(found.rows[owner], value, np.zeros(len(owner), np.int64), found.turn[owner])
+    return Occurrences(found.rows[owner], value, np.zeros(len(owner), np.int64), found.turn[owner])
 
 
 def offsets(rows: Ints, count: int) -> pa.Array:
@@ -261,7 +261,7 @@ _NANOS = 1_000_000_000
 def columns(message: Message, cursors: Cursors, path: str = "") -> pa.StructArray:
     """Values of all messages. An unreadable message gets a fault."""
     count = len(cursors.at)
-    scan = scanned(cursors, path)
+    scan = scan_fields(cursors, path)
     found = {field.name: _occurrences(field, scan, cursors, _below(path, field)) for field in message.fields}
     _clear_oneofs(message, found, cursors, path)
     children = [_column(field, found[field.name], cursors, _below(path, field)) for field in message.fields]
@@ -274,20 +274,20 @@ def _below(path: str, field: ProtoField) -> str:
     return f"{path}.{field.name}" if path else field.name
 
 
-def _occurrences(field: ProtoField, scan: Scan, cursors: Cursors, path: str) -> Found | None:
+def _occurrences(field: ProtoField, scan: Scan, cursors: Cursors, path: str) -> Occurrences | None:
     found = scan.found(field.number, field.wire)
     if field.label and field.wire != BYTES:
         packed = scan.found(field.number, BYTES)
         if packed is not None:
-            found = _both(found, unpacked(cursors, packed, field.wire, path))
+            found = _both(found, unpack(cursors, packed, field.wire, path))
     if found is not None and field.closed:
         known = np.isin(found.first.astype(np.uint32).view(np.int32), [number for number, _ in field.symbols])
         found = _some(found, known)
     return found
 
 
-def _clear_oneofs(message: Message, found: dict[str, Found | None], cursors: Cursors, path: str) -> None:
-    members: dict[str, list[tuple[ProtoField, Found]]] = {}
+def _clear_oneofs(message: Message, found: dict[str, Occurrences | None], cursors: Cursors, path: str) -> None:
+    members: dict[str, list[tuple[ProtoField, Occurrences]]] = {}
     for field in message.fields:
         its = found[field.name] if field.oneof else None
         if its is not None:
@@ -299,7 +299,7 @@ def _clear_oneofs(message: Message, found: dict[str, Found | None], cursors: Cur
                 found[field.name] = _some(its, ~cleared)
 
 
-def _cleared(members: Sequence[Found], count: int) -> Iterator[Bools]:
+def _cleared(members: Sequence[Occurrences], count: int) -> Iterator[Bools]:
     rows = np.concatenate([each.rows for each in members])
     turn = np.concatenate([each.turn for each in members])
     owner = np.repeat(np.arange(len(members)), [len(each.rows) for each in members])
@@ -313,7 +313,7 @@ def _cleared(members: Sequence[Found], count: int) -> Iterator[Bools]:
         yield (winner[each.rows] != number) | (each.turn < beaten_last[each.rows])
 
 
-def check(field: ProtoField, found: Found, cursors: Cursors, path: str) -> None:
+def check(field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> None:
     """Give a fault to messages with an unreadable value, even if a later value replaces it. Protobuf's libraries do
     so too.
     """
@@ -327,7 +327,7 @@ def check(field: ProtoField, found: Found, cursors: Cursors, path: str) -> None:
         _read_one_by_one(field, found, cursors, path, lambda _: "")
         return
     inner = cursors.within(found.first.astype(np.int64), found.end)
-    scan = scanned(inner, path)
+    scan = scan_fields(inner, path)
     for each in field.message.fields if field.message is not None else ():
         below = _below(path, each)
         its = _occurrences(each, scan, inner, below)
@@ -336,7 +336,7 @@ def check(field: ProtoField, found: Found, cursors: Cursors, path: str) -> None:
     cursors.fail_from(inner, found.rows)
 
 
-def _column(field: ProtoField, found: Found | None, cursors: Cursors, path: str) -> pa.Array:
+def _column(field: ProtoField, found: Occurrences | None, cursors: Cursors, path: str) -> pa.Array:
     if field.label == "map":
         return _map(field, found, cursors, path)
     if field.label:
@@ -344,10 +344,10 @@ def _column(field: ProtoField, found: Found | None, cursors: Cursors, path: str)
     return _single(field, found, cursors, path)
 
 
-def _both(one: Found | None, other: Found) -> Found:
+def _both(one: Occurrences | None, other: Occurrences) -> Occurrences:
     if one is None:
         return other
-    return Found(
+    return Occurrences(
         np.concatenate([one.rows, other.rows]),
         np.concatenate([one.first, other.first]),
         np.concatenate([one.end, other.end]),
@@ -355,17 +355,17 @@ def _both(one: Found | None, other: Found) -> Found:
     )
 
 
-def _some(found: Found, which: Ints | Bools) -> Found:
-    return Found(found.rows[which], found.first[which], found.end[which], found.turn[which])
+def _some(found: Occurrences, which: Ints | Bools) -> Occurrences:
+    return Occurrences(found.rows[which], found.first[which], found.end[which], found.turn[which])
 
 
-def _ordered(found: Found) -> Found:
+def _ordered(found: Occurrences) -> Occurrences:
     if (np.diff(found.rows) > 0).all():
         return found
     return _some(found, np.lexsort((found.turn, found.rows)))
 
 
-def _single(field: ProtoField, found: Found | None, cursors: Cursors, path: str) -> pa.Array:
+def _single(field: ProtoField, found: Occurrences | None, cursors: Cursors, path: str) -> pa.Array:
     count = len(cursors.at)
     there = np.zeros(count, np.bool_)
     values = None
@@ -392,14 +392,14 @@ def _single(field: ProtoField, found: Found | None, cursors: Cursors, path: str)
     return _with_zeros(field, values, there)
 
 
-def _merged(found: Found, newest: Bools, cursors: Cursors) -> tuple[Cursors, Found]:
+def _merged(found: Occurrences, newest: Bools, cursors: Cursors) -> tuple[Cursors, Occurrences]:
     starts, ends = found.first.astype(np.int64), found.end
     group = np.cumsum(np.append(True, newest[:-1])) - 1
     lengths = ends - starts
     before = np.cumsum(lengths) - lengths
     bytes_ = cursors.data[np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))]
     places = np.concatenate([[0], np.cumsum(np.bincount(group, lengths).astype(np.int64))])
-    whole = Found(found.rows, places[:-1][group].astype(np.uint64), places[1:][group], found.turn)
+    whole = Occurrences(found.rows, places[:-1][group].astype(np.uint64), places[1:][group], found.turn)
     return cursors.over(bytes_), whole
 
 
@@ -418,7 +418,7 @@ def _with_zeros(field: ProtoField, values: pa.Array, there: Bools) -> pa.Array:
 _ZERO = {"string": "", "bytes": b"", "bool": False, "double": 0.0, "float": 0.0}
 
 
-def _list(field: ProtoField, found: Found | None, cursors: Cursors, path: str) -> pa.Array:
+def _list(field: ProtoField, found: Occurrences | None, cursors: Cursors, path: str) -> pa.Array:
     if found is None:
         none = pa.array(np.zeros(len(cursors.at) + 1, np.int32))
         return pa.ListArray.from_arrays(none, pa.nulls(0, field.arrow), type=field.column)
@@ -427,7 +427,7 @@ def _list(field: ProtoField, found: Found | None, cursors: Cursors, path: str) -
     return pa.ListArray.from_arrays(offsets(found.rows, len(cursors.at)), values, type=field.column)
 
 
-def _map(field: ProtoField, found: Found | None, cursors: Cursors, path: str) -> pa.Array:
+def _map(field: ProtoField, found: Occurrences | None, cursors: Cursors, path: str) -> pa.Array:
     assert field.message is not None
     if found is None:
         none = pa.array(np.zeros(len(cursors.at) + 1, np.int32))
@@ -445,7 +445,7 @@ def _map(field: ProtoField, found: Found | None, cursors: Cursors, path: str) ->
     return pa.MapArray.from_arrays(offsets(rows, len(cursors.at)), keys, items, type=field.arrow)
 
 
-def _inside(message: Message, found: Found, cursors: Cursors, path: str) -> pa.StructArray:
+def _inside(message: Message, found: Occurrences, cursors: Cursors, path: str) -> pa.StructArray:
     """Read nested messages. An unreadable nested message makes the outer one unreadable."""
     inner = cursors.within(found.first.astype(np.int64), found.end)
     values = columns(message, inner, path)
@@ -453,27 +453,27 @@ def _inside(message: Message, found: Found, cursors: Cursors, path: str) -> pa.S
     return values
 
 
-def _values(field: ProtoField, found: Found, cursors: Cursors, path: str) -> pa.Array:
+def _values(field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> pa.Array:
     return _READERS[field.kind](field, found, cursors, path)
 
 
-def _message(field: ProtoField, found: Found, cursors: Cursors, path: str) -> pa.Array:
+def _message(field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> pa.Array:
     assert field.message is not None
     return _inside(field.message, found, cursors, path)
 
 
-def _wrapper(field: ProtoField, found: Found, cursors: Cursors, path: str) -> pa.Array:
+def _wrapper(field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> pa.Array:
     assert field.message is not None
     return _inside(field.message, found, cursors, path).field(0)
 
 
-def _seconds(field: ProtoField, found: Found, cursors: Cursors, path: str) -> tuple[Ints, Ints]:
+def _seconds(field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> tuple[Ints, Ints]:
     assert field.message is not None
     inner = _inside(field.message, found, cursors, path)
     return inner.field(0).to_numpy(), inner.field(1).to_numpy().astype(np.int64)
 
 
-def _timestamp(field: ProtoField, found: Found, cursors: Cursors, path: str) -> pa.Array:
+def _timestamp(field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> pa.Array:
     seconds, nanos = _seconds(field, found, cursors, path)
     wrong = (seconds < _SECONDS_LEAST) | (seconds > _SECONDS_MOST) | (nanos < 0) | (nanos >= _NANOS)
     cursors.fail_where(found.rows, wrong, "out-of-range", "a Timestamp is not of the years 1 to 9999", path)
@@ -481,7 +481,7 @@ def _timestamp(field: ProtoField, found: Found, cursors: Cursors, path: str) -> 
     return pa.array(micros).cast(field.arrow)
 
 
-def _duration(field: ProtoField, found: Found, cursors: Cursors, path: str) -> pa.Array:
+def _duration(field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> pa.Array:
     seconds, nanos = _seconds(field, found, cursors, path)
     wrong = (np.abs(seconds) > _DURATION_MOST) | (np.abs(nanos) >= _NANOS)
     cursors.fail_where(found.rows, wrong, "out-of-range", "a Duration is longer than 10,000 years", path)
@@ -489,14 +489,14 @@ def _duration(field: ProtoField, found: Found, cursors: Cursors, path: str) -> p
     return pa.array(np.where(wrong, 0, seconds) * 1_000_000 + np.where(wrong, 0, micros))
 
 
-def _empty(_field: ProtoField, found: Found, cursors: Cursors, path: str) -> pa.Array:
+def _empty(_field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> pa.Array:
     inner = cursors.within(found.first.astype(np.int64), found.end)
-    scanned(inner, path)
+    scan_fields(inner, path)
     cursors.fail_from(inner, found.rows)
     return pa.array(np.ones(len(found.rows), np.bool_))
 
 
-def _json(field: ProtoField, found: Found, cursors: Cursors, path: str) -> pa.Array:
+def _json(field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> pa.Array:
     texts = _read_one_by_one(
         field, found, cursors, path, lambda it: MessageToJson(it, preserving_proto_field_name=True, indent=None)
     )
@@ -504,7 +504,7 @@ def _json(field: ProtoField, found: Found, cursors: Cursors, path: str) -> pa.Ar
 
 
 def _read_one_by_one(
-    field: ProtoField, found: Found, cursors: Cursors, path: str, told: Callable[[LibraryMessage], str]
+    field: ProtoField, found: Occurrences, cursors: Cursors, path: str, told: Callable[[LibraryMessage], str]
 ) -> list[str]:
     kind = GetMessageClass(field.descriptor)
     bodies = cursors.binaries(found.first.astype(np.int64), found.end).to_pylist()
@@ -519,47 +519,47 @@ def _read_one_by_one(
     return texts
 
 
-def _string(_field: ProtoField, found: Found, cursors: Cursors, path: str) -> pa.Array:
+def _string(_field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> pa.Array:
     return cursors.strings(found.rows, found.first.astype(np.int64), found.end, path)
 
 
-def _bytes(_field: ProtoField, found: Found, cursors: Cursors, _path: str) -> pa.Array:
+def _bytes(_field: ProtoField, found: Occurrences, cursors: Cursors, _path: str) -> pa.Array:
     return cursors.binaries(found.first.astype(np.int64), found.end)
 
 
-def _enum(field: ProtoField, found: Found, _cursors: Cursors, _path: str) -> pa.Array:
+def _enum(field: ProtoField, found: Occurrences, _cursors: Cursors, _path: str) -> pa.Array:
     numbers, which = np.unique(found.first.astype(np.uint32).view(np.int32), return_inverse=True)
     names = dict(field.symbols)
     told = [names.get(number, str(number)) for number in numbers.tolist()]
     return pa.array(told, pa.string()).take(pa.array(which))
 
 
-def _uint64(field: ProtoField, found: Found, _cursors: Cursors, _path: str) -> pa.Array:
+def _uint64(field: ProtoField, found: Occurrences, _cursors: Cursors, _path: str) -> pa.Array:
     return pc.cast(pa.array(found.first), field.arrow)
 
 
-def _fixed(form: str) -> Callable[[ProtoField, Found, Cursors, str], pa.Array]:
+def _fixed(form: str) -> Callable[[ProtoField, Occurrences, Cursors, str], pa.Array]:
     width = np.dtype(form).itemsize
 
-    def read(field: ProtoField, found: Found, cursors: Cursors, _path: str) -> pa.Array:
+    def read(field: ProtoField, found: Occurrences, cursors: Cursors, _path: str) -> pa.Array:
         values = cursors.matrix(found.first.astype(np.int64), width).view(form)[:, 0]
         return pa.array(values).cast(field.arrow)
 
     return read
 
 
-def _sint32(_field: ProtoField, found: Found, _cursors: Cursors, _path: str) -> pa.Array:
-    return pa.array(signed(found.first & np.uint64(0xFFFFFFFF)).astype(np.int32))
+def _sint32(_field: ProtoField, found: Occurrences, _cursors: Cursors, _path: str) -> pa.Array:
+    return pa.array(decode_zigzag(found.first & np.uint64(0xFFFFFFFF)).astype(np.int32))
 
 
-_READERS: dict[str, Callable[[ProtoField, Found, Cursors, str], pa.Array]] = {
+_READERS: dict[str, Callable[[ProtoField, Occurrences, Cursors, str], pa.Array]] = {
     "int64": lambda _field, found, _cursors, _path: pa.array(found.first.view(np.int64)),
     "int32": lambda _field, found, _cursors, _path: pa.array(found.first.astype(np.uint32).view(np.int32)),
     "uint32": lambda _field, found, _cursors, _path: pa.array(found.first.astype(np.uint32)),
     "uint64": _uint64,
     "bool": lambda _field, found, _cursors, _path: pa.array(found.first != 0),
     "sint32": _sint32,
-    "sint64": lambda _field, found, _cursors, _path: pa.array(signed(found.first)),
+    "sint64": lambda _field, found, _cursors, _path: pa.array(decode_zigzag(found.first)),
     "enum": _enum,
     "double": _fixed("<f8"),
     "float": _fixed("<f4"),
@@ -618,7 +618,7 @@ class ProtobufRecords:
         self._topic = topic
 
     def decode(self, records: Records, wanted: pa.Schema | None = None) -> Decoded:
-        block = framed(records, self._wire, self._part, format="protobuf", registry=self._registered)
+        block = strip_framing(records, self._wire, self._part, format="protobuf", registry=self._registered)
         state = self._topics.setdefault(records.topic, _Topic())
         self._topic = records.topic
         rejects, pieces = list(block.rejects), []
@@ -633,7 +633,7 @@ class ProtobufRecords:
         for whole_name, parts in groups.items():
             rows = np.sort(np.concatenate(parts))
             pieces.append(_read(state.readers[whole_name], block.payloads_of(rows), block.record[rows], rejects))
-        return joined(_alike(pieces, rejects), rejects, {TOMBSTONE: block.nulls}, self._empty(state))
+        return join_pieces(_alike(pieces, rejects), rejects, {TOMBSTONE: block.nulls}, self._empty(state))
 
     def schema(self) -> pa.Schema | None:
         """Fields of the newest schema and of older ones that records have named; None before the first schema."""
@@ -680,7 +680,7 @@ class ProtobufRecords:
         if isinstance(writer, Message):
             reader = _reader({**state.writers, known: writer}, writer.name)
             for older in self._former(topic, state, writer.name):
-                reader = aliased(reader, older)
+                reader = add_aliases(reader, older)
             state.readers[writer.name] = reader
         state.writers[known] = writer
         return writer
@@ -694,7 +694,7 @@ class ProtobufRecords:
     def _message(self, file: _File, name: SchemaName) -> Message | Fault:
         declared = self._spec.message if not name.message else ""
         try:
-            return planned(message(*file, name.message or (0,), declared))
+            return build_message(message(*file, name.message or (0,), declared))
         except Invalid as error:
             code = "bad-message-index" if name.message else "bad-schema"
             return Fault(code, str(error), "")
@@ -705,15 +705,15 @@ def _messages(file: _File) -> list[Message]:
     found = []
     for each in pool.FindFileByName(name).message_types_by_name.values():
         try:
-            found.append(planned(each))
+            found.append(build_message(each))
         except Invalid:
             continue
     return found
 
 
-def _file(found: Registered) -> _File | Fault:
+def _file(found: RegistrySchema) -> _File | Fault:
     try:
-        return compiled(found.text, found.references)
+        return compile_proto(found.text, found.references)
     except Invalid as error:
         return Fault("bad-schema", str(error), "")
 
@@ -724,15 +724,15 @@ def _reader(writers: Mapping[SchemaName, Message | Fault], name: str) -> Message
     mine.sort(key=lambda each: (isinstance(each[1].id, int), each[1].id if isinstance(each[1].id, int) else each[0]))
     newest, *older = [writer for _, _, writer in reversed(mine)][:SCHEMAS_MERGED_MAX]
     for each in older:
-        newest = unions(newest, each)
+        newest = merge_messages(newest, each)
     return newest
 
 
 def _read(reader: Message, payloads: pa.BinaryArray, record: Ints, rejects: list[Reject]) -> Piece:
     cursors = Cursors.of(payloads)
     values = columns(reader, cursors)
-    rejects += faults(cursors.faults, record)
-    return Piece(kept(values, ~cursors.bad), record[~cursors.bad])
+    rejects += fault_rejects(cursors.faults, record)
+    return Piece(select_rows(values, ~cursors.bad), record[~cursors.bad])
 
 
 def _alike(pieces: Sequence[Piece], rejects: list[Reject]) -> list[Piece]:

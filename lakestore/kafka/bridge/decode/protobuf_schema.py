@@ -49,7 +49,7 @@ message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
 """Files that registries provide implicitly."""
 
 
-def compiled(text: str, references: Mapping[str, str]) -> tuple[DescriptorPool, str]:
+def compile_proto(text: str, references: Mapping[str, str]) -> tuple[DescriptorPool, str]:
     """Compile a .proto text and its imports. Returns the descriptors and the file's name. Raises `Invalid`."""
     given = {**_KNOWN, **references, _MAIN: text}
     if sum(len(each) for each in given.values()) > TEXT_BYTES_MAX:
@@ -210,7 +210,7 @@ class Message:
         return pa.schema([field.field for field in self.fields])
 
 
-def planned(descriptor: Descriptor) -> Message:
+def build_message(descriptor: Descriptor) -> Message:
     """Build the tree of a message. Raises `Invalid` if no column can hold a field."""
     return _message(descriptor, (descriptor.full_name,))
 
@@ -273,7 +273,7 @@ def _of_message(field: FieldDescriptor, label: str, within: tuple[str, ...]) -> 
     return replace(made, message=inner, arrow=inner.arrow)
 
 
-def aliased(newest: Message, older: Message) -> Message:
+def add_aliases(newest: Message, older: Message) -> Message:
     """Add the names that the field numbers had in an older message as aliases."""
     before = {field.number: field.name for field in older.fields}
     fields = [_aliased(field, before.get(field.number, field.name)) for field in newest.fields]
@@ -285,9 +285,9 @@ def _aliased(field: ProtoField, former: str) -> ProtoField:
     return field if known else replace(field, aliases=(*field.aliases, former))
 
 
-def unions(newest: Message, older: Message) -> Message:
+def merge_messages(newest: Message, older: Message) -> Message:
     """The newest message plus the fields that only the older has; of two kinds the wider stays."""
-    newest = aliased(newest, older)
+    newest = add_aliases(newest, older)
     before = {field.number: field for field in older.fields}
     fields = [_wider(field, before.pop(field.number, field)) for field in newest.fields]
     names = {field.name for field in fields}
@@ -300,7 +300,7 @@ def _wider(field: ProtoField, older: ProtoField) -> ProtoField:
     if field.label != older.label:
         return field
     if field.message is not None and older.message is not None and field.kind == older.kind == "message":
-        inner = unions(field.message, older.message)
+        inner = merge_messages(field.message, older.message)
         if field.label == "map":
             key, value = inner.fields
             return replace(field, message=inner, arrow=pa.map_(key.column, value.column))

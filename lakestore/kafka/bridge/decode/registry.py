@@ -34,7 +34,7 @@ class Schemas:
         self.spec = declared
         self.registry = registry
 
-    def named(self, name: SchemaName, topic: str) -> Registered | Fault:
+    def named(self, name: SchemaName, topic: str) -> RegistrySchema | Fault:
         """The schema that records name. The topic is for messages."""
         if self.registry is None:
             text = f"the record names schema {name.id}, and there is no registry: set source.registry"
@@ -48,10 +48,10 @@ class Schemas:
             return Fault("wrong-schema-type", text, "")
         return found
 
-    def declared(self, topic: str) -> Registered | Fault:
+    def declared(self, topic: str) -> RegistrySchema | Fault:
         """The schema that bridge.yaml declares, otherwise the newest of the topic's subject."""
         if self.spec.text:
-            return Registered(self.kind, self.spec.text)
+            return RegistrySchema(self.kind, self.spec.text)
         subject = subject_of(topic, self.part, self.spec)
         if self.registry is None:
             text = f"the record names no schema, and none is declared for the {self.part} of {topic}: set schema"
@@ -66,7 +66,7 @@ class Schemas:
             return Fault("wrong-schema-type", f"the schema of {subject} is {found.kind} and not {self.kind}", "")
         return found
 
-    def former(self, topic: str, count: int) -> list[Registered]:
+    def former(self, topic: str, count: int) -> list[RegistrySchema]:
         """Versions of the topic's subject, newest first; empty if bridge.yaml has the schema itself."""
         if self.registry is None or self.spec.text:
             return []
@@ -94,7 +94,7 @@ _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegistrySchema:
     """A schema of the registry."""
 
     kind: str
@@ -120,14 +120,14 @@ class Registry:
         self._url = spec.url
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: OrderedDict[int | str, Registered] = OrderedDict()
+        self._known: OrderedDict[int | str, RegistrySchema] = OrderedDict()
         self._unknown: OrderedDict[int | str, float] = OrderedDict()
-        self._newest: dict[str, tuple[float, Registered | None]] = {}
+        self._newest: dict[str, tuple[float, RegistrySchema | None]] = {}
 
     def close(self) -> None:
         self._client.close()
 
-    def by_id(self, name: int | str) -> Registered:
+    def by_id(self, name: int | str) -> RegistrySchema:
         """The schema with this number or GUID. Raises `NotFound`."""
         with self._lock:
             if name in self._known:
@@ -145,7 +145,7 @@ class Registry:
             _keep(self._known, name, found)
         return found
 
-    def newest(self, subject: str) -> Registered | None:
+    def newest(self, subject: str) -> RegistrySchema | None:
         """The newest version of a subject, possibly cached; None if the subject does not exist."""
         with self._lock:
             until, found = self._newest.get(subject, (0.0, None))
@@ -159,14 +159,14 @@ class Registry:
             self._newest[subject] = (self._clock() + NEWEST_SECONDS, found)
         return found
 
-    def version(self, subject: str, version: int | None) -> Registered:
+    def version(self, subject: str, version: int | None) -> RegistrySchema:
         """A version of a subject; None: the newest. Raises `NotFound`."""
         what = f"version {version or 'latest'} of {subject}"
         wanted: Any = version or "latest"
         answer = self._asked(lambda: self._client.get_version(subject, wanted), what)
         return self._whole(answer.schema, answer.schema_id, subject, answer.version)
 
-    def former(self, subject: str, count: int) -> list[Registered]:
+    def former(self, subject: str, count: int) -> list[RegistrySchema]:
         """At most `count` newest versions of a subject, newest first; empty if the subject does not exist."""
         try:
             versions = self._asked(partial(self._client.get_versions, subject), f"versions of {subject}")
@@ -179,13 +179,13 @@ class Registry:
 
     def _whole(
         self, schema: Schema | None, number: int | None, subject: str = "", version: int | None = None
-    ) -> Registered:
+    ) -> RegistrySchema:
         if schema is None or not isinstance(schema.schema_str, str):
             raise self._without_schema()
         references: dict[str, str] = {}
         self._collect(schema, references, 0)
         kind = (schema.schema_type or "AVRO").upper()
-        return Registered(kind, schema.schema_str, references, number, subject, version)
+        return RegistrySchema(kind, schema.schema_str, references, number, subject, version)
 
     def _collect(self, schema: Schema, found: dict[str, str], depth: int) -> None:
         if depth > REFERENCE_DEPTH_MAX:

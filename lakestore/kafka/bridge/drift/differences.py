@@ -20,7 +20,7 @@ from lakestore.errors import Invalid
 from lakestore.evolution import AddColumn, MakeOptional, RenameColumn, Step, WidenColumn
 from lakestore.kafka.bridge.decode.avro_schema import ALIASES
 from lakestore.kafka.bridge.spec import COORDINATES, POSITION, TableSpec
-from lakestore.model.altered import widens
+from lakestore.model.alteration import widens
 from lakestore.model.columns import Column
 from lakestore.model.table import Table
 from lakestore.model.types import type_name

@@ -50,7 +50,7 @@ def propose(lake: Lake, table: str, bridge: str, topic: str, change: Change, now
     return str(row["state"])
 
 
-def listed(lake: Lake, table: str = "") -> list[dict[str, Any]]:
+def list_proposals(lake: Lake, table: str = "") -> list[dict[str, Any]]:
     """The proposals of a table, or of all tables, oldest first; each with its `table`."""
     names = [each.name for each in lake.tables() if each.name.endswith(SUFFIX)]
     rows: list[dict[str, Any]] = []
@@ -68,7 +68,7 @@ def decide(lake: Lake, id: str, *, approve: bool, now: datetime | None = None) -
 
     An approved proposal does not change any more. A rejected one can be approved later.
     """
-    row = next((row for row in listed(lake) if row["id"] == id), None)
+    row = next((row for row in list_proposals(lake) if row["id"] == id), None)
     if row is None:
         raise NotFound(f"there is no proposal {id!r}: see `lakestore bridge proposals list`")
     table = row.pop("table")
@@ -110,7 +110,7 @@ def _stale(id: str, table: str) -> Conflict:
 def _supersede(lake: Lake, table: str, approved: dict[str, Any], now: datetime) -> None:
     columns = _columns(approved)
     stale = []
-    for row in listed(lake, table):
+    for row in list_proposals(lake, table):
         row.pop("table")
         if row["id"] != approved["id"] and row["state"] == PROPOSED and _columns(row) & columns:
             stale.append(row | {"state": SUPERSEDED, "decided_at": now})

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.kafka.bridge.decode.debezium.connect_values import Faults, Kind, converted
+from lakestore.kafka.bridge.decode.debezium.connect_values import Faults, Kind, convert
 
 _BLANK = (
     r"^(0*(\.0*)?|\{\}|P0Y0M0DT0H0M0(\.0+)?S"
@@ -29,7 +29,9 @@ CONNECTOR = "postgresql"
 _Mask = npt.NDArray[np.bool_]
 
 
-def real(before: pa.StructArray, row: Kind, keys: pa.StructArray | None, head: pa.StructArray) -> pa.StructArray:
+def without_fillers(
+    before: pa.StructArray, row: Kind, keys: pa.StructArray | None, head: pa.StructArray
+) -> pa.StructArray:
     """Replace fillers in the before-images of deletes by null. `keys` and `head` belong to the same rows."""
     if keys is None or not len(before):
         return before
@@ -57,7 +59,7 @@ def _is_blank(column: pa.Array, kind: Kind) -> _Mask:
     blank = pc.or_kleene(column.is_null(), _is_zero(column))
     if kind.default is not None:
         try:
-            default = converted(pa.array([kind.default]), kind, "", Faults())
+            default = convert(pa.array([kind.default]), kind, "", Faults())
             blank = pc.or_kleene(blank, pc.equal(column, default[0]))
         except pa.ArrowException:
             return np.asarray(blank.fill_null(False).to_numpy(zero_copy_only=False))
@@ -89,7 +91,7 @@ def _is_zero(column: pa.Array) -> pa.BooleanArray:
     return pc.equal(column, pa.scalar(Decimal(0) if t.is_decimal(kind) else 0, column.type))
 
 
-def moved(
+def key_moves(
     before: pa.StructArray, after: pa.StructArray, names: Collection[str], kept: Mapping[str, pa.BooleanArray]
 ) -> _Mask:
     """True for the updates that change one of the fields in `names`. A field that was not sent did not change."""

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.kafka.bridge.decode.debezium import before_images, json_shapes
-from lakestore.kafka.bridge.decode.debezium.connect_values import Faults, Kind, converted, from_arrow, struct
-from lakestore.kafka.bridge.decode.debezium.event_inference import inferred
-from lakestore.kafka.bridge.decode.debezium.event_rows import gathered
+from lakestore.kafka.bridge.decode.debezium.connect_values import Faults, Kind, convert, from_arrow, struct
+from lakestore.kafka.bridge.decode.debezium.event_inference import infer_kind
+from lakestore.kafka.bridge.decode.debezium.event_rows import gather_structs
 from lakestore.kafka.bridge.decode.debezium.schema_parts import SchemaParts
-from lakestore.kafka.bridge.decode.framing import framed
+from lakestore.kafka.bridge.decode.framing import strip_framing
 from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Op, Reject, Stage
 from lakestore.kafka.bridge.paths import Path
 from lakestore.kafka.bridge.records import Ints, Records
@@ -114,25 +114,25 @@ class JsonKeys:
         self._parts = SchemaParts()
 
     def structs(self, records: Records, wanted: pa.Schema | None) -> pa.StructArray | None:
-        keys = framed(records, self._wire, "key")
+        keys = strip_framing(records, self._wire, "key")
         found: list[tuple[Ints, pa.StructArray]] = []
         for part in self._parts.split(keys.payloads):
             kind = part.kind if part.kind is not None else _key_kind(part.texts, wanted)
             if kind is None or not kind.fields:
                 continue
-            read = json_shapes.objects(part.texts, kind, json_shapes.learned(part.texts, kind))
+            read = json_shapes.objects(part.texts, kind, json_shapes.learn_shape(part.texts, kind))
             for rows, raw in read.parts:
                 faults = Faults()
-                made = converted(raw, kind, "key", faults)
+                made = convert(raw, kind, "key", faults)
                 wrong = np.zeros(len(made), bool)
                 for bad, *_ in faults.found:
                     wrong[bad] = True
                 found.append((keys.record[part.rows[rows[~wrong]]], made.filter(pa.array(~wrong))))
-        return gathered(found, len(records))
+        return gather_structs(found, len(records))
 
 
 def _key_kind(texts: pa.BinaryArray, wanted: pa.Schema | None) -> Kind | None:
-    own = inferred(texts[:_KEYS_SAMPLED], ())
+    own = infer_kind(texts[:_KEYS_SAMPLED], ())
     if wanted is None:
         return own
     said = {part.name: from_arrow(part) for part in wanted}
@@ -359,7 +359,7 @@ class Changes:
         rest = _Part(part.rows, gone, values, kept, part.head)
         moved = np.zeros(len(part.rows), bool)
         if self._policy.key:
-            moved = ~gone & before_images.moved(part.before, part.after, self._policy.key, part.kept)
+            moved = ~gone & before_images.key_moves(part.before, part.after, self._policy.key, part.kept)
         return [_left_behind(part, moved, rest), rest] if moved.any() else [rest]
 
     def _others(self, rows: Ints, ops: npt.NDArray[np.str_], block: Block) -> None:
@@ -561,7 +561,7 @@ def _changed(column: pa.Array, kind: pa.DataType, name: str, faults: Faults, sta
     if column.type == kind:
         return column
     inside = Faults()
-    made = converted(column, Kind("", target=kind), f"value.after.{name}", inside)
+    made = convert(column, Kind("", target=kind), f"value.after.{name}", inside)
     faults.found.extend((found + start, code, reason, path) for found, code, reason, path in inside.found)
     return made
 
@@ -577,7 +577,7 @@ def _with_keys(
         key = _child(keys, name)
         if name in made and made[name].type != key.type:
             hidden = pc.if_else(mine, key, pa.scalar(None, key.type))
-            key = converted(hidden, Kind("", target=made[name].type), f"key.{name}", faults)
+            key = convert(hidden, Kind("", target=made[name].type), f"key.{name}", faults)
         old = made.get(name)
         made[name] = pc.if_else(mine, key, pa.scalar(None, key.type) if old is None else old)
     return made

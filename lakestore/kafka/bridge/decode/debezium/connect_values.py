@@ -183,7 +183,7 @@ SCALE_MAX = 100_000
 """The most zeros that a formatted decimal gets. A message may name any 32-bit scale."""
 
 
-def decoded(texts: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
+def decode_base64(texts: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
     """Decode base64. Returns the bytes, null for a null or invalid text, and a mask of the invalid texts."""
     values = [None if text is None else _of_text(text) for text in texts.to_pylist()]
     raw = pa.array(values, pa.binary())
@@ -265,7 +265,7 @@ class Faults:
             self.found.append((rows, code, reason, path))
 
 
-def converted(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
+def convert(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
     """Convert values to `kind.type`, or leave them unchanged for ANY. A value that does not fit becomes null and a
     fault.
     """
@@ -291,7 +291,7 @@ def _struct(array: pa.StructArray, kind: Kind, path: str, faults: Faults) -> pa.
         if at < 0:
             parts.append(pa.nulls(len(array), part.type))
             continue
-        parts.append(converted(pc.struct_field(array, [at]), part, f"{path}.{name}", faults))
+        parts.append(convert(pc.struct_field(array, [at]), part, f"{path}.{name}", faults))
     fields = [pa.field(name, made.type) for (name, _), made in zip(kind.fields, parts, strict=True)]
     return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null())
 
@@ -300,7 +300,7 @@ def _inner(array: pa.Array, parts: list[tuple[pa.Array, Kind]], path: str, fault
     """Convert the values inside lists. Their faults count for the rows that contain them."""
     inside, made = Faults(), []
     for values, kind in parts:
-        made.append(converted(values, kind, path, inside))
+        made.append(convert(values, kind, path, inside))
     parents = pc.list_parent_indices(array.cast(pa.list_(parts[0][0].type)) if pa.types.is_map(array.type) else array)
     for rows, code, reason, where in inside.found:
         faults.found.append((np.unique(parents.to_numpy()[rows]).astype(np.int64), code, reason, where))
@@ -319,8 +319,8 @@ def _map(array: pa.MapArray, kind: Kind, path: str, faults: Faults) -> pa.Array:
     assert kind.key is not None
     array = _compact(array)
     inside = Faults()
-    keys = converted(array.keys, kind.key, f"{path}{{}}", inside)
-    items = converted(array.items, kind.item, f"{path}{{}}", inside)
+    keys = convert(array.keys, kind.key, f"{path}{{}}", inside)
+    items = convert(array.items, kind.item, f"{path}{{}}", inside)
     lengths = np.diff(array.offsets.to_numpy())
     parents = np.repeat(np.arange(len(array)), lengths)
     for rows, code, reason, where in inside.found:
@@ -439,7 +439,7 @@ def _text_of_time(array: pa.Array, nanos: int, path: str, faults: Faults) -> pa.
 def _bytes(array: pa.Array, target: pa.DataType, path: str, faults: Faults) -> pa.Array:
     if not pa.types.is_string(array.type):
         return _cast(array, target, path, faults)
-    made, wrong = decoded(array)
+    made, wrong = decode_base64(array)
     faults.add(wrong, "bad-base64", "a text that stands for bytes is no base64", path)
     return _cast(made, target, path, faults)
 
@@ -466,7 +466,7 @@ def _decimal(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array
 
 
 def _of_base64(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
-    raw, wrong = decoded(array)
+    raw, wrong = decode_base64(array)
     faults.add(wrong, "bad-base64", "a decimal is no base64 of its unscaled value", path)
     return _unscaled(raw, kind, path, faults)
 
@@ -487,7 +487,7 @@ def _unscaled(raw: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
 def _variable_decimal(array: pa.StructArray, path: str, faults: Faults) -> pa.Array:
     raw = pc.struct_field(array, "value")
     if pa.types.is_string(raw.type):
-        raw, wrong = decoded(raw)
+        raw, wrong = decode_base64(raw)
         faults.add(wrong, "bad-base64", "a decimal is no base64 of its unscaled value", f"{path}.value")
     pairs = zip(raw.to_pylist(), pc.struct_field(array, "scale").to_pylist(), strict=True)
     made = [None if text is None else digits(text, scale or 0) for text, scale in pairs]

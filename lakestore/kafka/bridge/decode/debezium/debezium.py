@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.kafka.bridge.decode.debezium import documents, json_shapes
-from lakestore.kafka.bridge.decode.debezium.before_images import real
+from lakestore.kafka.bridge.decode.debezium.before_images import without_fillers
 from lakestore.kafka.bridge.decode.debezium.change_events import HEAD, Block, Changes, Events, JsonKeys, Keys, Policy
-from lakestore.kafka.bridge.decode.debezium.connect_values import Faults, Kind, converted
-from lakestore.kafka.bridge.decode.debezium.event_inference import grown, inferred
+from lakestore.kafka.bridge.decode.debezium.connect_values import Faults, Kind, convert
+from lakestore.kafka.bridge.decode.debezium.event_inference import grow_kind, infer_kind
 from lakestore.kafka.bridge.decode.debezium.event_rows import (
-    gathered,
+    gather_structs,
     image,
     row_kind,
     row_of,
@@ -27,7 +27,7 @@ from lakestore.kafka.bridge.decode.debezium.event_rows import (
 )
 from lakestore.kafka.bridge.decode.debezium.schema_parts import Part, SchemaParts
 from lakestore.kafka.bridge.decode.debezium.unavailable import Markers
-from lakestore.kafka.bridge.decode.framing import framed
+from lakestore.kafka.bridge.decode.framing import strip_framing
 from lakestore.kafka.bridge.outcome import Decoded, Reject, Stage
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import Wire
@@ -78,7 +78,7 @@ class DebeziumJson:
 
     def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
         block = Block([], [], {}, self._keys.structs(records, wanted))
-        values = framed(records, self._wire)
+        values = strip_framing(records, self._wire)
         block.rejects.extend(values.rejects)
         reading = _Reading(wanted_row(wanted, self._units), block)
         for part in self._values.split(values.payloads):
@@ -111,7 +111,7 @@ class DebeziumJson:
         row = self._row(part, reading)
         head = Kind("struct", fields=tuple(_head_of(part.kind)))
         kind = Kind("struct", fields=(*head.fields, ("after", row), *_TELLTALE))
-        read = json_shapes.objects(part.texts, kind, json_shapes.learned(part.texts, kind))
+        read = json_shapes.objects(part.texts, kind, json_shapes.learn_shape(part.texts, kind))
         self._reject(part.rows, read.faults, reading)
         for rows, raw in read.parts:
             known = pc.struct_field(raw, "op").is_valid().to_numpy(zero_copy_only=False)
@@ -125,21 +125,21 @@ class DebeziumJson:
         own = None if part.kind is None else row_kind(part.kind)
         said = None if own is not None and own.wire != "struct" else row_of(reading.wanted, part.kind)
         if said is not None and part.kind is None and said.fields and said is reading.wanted:
-            return grown(part.texts, "after", said)
+            return grow_kind(part.texts, "after", said)
         if said is not None or reading.wanted is not None:
             return said or reading.wanted or documents.ROW
-        shape = json_shapes.learned(part.texts, _AFTER_ALONE)
+        shape = json_shapes.learn_shape(part.texts, _AFTER_ALONE)
         text = isinstance(shape, dict) and shape.get("after") == "string"
-        return documents.ROW if own is not None or text else inferred(part.texts, ("after", "before"))
+        return documents.ROW if own is not None or text else infer_kind(part.texts, ("after", "before"))
 
     def _events(self, rows: Ints, texts: pa.BinaryArray, raw: pa.StructArray, row: Kind, reading: _Reading) -> None:
         faults = Faults()
-        head = converted(raw, HEAD, "value", faults)
+        head = convert(raw, HEAD, "value", faults)
         asked = self._changes.with_before(head, reading.block.keys)
         before = pa.nulls(len(rows), row.type)
         if len(asked):
             before = self._before(texts, row, asked)
-            before = real(before, row, reading.block.keys_of(rows), head)
+            before = without_fillers(before, row, reading.block.keys_of(rows), head)
         shown = pc.struct_field(raw, "after")
         after, kept = documents.images(shown, head, row, (reading.block, rows), faults, self._markers)
         good = reading.block.faultless(faults, rows)
@@ -150,13 +150,13 @@ class DebeziumJson:
         """Before-images of some events, at their positions. An unreadable image is null: the key identifies the row."""
         some = texts.take(pa.array(asked))
         kind = Kind("struct", fields=(("before", row),))
-        read = json_shapes.objects(some, kind, json_shapes.learned(some, kind))
+        read = json_shapes.objects(some, kind, json_shapes.learn_shape(some, kind))
         found = []
         for rows, raw in read.parts:
             before, _ = image(pc.struct_field(raw, "before"), row, "", Faults(), self._markers)
             if pa.types.is_struct(before.type):
                 found.append((asked[rows], before))
-        whole = gathered(found, len(texts))
+        whole = gather_structs(found, len(texts))
         return pa.nulls(len(texts), row.type) if whole is None else whole
 
     def _others(
@@ -167,7 +167,7 @@ class DebeziumJson:
         flattened = flat.to_numpy(zero_copy_only=False)
         if flattened.any():
             some = texts.filter(pa.array(flattened))
-            self._flat(rows[flattened], some, reading.wanted or inferred(some, ()), reading)
+            self._flat(rows[flattened], some, reading.wanted or infer_kind(some, ()), reading)
         self._not_events(rows[~flattened], texts.filter(pa.array(~flattened)), reading)
 
     def _flat(self, rows: Ints, texts: pa.BinaryArray, row: Kind, reading: _Reading) -> None:
@@ -175,11 +175,11 @@ class DebeziumJson:
         row = Kind("struct", fields=tuple(fields))
         marks = tuple((name, _TEXT) for name in ("__op", "__deleted", *_FLAT.values()))
         kind = Kind("struct", fields=(*row.fields, *marks))
-        read = json_shapes.objects(texts, kind, json_shapes.learned(texts, kind))
+        read = json_shapes.objects(texts, kind, json_shapes.learn_shape(texts, kind))
         self._reject(rows, read.faults, reading)
         for at, raw in read.parts:
             faults = Faults()
-            flags = converted(raw, Kind("struct", fields=marks), "value", faults)
+            flags = convert(raw, Kind("struct", fields=marks), "value", faults)
             shown, kept = image(raw, row, "value", faults, self._markers)
             gone = _equal(pc.struct_field(flags, "__deleted"), "true") | _equal(pc.struct_field(flags, "__op"), "d")
             head = _flat_head(flags, gone)
@@ -237,4 +237,4 @@ def _flat_head(flags: pa.StructArray, gone: npt.NDArray[np.bool_]) -> pa.StructA
     raw = {name: pc.struct_field(flags, flat) for name, flat in _FLAT.items()}
     source = pa.StructArray.from_arrays(list(raw.values()), list(raw))
     op = pc.if_else(pa.array(gone), "d", pc.coalesce(put, pa.scalar("u")))
-    return converted(pa.StructArray.from_arrays([op, source], ["op", "source"]), HEAD, "value", Faults())
+    return convert(pa.StructArray.from_arrays([op, source], ["op", "source"]), HEAD, "value", Faults())

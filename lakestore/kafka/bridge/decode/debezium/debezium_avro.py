@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.kafka.bridge.decode.debezium import documents
-from lakestore.kafka.bridge.decode.debezium.before_images import real
+from lakestore.kafka.bridge.decode.debezium.before_images import without_fillers
 from lakestore.kafka.bridge.decode.debezium.change_events import HEAD, Block, Changes, Events, Keys, Policy
-from lakestore.kafka.bridge.decode.debezium.connect_values import TIMESTAMPS, Faults, Kind, converted
+from lakestore.kafka.bridge.decode.debezium.connect_values import TIMESTAMPS, Faults, Kind, convert
 from lakestore.kafka.bridge.decode.debezium.debezium import reason_of
 from lakestore.kafka.bridge.decode.debezium.event_rows import (
-    gathered,
+    gather_structs,
     image,
     row_kind,
     row_of,
@@ -41,8 +41,8 @@ class AvroKeys:
     def structs(self, records: Records, wanted: pa.Schema | None) -> pa.StructArray | None:
         found = self._decoder.decode(records, None)
         kind = kind_of(pa.field("key", found.values.type))
-        made = converted(found.values, kind, "key", Faults())
-        return gathered([(found.record, made)], len(records)) if kind.fields else None
+        made = convert(found.values, kind, "key", Faults())
+        return gather_structs([(found.record, made)], len(records)) if kind.fields else None
 
 
 class DebeziumAvro:
@@ -82,14 +82,16 @@ class DebeziumAvro:
             return
         rows, raw = found.record[known], found.values.filter(pa.array(known))
         faults = Faults()
-        head = converted(raw, HEAD, "value", faults)
+        head = convert(raw, HEAD, "value", faults)
         needed = self._changes.with_before(head, block.keys)
         shown = _image(raw, "after", row)
         after, kept = documents.images(shown, head, row, (block, rows), faults, self._markers)
         some, _ = image(_image(raw, "before", row).take(pa.array(needed)), row, "", Faults(), self._markers)
-        whole = gathered([(needed, some)], len(rows)) if pa.types.is_struct(some.type) else None
+        whole = gather_structs([(needed, some)], len(rows)) if pa.types.is_struct(some.type) else None
         good = block.faultless(faults, rows)
-        before = pa.nulls(len(rows), row.type) if whole is None else real(whole, row, block.keys_of(rows), head)
+        before = (
+            pa.nulls(len(rows), row.type) if whole is None else without_fillers(whole, row, block.keys_of(rows), head)
+        )
         block.events.append(Events(rows, head, before, after, kept).where(good))
 
 

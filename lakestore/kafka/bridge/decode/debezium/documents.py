@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lakestore.kafka.bridge.decode.debezium import json_shapes
 from lakestore.kafka.bridge.decode.debezium.change_events import Block
 from lakestore.kafka.bridge.decode.debezium.connect_values import Faults, Kind
-from lakestore.kafka.bridge.decode.debezium.event_rows import gathered, image
+from lakestore.kafka.bridge.decode.debezium.event_rows import gather_structs, image
 from lakestore.kafka.bridge.decode.debezium.unavailable import Markers
 from lakestore.kafka.bridge.records import Ints
 
@@ -35,7 +35,7 @@ _WRAPPERS = (
 )
 
 
-def unwrapped(texts: pa.StringArray) -> pa.StringArray:
+def plain_json(texts: pa.StringArray) -> pa.StringArray:
     """Convert extended JSON to plain JSON. A wrapper inside a text has escaped quotes and is left alone."""
     for pattern, inside in _WRAPPERS:
         texts = pc.replace_substring_regex(texts, pattern, inside)
@@ -63,7 +63,7 @@ def keys(found: pa.StructArray | None, row: Kind) -> pa.StructArray | None:
         return found
     column = pc.struct_field(found, ID)
     if pa.types.is_string(column.type):
-        column = pc.replace_substring_regex(unwrapped(column), r'^"((?:[^"\\]|\\.)*)"$', r"\1")
+        column = pc.replace_substring_regex(plain_json(column), r'^"((?:[^"\\]|\\.)*)"$', r"\1")
     name = _KEY if row.child(_KEY) is not None and row.child(ID) is None else ID
     return pa.StructArray.from_arrays([column], [name], mask=found.is_null())
 
@@ -94,8 +94,8 @@ def rows(
 def _parsed(
     texts: pa.StringArray, there: Ints, inner: Kind, faults: Faults, markers: Markers
 ) -> tuple[pa.StructArray | None, dict[str, pa.BooleanArray]]:
-    plain = unwrapped(texts.take(pa.array(there))).cast(pa.binary())
-    read = json_shapes.objects(plain, inner, json_shapes.learned(plain, inner))
+    plain = plain_json(texts.take(pa.array(there))).cast(pa.binary())
+    read = json_shapes.objects(plain, inner, json_shapes.learn_shape(plain, inner))
     for row, code, reason in read.faults:
         faults.found.append((there[[row]], code, reason, "value.after"))
     found, kept = [], dict[str, npt.NDArray[np.bool_]]()
@@ -107,4 +107,4 @@ def _parsed(
         for name, mask in masks.items():
             whole = kept.setdefault(name, np.zeros(len(texts), bool))
             whole[there[at]] |= mask.to_numpy(zero_copy_only=False)
-    return gathered(found, len(texts)), {name: pa.array(mask) for name, mask in kept.items()}
+    return gather_structs(found, len(texts)), {name: pa.array(mask) for name, mask in kept.items()}

@@ -88,7 +88,7 @@ class Samples:
         return Kind("struct", fields=tuple((name, part.kind) for name, part in self.fields.items()))
 
 
-def sampled(texts: pa.BinaryArray, inside: Sequence[str]) -> Samples:
+def sample_objects(texts: pa.BinaryArray, inside: Sequence[str]) -> Samples:
     """Samples of objects without a schema: the objects in the fields `inside`, or the whole texts."""
     samples = Samples()
     for text in texts.to_pylist():
@@ -103,12 +103,12 @@ def sampled(texts: pa.BinaryArray, inside: Sequence[str]) -> Samples:
     return samples
 
 
-def inferred(texts: pa.BinaryArray, inside: Sequence[str]) -> Kind:
+def infer_kind(texts: pa.BinaryArray, inside: Sequence[str]) -> Kind:
     """The kind of objects without a schema."""
-    return sampled(texts, inside).struct
+    return sample_objects(texts, inside).struct
 
 
-def grown(texts: pa.BinaryArray, inside: str, known: Kind) -> Kind:
+def grow_kind(texts: pa.BinaryArray, inside: str, known: Kind) -> Kind:
     """Return the kind of the objects in field `inside`, such as `after`: the known fields and all other fields of
     the objects.
 
@@ -118,7 +118,7 @@ def grown(texts: pa.BinaryArray, inside: str, known: Kind) -> Kind:
     try:
         table = json_shapes.table_of(texts, pa.schema([]), "infer")
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # the values of a field have several types
-        return _joined(known, inferred(texts, (inside,)))
+        return _joined(known, infer_kind(texts, (inside,)))
     at = table.schema.get_field_index(inside)
     return known if at < 0 else _joined(known, _kind_of(table.schema.field(at).type))
 

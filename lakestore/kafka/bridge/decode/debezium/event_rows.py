@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.kafka.bridge.decode.debezium.connect_values import TIMES, Faults, Kind, converted, from_arrow
+from lakestore.kafka.bridge.decode.debezium.connect_values import TIMES, Faults, Kind, convert, from_arrow
 from lakestore.kafka.bridge.decode.debezium.unavailable import Markers
 from lakestore.kafka.bridge.records import Ints
 
@@ -64,7 +64,7 @@ def image(
     kept: dict[str, pa.BooleanArray] = {}
     columns = []
     if not pa.types.is_struct(raw.type):
-        return converted(raw, row, path, faults), kept
+        return convert(raw, row, path, faults), kept
     for at, name in enumerate(raw.type.names):
         column = pc.struct_field(raw, [at])
         mask = markers.found(column)
@@ -74,10 +74,10 @@ def image(
         columns.append(column)
     if kept:
         raw = pa.StructArray.from_arrays(columns, raw.type.names, mask=raw.is_null())
-    return converted(raw, row, path, faults), kept
+    return convert(raw, row, path, faults), kept
 
 
-def gathered(found: list[tuple[Ints, pa.StructArray]], count: int) -> pa.StructArray | None:
+def gather_structs(found: list[tuple[Ints, pa.StructArray]], count: int) -> pa.StructArray | None:
     """Place structs at their row numbers, with the fields of all of them in the newest types."""
     found = [(rows, array) for rows, array in found if len(rows)]
     if not found:
@@ -89,5 +89,5 @@ def gathered(found: list[tuple[Ints, pa.StructArray]], count: int) -> pa.StructA
     for _, array in found:
         kinds |= {part.name: part.type for part in array.type}
     kind = Kind("struct", fields=tuple((name, Kind("", target=each)) for name, each in kinds.items()))
-    whole = pa.concat_arrays([converted(array, kind, "key", Faults()) for _, array in found])
+    whole = pa.concat_arrays([convert(array, kind, "key", Faults()) for _, array in found])
     return whole.take(pa.array(at, mask=at < 0))

@@ -37,7 +37,7 @@ class Clash(Exception):
 
 
 @dataclass(slots=True)
-class Read:
+class ShapedBlock:
     """A block after reading: structs with their row numbers, and the rows that could not be read."""
 
     parts: list[tuple[Ints, pa.StructArray]] = field(default_factory=list)
@@ -51,52 +51,52 @@ def shape_of(value: Any) -> Shape:
     if isinstance(value, list):
         inner: Shape = None
         for part in value:
-            inner = merged(inner, shape_of(part))
+            inner = merge_shapes(inner, shape_of(part))
         return [inner]
     return None if value is None else _LEAVES[type(value)]
 
 
-def merged(one: Shape, other: Shape) -> Shape:
+def merge_shapes(one: Shape, other: Shape) -> Shape:
     """The shape whose reading takes values of both. Raises `Clash`."""
     if one is None or other is None or one == other:
         return one if other is None else other
     if "text" in (one, other):
         return "text"
     if isinstance(one, dict) and isinstance(other, dict):
-        return one | {name: merged(one.get(name), part) for name, part in other.items()}
+        return one | {name: merge_shapes(one.get(name), part) for name, part in other.items()}
     if isinstance(one, list) and isinstance(other, list):
-        return [merged(one[0], other[0])]
+        return [merge_shapes(one[0], other[0])]
     if isinstance(one, str) and isinstance(other, str) and {one, other} == {"int", "float"}:
         return "float"
     raise Clash
 
 
-def learned(texts: pa.BinaryArray, kind: Kind) -> Shape:
+def learn_shape(texts: pa.BinaryArray, kind: Kind) -> Shape:
     """The shape of the first records' fields that the kind has. None if the records do not show it."""
     found: Shape = None
     for text in texts.take(pa.array(np.linspace(0, len(texts) - 1, _SAMPLES).astype(np.int64))).to_pylist():
         try:
-            found = merged(found, _fitted(orjson.loads(text), kind))
+            found = merge_shapes(found, _fitted(orjson.loads(text), kind))
         except (orjson.JSONDecodeError, Clash):
             continue
     return found
 
 
-def objects(texts: pa.BinaryArray, kind: Kind, shape: Shape) -> Read:
+def objects(texts: pa.BinaryArray, kind: Kind, shape: Shape) -> ShapedBlock:
     """Read texts, none null, as structs of the kind's fields. Other fields are ignored."""
     everything = np.arange(len(texts), dtype=np.int64)
     if not len(texts):
-        return Read()
+        return ShapedBlock()
     if not _has_map(kind):
         try:
-            return Read([(everything, _block(texts, _type(kind, shape)))])
+            return ShapedBlock([(everything, _block(texts, _type(kind, shape)))])
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             pass
     return _one_by_one(texts, kind)
 
 
-def _one_by_one(texts: pa.BinaryArray, kind: Kind) -> Read:
-    read, groups = Read(), _Groups(kind)
+def _one_by_one(texts: pa.BinaryArray, kind: Kind) -> ShapedBlock:
+    read, groups = ShapedBlock(), _Groups(kind)
     for row, text in enumerate(texts.to_pylist()):
         try:
             value = orjson.loads(text)
@@ -124,7 +124,7 @@ class _Groups:
         shape = _fitted(value, self._kind)
         for at, (rows, known) in enumerate(self.found):
             try:
-                both = merged(known, shape)
+                both = merge_shapes(known, shape)
             except Clash:
                 continue
             rows.append(row)
@@ -133,7 +133,7 @@ class _Groups:
         self.found.append(([row], shape))
 
 
-def _group(texts: pa.BinaryArray, rows: Ints, form: tuple[Kind, Shape], read: Read, why: str = "") -> None:
+def _group(texts: pa.BinaryArray, rows: Ints, form: tuple[Kind, Shape], read: ShapedBlock, why: str = "") -> None:
     """Read rows of one shape. On failure read halves, down to the invalid record."""
     kind, shape = form
     some = texts.take(pa.array(rows))
@@ -235,7 +235,7 @@ def _fitted(value: Any, kind: Kind) -> Shape:
 
 def _together(one: Shape, other: Shape, kind: Kind) -> Shape:
     try:
-        return merged(one, other)
+        return merge_shapes(one, other)
     except Clash:
         if _is_text(kind):
             return "text"

@@ -33,7 +33,7 @@ from lakestore.model import columns, times
 from lakestore.model import table as schema
 from lakestore.model.columns import Column
 from lakestore.model.defaults import canonical
-from lakestore.model.merge_engines import parsed as parse_merge
+from lakestore.model.merge_engines import parse_merge
 from lakestore.model.table import Table
 from lakestore.model.ttl import seconds
 from lakestore.model.typed import shown
@@ -174,7 +174,7 @@ _SORTED_COLUMN = re.compile(r"\s*(\w+)")
 _PARTITIONED_COLUMN = re.compile(r"(\w+)\s*\)?\s*$")
 
 
-def altered(table: Table, steps: Sequence[Step], limits: Limits = DEFAULT) -> Table:
+def apply_steps(table: Table, steps: Sequence[Step], limits: Limits = DEFAULT) -> Table:
     """The definition after the steps. Raises `Invalid` with the column and the rule. Equal if nothing changes."""
     changed = table
     for step in steps:
@@ -208,7 +208,7 @@ def _(step: AddColumn, table: Table) -> Table:
     arrow_type(step.type)
     initial = None if step.new_rows_only else default
     plain = Column(0, step.name, step.type, step.required, default=default, initial=initial)
-    new = columns.numbered([plain], table.last_column_id)
+    new = columns.assign_ids([plain], table.last_column_id)
     changed = replace(table, columns=(*table.columns, *new), last_column_id=columns.max_id(new))
     return _moved(changed, step.name, step.first, step.after) if step.first or step.after else changed
 

@@ -24,7 +24,7 @@ class Piece:
     record: Ints
 
 
-def kept(values: pa.Array, rows: Bools) -> pa.Array:
+def select_rows(values: pa.Array, rows: Bools) -> pa.Array:
     """Select rows of an array."""
     return values if rows.all() else values.filter(pa.array(rows))
 
@@ -36,7 +36,7 @@ def as_struct(values: pa.Array) -> pa.StructArray:
     return pa.StructArray.from_arrays([values], fields=[pa.field(VALUE, values.type)])
 
 
-def faults(found: Mapping[int, Fault], record: Ints) -> list[Reject]:
+def fault_rejects(found: Mapping[int, Fault], record: Ints) -> list[Reject]:
     """Turn faults of a piece's rows into rejects of their records."""
     return [
         Reject(int(record[row]), Stage.DECODE, fault.code, fault.sentence, fault.path)
@@ -44,7 +44,7 @@ def faults(found: Mapping[int, Fault], record: Ints) -> list[Reject]:
     ]
 
 
-def joined(
+def join_pieces(
     pieces: Sequence[Piece], rejects: Sequence[Reject], passed: Mapping[str, Ints], empty: pa.DataType
 ) -> Decoded:
     """Merge the pieces into one block; `empty` is the type of a block without rows."""
