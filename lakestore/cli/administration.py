@@ -76,7 +76,7 @@ def _options(settings: tuple[str, ...]) -> dict[str, Any]:
 @click.option("--key", "keys", multiple=True, metavar="COLUMN", help="A column of the primary key; in order.")
 @click.option("--like", metavar="TABLE", help="Columns, key and options of this table.")
 @click.option("--buckets", type=click.IntRange(1), help="Buckets; 4 unless given.")
-@click.option("--merge", help="What a row means whose key is there, such as upsert, partial or versioned(seq).")
+@click.option("--merge", help="Merge engine for rows whose key exists, such as upsert, partial or versioned(seq).")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="An option, such as retention=7d.")
 @server_option
 @json_option
@@ -117,8 +117,8 @@ def create(
 
 @click.command()
 @click.argument("table")
-@click.option("--now", is_flag=True, help="Without the time in which it can be undropped; also of one dropped before.")
-@click.option("--id", "uuid", default="", metavar="UUID", help="Which one, where several of the name were dropped.")
+@click.option("--now", is_flag=True, help="Remove it at once, without a time to undrop; also if it was dropped before.")
+@click.option("--id", "uuid", default="", metavar="UUID", help="Id of the table, if several of the name were dropped.")
 @yes_option
 @server_option
 @json_option
@@ -157,8 +157,8 @@ def _rows(lake: Lake, table: str, uuid: str, *, dropped: bool) -> tuple[int, boo
 
 @click.command()
 @click.argument("table")
-@click.option("--as", "as_name", default="", metavar="NAME", help="The name that it then has.")
-@click.option("--id", "uuid", default="", metavar="UUID", help="Which one, where several of the name were dropped.")
+@click.option("--as", "as_name", default="", metavar="NAME", help="A new name for it.")
+@click.option("--id", "uuid", default="", metavar="UUID", help="Id of the table, if several of the name were dropped.")
 @server_option
 @json_option
 def undrop(table: str, as_name: str, uuid: str, server: str, as_json: bool) -> None:

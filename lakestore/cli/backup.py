@@ -43,7 +43,7 @@ def backup(dest: Path, without_lake: bool, server: str, as_json: bool) -> None:
 _LAKE = {
     "inside": "with the lake, {}",
     "outside": "without the lake, which lies outside of the data folder: keep {} with its own means",
-    "left out": "without the lake, {}, as you said: restore it with --without-lake, or beside those files",
+    "left out": "without the lake, {}, as you said: restore it with --without-lake, or with those files",
 }
 
 
@@ -51,9 +51,9 @@ _LAKE = {
 @click.argument("src", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--data", required=True, type=click.Path(path_type=Path, file_okay=False), help="A new data folder.")
 @click.option("--warehouse", default="", help="Place of the lake; by default in the data folder, or where it was.")
-@click.option("--rewind-lake", is_flag=True, help="Set tables of a lake that went on back to what the backup covers.")
-@click.option("--without-lake", is_flag=True, help="Begin the lake anew, from what the log holds.")
-@click.option("--accept-loss", is_flag=True, help="Go without the rows that only the lake had.")
+@click.option("--rewind-lake", is_flag=True, help="Set tables of a lake that continued after the backup back to it.")
+@click.option("--without-lake", is_flag=True, help="Start the lake over, from the log.")
+@click.option("--accept-loss", is_flag=True, help="Give up the rows that only the lake had.")
 @json_option
 def restore(
     src: Path, data: Path, warehouse: str, rewind_lake: bool, without_lake: bool, accept_loss: bool, as_json: bool

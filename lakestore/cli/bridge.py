@@ -186,16 +186,16 @@ _LIVE_SECONDS, _LINE_SECONDS = 1.0, 10.0
     "new",
     multiple=True,
     metavar="TOPIC",
-    help="Read a topic that was deleted and made anew, from its start position on; may be repeated.",
+    help="Read a topic that was deleted and created again, from its start position; may be repeated.",
 )
 @click.option(
     "--accept-loss",
     "lost",
     multiple=True,
     metavar="TOPIC",
-    help="Go on behind records that retention has deleted before they were read; may be repeated.",
+    help="Skip records of a topic that retention deleted before they were read; may be repeated.",
 )
-@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Answer GET /metrics here; 0 picks a free port.")
+@click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Port for GET /metrics; 0 picks a free one.")
 @click.option("--all", "whole", is_flag=True, help="With --check: a line for each finding, not one for equal ones.")
 @click.option("--samples", type=click.IntRange(1, 100_000), default=1_000, show_default=True, help="Of each topic.")
 @server_option

@@ -40,7 +40,7 @@ def _member(member: Member) -> str:
 
 
 @click.group(invoke_without_command=True)
-@click.option("--drop", metavar="NAME", help="Forget this one; what it held of the log may go.")
+@click.option("--drop", metavar="NAME", help="Forget this subscription; the log that it kept may go.")
 @server_option
 @json_option
 @click.pass_context
@@ -112,10 +112,10 @@ _SHOWN_AS = click.Choice(["json", *EVENTS, *row_files.KINDS])
     help="Go on where this named subscription stands, a new one at --start; what was shown is acknowledged.",
 )
 @click.option("--shared", is_flag=True, help="Share the subscription with others: read some of its buckets at a time.")
-@click.option("--member", help="What this consumer is called among those that share the subscription.")
+@click.option("--member", help="Name of this consumer of a shared subscription.")
 @click.option("--columns", help="Names with commas between; a key comes along.")
 @output_options
-@click.option("--format", "kind", type=_SHOWN_AS, help="Rows (json is jsonl), or Debezium's events, one a line.")
+@click.option("--format", "kind", type=_SHOWN_AS, help="Rows (json is jsonl), or Debezium's events, one for each line.")
 @sink_options
 @server_option
 @json_option

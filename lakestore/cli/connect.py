@@ -142,7 +142,7 @@ def _loaded(of: EngineTarget) -> list[str]:
 
 def _pyiceberg(of: EngineTarget) -> str:
     lines = [
-        '# pip install "pyiceberg[pyarrow]"; a table is loaded anew, or refreshed, to see newer rows',
+        '# pip install "pyiceberg[pyarrow]"; load a table again, or refresh it, to see newer rows',
         *_loaded(of),
     ]
     lines += [f'{name}.load_table("{of.table}").scan().to_arrow()' for name in _WAREHOUSES]

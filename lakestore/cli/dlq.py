@@ -30,9 +30,9 @@ def dlq() -> None:
 
 def _selected(command: _Command) -> _Command:
     for name, what in (
-        ("--where", "Only those that meet a condition on their columns, such as \"topic = 'orders'\"."),
-        ("--stage", "Only those that were rejected at this stage; may be repeated."),
-        ("--code", "Only those with this error code; may be repeated."),
+        ("--where", "Only dead letters that meet a condition on their columns, such as \"topic = 'orders'\"."),
+        ("--stage", "Only dead letters that were rejected at this stage; may be repeated."),
+        ("--code", "Only dead letters with this error code; may be repeated."),
     ):
         command = click.option(name, multiple=name != "--where", help=what)(command)
     return command

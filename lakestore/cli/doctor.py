@@ -117,7 +117,7 @@ def verify(context: click.Context, table: str, rows_only: bool, deep: bool, serv
 
 
 @click.command()
-@click.option("--accept", is_flag=True, help="Believe the machine's clock from now on, for deleting too.")
+@click.option("--accept", is_flag=True, help="Trust the machine's clock from now on, for deleting too.")
 @server_option
 @json_option
 def clock(accept: bool, server: str, as_json: bool) -> None:

@@ -26,7 +26,7 @@ def _chosen(context: click.Context, _: click.Parameter, value: str | None) -> No
     if value is None:
         return
     if not known.NAME.fullmatch(value):
-        raise Invalid(f"{value!r} is no name of a profile: letters, digits, and . _ - inside")
+        raise Invalid(f"{value!r} is not a profile name: letters, digits, and . _ - inside")
     context.meta[_LOGIN] = value
     if value in known.read_profiles().named:
         context.meta[PROFILE_META] = value

@@ -58,8 +58,8 @@ ABSENT = 4
 @click.option("--require-complete-through", help="A time: fail if what is read is not complete through it.")
 @click.option("--limit", type=click.IntRange(min=0), help="No more rows than this.")
 @click.option("--count", is_flag=True, help="Only the number of rows.")
-@click.option("--explain", is_flag=True, help="Read, and say what was read and spared in place of the rows.")
-@click.option("--format", "kind", type=_FORMATS, help="Of what is written; a short table on stdout otherwise.")
+@click.option("--explain", is_flag=True, help="Read, and report what was read and skipped instead of rows.")
+@click.option("--format", "kind", type=_FORMATS, help="Format of the output; default: a short table on stdout.")
 @server_option
 @json_option
 def read(

@@ -67,7 +67,7 @@ def serve(config: Path | None, print_config: bool, as_json: bool, **flags: Any) 
     type=click.IntRange(1, DEFAULT.lease_seconds),
     default=TIERER_SECONDS_DEFAULT,
     show_default=True,
-    help="How long a silent tierer stays the tierer: another one takes over after that.",
+    help="Seconds after which another tierer takes over from a silent one.",
 )
 @server_option
 @json_option

@@ -157,7 +157,7 @@ class Shell:
     def describe(self, arguments: list[str]) -> None:
         name = _only(arguments, ".describe shop.orders")
         if not all(part.replace("_", "a").isalnum() for part in name.split(".")):
-            raise Invalid(f"{name!r} is no table's name, database.table")
+            raise Invalid(f"{name!r} is not a table name: write database.table")
         self._query(f"DESCRIBE {name}")
 
     def fix(self, arguments: list[str]) -> None:

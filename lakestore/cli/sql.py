@@ -24,9 +24,9 @@ _FORMATS = click.Choice(row_files.KINDS)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="A file; its name says the format."
 )
-@click.option("--format", "kind", type=_FORMATS, help="Of what goes to stdout; a short table otherwise.")
+@click.option("--format", "kind", type=_FORMATS, help="Format on stdout; default: a short table.")
 @click.option("--external-access", is_flag=True, help="The query may read files and addresses too.")
-@click.option("--explain", is_flag=True, help="Run it, and say what was read of each table in place of the rows.")
+@click.option("--explain", is_flag=True, help="Run it, and report what was read of each table instead of rows.")
 @click.option("--at", help="A token or a time such as 2026-11-20T10:00Z: read all tables exactly there.")
 @click.option("--require-freshness", help="A span such as 60s: fail if what is read is older (docs/time.md).")
 @click.option("--require-complete-through", help="A time: fail if what is read is not complete through it.")

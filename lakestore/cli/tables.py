@@ -18,7 +18,7 @@ from lakestore.wire import tracing
 
 
 @click.command()
-@click.option("--dropped", is_flag=True, help="Those that were dropped and can be undropped, and for how long.")
+@click.option("--dropped", is_flag=True, help="Dropped tables that can be undropped, and for how long.")
 @server_option
 @json_option
 def tables(dropped: bool, server: str, as_json: bool) -> None:
@@ -271,18 +271,22 @@ def _tail(path: str) -> str:
 
 
 @click.command()
-@click.option("--drop", metavar="NAME", help="Forget this one and its progress; who still writes under it is told.")
+@click.option(
+    "--drop",
+    metavar="NAME",
+    help="Forget this producer and its progress; a process that still writes under it gets an error.",
+)
 @click.option(
     "--registers",
     metavar="PREFIX",
     is_flag=False,
     flag_value="",
-    help="List registers in their place: positions in other systems, all or those whose names begin so.",
+    help="List registers instead: positions in other systems, all or those with a prefix.",
 )
 @click.option(
     "--drop-registers",
     metavar="PREFIX",
-    help="Forget the registers whose names begin so, and their values; who still moves one is told.",
+    help="Forget the registers with this prefix and their values; a process that still moves one gets an error.",
 )
 @server_option
 @json_option

@@ -49,7 +49,7 @@ def _write_new(file: Path, made: str) -> None:
     try:
         opened = os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8")
     except FileExistsError as error:
-        raise Invalid(f"{file} is there already: name a new file, or remove that one") from error
+        raise Invalid(f"{file} is there already: name a new file, or remove it") from error
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise Invalid(f"{file} cannot be made ({why}): name a file in a folder that is there") from error

@@ -53,13 +53,11 @@ class _Asked:
 @click.argument("table")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--format", "kind", type=click.Choice(FORMATS), help="The format, where names do not say it.")
-@click.option("--delimiter", default="", help="What parts the values of CSV; a comma, or a tab in .tsv.")
-@click.option("--null", default="", help="The text of CSV that is a null, beside an empty value.")
+@click.option("--delimiter", default="", help="Separator of CSV values; default: a comma, or a tab in .tsv.")
+@click.option("--null", default="", help="A text of CSV that means null, in addition to an empty value.")
 @click.option("--header/--no-header", default=True, help="Whether CSV names its columns first; else the table's order.")
 @click.option("--where", default="", help="Only the rows that match: \"amount > 10 AND customer = 'x'\".")
-@click.option(
-    "--op-column", default="", help="The column that says insert, update or delete: I U D, +I -U +U -D, c u d r."
-)
+@click.option("--op-column", default="", help="Column with the operation of each row: I U D, +I -U +U -D, c u d r.")
 @click.option(
     "--delete", is_flag=True, help="The rows are keys to delete; with columns to empty (partial) or versions."
 )
@@ -67,8 +65,8 @@ class _Asked:
     "--skip-bad", type=click.Path(path_type=Path, dir_okay=False), help="Leave bad rows out, and keep them here."
 )
 @click.option("--max-bad", default=MAX_BAD, show_default=True, help="The most bad rows that are left out.")
-@click.option("--name", default="", help="The name that a load goes on under, in place of the file's; stdin has none.")
-@click.option("--again", is_flag=True, help="Load from the beginning, whatever was loaded before.")
+@click.option("--name", default="", help="Name of the load, instead of the file's name; stdin has none.")
+@click.option("--again", is_flag=True, help="Load from the beginning, also what was loaded before.")
 @click.option("--create", is_flag=True, help="Make the table if it is absent; --key says so too.")
 @click.option("--key", "keys", multiple=True, help="Primary-key column of the table to be made; may be repeated.")
 @click.option(

@@ -222,13 +222,13 @@ def _is_known_again(request: pb.CommitRequest) -> bool:
 def _told(error: LakestoreError, *, is_lost: bool) -> LakestoreError:
     if is_lost and error.applied == "no":
         error.applied = "unknown"
-        error.message += " (the answer to an earlier try was lost, and that one may have counted)"
+        error.message += " (the answer to an earlier try was lost, and that try may have been applied)"
         error.args = (error.message,)
     return error
 
 
 def _late() -> Unavailable:
-    return Unavailable("the time that the caller gave was over before the call was sent: nothing was done")
+    return Unavailable("the caller's deadline passed before the call was sent: nothing was done")
 
 
 def _whole_deadline() -> float | None:

@@ -139,7 +139,7 @@ class BackgroundIterator(Generic[T]):
                 _OPEN.add(self)
             return self._worker.next(partial(self._context.run, next, self._items), end)
         except StopIteration as error:
-            raise StreamEnded("the stream has come to its end: nothing comes any more") from error
+            raise StreamEnded("the stream has ended") from error
         except LakestoreError as error:
             if self._is_closed:
                 raise _closed() from error
@@ -550,11 +550,11 @@ class ChangeStream:
         """
         left = seconds_left(float("inf")) if has_deadline() else None
         if left is not None and left <= 0.0:
-            raise Unavailable("the time that the caller gave was over before the stream was asked: nothing was sent")
+            raise Unavailable("the caller's deadline passed before the stream was read: nothing was sent")
         seconds = timeout if left is None else left if timeout is None else min(timeout, left)
         batch = self._batches.next(seconds)
         if batch is None and left is not None and (timeout is None or left < timeout):
-            quiet = Unavailable("no change came within the time that the caller gave: wait again")
+            quiet = Unavailable("no change came before the caller's deadline: wait again")
             raise copy(self._messages.trouble or quiet)
         return batch
 

@@ -63,7 +63,9 @@ class Credentials:
         """The current token; empty without one. Raises `Invalid` for an invalid token."""
         token = (self.token() if callable(self.token) else self.token or "").strip()
         if not (token.isascii() and token.isprintable()) or " " in token:
-            raise Invalid("the token is no token, which is one word of ASCII: look at its file, or at LAKESTORE_TOKEN")
+            raise Invalid(
+                "the token is invalid, because a token is one word of ASCII: look at its file, or at LAKESTORE_TOKEN"
+            )
         return token
 
     def metadata(self) -> tuple[tuple[str, str | bytes], ...]:

@@ -196,7 +196,7 @@ def diagnosis(address: str, credentials: Credentials, seconds: float) -> Lakesto
     except TimeoutError:
         return Unavailable(f"the server at {address} does not answer in time: is it running there?")
     except socket.gaierror as error:
-        return Unavailable(f"{host!r} is no machine that is known here ({error.strerror}): name the server's address")
+        return Unavailable(f"{host!r} is an unknown host ({error.strerror}): name the server's address")
     except OSError as error:
         return Unavailable(
             f"the server at {address} cannot be reached ({error.strerror or error}): is it running there?"
@@ -340,7 +340,7 @@ class GrpcWire:
         PROCESS.check()
         PROCESS.has_connected = True
         if not _ADDRESS.search(address) or "://" in address:
-            raise Invalid(f"{address!r} is no host:port of a server, such as localhost:7340")
+            raise Invalid(f"{address!r} is not host:port of a server, such as localhost:7340")
         self._address = address
         self.credentials = credentials
         self._channel = _channel(address, credentials)

@@ -57,7 +57,7 @@ class NamedWrites:
         if self._end:
             raise Invalid(f"producer {self.name!r} {self._end}: open it again, its progress says how far it came")
         if self._is_sending:
-            raise Invalid(f"a commit of producer {self.name!r} is on its way still: wait for its end")
+            raise Invalid(f"a commit of producer {self.name!r} is still running: wait for its end")
         request = self._producer.request(changes, progress)
         self._is_sending = True
         try:

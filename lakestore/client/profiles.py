@@ -232,7 +232,7 @@ def _tls(place: str, file: Path, said: Any) -> TLS | bool | None:
 def _path(place: str, file: Path, said: str) -> Path:
     try:
         if not said or "\0" in said:
-            raise Invalid(f"{place}: {said!r} is no path of a file")
+            raise Invalid(f"{place}: {said!r} is not a file path")
         return file.parent / Path(said).expanduser()
     except RuntimeError as error:
         raise Invalid(f"{place}: {said!r} is in the home folder of a user who is not known here") from error

@@ -93,7 +93,7 @@ class Registers:
         if not wanted:
             return
         if self._is_committing and not self._places.keys().isdisjoint(wanted):
-            raise Invalid("a commit of these registers is under way: end it before one of them is opened anew")
+            raise Invalid("a commit of these registers is under way: end it before one of them is opened again")
         request = pb.OpenRegistersRequest(registers=wanted, timeline=self._timeline)
         try:
             answer = self._connection.transport.open_registers(request)
@@ -169,7 +169,7 @@ class Registers:
     def _check(self) -> None:
         PROCESS.check()
         if self._end:
-            raise Invalid(f"these registers {self._end}: open them anew, their progress says how far they came")
+            raise Invalid(f"these registers {self._end}: open them again, their progress says how far they came")
 
     def close(self) -> None:
         """Accept no more commits. The server keeps the registers and their values."""

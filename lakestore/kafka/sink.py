@@ -546,14 +546,14 @@ class KafkaSink:
         if (position.tables, position.topic) != (self._tables, self._topic):
             raise Invalid(
                 f"sink {self.name!r} writes {', '.join(position.tables)} to topic {position.topic}: run it so, give"
-                " this one another name, or let it begin anew with --restart"
+                " this one another name, or start it over with --restart"
             )
         return position
 
     def _recover(self, error: LakestoreError, backoff: Backoff) -> None:
         if isinstance(error, PositionExpired) and self.written.token:
             raise PositionExpired(
-                f"sink {self.name!r} has stood for too long: {error.message}; begin anew with --restart, which writes"
+                f"sink {self.name!r} has stood for too long: {error.message}; start over with --restart, which writes"
                 " rows again that are in the topic already"
             ) from error
         if error.applied == "unknown" and not isinstance(error, Fenced):

@@ -137,7 +137,7 @@ def _offsets(array: pa.Array) -> pa.Array:
 
 def _bytes(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if not pa.types.is_string(array.type):
-        raise Misfit(f"{array.type} is no hex text")
+        raise Misfit(f"{array.type} is not hex text")
     made = [None if text is None else bytes.fromhex(text) for text in array.to_pylist()]
     if pa.types.is_fixed_size_binary(kind) and any(each is not None and len(each) != kind.byte_width for each in made):
         raise Misfit(f"it has not {kind.byte_width} bytes")

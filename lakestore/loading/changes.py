@@ -80,7 +80,7 @@ class Changes:
             int(row): (
                 f"column {name!r}: a log table has no deletes"
                 if codes[row] == -2
-                else f"column {name!r}: {told[int(row)].as_py()!r} is no insert, update or delete"
+                else f"column {name!r}: {told[int(row)].as_py()!r} is not an insert, update or delete"
             )
             for row in np.flatnonzero(codes < 0)
         }

@@ -271,9 +271,9 @@ class Csv:
             try:
                 found = self._table(_joined(records, np.array([number])), typed=False, widths=widths)
             except (pa.ArrowException, UnicodeDecodeError) as error:
-                why = "the line is no UTF-8" if isinstance(error, UnicodeDecodeError) else str(error).splitlines()[0]
+                why = "the line is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error).splitlines()[0]
                 if "UTF8" in why:
-                    why = "the line is no UTF-8"
+                    why = "the line is not UTF-8"
                 bad.append(Bad(number, int(records.lines[number]), why, records.text(number)))
                 misfits.append(number)
                 continue
@@ -362,7 +362,7 @@ def header_of(file: File, head: bytes, delimiter: str) -> list[str]:
         )
         names = list(read.schema.names)
     except UnicodeDecodeError as error:
-        raise Invalid(f"{file.shown}: the header is no UTF-8: save the file as UTF-8") from error
+        raise Invalid(f"{file.shown}: the header is not UTF-8: save the file as UTF-8") from error
     except pa.ArrowException as error:
         raise Invalid(f"{file.shown}: the header cannot be read: {str(error).splitlines()[0]}") from error
     if read.num_rows:
@@ -399,7 +399,7 @@ def _unread(file: File, records: Records, numbers: Ints, error: Exception) -> In
         try:
             records.data[records.starts[number] : records.ends[number]].decode()
         except UnicodeDecodeError:
-            return Invalid(f"{file.shown}, line {records.lines[number]}: the line is no UTF-8: save the file as UTF-8")
+            return Invalid(f"{file.shown}, line {records.lines[number]}: the line is not UTF-8: save the file as UTF-8")
     return Invalid(f"{file.shown} cannot be read: {str(error).splitlines()[0]}")
 
 

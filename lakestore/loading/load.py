@@ -39,7 +39,7 @@ class SkippedFile:
         """`said` is the name and length in the last commit; `files` are the files of the source."""
         self.name = str(path.resolve())
         if path.exists() and not path.is_file():
-            raise Invalid(f"{path} is no file in which bad rows can be kept: name another one by --skip-bad")
+            raise Invalid(f"{path} is not a file for bad rows: name another one by --skip-bad")
         with naming(path):
             self._path, self._file = path, path.open("ab+")
         self.length = self._file.seek(0, os.SEEK_END)

@@ -89,12 +89,12 @@ def feed_of(register: str) -> FeedName | None:
 def _through_us(through: Any) -> int:
     found = times.micros_of(times.position_text(through))
     if found is None:
-        raise Invalid(f"require_complete_through {shown(str(through))} is no time such as '2026-11-20T10:00Z'")
+        raise Invalid(f"require_complete_through {shown(str(through))} is not a time such as '2026-11-20T10:00Z'")
     return found
 
 
 def _span_us(freshness: Any) -> int:
-    said = Invalid(f"require_freshness {shown(str(freshness))} is no span of time above zero such as '60s' or '5m'")
+    said = Invalid(f"require_freshness {shown(str(freshness))} is not a span of time above zero such as '60s' or '5m'")
     if isinstance(freshness, timedelta):
         found = freshness // timedelta(microseconds=1)
     elif isinstance(freshness, str):
@@ -187,7 +187,7 @@ def apply_steps(table: Table, steps: Sequence[Step], limits: Limits = DEFAULT) -
 
 @singledispatch
 def _applied(step: Any, table: Table) -> Table:
-    raise Invalid(f"{type(step).__name__} is no step of an alteration")
+    raise Invalid(f"{type(step).__name__} is not an alteration step")
 
 
 @_applied.register

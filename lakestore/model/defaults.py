@@ -55,7 +55,7 @@ def in_lake(value: Any, kind: str, column: str) -> Any:
 def _python(value: Any, arrow: pa.DataType) -> Any:
     t = pa.types
     if t.is_boolean(arrow) != isinstance(value, bool):
-        raise TypeError("booleans are no numbers")
+        raise TypeError("booleans are not numbers")
     if isinstance(value, str):
         return _parsed(value, arrow)
     if t.is_decimal(arrow):

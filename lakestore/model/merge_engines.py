@@ -220,4 +220,6 @@ def _check_functions(merge: Merge, columns: Mapping[str, tuple[str, bool]], tabl
         if starts and not kind.startswith(starts):
             raise Invalid(f"table {table}: column {name!r} is {kind}, and {function.name} takes {', '.join(starts)}")
         if function.name == "distinct_count" and functions.get(function.argument, function).name != "bitmap":
-            raise Invalid(f"table {table}: {function} counts column {function.argument!r}, which is no bitmap column")
+            raise Invalid(
+                f"table {table}: {function} counts column {function.argument!r}, which is not a bitmap column"
+            )

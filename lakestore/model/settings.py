@@ -51,7 +51,7 @@ def option(
 ) -> Any:
     """A field with a setting; without a default it is required. `flag` adds a command-line flag."""
     if secret and flag:
-        raise ValueError("a secret is no flag: every user of the machine sees the arguments of a process")
+        raise ValueError("a secret cannot be a flag: every user of the machine sees the arguments of a process")
     about = {"low": low, "high": high, "choices": choices, "secret": secret, "flag": flag}
     return dataclasses.field(default=default, metadata={_OPTION: about})
 
@@ -259,7 +259,7 @@ def _in_environment(environment: Mapping[str, str], known: Mapping[str, Option])
         if not variable.startswith(PREFIX) or variable in NOT_SETTINGS or _NOT_OURS.fullmatch(variable):
             continue
         if variable not in by_variable:
-            raise Invalid(f"the environment sets {variable}, which is no setting{_hint(variable, by_variable)}")
+            raise Invalid(f"the environment sets {variable}, which is not a setting{_hint(variable, by_variable)}")
         if value and not (variable == "LAKESTORE_PORT" and value.startswith("tcp://")):
             yield by_variable[variable], value
 

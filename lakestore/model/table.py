@@ -273,7 +273,7 @@ def check(table: Table, limits: Limits = DEFAULT) -> None:
         if name not in LAKE_COLUMNS and types.is_nested(table.column(name).type):
             raise Invalid(
                 f"table {table.name}: column {name!r} is nested, and lake tables are neither "
-                "partitioned nor sorted by those"
+                "partitioned nor sorted by nested columns"
             )
 
 

@@ -256,7 +256,7 @@ class _Parser:
         if token.startswith("`"):
             return token[1:-1].replace("``", "`")
         if not _PLAIN.fullmatch(token):
-            raise self._refused(f"{token!r} is no name; put it in `backticks`")
+            raise self._refused(f"{token!r} is not a name; put it in `backticks`")
         return token
 
     def _peek(self) -> str:
@@ -302,7 +302,7 @@ def _check(path: str, kind: pa.DataType, limits: Limits) -> None:
             if not 1 <= len(name) <= limits.name_chars:
                 raise Invalid(f"column {path!r}: name {name!r} has not 1 to {limits.name_chars} characters")
     if pa.types.is_map(kind) and (pa.types.is_nested(kind.key_type) or pa.types.is_floating(kind.key_type)):
-        raise Invalid(f"column {path!r}: the keys of a map are scalars that are no floats, not {kind.key_type}")
+        raise Invalid(f"column {path!r}: the keys of a map are scalars other than floats, not {kind.key_type}")
     for part in parts(kind):
         _check(f"{path}.{part.name}", part.type, limits)
 

@@ -128,7 +128,7 @@ def test_a_topic_made_anew_is_refused_until_told(
         _once(lake, spec)
     topics.make(topic)
     topics.send(topic, _values(4, 5, 6, 7))
-    with pytest.raises(Conflict, match=f"deleted and made anew .* by --accept-new-topic {topic}"):
+    with pytest.raises(Conflict, match=f"deleted and created again .* by --accept-new-topic {topic}"):
         _once(lake, spec)
     assert _once(lake, spec, accepted=Accepted(new_topics=[topic]))["records"] == 4
     assert _once(lake, spec)["records"] == 0

@@ -207,5 +207,5 @@ def test_a_full_disk_leaves_nothing_half(
 
 
 def test_bad_rows_are_kept_in_files_alone() -> None:
-    with pytest.raises(Exception, match="is no file in which bad rows can be kept"):
+    with pytest.raises(Exception, match="is not a file for bad rows"):
         SkippedFile(Path("/dev/full"), ("", 0), [])

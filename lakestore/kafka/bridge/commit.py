@@ -205,7 +205,7 @@ class Committer:
             _LOG.info("the server was not asked whether it was restored: %s", error.message)
             return
         if found != self._timeline:
-            raise OtherTimeline("the server goes on under another history, for it was restored from a backup")
+            raise OtherTimeline("the server continues another history, because it was restored from a backup")
 
     def _asked_timeline(self) -> str:
         return self._lake.transport.head(pb.HeadRequest()).timeline
@@ -305,7 +305,7 @@ class Committer:
             if not found:
                 raise Halt(place.topic, f"topic {place.topic!r} was deleted while it was read")
             if found != held:
-                raise Conflict(f"topic {place.topic!r} was made anew while it was read")
+                raise Conflict(f"topic {place.topic!r} was created again while it was read")
 
     def _failing(self, part: Part) -> Reject | None:
         found = [

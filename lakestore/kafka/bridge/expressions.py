@@ -367,7 +367,7 @@ def _tree(text: str, column: str) -> exp.Expr:
     try:
         return sqlglot.parse_one(text, into=exp.Condition, dialect="duckdb")
     except (SqlglotError, RecursionError) as error:
-        raise Invalid(f"column {column!r}: {short(text)!r} is no expression in SQL") from error
+        raise Invalid(f"column {column!r}: {short(text)!r} is not an SQL expression") from error
 
 
 def _chain(node: exp.Column) -> tuple[exp.Expr, list[str]]:

@@ -428,7 +428,7 @@ def refuse_companions(inputs: Inputs, ends: Ends) -> None:
     groups = np.unique(inputs.atomic[np.isin(inputs.record, refused) & (inputs.atomic >= 0)])
     if not len(groups):
         return
-    say = "it is one change with another record that is refused: mend that one, and both are replayed"
+    say = "it is one change with another record that is refused: mend the other one, and both are replayed"
     for rows in ends.tables:
         if rows.atomic is not None:
             found = np.unique(rows.record[np.isin(rows.atomic, groups)])

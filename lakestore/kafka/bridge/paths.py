@@ -38,7 +38,7 @@ class Path:
         while at <= len(text):
             found = _PART.match(text, at)
             if found is None or (found.end() < len(text) and text[found.end()] != "."):
-                raise Invalid(f"{text!r} is no path such as value.meta.ts, key.id, headers.user or topic")
+                raise Invalid(f"{text!r} is not a path such as value.meta.ts, key.id, headers.user or topic")
             names.append(found[2] or found[1].replace("``", "`"))
             at = found.end() + 1
         root, *parts = names

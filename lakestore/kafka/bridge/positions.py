@@ -117,6 +117,6 @@ def _other(place: Place, held: Position, now: Position) -> str:
             f" {held.cluster}: is the address right? Read it from its start by --accept-new-topic {place.topic}"
         )
     return (
-        f"topic {place.topic!r} was deleted and made anew since this bridge read it (its id was {held.topic_id} and is"
-        f" {now.topic_id} now): read it from its start by --accept-new-topic {place.topic}"
+        f"topic {place.topic!r} was deleted and created again since this bridge read it (its id was {held.topic_id} and"
+        f" is {now.topic_id} now): read it from its start by --accept-new-topic {place.topic}"
     )

@@ -346,7 +346,7 @@ def _topic(
             yield Finding(Level.WARNS, f"topic {name}", say, "truncate-order", mend)
         seen_truncate |= bool(pc.any(pc.match_substring_regex(records.values, _TRUNCATE)).as_py())
     if topic.format in CHANGES and not seen_truncate:
-        say = "Debezium sends no TRUNCATE unless it is told to, so rows that one removes stay here"
+        say = "Debezium sends no TRUNCATE unless it is told to, so rows that a TRUNCATE removes stay here"
         yield Finding(Level.NOTE, said, say, "truncate", _SEND_TRUNCATES)
     if len(names) > TOPICS_SAMPLED:
         yield Finding(Level.NOTE, said, f"{len(names):,} topics, of which {TOPICS_SAMPLED} were sampled")

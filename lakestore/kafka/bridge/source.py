@@ -120,7 +120,7 @@ def _milliseconds(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise Invalid(f"start: {text!r} is no time: write it as 2026-11-22T10:00:00Z") from error
+        raise Invalid(f"start: {text!r} is not a time: write it as 2026-11-22T10:00:00Z") from error
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1_000)
 

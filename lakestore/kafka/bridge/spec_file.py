@@ -315,7 +315,7 @@ def sources(keys: Mapping[str, Place], name: str, secrets: Secrets) -> dict[str,
     """Sources by name. A single `source:` has an empty name."""
     if "source" in keys:
         if "sources" in keys:
-            raise keys["sources"].refused("stands beside source: say one of them")
+            raise keys["sources"].refused("cannot be combined with source: use one of them")
         return {"": _source_spec("", keys["source"], name, secrets)}
     place = keys["sources"]
     found = {}
@@ -480,7 +480,7 @@ def read(path: Path, variable: Callable[[str], str | None] = os.environ.get) -> 
     try:
         text = path.read_text()
     except UnicodeDecodeError as error:
-        raise Invalid(f"{path.name} is no text in UTF-8") from error
+        raise Invalid(f"{path.name} is not text in UTF-8") from error
     return parse(text, path.name, path.parent, variable)
 
 
@@ -600,7 +600,7 @@ def _named(place: Place, keys: Mapping[str, Place]) -> tuple[str, str]:
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise keys["pattern"].refused(f"is no regular expression: {error}") from error
+        raise keys["pattern"].refused(f"is not a regular expression: {error}") from error
     return "", pattern
 
 

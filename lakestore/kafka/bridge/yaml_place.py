@@ -192,4 +192,4 @@ class Place:
         try:
             return yaml.SafeLoader("").construct_object(self.node)
         except (yaml.YAMLError, ValueError, OverflowError, KeyError, IndexError) as error:
-            raise self.refused(f"is written as {self.shown}, which is no value of its type") from error
+            raise self.refused(f"is written as {self.shown}, which is not a value of its type") from error

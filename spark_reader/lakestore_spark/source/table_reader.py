@@ -67,13 +67,13 @@ class BoundColumns:
             column = known.get(field.name.lower())
             if column is None:
                 raise Invalid(
-                    f"table {table.name} has no column {field.name!r}: load it, or create the Spark table, anew"
+                    f"table {table.name} has no column {field.name!r}: load it again, or create the Spark table again"
                 )
             kind = spark_type(column.type).simpleString()
             if kind != field.dataType.simpleString():
                 raise Invalid(
                     f"table {table.name}: column {column.name} is {kind} and the schema says"
-                    f" {field.dataType.simpleString()}: load it, or create the Spark table, anew"
+                    f" {field.dataType.simpleString()}: load it again, or create the Spark table again"
                 )
             names.append(column.name)
         return BoundColumns(table, tuple(names), tuple(schema.fieldNames()))
@@ -110,7 +110,9 @@ class BoundColumns:
         another column.
         """
         if version.uuid != self.table.uuid:
-            raise NotFound(f"table {version.name} was dropped, and this is another one of that name: load it again")
+            raise NotFound(
+                f"table {version.name} was dropped, and this is another table of the same name: load it again"
+            )
         if version.schema_id == self.table.schema_id or not where:
             return
         ids = {column.name.lower(): column.id for column in version.columns}

@@ -124,7 +124,7 @@ def test_a_stream_with_an_end_says_that_it_is_there(lake: ls.Lake) -> None:
         try:
             assert stream.next(timeout=PROMPT)
         except StreamEnded as error:
-            assert "come to its end" in error.message
+            assert "stream has ended" in error.message
             break
     assert list(stream) == []
 

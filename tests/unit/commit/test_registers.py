@@ -85,7 +85,7 @@ def test_who_opens_a_register_fences_the_one_before_and_nothing_of_the_refused_c
         first.commit({"k/0": "1", "k/1": "1"}) as commit,
     ):
         commit.append("a.log", pa.table({"v": [1]}))
-    with pytest.raises(Invalid, match="open them anew"), first.commit({"k/0": "1"}):
+    with pytest.raises(Invalid, match="open them again"), first.commit({"k/0": "1"}):
         pass
     with second.commit({"k/1": "5"}) as commit:
         commit.append("a.log", pa.table({"v": [2]}))

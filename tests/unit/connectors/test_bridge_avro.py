@@ -196,9 +196,9 @@ def test_more_items_than_bytes_are_no_memory() -> None:
     [
         ('{"type": "record", "name": "T", "fields": [{"name": "t", "type": ["null", "T"]}]}', "T holds itself"),
         ('{"type": "array", "items": "null"}', "without any bytes"),
-        ('{"type": "wrong"}', "no Avro schema"),
-        ("nothing", "no Avro schema"),
-        ("[" * 300 + "]" * 300, "no Avro schema|nested"),
+        ('{"type": "wrong"}', "not an Avro schema"),
+        ("nothing", "not an Avro schema"),
+        ("[" * 300 + "]" * 300, "not an Avro schema|nested"),
     ],
 )
 def test_a_schema_that_no_column_holds_is_refused_by_a_sentence(schema: str, sentence: str) -> None:

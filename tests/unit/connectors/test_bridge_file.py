@@ -133,7 +133,7 @@ def test_secrets_come_from_variables_and_files(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in refused(SOURCE.format(part), tmp_path)
     (tmp_path / "password").write_bytes(b"\xff")
     part = "sasl: {mechanism: PLAIN, username: u, password: 'file:password'}"
-    assert "no text in UTF-8" in refused(SOURCE.format(part), tmp_path)
+    assert "not text in UTF-8" in refused(SOURCE.format(part), tmp_path)
 
 
 def test_certificates_are_files_that_are_there(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_certificates_are_files_that_are_there(tmp_path: Path) -> None:
         (SMALL.replace("name: b", "name: 'a b'"), 1, "letters, digits"),
         (SMALL.replace("h:1", "h:99999"), 2, "HOST:PORT"),
         (SMALL.replace("topic: t", "topic: a b"), 4, "249 letters"),
-        (SMALL.replace("topic: t", "pattern: '('"), 4, "no regular expression"),
+        (SMALL.replace("topic: t", "pattern: '('"), 4, "not a regular expression"),
         (SMALL.replace("topic: t", "topic: t\n    pattern: t"), 4, "names a topic, or topics by a pattern"),
         (SMALL.replace("    table: d.t\n", ""), 4, "names a table, or tables by a route"),
         (SMALL.replace("d.t", "nodot"), 5, "nodot"),

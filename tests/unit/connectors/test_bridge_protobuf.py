@@ -290,8 +290,8 @@ def test_proto2_has_presence_required_fields_and_closed_enums() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('syntax = "proto3"; message M { strin x = 1; }', "no .proto file.*strin"),
-        ('syntax = "proto3"; import "../../etc/passwd"; message M { }', "no .proto file"),
+        ('syntax = "proto3"; message M { strin x = 1; }', "not a .proto file.*strin"),
+        ('syntax = "proto3"; import "../../etc/passwd"; message M { }', "not a .proto file"),
         ('syntax = "proto2"; message M { optional group G = 1 { } }', "group"),
         ('syntax = "proto3";', "no message"),
     ],

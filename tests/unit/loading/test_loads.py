@@ -344,7 +344,7 @@ def test_a_file_of_changes_is_applied_in_order(lake: Lake, tmp_path: Path, kind:
     found = lake.table(keyed).scan(columns=["id", "name"]).to_arrow().sort_by("id").to_pylist()
     assert found == [{"id": 3, "name": "f"}, {"id": 4, "name": "h"}]
     (tmp_path / "b.jsonl").write_text('{"id": 1, "op": "?"}\n')
-    with pytest.raises(RefusedRecord, match=r"line 1: column 'op': '\?' is no insert, update or delete"):
+    with pytest.raises(RefusedRecord, match=r"line 1: column 'op': '\?' is not an insert, update or delete"):
         load(lake, keyed, tmp_path / "b.jsonl", options=options)
 
 

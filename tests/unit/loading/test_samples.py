@@ -25,7 +25,7 @@ def test_a_line_that_is_no_utf_8_is_named_with_its_file(tmp_path: Path, name: st
     path = tmp_path / name
     path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
     (file,) = source_of(str(path)).files
-    with pytest.raises(Invalid, match=f"{re.escape(file.shown)}, line {len(lines)}: the line is no UTF-8"):
+    with pytest.raises(Invalid, match=f"{re.escape(file.shown)}, line {len(lines)}: the line is not UTF-8"):
         sample_columns(file, Options())
 
 

@@ -96,7 +96,7 @@ def test_what_is_no_engine_is_refused(said: Any) -> None:
         ("versioned(name)", "version column 'name' is string"),
         (aggregate({}), "names a function for at least one column"),
         (aggregate({"name": "sum"}), "column 'name' is string, and sum takes"),
-        (aggregate({"n": "distinct_count(name)"}), "which is no bitmap column"),
+        (aggregate({"n": "distinct_count(name)"}), "which is not a bitmap column"),
         ({"aggregate": {"n": "median"}}, "'median' is not known"),
         ({"aggregate": {"n": "sum(1)"}}, "takes no argument"),
         ({"aggregate": {"n": "distinct_count"}}, "names the bitmap column"),

@@ -153,14 +153,16 @@ def _widest(arrow: pa.DataType) -> pa.DataType:
 def _enum(node: Node, cursors: Cursors, rows: Ints, path: str) -> pa.Array:
     place = decode_zigzag(cursors.varints(rows, path))
     wrong = (place < 0) | (place >= len(node.symbols))
-    cursors.fail_where(rows, wrong, "bad-enum", f"an enum has {len(node.symbols)} symbols, and this is none", path)
+    cursors.fail_where(
+        rows, wrong, "bad-enum", f"an enum has {len(node.symbols)} symbols, and the value is none of them", path
+    )
     return pa.array(node.symbols, pa.string()).take(pa.array(np.where(wrong, 0, place)))
 
 
 def _branches(node: Node, count: int, cursors: Cursors, rows: Ints, path: str) -> Ints:
     branch = decode_zigzag(cursors.varints(rows, path))
     wrong = (branch < 0) | (branch >= count)
-    cursors.fail_where(rows, wrong, "bad-union", f"a union has {count} branches, and this is none of them", path)
+    cursors.fail_where(rows, wrong, "bad-union", f"a union has {count} branches, and the value is none of them", path)
     return np.where(wrong, node.null_branch, branch)
 
 

@@ -127,14 +127,16 @@ def _fixed(node: Node, place: _Place, path: str) -> Any:
 def _enum(node: Node, place: _Place, path: str) -> str:
     number = place.long(path)
     if not 0 <= number < len(node.symbols):
-        raise Unreadable(Fault("bad-enum", f"an enum has {len(node.symbols)} symbols, and this is none", path))
+        raise Unreadable(
+            Fault("bad-enum", f"an enum has {len(node.symbols)} symbols, and the value is none of them", path)
+        )
     return node.symbols[number]
 
 
 def _branch(place: _Place, count: int, path: str) -> int:
     number = place.long(path)
     if not 0 <= number < count:
-        raise Unreadable(Fault("bad-union", f"a union has {count} branches, and this is none of them", path))
+        raise Unreadable(Fault("bad-union", f"a union has {count} branches, and the value is none of them", path))
     return number
 
 

@@ -124,7 +124,7 @@ def _parsed(text: str, references: Mapping[str, str] | None) -> tuple[Any, dict[
             parse_schema(json.loads(reference), named_schemas=names)
         return parse_schema(json.loads(text), named_schemas=names), names
     except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Invalid(f"this is no Avro schema: {type(error).__name__} {error}") from None
+        raise Invalid(f"this is not an Avro schema: {type(error).__name__} {error}") from None
     except RecursionError:
         raise Invalid("this Avro schema is nested too deeply") from None
 

@@ -167,7 +167,7 @@ def dates(array: pa.Array, rule: Rule) -> pa.Array:
     if t.is_timestamp(source):
         micros = _whole_micros(array).cast(pa.int64())
     if pc.any(pc.not_equal(_modulo(micros, _DAY_MICROS), 0)).as_py():
-        raise Misfit("it is no midnight, so the date would lose its time")
+        raise Misfit("it is not midnight, so the date would lose its time")
     return _floored(micros, _DAY_MICROS).cast(pa.int32()).cast(rule.kind)
 
 
@@ -189,7 +189,7 @@ def times_of_day(array: pa.Array, rule: Rule) -> pa.Array:
             raise Misfit("numbers and texts are mixed")
     micros = _counted(array, rule.unit) if t.is_string(source) else _micros(array, rule.unit)
     if pc.any(pc.or_(pc.less(micros, 0), pc.greater_equal(micros, _DAY_MICROS))).as_py():
-        raise Misfit("it is no time of a day")
+        raise Misfit("it is not a time of day")
     return micros.cast(rule.kind)
 
 

@@ -52,7 +52,7 @@ class ArrowDecoder:
             try:
                 batch = self._rows(value)
             except Invalid as error:
-                say = f"the record is no Arrow IPC stream that can be taken: {error.message}"
+                say = f"the record is not a readable Arrow IPC stream: {error.message}"
                 rejects.append(Reject(number, Stage.DECODE, "bad-arrow", say))
                 continue
             if batch.num_rows:

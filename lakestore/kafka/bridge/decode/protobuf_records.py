@@ -513,7 +513,7 @@ def _read_one_by_one(
         try:
             texts.append(told(kind.FromString(body)))
         except (DecodeError, SerializeToJsonError, TypeError, ValueError, RecursionError) as error:
-            text = f"a {field.descriptor.name} is no JSON: {type(error).__name__}"
+            text = f"a {field.descriptor.name} is not JSON: {type(error).__name__}"
             cursors.fail(np.array([row]), "bad-message", text, path)
             texts.append("")
     return texts

@@ -88,7 +88,7 @@ def _protoc(folder: Path) -> bytes:
     if done.returncode:
         lines = done.stderr.replace(f"{folder}/", "").replace(_MAIN, "the schema").splitlines()
         complaint = [line.strip() for line in lines if line.strip() and "warning:" not in line]
-        raise Invalid(f"this is no .proto file: {complaint[0] if complaint else 'protoc refuses it'}")
+        raise Invalid(f"this is not a .proto file: {complaint[0] if complaint else 'protoc refuses it'}")
     return out.read_bytes()
 
 

@@ -103,7 +103,7 @@ def _store(lake: Lake, table: str, rows: list[dict[str, Any]]) -> None:
 def _stale(id: str, table: str) -> Conflict:
     return Conflict(
         f"proposal {id} is about an earlier state of table {table} and is superseded: replay the dead letters that wait"
-        f" (lakestore dlq replay {table} --code waits-for-proposal), and what they still need is proposed anew"
+        f" (lakestore dlq replay {table} --code waits-for-proposal), and what they still need is proposed again"
     )
 
 

@@ -370,7 +370,9 @@ class Changes:
             elif letter == "t" or letter in PASSED:
                 block.passed.setdefault(PASSED.get(letter, "truncate"), []).append(row)
             else:
-                sentence = f"{letter!r} is no operation of a change event" if letter else "a change event has no `op`"
+                sentence = (
+                    f"{letter!r} is not an operation of a change event" if letter else "a change event has no `op`"
+                )
                 block.rejects.append(_refused(row, "unknown-op", sentence, "value.op"))
 
     def _tombstones(self, records: Records, block: Block, ops: npt.NDArray[np.str_]) -> _Part:

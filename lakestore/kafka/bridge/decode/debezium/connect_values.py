@@ -440,7 +440,7 @@ def _bytes(array: pa.Array, target: pa.DataType, path: str, faults: Faults) -> p
     if not pa.types.is_string(array.type):
         return _cast(array, target, path, faults)
     made, wrong = decode_base64(array)
-    faults.add(wrong, "bad-base64", "a text that stands for bytes is no base64", path)
+    faults.add(wrong, "bad-base64", "a text that stands for bytes is not base64", path)
     return _cast(made, target, path, faults)
 
 
@@ -467,7 +467,7 @@ def _decimal(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array
 
 def _of_base64(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
     raw, wrong = decode_base64(array)
-    faults.add(wrong, "bad-base64", "a decimal is no base64 of its unscaled value", path)
+    faults.add(wrong, "bad-base64", "a decimal is not base64 of its unscaled value", path)
     return _unscaled(raw, kind, path, faults)
 
 
@@ -488,7 +488,7 @@ def _variable_decimal(array: pa.StructArray, path: str, faults: Faults) -> pa.Ar
     raw = pc.struct_field(array, "value")
     if pa.types.is_string(raw.type):
         raw, wrong = decode_base64(raw)
-        faults.add(wrong, "bad-base64", "a decimal is no base64 of its unscaled value", f"{path}.value")
+        faults.add(wrong, "bad-base64", "a decimal is not base64 of its unscaled value", f"{path}.value")
     pairs = zip(raw.to_pylist(), pc.struct_field(array, "scale").to_pylist(), strict=True)
     made = [None if text is None else digits(text, scale or 0) for text, scale in pairs]
     return pc.if_else(array.is_null(), pa.scalar(None, pa.string()), pa.array(made, pa.string()))

@@ -39,7 +39,7 @@ _AFTER_ALONE = Kind("struct", fields=(("after", _TEXT),))
 _TIMES_ONLY = {"ts_ms", "ts_us", "ts_ns"}
 _FLAT = {"db": "__db", "schema": "__schema", "table": "__table", "connector": "__connector", "lsn": "__lsn"}
 _NO_EVENT = (
-    "the record is no Debezium event: it has no `op`; say `format: json` for flattened events that have neither "
+    "the record is not a Debezium event: it has no `op`; say `format: json` for flattened events that have neither "
     "`__op` nor `__deleted`"
 )
 

@@ -28,7 +28,7 @@ from lakestore.kafka.bridge.records import Ints, Records
 
 _WIRES = ((pa.types.is_boolean, "boolean"), (pa.types.is_int32, "int32"), (pa.types.is_integer, "int64"),
           (pa.types.is_float32, "float"), (pa.types.is_floating, "double"), (pa.types.is_string, "string"))  # fmt: skip
-_NO_EVENT = "the record is no Debezium event: its schema has no `op`; say `format: avro` for other records"
+_NO_EVENT = "the record is not a Debezium event: its schema has no `op`; say `format: avro` for other records"
 
 
 class AvroKeys:

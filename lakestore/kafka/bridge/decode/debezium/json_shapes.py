@@ -101,7 +101,7 @@ def _one_by_one(texts: pa.BinaryArray, kind: Kind) -> ShapedBlock:
         try:
             value = orjson.loads(text)
             if not isinstance(value, dict):
-                read.faults.append((row, "not-an-object", "the record is no JSON object"))
+                read.faults.append((row, "not-an-object", "the record is not a JSON object"))
                 continue
             groups.add(row, value)
         except orjson.JSONDecodeError as why:
@@ -147,7 +147,7 @@ def _group(texts: pa.BinaryArray, rows: Ints, form: tuple[Kind, Shape], read: Sh
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         if len(rows) == 1:
             read.faults.append(
-                (int(rows[0]), "bad-json", f"the record is no JSON of its schema: {why or _line(error)}")
+                (int(rows[0]), "bad-json", f"the record is not JSON of its schema: {why or _line(error)}")
             )
             return
     half = len(rows) // 2
@@ -214,7 +214,7 @@ def _trimmed(text: pa.StringArray) -> pa.StringArray:
         full = bool((np.diff(offsets) > 1).all())
         if full and (data[offsets[:-1]] == ord("{")).all() and (data[offsets[1:] - 1] == ord("}")).all():
             return text
-    raise pa.ArrowInvalid("a record is no JSON object")
+    raise pa.ArrowInvalid("a record is not a JSON object")
 
 
 def _fitted(value: Any, kind: Kind) -> Shape:
