@@ -177,6 +177,7 @@ class Commit:
 
     @property
     def is_empty(self) -> bool:
+        """True if nothing was added."""
         return not self._changes
 
     def send(self, commit: Callable[[Sequence[pb.Change]], pb.CommitAnswer] | None = None) -> None:

@@ -23,12 +23,12 @@ from lakestore.rows.one_key import KeyCode
 from lakestore.v1 import lakestore_pb2 as pb
 
 COLUMNS_KEPT = 256
-"""Lists of columns of one version whose schemas are kept."""
+"""Column lists of one version whose schemas are cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneRow:
-    """One version of a table, as single rows need it."""
+    """Fast path for single rows of one table version. Unusual input returns None and takes the general path."""
 
     definition: Table
     _code: KeyCode | None
@@ -36,24 +36,24 @@ class OneRow:
 
     @staticmethod
     def of(definition: Table) -> OneRow:
-        """The form of a version."""
+        """The fast path of a table version."""
         return OneRow(definition, KeyCode.of(definition))
 
     def key(self, keys: Any) -> bytes | None:
-        """The bytes of one whole key that is given as a dict; None for anything else."""
+        """The bytes of one whole key in a dict; None for other input."""
         if type(keys) is list and len(keys) == 1:
             keys = keys[0]
         code = self._code
         if code is None or type(keys) is not dict or len(keys) != len(code.names):
             return None
         try:
-            # An empty key is no key on the wire.
+            # An empty key is not sent.
             return code.key([keys[name] for name in code.names]) or None
         except KeyError:
             return None
 
     def found(self, answer: pb.RowBatch, columns: Sequence[str] | None) -> pa.Table | None:
-        """The row of an answer in this version, or no row; None where the answer is in another one."""
+        """The row of an answer in this version, or no row; None if the answer has another version."""
         if answer.schema_id != self.definition.schema_id:
             return None
         named = tuple(columns or ())

@@ -23,15 +23,15 @@ from lakestore.v1 import lakestore_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point in a history that has been reached."""
+    """A point in a server's history."""
 
     timeline: str = ""
-    """Empty for a server that does not say."""
+    """Empty if the server does not send it."""
     lsn: int = 0
 
 
 class History:
-    """The newest point that a connection knows of. Thread-safe: a point is a value, and any recent one will do."""
+    """The newest point that a connection has seen. Thread-safe: points are values, and any recent one will do."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -39,20 +39,17 @@ class History:
 
     @property
     def point(self) -> Point:
-        """The newest point known here, without asking."""
         if not self._seen.timeline:
             server = self._transport.server
             self._seen = Point(server.timeline, server.lsn)
         return self._seen
 
     def seen(self, position: Token) -> None:
-        """Note a commit of ours."""
         known = self.point
         if position.timeline != known.timeline or position.lsn > known.lsn:
             self._seen = Point(position.timeline, position.lsn)
 
     def renew(self) -> Point:
-        """Ask the server for the newest point."""
         head = self._transport.head(pb.HeadRequest())
         self._seen = Point(head.timeline, head.lsn)
         return self._seen

@@ -20,23 +20,23 @@ from lakestore.wire import rpc
 from lakestore.wire.commit_message import Sent
 
 
-class Threaded(Protocol):
-    """A connection that is of no use in a forked child."""
+class ThreadedConnection(Protocol):
+    """A connection that is useless in a forked child."""
 
     def orphaned(self) -> None:
-        """Refuse every call from now on: its threads are in another process."""
+        """Refuse every call from now on: the connection's threads are in another process."""
 
 
 class _Process:
-    """Whether connections of this process were inherited by a fork."""
+    """Whether a fork has inherited this process's connections."""
 
     def __init__(self) -> None:
         self.has_connected = self.is_orphan = False
-        self._local: WeakSet[Threaded] = WeakSet()
+        self._local: WeakSet[ThreadedConnection] = WeakSet()
         os.register_at_fork(after_in_child=self._forked)
 
-    def adopt(self, transport: Threaded) -> None:
-        """Note a connection that must be told when a child has inherited it."""
+    def adopt(self, transport: ThreadedConnection) -> None:
+        """Register a connection for notification in a forked child."""
         self._local.add(transport)
 
     def _forked(self) -> None:
@@ -45,7 +45,7 @@ class _Process:
             transport.orphaned()
 
     def check(self) -> None:
-        """`Invalid` in a child that inherited connections: a call would wait for a thread that is not there."""
+        """Raise `Invalid` in a child that inherited connections; a call would wait for a missing thread."""
         if self.is_orphan:
             raise Invalid(
                 "this process was forked from one that had connected, and connections do not survive that: start it by"
