@@ -86,12 +86,12 @@ def apply(path: Path, plan: bool, allowed: tuple[str, ...], server: str, as_json
     return PENDING if plan and pending else 0
 
 
-def _moves(wanted: Sequence[table_file.WantedTable], there: dict[str, Table]) -> list[Move]:
+def _moves(wanted: Sequence[table_file.WantedTable], tables: dict[str, Table]) -> list[Move]:
     """The changes of all tables. Raises one `Invalid` that lists every impossible change."""
     moves: list[Move] = []
     problems: list[str] = []
     for table in wanted:
-        before = there.get(table.name)
+        before = tables.get(table.name)
         try:
             if before is None:
                 moves.append(Move(None, table.definition()))

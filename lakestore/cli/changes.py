@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from lakestore.client.lake import Lake
 
 
-def _members(held: Subscription) -> str:
-    if not held.shared:
+def _members(subscription: Subscription) -> str:
+    if not subscription.shared:
         return "alone"
-    return ", ".join(map(_member, held.members)) or "shared, nobody now"
+    return ", ".join(map(_member, subscription.members)) or "shared, nobody now"
 
 
 def _member(member: Member) -> str:

@@ -56,17 +56,17 @@ def inspect(context: click.Context, paths: tuple[Path, ...], rows: bool, as_json
     context.exit(1 if damaged else 0)
 
 
-def _show(found: Any) -> None:
-    emit_text(f"{found.kind} {found.path}: {'DAMAGED' if found.damage else 'whole'}")
-    for name, value in found.about.items():
+def _show(answer: Any) -> None:
+    emit_text(f"{answer.kind} {answer.path}: {'DAMAGED' if answer.damage else 'whole'}")
+    for name, value in answer.about.items():
         emit_text(f"  {name:22}{value}")
-    if found.parts:
+    if answer.parts:
         emit_text("")
-        emit([{name: _plain(value) for name, value in part.items()} for part in found.parts], as_json=False)
-    for where, batch in found.rows:
+        emit([{name: _plain(value) for name, value in part.items()} for part in answer.parts], as_json=False)
+    for where, batch in answer.rows:
         emit_text(f"\n-- {where}")
         emit_lines(batch)
-    for sentence in (*found.unread, *found.damage):
+    for sentence in (*answer.unread, *answer.damage):
         emit_text(f"lakestore: {sentence}", err=True)
     emit_text("")
 
@@ -205,12 +205,12 @@ def _given(config: Path | None, data: str | None, warehouse: str | None) -> Give
     return config_of(config, {"data": data, "warehouse": warehouse})
 
 
-def _findings(given: Given[Settings] | None, server: str | None) -> Iterator[Finding]:
+def _findings(values: Given[Settings] | None, server: str | None) -> Iterator[Finding]:
     from lakestore_server.doctor.visit import findings
 
     status, silence = _status(server) if server else (None, "")
     runs_here = status is not None
-    settings = given.settings() if given else None
+    settings = values.settings() if values else None
     for each in findings(settings):
         if not (runs_here and each.about.startswith("port of")):  # the running server has opened these ports
             yield each

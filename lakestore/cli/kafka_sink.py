@@ -53,22 +53,22 @@ def sink_options(command: _Command) -> _Command:
     return command
 
 
-def check_unused(said: dict[str, Any]) -> None:
+def check_unused(options: dict[str, Any]) -> None:
     """Refuse options of a sink in a command without one."""
-    for name, value in (said | {"tombstones": not said["tombstones"]}).items():
+    for name, value in (options | {"tombstones": not options["tombstones"]}).items():
         if value:
             option = "no-tombstones" if name == "tombstones" else name.replace("_", "-")
             raise Invalid(f"--{option} is an option of a sink: say --to kafka as well")
 
 
-def run_sink(lake: Lake, tables: tuple[str, ...], until: str | None, said: dict[str, Any]) -> None:
+def run_sink(lake: Lake, tables: tuple[str, ...], until: str | None, options: dict[str, Any]) -> None:
     """Run a sink to its end. SIGTERM and SIGINT stop it after the current transaction."""
     with kafka_library():
         from lakestore.kafka.client import options_of
         from lakestore.kafka.sink import KafkaSink
-    if not said["bootstrap"] or not said["topic"]:
+    if not options["bootstrap"] or not options["topic"]:
         raise Invalid("--to kafka needs --bootstrap HOST:PORT and --topic NAME")
-    progress = Progress(f"{', '.join(tables)} → {said['topic']}")
+    progress = Progress(f"{', '.join(tables)} → {options['topic']}")
 
     def shown(written: SinkCounts) -> None:
         progress.add(written.events - progress.rows)
@@ -76,16 +76,16 @@ def run_sink(lake: Lake, tables: tuple[str, ...], until: str | None, said: dict[
     sink = KafkaSink(
         lake,
         tables,
-        bootstrap=said["bootstrap"],
-        topic=said["topic"],
-        name=said["name"] or "",
-        format=said["format"],
-        start=said["start"],
-        where=said["where"],
-        restart=said["restart"],
-        tombstones=said["tombstones"],
-        partitions=said["partitions"] or 0,
-        options=options_of(said["kafka_option"]),
+        bootstrap=options["bootstrap"],
+        topic=options["topic"],
+        name=options["name"] or "",
+        format=options["format"],
+        start=options["start"],
+        where=options["where"],
+        restart=options["restart"],
+        tombstones=options["tombstones"],
+        partitions=options["partitions"] or 0,
+        options=options_of(options["kafka_option"]),
         progress=shown,
         noted=lambda sentence: emit_text(sentence, err=True),
     )

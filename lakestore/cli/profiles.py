@@ -86,10 +86,10 @@ def _check(server: str, token: str, tls: TLS | bool | None) -> None:
         lake.tables()
 
 
-def _tls(said: TLS | bool | None) -> dict[str, Any]:
-    if said is None or isinstance(said, bool):
-        return {} if said is None else {"tls": said}
-    parts = {"ca": said.ca, "cert": said.cert, "key": said.key}
+def _tls(tls: TLS | bool | None) -> dict[str, Any]:
+    if tls is None or isinstance(tls, bool):
+        return {} if tls is None else {"tls": tls}
+    parts = {"ca": tls.ca, "cert": tls.cert, "key": tls.key}
     return {"tls": {name: str(Path(path).absolute()) for name, path in parts.items() if path is not None}}
 
 

@@ -27,15 +27,15 @@ def setting_flags(command: _Command) -> _Command:
     return command
 
 
-def _shown(each: Option) -> str:
-    if each.choices:
-        return "|".join(each.choices)
-    return {int: "INTEGER", float: "NUMBER", bool: "true|false", Path: "PATH"}.get(each.kind, "TEXT")
+def _shown(option: Option) -> str:
+    if option.choices:
+        return "|".join(option.choices)
+    return {int: "INTEGER", float: "NUMBER", bool: "true|false", Path: "PATH"}.get(option.kind, "TEXT")
 
 
-def _help(each: Option) -> str:
-    default = "" if each.is_required or each.default in ("", ()) else f"  [default: {each.default}]"
-    return each.text + default
+def _help(option: Option) -> str:
+    default = "" if option.is_required or option.default in ("", ()) else f"  [default: {option.default}]"
+    return option.text + default
 
 
 def config_of(file: Path | None, flags: Mapping[str, Any]) -> Given[Settings]:

@@ -137,11 +137,11 @@ class Shell:
             self._query(text)
         return True
 
-    def _command(self, said: str) -> bool:
+    def _command(self, text: str) -> bool:
         try:
-            name, *arguments = shlex.split(said.rstrip(";").replace("\\", "\\\\"))
+            name, *arguments = shlex.split(text.rstrip(";").replace("\\", "\\\\"))
         except ValueError as error:
-            raise Invalid(f"{said} cannot be read: {error}") from error
+            raise Invalid(f"{text} cannot be read: {error}") from error
         if name in (".quit", ".exit", "\\q"):
             return False
         command = _COMMANDS.get("\\d T" if name == "\\d" and arguments else name)

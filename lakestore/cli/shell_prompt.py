@@ -43,8 +43,8 @@ def history_file() -> Path:
 class Names(Completer):
     """Completes tables, columns of the statement's tables, SQL words, and shell commands."""
 
-    def __init__(self, known: Callable[[], list[Table]]) -> None:
-        self._known = known
+    def __init__(self, tables: Callable[[], list[Table]]) -> None:
+        self._known = tables
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         before = document.text_before_cursor
@@ -80,11 +80,11 @@ class Names(Completer):
 class Prompt:
     """Reads a whole statement or a command."""
 
-    def __init__(self, known: Callable[[], list[Table]]) -> None:
+    def __init__(self, tables: Callable[[], list[Table]]) -> None:
         open_ = Condition(lambda: not is_complete(get_app().current_buffer.text))
         self._session: PromptSession[str] = PromptSession(
             history=FileHistory(str(history_file())),
-            completer=Names(known),
+            completer=Names(tables),
             complete_while_typing=False,
             multiline=open_,
             enable_history_search=True,

@@ -162,53 +162,53 @@ _ENTRIES = (("entries", "keys"), ("bytes_per_entry", "bytes_per_key"))
 """Names of the index's figures, each with the name in older releases."""
 
 
-def _server(found: dict[str, Any]) -> dict[str, Any]:
+def _server(status: dict[str, Any]) -> dict[str, Any]:
     """The server's part of the status. An older server reports less."""
-    plain = {name: value for name, value in found.items() if not name.endswith(("_seconds", "_bytes", "_failed"))}
+    plain = {name: value for name, value in status.items() if not name.endswith(("_seconds", "_bytes", "_failed"))}
     if scheme := plain.pop("scheme", ""):
         plain["http"] = f"{scheme}://{plain['http']}"
     shown = {name: plain.pop(name) for name in _FIRST if name in plain} | plain
-    if index := found.get("index_size"):
+    if index := status.get("index_size"):
         entries, each = (index.get(new, index.get(old, 0)) for new, old in _ENTRIES)
         shown["index_size"] = f"{entries:,} entries, {each} B each; files {size(index['file_bytes'])}"
-    if "uptime_seconds" in found:
-        shown["uptime"] = duration(found["uptime_seconds"])
-        failed = f", {found['checkpoints_failed']} failed" if found["checkpoints_failed"] else ""
-        shown["journal"] = f"{size(found['journal_bytes'])} since the checkpoint"
-        shown["checkpoint"] = f"{duration(found['checkpoint_age_seconds'])} ago{failed}"
-        shown["disk"] = f"{size(found['disk_free_bytes'])} free"
-    if memory := found.get("memory"):
+    if "uptime_seconds" in status:
+        shown["uptime"] = duration(status["uptime_seconds"])
+        failed = f", {status['checkpoints_failed']} failed" if status["checkpoints_failed"] else ""
+        shown["journal"] = f"{size(status['journal_bytes'])} since the checkpoint"
+        shown["checkpoint"] = f"{duration(status['checkpoint_age_seconds'])} ago{failed}"
+        shown["disk"] = f"{size(status['disk_free_bytes'])} free"
+    if memory := status.get("memory"):
         shown["memory"] = (
             f"at most {size(memory['settings_bytes'])} by settings and {size(memory['tables_bytes'])} by tables,"
             f" of {size(memory['machine_bytes'])};"
             f" {memory['mapped_files']:,} of {memory['mapped_files_max']:,} mapped files"
         )
-    if duties := found.get("duties"):
+    if duties := status.get("duties"):
         shown["duties"] = _duties(duties)
-    if presented := found.get("presented"):
+    if presented := status.get("presented"):
         shown["presented"] = _presented(presented)
-    if clock := found.get("clock"):
+    if clock := status.get("clock"):
         shown["clock"] = clock["note"] or clock["state"]
     return shown
 
 
-def _duties(found: dict[str, Any]) -> str:
+def _duties(status: dict[str, Any]) -> str:
     bad = [
         f"{name} {state['state']}, {state['failures']:,} failures{': ' * bool(state['error'])}{state['error']}"
-        for name, state in found.items()
+        for name, state in status.items()
         if state["state"] != "ok"
     ]
-    return "; ".join(bad) or f"all {len(found)} ok"
+    return "; ".join(bad) or f"all {len(status)} ok"
 
 
-def _presented(found: dict[str, Any]) -> str:
-    if not found["presented"] and not found["files"]:
+def _presented(status: dict[str, Any]) -> str:
+    if not status["presented"] and not status["files"]:
         return "nothing, as nobody has asked"
-    loads = found["loads_new"] + found["loads_kept"] + found["loads_not_modified"]
+    loads = status["loads_new"] + status["loads_kept"] + status["loads_not_modified"]
     return (
-        f"{found['cuts']:,} cuts of {found['tables']:,} tables, {found['files']:,} files, {size(found['bytes'])};"
-        f" {loads:,} loads, {found['presented']:,} presented in {duration(found['seconds'])}, the last in"
-        f" {found['last_seconds'] * 1e3:,.0f} ms, 95% in {found['p95_seconds'] * 1e3:,.0f} ms"
+        f"{status['cuts']:,} cuts of {status['tables']:,} tables, {status['files']:,} files, {size(status['bytes'])};"
+        f" {loads:,} loads, {status['presented']:,} presented in {duration(status['seconds'])}, the last in"
+        f" {status['last_seconds'] * 1e3:,.0f} ms, 95% in {status['p95_seconds'] * 1e3:,.0f} ms"
     )
 
 

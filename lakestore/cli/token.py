@@ -44,7 +44,7 @@ def token(principal: str, grants: tuple[str, ...], until: str | None, token_file
     emit_text(yaml.safe_dump(entry, sort_keys=False).rstrip())
 
 
-def _write_new(file: Path, made: str) -> None:
+def _write_new(file: Path, token: str) -> None:
     """Write the token to a new file that only its owner can read. Raises `Invalid`."""
     try:
         opened = os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8")
@@ -55,7 +55,7 @@ def _write_new(file: Path, made: str) -> None:
         raise Invalid(f"{file} cannot be made ({why}): name a file in a folder that is there") from error
     try:
         with opened:
-            opened.write(made + "\n")
+            opened.write(token + "\n")
             opened.flush()
             os.fsync(opened.fileno())
     except OSError as error:

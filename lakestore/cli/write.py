@@ -109,10 +109,10 @@ def write(
         emit_text(token)
 
 
-def _summed(table: str, told: list[dict[str, Any]], token: str) -> dict[str, Any]:
-    counts = {name: sum(each["result"][name] for each in told) for name in told[0]["result"]}
-    summed = {name: sum(each[name] for each in told) for name in ("rows", "refused")}
-    return {"table": table, **summed, "result": counts, "sources": told, "token": token}
+def _summed(table: str, results: list[dict[str, Any]], token: str) -> dict[str, Any]:
+    counts = {name: sum(each["result"][name] for each in results) for name in results[0]["result"]}
+    summed = {name: sum(each[name] for each in results) for name in ("rows", "refused")}
+    return {"table": table, **summed, "result": counts, "sources": results, "token": token}
 
 
 def _types(kinds: Sequence[str]) -> dict[str, str]:
@@ -125,7 +125,7 @@ def _types(kinds: Sequence[str]) -> dict[str, str]:
     return types
 
 
-def _target(lake: Lake, name: str, source: Source, asked: _Asked) -> tuple[Table, float]:
+def _target(lake: Lake, name: str, source: Source, options: _Asked) -> tuple[Table, float]:
     """The table, and the seconds that the user took to answer a question.
 
     If the table is absent and the command creates it, its columns come from the first rows.
@@ -133,14 +133,14 @@ def _target(lake: Lake, name: str, source: Source, asked: _Asked) -> tuple[Table
     try:
         definition = lake.table(name).definition
     except NotFound as error:
-        if not asked.keys and not asked.create:
+        if not options.keys and not options.create:
             hint = suggestion(name, [table.name for table in lake.tables()])
             raise NotFound(
                 f"table {name} does not exist{hint}{';' if hint else ':'} give --key COLUMN to make a primary-key"
                 " table, --create for a log table"
             ) from error
     else:
-        for column, kind in asked.types.items():
+        for column, kind in options.types.items():
             known = definition.schema.field(column).type if column in definition.schema.names else None
             if known is None or type_name(known, column) != kind:
                 raise Invalid(
@@ -148,34 +148,34 @@ def _target(lake: Lake, name: str, source: Source, asked: _Asked) -> tuple[Table
                     " shows its columns, `lakestore alter` changes them"
                 )
         return definition, 0.0
-    return _created(lake, name, source, asked)
+    return _created(lake, name, source, options)
 
 
-def _created(lake: Lake, name: str, source: Source, asked: _Asked) -> tuple[Table, float]:
+def _created(lake: Lake, name: str, source: Source, options: _Asked) -> tuple[Table, float]:
     """Create a table after reading its first rows with it. Also returns the seconds that the user took to answer."""
     from lakestore.loading.inference import first_chunk, sample_columns
     from lakestore.model.table import define
 
     file = source.files[0]
     emit_text(f"reading the first rows of {file.shown}", err=True)
-    sample = sample_columns(file, asked.options, asked.types)
-    keys = list(asked.keys) or list(sample.key)
+    sample = sample_columns(file, options.options, options.types)
+    keys = list(options.keys) or list(sample.key)
     for key in keys:
         if key not in sample.schema.names:
             raise Invalid(no_column(file.shown, key, sample.schema.names))
-    definition = define(name, sample.schema, primary_key=keys, buckets=asked.buckets)
-    chunk = first_chunk(file, Wanted(definition, asked.options, asked.delete), asked.where)
-    if chunk is not None and chunk.bad and asked.skip_bad is None:
+    definition = define(name, sample.schema, primary_key=keys, buckets=options.buckets)
+    chunk = first_chunk(file, Wanted(definition, options.options, options.delete), options.where)
+    if chunk is not None and chunk.bad and options.skip_bad is None:
         unit = "line" if file.kind in TEXTS else "row"
         bad = chunk.bad[0]
         raise Invalid(f"{file.shown}, {unit} {bad.line}: {bad.reason}; table {name} was not made")
     kind = f"primary-key table ({', '.join(keys)})" if keys else "log table"
     origin = f"types from the first {rows_text(sample.rows)}" if sample.rows else "types as the file has them"
-    emit_text(f"{name}: {kind}, {asked.buckets} buckets; {origin} of {file.shown}", err=True)
+    emit_text(f"{name}: {kind}, {options.buckets} buckets; {origin} of {file.shown}", err=True)
     for field in sample.schema:
         emit_text(f"  {field.name}  {type_name(field.type, field.name)}", err=True)
     asked_at = time.monotonic()
-    if not asked.yes:
+    if not options.yes:
         _ask(name)
     waited = time.monotonic() - asked_at
     return lake.create(definition).definition, waited
@@ -188,12 +188,12 @@ def _ask(name: str) -> None:
         raise click.Abort
 
 
-def _loaded(lake: Lake, table: Table, source: Source, asked: _Asked, started: float) -> dict[str, Any]:
+def _loaded(lake: Lake, table: Table, source: Source, options: _Asked, started: float) -> dict[str, Any]:
     progress = Progress(f"{table.name} ← {source.shown}", started)
     load = Load(
-        lake, table, source, asked.options,
-        where=asked.where, deletes=asked.delete, again=asked.again, skip_bad=asked.skip_bad, max_bad=asked.max_bad,
-        on_rows=progress.add,
+        lake, table, source, options.options,
+        where=options.where, deletes=options.delete, again=options.again, skip_bad=options.skip_bad,
+        max_bad=options.max_bad, on_rows=progress.add,
     )  # fmt: skip
     try:
         with _interruptible(load):

@@ -91,12 +91,12 @@ JOIN_SECONDS = 5.0
 class BackgroundIterator(Generic[T]):
     """Runs a generator one item at a time. Thread-safe."""
 
-    def __init__(self, items: Generator[T], let_go: Callable[[], None], taken: Callable[[T], None]) -> None:
-        """`let_go` releases what the generator holds; garbage collection alone does not. `taken` is called with each
+    def __init__(self, items: Generator[T], let_go: Callable[[], None], on_item: Callable[[T], None]) -> None:
+        """`let_go` releases what the generator holds; garbage collection alone does not. `on_item` is called with each
         item when the caller gets it, before the generator's next step. The item may have been produced long
         before.
         """
-        self._items, self._let_go, self._told = items, let_go, taken
+        self._items, self._let_go, self._told = items, let_go, on_item
         self._scope, self._outer = Scope(), SCOPE.get()
         self._context = contextvars.copy_context()
         self._context.run(SCOPE.set, self._scope)
@@ -201,7 +201,7 @@ class _Worker(Generic[T]):
 
     def __init__(self) -> None:
         self.is_busy = False
-        """True if nobody has taken the outcome of a step yet."""
+        """True while the outcome of a step waits for its caller."""
         self._steps: queue.SimpleQueue[Callable[[], T | None] | None] = queue.SimpleQueue()
         self._outcomes: queue.SimpleQueue[T | BaseException | None] = queue.SimpleQueue()
         self._thread = threading.Thread(
@@ -312,7 +312,7 @@ class ResumingStream:
         self,
         transport: Transport,
         request: pb.ChangesRequest,
-        opened: Callable[[int], None] = lambda _: None,
+        on_open: Callable[[int], None] = lambda _: None,
         share: Share | None = None,
     ) -> None:
         fixed = pb.ChangesRequest()
@@ -321,7 +321,7 @@ class ResumingStream:
             fixed.start = head(transport)
         if request.until == "now":
             fixed.until = head(transport)
-        self._transport, self._request, self._opened = transport, fixed, opened
+        self._transport, self._request, self._opened = transport, fixed, on_open
         self._handed, self._backoff = _Handed(fixed, share or Share()), Backoff()
         self._messages: Iterator[pb.ChangeBatch] | None = None
         self._ended, self._begins = False, True
@@ -406,23 +406,23 @@ class _Handed:
         self._again = True
 
 
-def _remember(since: list[pb.ChangeBatch], seen: DeliveredRows) -> None:
+def _remember(since: list[pb.ChangeBatch], delivered: DeliveredRows) -> None:
     for message in since:
         if message.rows:
             with pa.ipc.open_stream(message.rows) as reader:
                 for batch in reader:
-                    seen.add(_table(message), *_places(batch))
+                    delivered.add(_table(message), *_places(batch))
     since.clear()
 
 
-def _fresh(message: pb.ChangeBatch, seen: DeliveredRows) -> pb.ChangeBatch | None:
+def _fresh(message: pb.ChangeBatch, delivered: DeliveredRows) -> pb.ChangeBatch | None:
     if not message.rows:
         return message
     with pa.ipc.open_stream(message.rows) as reader:
         schema, batches = reader.schema, list(reader)
     kept = []
     for batch in batches:
-        mask = seen.fresh(_table(message), *_places(batch))
+        mask = delivered.fresh(_table(message), *_places(batch))
         kept.append(batch if mask.all() else batch.filter(pa.array(mask)))
     if all(left is batch for left, batch in zip(kept, batches, strict=True)):
         return message

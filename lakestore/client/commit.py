@@ -196,9 +196,9 @@ class Commit:
         self.token, self.results = self._connection.seen(answer.token), list(self._whole(answer.results))
         self.repeated = answer.is_repeated
 
-    def _by_call(self, found: Sequence[ChangeRows]) -> Iterator[ChangeRows]:
+    def _by_call(self, changes: Sequence[ChangeRows]) -> Iterator[ChangeRows]:
         rows: dict[tuple[int, int], ChangeRows] = {}
-        for each in found:
+        for each in changes:
             piece = self._pieces[each.change]
             known = rows.get(piece[:2], ChangeRows(piece.call, each.table, ()))
             rows[piece[:2]] = known._replace(rows=known.rows + tuple([piece.row + row for row in each.rows]))

@@ -61,8 +61,8 @@ class _Waiting:
 class _Stream:
     """One open stream. `waiting` and `is_over` change under the lock."""
 
-    def __init__(self, lock: threading.Lock, shown: Metadata) -> None:
-        self._lock, self.shown = lock, shown
+    def __init__(self, lock: threading.Lock, metadata: Metadata) -> None:
+        self._lock, self.shown = lock, metadata
         self.asks: SimpleQueue[pb.Ask | None] = SimpleQueue()
         self.waiting: dict[int, _Waiting] = {}
         self.is_over = False
@@ -126,14 +126,14 @@ class SmallCalls:
         self._numbers = itertools.count(1)
         self._stream: _Stream | None = None
 
-    def call(self, method: str, request: bytes, seconds: float, shown: Metadata) -> pb.Reply:
+    def call(self, method: str, request: bytes, seconds: float, metadata: Metadata) -> pb.Reply:
         """The reply to a call, on a stream that was opened with this metadata.
 
         Raises `NoReply` or `CallCancelled` without a reply, `Unavailable` on timeout, `ValueError` on a closed channel.
         """
         number, waiting = next(self._numbers), _Waiting()
         ask = pb.Ask(id=number, method=method, request=request, within_ms=max(int(seconds * 1_000), 1))
-        stream = self._asked(ask, waiting, shown)
+        stream = self._asked(ask, waiting, metadata)
         scope = SCOPE.get()
         if scope is not None:
             scope.add(waiting)
@@ -150,14 +150,14 @@ class SmallCalls:
             return outcome
         raise outcome
 
-    def _asked(self, ask: pb.Ask, waiting: _Waiting, shown: Metadata) -> _Stream:
+    def _asked(self, ask: pb.Ask, waiting: _Waiting, metadata: Metadata) -> _Stream:
         with self._lock:
             stream = self._stream
-            if stream is not None and not stream.is_over and stream.shown != shown:
+            if stream is not None and not stream.is_over and stream.shown != metadata:
                 stream.retire()
             opens = stream is None or stream.is_over
             if stream is None or opens:
-                stream = self._stream = _Stream(self._lock, shown)
+                stream = self._stream = _Stream(self._lock, metadata)
             stream.waiting[ask.id] = waiting
             stream.asks.put(ask)
         if opens:
@@ -390,9 +390,9 @@ class GrpcWire:
         except (grpc.FutureCancelledError, ValueError) as error:  # grpc raises ValueError for a closed channel
             raise self._ended(method) from error
 
-    def _talked(self, method: rpc.Method, request: bytes, seconds: float, shown: errors.Metadata) -> Any:
+    def _talked(self, method: rpc.Method, request: bytes, seconds: float, metadata: errors.Metadata) -> Any:
         try:
-            reply = self._small_calls.call(method.name, request, seconds, shown)
+            reply = self._small_calls.call(method.name, request, seconds, metadata)
         except Unavailable as error:
             error.applied = "no" if method.reads else "unknown"
             raise

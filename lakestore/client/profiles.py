@@ -62,10 +62,10 @@ def read(file: Path) -> Sections:
     return Sections(_default(file, said.get("default")), _entries(file, said.get("profiles")))
 
 
-def _default(file: Path, said: Any) -> str | None:
-    if said is not None and not isinstance(said, str):
+def _default(file: Path, value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
         raise Invalid(f"{file}: default is the name of a profile")
-    return said or None
+    return value or None
 
 
 def _entries(file: Path, said: Any) -> dict[str, dict[str, Any]]:
@@ -78,8 +78,8 @@ def _entries(file: Path, said: Any) -> dict[str, dict[str, Any]]:
             for name, each in said.items()}  # fmt: skip
 
 
-def _truth(said: Any) -> Any:
-    return _TRUTHS.get(said.lower(), said) if isinstance(said, str) else said
+def _truth(word: Any) -> Any:
+    return _TRUTHS.get(word.lower(), word) if isinstance(word, str) else word
 
 
 @contextmanager
@@ -201,17 +201,17 @@ def read_profiles() -> Profiles:
     return profiles_of(file, read(file))
 
 
-def profiles_of(file: Path, said: Sections) -> Profiles:
+def profiles_of(file: Path, sections: Sections) -> Profiles:
     """The profiles in a file's sections. Raises `Invalid` with the file, the profile and the rule."""
-    named = {name: _profile(file, name, each) for name, each in said.profiles.items()}
-    return Profiles(file, named, said.default)
+    named = {name: _profile(file, name, each) for name, each in sections.profiles.items()}
+    return Profiles(file, named, sections.default)
 
 
-def _profile(file: Path, name: str, said: dict[str, Any]) -> Profile:
+def _profile(file: Path, name: str, section: dict[str, Any]) -> Profile:
     place = f"{file}: profile {name}"
-    if unknown := sorted(set(map(str, said)) - _KEYS):
+    if unknown := sorted(set(map(str, section)) - _KEYS):
         raise Invalid(f"{place} has {unknown[0]!r}{suggestion(unknown[0], _KEYS)}; it takes server, tls and token_file")
-    server, tls, token_file = said.get("server", SERVER_DEFAULT), said.get("tls"), said.get("token_file")
+    server, tls, token_file = section.get("server", SERVER_DEFAULT), section.get("tls"), section.get("token_file")
     if not isinstance(server, str) or not server.isprintable() or len(server.split()) != 1:
         raise Invalid(f"{place}: server is a host and port such as lake.example.com:7340")
     if token_file is not None and not isinstance(token_file, str):
@@ -220,22 +220,22 @@ def _profile(file: Path, name: str, said: dict[str, Any]) -> Profile:
     return Profile(name, server, _tls(place, file, tls), kept)
 
 
-def _tls(place: str, file: Path, said: Any) -> TLS | bool | None:
-    if said is None or isinstance(said, bool):
-        return said
-    fits = isinstance(said, dict) and set(said) <= _TLS_FILES
-    if not fits or not all(isinstance(path, str) for path in said.values()):
+def _tls(place: str, file: Path, value: Any) -> TLS | bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    fits = isinstance(value, dict) and set(value) <= _TLS_FILES
+    if not fits or not all(isinstance(path, str) for path in value.values()):
         raise Invalid(f"{place}: tls is true, false or files: {{ca: …, cert: …, key: …}}")
-    return TLS(**{name: _path(place, file, path) for name, path in said.items()})
+    return TLS(**{name: _path(place, file, path) for name, path in value.items()})
 
 
-def _path(place: str, file: Path, said: str) -> Path:
+def _path(place: str, file: Path, text: str) -> Path:
     try:
-        if not said or "\0" in said:
-            raise Invalid(f"{place}: {said!r} is not a file path")
-        return file.parent / Path(said).expanduser()
+        if not text or "\0" in text:
+            raise Invalid(f"{place}: {text!r} is not a file path")
+        return file.parent / Path(text).expanduser()
     except RuntimeError as error:
-        raise Invalid(f"{place}: {said!r} is in the home folder of a user who is not known here") from error
+        raise Invalid(f"{place}: {text!r} is in the home folder of a user who is not known here") from error
 
 
 def _private(file: Path) -> str:

@@ -158,10 +158,10 @@ def _exactly(size: int) -> bytes:
     return b"".join(parts)
 
 
-def answer_query(wire: PipeWire, asked: dict[str, Any]) -> dict[str, Any]:
+def answer_query(wire: PipeWire, question: dict[str, Any]) -> dict[str, Any]:
     """The answer to a question, in JSON's types."""
-    began, rows_max = time.monotonic(), asked["rows"]
-    query = sql.Query(asked["text"], bounds=sql.Bounds(asked["bytes"], rows_max + 1))
+    began, rows_max = time.monotonic(), question["rows"]
+    query = sql.Query(question["text"], bounds=sql.Bounds(question["bytes"], rows_max + 1))
     transport = transport_of(wire)
     found = sql.run(transport, query, Connection(transport).all)
     table = found.table.slice(0, rows_max)
@@ -182,9 +182,9 @@ def answer_query(wire: PipeWire, asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _bound(asked: dict[str, Any]) -> None:
-    signal.alarm(asked["seconds"] + _LATE_SECONDS)
-    most = _taken() + BESIDE_BYTES + 2 * asked["bytes"]
+def _bound(question: dict[str, Any]) -> None:
+    signal.alarm(question["seconds"] + _LATE_SECONDS)
+    most = _taken() + BESIDE_BYTES + 2 * question["bytes"]
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     for what in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
         resource.setrlimit(what, (0, 0))

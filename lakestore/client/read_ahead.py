@@ -18,8 +18,8 @@ JOIN_SECONDS = 5.0
 class Ahead:
     """Batches of a stream as they arrive. For one reader."""
 
-    def __init__(self, opened: Callable[[], ChangeStream], bytes_max: int) -> None:
-        self._opened, self._bytes_max = opened, bytes_max
+    def __init__(self, open_stream: Callable[[], ChangeStream], bytes_max: int) -> None:
+        self._opened, self._bytes_max = open_stream, bytes_max
         self._changed = threading.Condition()
         self._batches: deque[ChangeBatch] = deque()
         self._bytes = 0

@@ -188,11 +188,11 @@ class Debezium:
             ',"offset":', rows.column("__offset").cast(pa.string()),
         ]  # fmt: skip
 
-    def _keys(self, batch: pa.RecordBatch, shown: npt.NDArray[np.int64]) -> pa.Array | None:
+    def _keys(self, batch: pa.RecordBatch, rows_shown: npt.NDArray[np.int64]) -> pa.Array | None:
         names = list(self._table.primary_key)
         if not names:
             return None
-        text = objects(names, [batch.column(name).take(pa.array(shown)) for name in names], CONNECT)
+        text = objects(names, [batch.column(name).take(pa.array(rows_shown)) for name in names], CONNECT)
         if self._schemas:
             text = joined(self._schemas[0], text, "}")
         return text.cast(pa.binary())

@@ -75,7 +75,7 @@ class Ends:
 
 STEP_SECONDS = 5.0
 MARKED_SECONDS = 1.0
-"""Seconds to wait for a finished transaction; it is aborted afterwards."""
+"""Seconds to wait for a finished transaction before the sink aborts it."""
 TRANSACTION_MS = 300_000
 QUEUED_MESSAGES, QUEUED_BYTES = 100_000, 128 << 20
 _OURS = ("bootstrap.servers", "transactional.id", "enable.idempotence", "isolation.level", "group.id")
@@ -131,7 +131,7 @@ class Transactions:
         options = dict(options or {})
         check_options(options, _OURS, "the sink")
         self.identity = f"lakestore-sink-{name}"
-        """Its transactional id, and the name of its position topic."""
+        """Transactional id, and name of the position topic."""
         self._bootstrap, self._name, self._options = bootstrap, name, options
         self._common = settings_of(bootstrap, options, self._heard)
         self.transaction_seconds = int(options.get("transaction.timeout.ms", TRANSACTION_MS)) / 1000
@@ -560,7 +560,7 @@ class KafkaSink:
             raise error
         self._kafka.abort()
         self._go_back()
-        if isinstance(error, Fenced):  # of the subscription: Kafka says who is the newest
+        if isinstance(error, Fenced):  # another consumer of the subscription; Kafka decides which process is the newest
             self._kafka.begin()
             self._kafka.commit(self.position())
         if not backoff.wait(Unavailable(error.message) if isinstance(error, Fenced) else error):

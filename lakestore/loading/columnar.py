@@ -20,8 +20,8 @@ from lakestore.loading.texts import TEXT_CHARS_MAX
 class Columnar:
     """An open Parquet or Arrow file with random access."""
 
-    def __init__(self, file: File, opened: Any, wanted: Wanted) -> None:
-        self._file, self._opened, self._wanted = file, opened, wanted
+    def __init__(self, file: File, stream: Any, wanted: Wanted) -> None:
+        self._file, self._opened, self._wanted = file, stream, wanted
         self._schema = wanted.schema
 
     def chunks(self, place: Place) -> Iterator[Chunk]:
@@ -71,13 +71,13 @@ class Columnar:
         return without_refused(chunk, refused)
 
 
-def arrow_batches(opened: Any) -> Iterator[pa.RecordBatch]:
+def arrow_batches(stream: Any) -> Iterator[pa.RecordBatch]:
     """The batches of an Arrow file or stream."""
     try:
-        file = pa.ipc.open_file(opened)
+        file = pa.ipc.open_file(stream)
     except pa.ArrowInvalid:
-        opened.seek(0)
-        yield from pa.ipc.open_stream(opened)
+        stream.seek(0)
+        yield from pa.ipc.open_stream(stream)
         return
     for number in range(file.num_record_batches):
         yield file.get_batch(number)

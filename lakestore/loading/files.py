@@ -162,11 +162,11 @@ class File:
             return fingerprint_of(raw)
 
 
-def fingerprint_of(whole: Any) -> str:
+def fingerprint_of(stream: Any) -> str:
     """Size and checksums of both ends of an open file. Moves its position."""
-    size = whole.size()
-    head = zlib.crc32(whole.read_at(min(size, EDGE_BYTES), 0))
-    tail = zlib.crc32(whole.read_at(min(size, EDGE_BYTES), max(0, size - EDGE_BYTES)))
+    size = stream.size()
+    head = zlib.crc32(stream.read_at(min(size, EDGE_BYTES), 0))
+    tail = zlib.crc32(stream.read_at(min(size, EDGE_BYTES), max(0, size - EDGE_BYTES)))
     return f"{size:x}.{head:08x}.{tail:08x}"
 
 

@@ -92,11 +92,11 @@ def _sampled(file: File, options: Options) -> Sample:
     return Sample(pa.schema([each for each in found.schema if each.name not in left]), found.rows, found.key)
 
 
-def _own(file: File, opened: Any, options: Options) -> Sample:
+def _own(file: File, stream: Any, options: Options) -> Sample:
     if file.kind == "parquet":
-        schema = pq.ParquetFile(opened).schema_arrow
+        schema = pq.ParquetFile(stream).schema_arrow
     else:
-        first = next(arrow_batches(opened), None)
+        first = next(arrow_batches(stream), None)
         if first is None:
             raise Invalid(f"{file.shown} holds no rows")
         schema = first.schema
@@ -164,12 +164,12 @@ def _type(column: pa.Array) -> pa.DataType:
     return pa.string()
 
 
-def _takes(held: pa.Array, kind: pa.DataType) -> bool:
+def _takes(values: pa.Array, kind: pa.DataType) -> bool:
     # Arrow would read a text of digits alone as milliseconds.
-    if pa.types.is_temporal(kind) and not pc.all(pc.match_substring_regex(held, _DAY)).as_py():
+    if pa.types.is_temporal(kind) and not pc.all(pc.match_substring_regex(values, _DAY)).as_py():
         return False
     try:
-        casts.from_csv(held, pa.field("", kind))
+        casts.from_csv(values, pa.field("", kind))
     except bridge_casts.FAILURES:
         return False
     return True

@@ -35,16 +35,16 @@ _NAMES = {"file", "line", "reason", "text"}
 class SkippedFile:
     """A file of refused records. A context manager."""
 
-    def __init__(self, path: Path, said: tuple[str, int], files: Collection[str]) -> None:
-        """`said` is the name and length in the last commit; `files` are the files of the source."""
+    def __init__(self, path: Path, last: tuple[str, int], files: Collection[str]) -> None:
+        """`last` is the name and length in the last commit; `files` are the files of the source."""
         self.name = str(path.resolve())
         if path.exists() and not path.is_file():
             raise Invalid(f"{path} is not a file for bad rows: name another one by --skip-bad")
         with naming(path):
             self._path, self._file = path, path.open("ab+")
         self.length = self._file.seek(0, os.SEEK_END)
-        if said[0] == self.name:
-            self._cut(said[1])
+        if last[0] == self.name:
+            self._cut(last[1])
         else:
             self._cut_last(files)
 
@@ -310,14 +310,14 @@ class Load:
         self._leave_out(file, sorted([*others, bad], key=lambda each: each.line))
         self._ahead = replace(self._ahead, place=part.place_behind(end))
 
-    def _sent(self, changes: Sequence[Change], told: Progress) -> None:
+    def _sent(self, changes: Sequence[Change], progress: Progress) -> None:
         """Commit. If the answer is lost, the server's progress shows whether the commit happened."""
-        text = told.to_text()
+        text = progress.to_text()
         for is_last in (False, True):
             try:
                 with self._opened(text) as commit:
                     add_to(commit, self._table.name, changes, keyed=self._table.keyed)
-                self._noted(commit.token, commit.results, told)
+                self._noted(commit.token, commit.results, progress)
                 return
             except Fenced as error:
                 if not self.producer:
@@ -329,7 +329,7 @@ class Load:
                     raise
                 self._producer = self._lake.producer(self.producer)
                 if self._producer.progress == text:
-                    self._noted(self._lake.last_token, (), told)
+                    self._noted(self._lake.last_token, (), progress)
                     return
                 if self._producer.progress != self._said:
                     raise Fenced(f"another load of {self._source.shown} has written meanwhile: load again") from error
@@ -337,10 +337,10 @@ class Load:
     def _opened(self, progress: str) -> AbstractContextManager[Commit]:
         return self._lake.commit() if self._producer is None else self._producer.commit(progress=progress)
 
-    def _noted(self, token: str, results: Iterable[pb.ChangeResult], told: Progress) -> None:
-        rows = told.rows - self.progress.rows
-        self.progress = self._ahead = told
-        self._said, self.token = told.to_text(), token
+    def _noted(self, token: str, results: Iterable[pb.ChangeResult], progress: Progress) -> None:
+        rows = progress.rows - self.progress.rows
+        self.progress = self._ahead = progress
+        self._said, self.token = progress.to_text(), token
         for result in results:
             for name in COUNTS:
                 self.counts[name] += getattr(result, name)

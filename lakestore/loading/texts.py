@@ -144,8 +144,8 @@ class Text:
                     " line of rows"
                 )
 
-    def _records(self, data: bytes, found: RecordSpans, place: Place) -> Records:
-        starts, nexts, broken, used, line_ends = found
+    def _records(self, data: bytes, spans: RecordSpans, place: Place) -> Records:
+        starts, nexts, broken, used, line_ends = spans
         if not place.offset and len(starts) and not starts[0] and data.startswith(_BOM):
             starts = starts.copy()
             starts[0] = len(_BOM)

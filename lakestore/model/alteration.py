@@ -114,26 +114,26 @@ def _span_us(freshness: Any) -> int:
 _OPTIONS = ("primary_key", "buckets", "bucket_key", "merge", "retention", "deletes", "skip_unchanged", "ttl")
 
 
-def difference(there: Table, wanted: Table) -> str:
+def difference(table: Table, wanted: Table) -> str:
     """The difference between a table and a wanted one, ignoring values that servers assign; empty for none."""
-    return _of_options(there, wanted) or _of_columns(there, wanted)
+    return _of_options(table, wanted) or _of_columns(table, wanted)
 
 
-def _of_options(there: Table, wanted: Table) -> str:
+def _of_options(table: Table, wanted: Table) -> str:
     for name in _OPTIONS:
-        if getattr(there, name) != getattr(wanted, name):
-            return f"its {name} is {_shown(getattr(there, name))}, not {_shown(getattr(wanted, name))}"
-    if there.tombstone_seconds != wanted.tombstone_seconds:
-        return f"its tombstone_ttl is {there.tombstone_seconds} s, not {wanted.tombstone_seconds} s"
-    for each in fields(there.lake):
-        old, new = getattr(there.lake, each.name), getattr(wanted.lake, each.name)
+        if getattr(table, name) != getattr(wanted, name):
+            return f"its {name} is {_shown(getattr(table, name))}, not {_shown(getattr(wanted, name))}"
+    if table.tombstone_seconds != wanted.tombstone_seconds:
+        return f"its tombstone_ttl is {table.tombstone_seconds} s, not {wanted.tombstone_seconds} s"
+    for each in fields(table.lake):
+        old, new = getattr(table.lake, each.name), getattr(wanted.lake, each.name)
         if old != new:
             return f"its lake option {each.name} is {_shown(old)}, not {_shown(new)}"
     return ""
 
 
-def _of_columns(there: Table, wanted: Table) -> str:
-    columns, asked = {column.name: column for column in there.columns}, {column.name for column in wanted.columns}
+def _of_columns(table: Table, wanted: Table) -> str:
+    columns, asked = {column.name: column for column in table.columns}, {column.name for column in wanted.columns}
     for column in wanted.columns:
         if column.name not in columns:
             return f"it has no column {column.name!r}"
@@ -147,13 +147,13 @@ def _of_columns(there: Table, wanted: Table) -> str:
     return ""
 
 
-def _of_column(there: Column, wanted: Column) -> str:
-    if arrow_type(there.type) != arrow_type(wanted.type):
-        return f"its column {there.name!r} is {there.type}, not {wanted.type}"
-    if there.required != wanted.required:
-        return f"its column {there.name!r} is {'required' if there.required else 'optional'}"
-    if there.default != wanted.default:
-        return f"its column {there.name!r} has the default {there.default!r}, not {wanted.default!r}"
+def _of_column(column: Column, wanted: Column) -> str:
+    if arrow_type(column.type) != arrow_type(wanted.type):
+        return f"its column {column.name!r} is {column.type}, not {wanted.type}"
+    if column.required != wanted.required:
+        return f"its column {column.name!r} is {'required' if column.required else 'optional'}"
+    if column.default != wanted.default:
+        return f"its column {column.name!r} has the default {column.default!r}, not {wanted.default!r}"
     return ""
 
 

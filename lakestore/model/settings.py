@@ -170,9 +170,9 @@ def _options(of: type[Any], prefix: str) -> Iterator[Option]:
         yield Option(prefix + field.name, kind, field.default, texts[field.name], **about)
 
 
-def value_of(settings: Any, each: Option) -> Any:
+def value_of(settings: Any, option: Option) -> Any:
     """The value of a setting."""
-    for name in each.name.split("."):
+    for name in option.name.split("."):
         settings = getattr(settings, name)
     return settings
 

@@ -143,11 +143,11 @@ _TABLES = typed.list_of(_UUID, CHARS_MAX)
 _FROM_NONE = typed.integer(-1)
 
 
-def _decoded(said: Any) -> Token:
+def _decoded(value: Any) -> Token:
     """The position of a token's list. Raises `Invalid` for types and ranges that no server writes."""
-    if type(said) is not list or not 2 <= len(said) <= 6:
+    if type(value) is not list or not 2 <= len(value) <= 6:
         raise Invalid("a token is a list of 2 to 6 entries")
-    entries: list[Any] = [*said, None, None, None, None]
+    entries: list[Any] = [*value, None, None, None, None]
     timeline, lsn = _UUID(entries[0], "timeline"), _NUMBER(entries[1], "LSN")
     tables, place, parts, shard = entries[2:6]
     uuids = tuple(_TABLES([] if tables is None else tables, "tables"))
@@ -162,10 +162,10 @@ def _decoded(said: Any) -> Token:
     return LogPosition(timeline, lsn, uuids, shard=number)
 
 
-def _place(said: Any) -> Place:
-    if type(said) is not list or len(said) != 3:
+def _place(value: Any) -> Place:
+    if type(value) is not list or len(value) != 3:
         raise Invalid("a place is a table, a bucket and an offset")
-    return Place(_UUID(said[0], "table"), _NUMBER(said[1], "bucket"), _NUMBER(said[2], "offset"))
+    return Place(_UUID(value[0], "table"), _NUMBER(value[1], "bucket"), _NUMBER(value[2], "offset"))
 
 
 def _part(said: Any, place: str) -> Part:

@@ -140,8 +140,8 @@ def missing(spark: SparkSession, http: str, credentials: Credentials = NOTHING) 
     return ""
 
 
-def _equal(said: str | None, wanted: str) -> bool:
-    return said == wanted or (said is not None and "://" in wanted and same_address(said, wanted))
+def _equal(value: str | None, wanted: str) -> bool:
+    return value == wanted or (value is not None and "://" in wanted and same_address(value, wanted))
 
 
 def same_address(one: str, other: str) -> bool:
@@ -189,9 +189,9 @@ def _about(server: str, transport: Transport | None = None, credentials: Credent
     return {name: text for name, text in said.items() if isinstance(text, str)}
 
 
-def _reachable(said: str, host: str) -> str:
+def _reachable(address: str, host: str) -> str:
     """The HTTP address as seen from this machine. A server that listens on all addresses is on the gRPC host."""
-    named, port = said.rsplit(":", 1)
+    named, port = address.rsplit(":", 1)
     return f"{host if named in ('0.0.0.0', '[::]', '') else named}:{port}"  # noqa: S104
 
 

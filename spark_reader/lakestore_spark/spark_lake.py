@@ -159,19 +159,19 @@ def _span(parts: list[exp.Expr]) -> tuple[int, int]:
 _TABLE, _COLUMN, _NAMES = ["col_name", "data_type", "comment"], ["info_name", "info_value"], ["col_name"]
 
 
-def declared_answer(found: DataFrame, table: Table) -> DataFrame:
+def declared_answer(answer: DataFrame, table: Table) -> DataFrame:
     """The answer of DESCRIBE or SHOW COLUMNS for a table at a cut, without system columns. Other answers are
     unchanged.
     """
-    if found.columns == _TABLE:
-        rows = list(_described(found.collect(), table))
-    elif found.columns == _COLUMN:
-        rows = list(_one_column(found.collect(), table))
-    elif found.columns == _NAMES:
-        rows = [tuple(row) for row in found.collect() if row[0] not in LAKE_COLUMNS]
+    if answer.columns == _TABLE:
+        rows = list(_described(answer.collect(), table))
+    elif answer.columns == _COLUMN:
+        rows = list(_one_column(answer.collect(), table))
+    elif answer.columns == _NAMES:
+        rows = [tuple(row) for row in answer.collect() if row[0] not in LAKE_COLUMNS]
     else:
-        return found
-    return found.sparkSession.createDataFrame(rows, found.schema)
+        return answer
+    return answer.sparkSession.createDataFrame(rows, answer.schema)
 
 
 def _described(rows: Sequence[Row], table: Table) -> Iterator[tuple[str, ...]]:
@@ -190,9 +190,9 @@ def _one_column(rows: Sequence[Row], table: Table) -> Iterator[tuple[str, ...]]:
         yield name, _declared_type(table, said.get("col_name", ""), value) if name == "data_type" else value
 
 
-def _declared_type(table: Table, name: str, shown: str) -> str:
+def _declared_type(table: Table, name: str, kind: str) -> str:
     found = next((column for column in table.columns if column.name == name and is_cast(column.type)), None)
-    return spark_type(found.type).simpleString() if found else shown
+    return spark_type(found.type).simpleString() if found else kind
 
 
 class CachedTables:

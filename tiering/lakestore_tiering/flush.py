@@ -187,9 +187,9 @@ def _write_options(table: Table) -> dict[str, str]:
     }
 
 
-def _check_found(scan: TableScan, found: Sequence[Found]) -> None:
+def _check_found(scan: TableScan, dead_rows: Sequence[Found]) -> None:
     wanted = sum(len(offsets) for offsets in scan.cold_dead().values())
-    got = sum(len(part.positions) for part in found)
+    got = sum(len(part.positions) for part in dead_rows)
     if wanted != got:
         raise Corrupt(f"table {scan.table.name}: {wanted} rows died in the lake, but {got} of them were found there")
 
@@ -218,24 +218,24 @@ def _commit(
     record: Record,
     base: int | None,
     staged: StagedRows,
-    found: Sequence[Found],
+    dead_rows: Sequence[Found],
     deletes: Deletes,
 ) -> int:
     transaction = lake.transaction()
-    update = _delta(lake, transaction, base, found, deletes) if found else transaction.newAppend()
+    update = _delta(lake, transaction, base, dead_rows, deletes) if dead_rows else transaction.newAppend()
     for file in staged.files:
-        update = update.addRows(file.java) if found else update.appendFile(file.java)
+        update = update.addRows(file.java) if dead_rows else update.appendFile(file.java)
     try:
         return lake.land(transaction, update, record, staged.branch, staged.snapshot_id)
     except JAVA_FAILURES as error:
         return lake.landed(error, lambda snapshot: record_of(snapshot) == record)
 
 
-def _delta(lake: Iceberg, transaction: Any, base: int | None, found: Sequence[Found], deletes: Deletes) -> Any:
+def _delta(lake: Iceberg, transaction: Any, base: int | None, dead_rows: Sequence[Found], deletes: Deletes) -> Any:
     delta = transaction.newRowDelta()
     if base is not None:
         delta = delta.validateFromSnapshot(base)
-    paths = java_list(lake.jvm, [part.file.path for part in found])
+    paths = java_list(lake.jvm, [part.file.path for part in dead_rows])
     delta = delta.validateDataFilesExist(paths).validateDeletedFiles()
     for java in deletes.added:
         delta = delta.addDeletes(java)

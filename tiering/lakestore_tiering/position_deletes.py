@@ -38,16 +38,16 @@ class Deletes:
     removed: list[Any] = field(default_factory=list)
 
 
-def write_deletes(lake: Iceberg, found: Sequence[DeadRows[LakeFile]]) -> Deletes:
+def write_deletes(lake: Iceberg, dead_rows: Sequence[DeadRows[LakeFile]]) -> Deletes:
     """Write delete files for dead rows in the table's format."""
-    if not found:
+    if not dead_rows:
         return Deletes()
-    return _vectors(lake, found) if lake.format_version >= 3 else _parquet_files(lake, found)
+    return _vectors(lake, dead_rows) if lake.format_version >= 3 else _parquet_files(lake, dead_rows)
 
 
-def _parquet_files(lake: Iceberg, found: Sequence[DeadRows[LakeFile]]) -> Deletes:
+def _parquet_files(lake: Iceberg, dead_rows: Sequence[DeadRows[LakeFile]]) -> Deletes:
     deletes, made = Deletes(), []
-    for part in found:
+    for part in dead_rows:
         positions, old = part.positions, part.file.deletes
         if len(old) >= FILES_PER_DATA_FILE_MAX and all(delete.alone for delete in old.values()):
             read = (_read(delete.java, part.file) for delete in old.values())
@@ -112,17 +112,17 @@ def _built(lake: Iceberg, file: File, data: LakeFile) -> Any:
     return builder.withMetrics(metrics).withReferencedDataFile(data.path).build()
 
 
-def _vectors(lake: Iceberg, found: Sequence[DeadRows[LakeFile]]) -> Deletes:
+def _vectors(lake: Iceberg, dead_rows: Sequence[DeadRows[LakeFile]]) -> Deletes:
     jvm, api = lake.jvm, lake.api
     earlier = {}
-    for part in found:
+    for part in dead_rows:
         for delete in part.file.deletes.values():
             stored = api.deletes.PositionDeleteIndex.deserialize(_stored(delete.java), delete.java)
             earlier[part.file.path] = stored
     loads = jvm.com.google.common.base.Functions.forMap(java_map(jvm, earlier), None)
     factory = api.io.OutputFileFactory.builderFor(lake.table, 0, 0).format(api.FileFormat.PUFFIN).build()
     writer = api.deletes.BaseDVFileWriter(factory, loads)
-    for part in found:
+    for part in dead_rows:
         spec, partition = lake.spec_of(part.file.java), part.file.java.partition()
         writer.delete(part.file.path, _index(lake, part, spec, partition), spec, partition)
     writer.close()

@@ -87,7 +87,7 @@ def total(lake: Iceberg, default: int) -> int:
     return default if text is None else int(text)
 
 
-def read_manifests(lake: Iceberg, held: dict[str, LakeFile], known: set[str]) -> set[str]:
+def read_manifests(lake: Iceberg, files: dict[str, LakeFile], known: set[str]) -> set[str]:
     """Read main's manifests that are not in `known` and bind their files to them. Returns main's manifests.
 
     Manifests are merged and rewritten, and old ones disappear with their snapshots.
@@ -101,22 +101,22 @@ def read_manifests(lake: Iceberg, held: dict[str, LakeFile], known: set[str]) ->
         if manifest.content != DELETES:
             reader = _Reader(lake, java, is_data=True)
             for place, path in enumerate(entries.paths(np.arange(len(entries)))):
-                if path in held:
-                    held[path].source = reader.lazy(place, path)
+                if path in files:
+                    files[path].source = reader.lazy(place, path)
         else:
-            _renew_deletes(entries, _Reader(lake, java, is_data=False), held)
+            _renew_deletes(entries, _Reader(lake, java, is_data=False), files)
     return listed
 
 
-def _renew_deletes(entries: Entries, reader: _Reader, held: dict[str, LakeFile]) -> None:
+def _renew_deletes(entries: Entries, reader: _Reader, files: dict[str, LakeFile]) -> None:
     several = {}
     for place, entry in enumerate(entries):
         only, key = only_path(entry.file), _key(entry.file)
         if only is None:
             several[key] = reader.delete(entry.file, place)
-        elif (covered := held.get(only.decode())) is not None and key in covered.deletes:
+        elif (covered := files.get(only.decode())) is not None and key in covered.deletes:
             covered.deletes[key] = reader.delete(entry.file, place)
-    for file in held.values() if several else ():
+    for file in files.values() if several else ():
         file.deletes |= {key: several[key] for key in several.keys() & file.deletes.keys()}
 
 

@@ -88,11 +88,11 @@ class Assembly:
                     found[table] = self._planned(spec, table, there, told)
         return list(found.values())
 
-    def _planned(self, spec: TableSpec, name: str, before: Table | None, told: TableFacts) -> TablePlan:
-        log = told.is_log(spec)
-        key = () if spec.primary_key or log else told.key
-        schema = told.schema
-        if before is not None and (told.lacks_key(spec) or (schema is None and not spec.columns)):
+    def _planned(self, spec: TableSpec, name: str, before: Table | None, facts: TableFacts) -> TablePlan:
+        log = facts.is_log(spec)
+        key = () if spec.primary_key or log else facts.key
+        schema = facts.schema
+        if before is not None and (facts.lacks_key(spec) or (schema is None and not spec.columns)):
             return TablePlan(spec, WantedTable(name, _kept(before), {}), before, before)
         if log and spec.events == "apply":
             raise Invalid(
@@ -111,7 +111,7 @@ class Assembly:
         if not spec.columns:
             steps: tuple[Step, ...] = ()
             if schema is not None:
-                steps = tuple(additions(before, _with_events(schema, table, told, spec), spec))
+                steps = tuple(additions(before, _with_events(schema, table, facts, spec), spec))
             return TablePlan(spec, WantedTable(name, _kept(before), {}), before, apply_steps(before, steps), steps)
         steps = tuple(steps_between(before, _grown(before, table)))
         return TablePlan(spec, table, before, apply_steps(before, steps), steps)
@@ -180,7 +180,7 @@ class TopicPipeline:
         return mapped
 
     def learn(self, records: Records, /) -> None:
-        """Note what the next block's records follow."""
+        """Remember the records before the next block; decoders need them."""
         self._pipeline.learn(records)
 
 
@@ -242,8 +242,8 @@ class TableFacts:
         return tuple(dict.fromkeys(table_name(spec.table, self.topic, origin) for origin in self.origins))
 
 
-def _with_events(schema: pa.Schema, table: WantedTable, told: TableFacts, spec: TableSpec) -> pa.Schema:
-    names = event_paths(spec, op=op_column(schema.names)) if told.is_log(spec) else event_paths(spec)
+def _with_events(schema: pa.Schema, table: WantedTable, facts: TableFacts, spec: TableSpec) -> pa.Schema:
+    names = event_paths(spec, op=op_column(schema.names)) if facts.is_log(spec) else event_paths(spec)
     for each in table.columns:
         if each.name in names:
             schema = schema.append(pa.field(each.name, arrow_type(each.type)))
@@ -264,8 +264,8 @@ def storable(schema: pa.Schema, key: Sequence[str] = ()) -> pa.Schema:
     return pa.schema([_storable(each, nullable=each.name not in key) for each in schema])
 
 
-def _storable(each: pa.Field, *, nullable: bool) -> pa.Field:
-    return pa.field(each.name, _typed(each.type), nullable=nullable, metadata=each.metadata)
+def _storable(field: pa.Field, *, nullable: bool) -> pa.Field:
+    return pa.field(field.name, _typed(field.type), nullable=nullable, metadata=field.metadata)
 
 
 def _typed(kind: pa.DataType) -> pa.DataType:

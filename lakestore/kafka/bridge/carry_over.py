@@ -185,14 +185,14 @@ def _before(codes: Ints) -> Ints:
     return found
 
 
-def _lake_rows(batch: pa.RecordBatch, found: pa.Table, key: Sequence[str], codes: Ints) -> Ints:
-    if not found.num_rows:
+def _lake_rows(batch: pa.RecordBatch, rows: pa.Table, key: Sequence[str], codes: Ints) -> Ints:
+    if not rows.num_rows:
         return np.full(len(codes), -1, np.int64)
     keys = pa.Table.from_batches([batch.select(list(key))])
-    both = pa.concat_tables([keys, found.select(list(key)).cast(keys.schema)]).combine_chunks().to_batches()[0]
+    both = pa.concat_tables([keys, rows.select(list(key)).cast(keys.schema)]).combine_chunks().to_batches()[0]
     code = codes_of(both, key)
     place = np.full(int(code.max()) + 1, -1, np.int64)
-    place[code[len(codes) :]] = np.arange(found.num_rows)
+    place[code[len(codes) :]] = np.arange(rows.num_rows)
     return place[code[: len(codes)]]
 
 

@@ -177,30 +177,30 @@ def declared_sources(spec: TableSpec) -> list[tuple[Path | Expression | None, pa
 
 
 def _mapped(
-    spec: TableSpec, table: Table, column: Column, said: ColumnSpec | None, events: Mapping[str, Path]
+    spec: TableSpec, table: Table, column: Column, column_spec: ColumnSpec | None, events: Mapping[str, Path]
 ) -> MappedColumn:
-    event_part = events.get(column.name) if said is None else None
-    source = event_part or _source(spec, table, column, said)
-    rule = Rule(column.arrow.type, said.unit if said else "", said.zone if said else "")
-    default = said.default if said is not None and said.default is not None else column.default
+    event_part = events.get(column.name) if column_spec is None else None
+    source = event_part or _source(spec, table, column, column_spec)
+    rule = Rule(column.arrow.type, column_spec.unit if column_spec else "", column_spec.zone if column_spec else "")
+    default = column_spec.default if column_spec is not None and column_spec.default is not None else column.default
     fill = None if default is None else defaults.scalar(default, column.type, column.name)
     key = column.name in table.primary_key
-    place = said is None and column.name in (*POSITION, *COORDINATES)
+    place = column_spec is None and column.name in (*POSITION, *COORDINATES)
     stays = key or place or column.name in (spec.version, table.merge.column)
     return MappedColumn(column, source, rule, key, stays, fill)
 
 
-def _source(spec: TableSpec, table: Table, column: Column, said: ColumnSpec | None) -> Path | Expression | None:
-    if said is not None:
-        return _said_source(table.name, said)
+def _source(spec: TableSpec, table: Table, column: Column, column_spec: ColumnSpec | None) -> Path | Expression | None:
+    if column_spec is not None:
+        return _said_source(table.name, column_spec)
     if column.name in _PLACES:
         return _PLACES[column.name]
     return Path("value", (column.name,)) if not spec.columns and column.name != SOURCE else None
 
 
-def _said_source(table: str, said: ColumnSpec) -> Path | Expression:
-    if said.expression and said.source:
-        raise Invalid(f"table {table}: column {said.name!r} has a path and an expression: leave one out")
-    if said.expression:
-        return Expression(said.expression, said.name)
-    return Path.of(said.source) if said.source else Path("value", (said.name,))
+def _said_source(table: str, column_spec: ColumnSpec) -> Path | Expression:
+    if column_spec.expression and column_spec.source:
+        raise Invalid(f"table {table}: column {column_spec.name!r} has a path and an expression: leave one out")
+    if column_spec.expression:
+        return Expression(column_spec.expression, column_spec.name)
+    return Path.of(column_spec.source) if column_spec.source else Path("value", (column_spec.name,))

@@ -74,13 +74,13 @@ class Targets:
         self._dead.clear()
 
 
-def _check_letters(found: Table, table: str) -> None:
-    if found.primary_key != dead_letters.KEY or not {each.name for each in found.columns} >= {
+def _check_letters(table_found: Table, table: str) -> None:
+    if table_found.primary_key != dead_letters.KEY or not {each.name for each in table_found.columns} >= {
         *dead_letters.SCHEMA.names
     }:
         raise Invalid(
-            f"dead letters of table {table} belong in table {found.name}, which is another kind of table: rename that"
-            f" one, or let records for {table} go to a table of another name"
+            f"dead letters of table {table} belong in table {table_found.name}, which is another kind of table: rename"
+            f" that table, or let records for {table} go to a table of another name"
         )
 
 
@@ -210,10 +210,10 @@ class Committer:
     def _asked_timeline(self) -> str:
         return self._lake.transport.head(pb.HeadRequest()).timeline
 
-    def _tell_again(self, before: Mapping[Place, Position], held: Mapping[Place, Position | None]) -> None:
+    def _tell_again(self, before: Mapping[Place, Position], positions: Mapping[Place, Position | None]) -> None:
         again = sum(
             before[place].next - (position.next if position else 0)
-            for place, position in held.items()
+            for place, position in positions.items()
             if place in before and (position is None or position.next < before[place].next)
         )
         if again > 0:

@@ -44,7 +44,7 @@ class Pipeline(Protocol):
     def process(self, records: Records, /) -> Mapped: ...
 
     def learn(self, records: Records, /) -> None:
-        """Note what the next block's records follow; these were processed by an earlier process."""
+        """Remember the records before the next block. An earlier process has committed them."""
 
 
 class Stages:

@@ -97,21 +97,21 @@ def route_rows(topic: TopicSpec, inputs: Inputs) -> TableRouting:
     return found
 
 
-def _without(route: RouteSpec, path: Path, shown: str, records: Ints, found: TableRouting) -> None:
+def _without(route: RouteSpec, path: Path, value: str, records: Ints, routing: TableRouting) -> None:
     if route.otherwise == "skip":
-        found.skipped.append(records)
+        routing.skipped.append(records)
         return
-    say = f"{path} is {shown}, for which the route names no table: add it under route.tables, or say otherwise: skip"
-    found.rejects += [Reject(record, Stage.ROUTE, "no-route", say, str(path)) for record in records.tolist()]
+    say = f"{path} is {value}, for which the route names no table: add it under route.tables, or say otherwise: skip"
+    routing.rejects += [Reject(record, Stage.ROUTE, "no-route", say, str(path)) for record in records.tolist()]
 
 
-def _named(spec: TableSpec, inputs: Inputs, rows: Ints, found: TableRouting) -> None:
+def _named(spec: TableSpec, inputs: Inputs, rows: Ints, routing: TableRouting) -> None:
     if inputs.origin is None or not names_origin(spec.table):
         if len(rows):
-            found.tables.append((table_name(spec.table, inputs.records.topic), spec, rows))
+            routing.tables.append((table_name(spec.table, inputs.records.topic), spec, rows))
         return
     for origin, of_it in origins(inputs.origin.take(pa.array(rows))):
-        found.tables.append((table_name(spec.table, inputs.records.topic, origin), spec, rows[of_it]))
+        routing.tables.append((table_name(spec.table, inputs.records.topic, origin), spec, rows[of_it]))
 
 
 def origins(origin: pa.StructArray) -> Iterator[tuple[dict[str, str | None], Ints]]:

@@ -142,10 +142,10 @@ def _without_key(topic: TopicSpec, records: Records, source: SourceSpec) -> list
     ]
 
 
-def _key(topic: TopicSpec, records: Records, told: TableFacts, source: SourceSpec) -> list[str]:
+def _key(topic: TopicSpec, records: Records, facts: TableFacts, source: SourceSpec) -> list[str]:
     if topic.format in CHANGES:
-        if told.key or not told.has_rows:
-            key = ", ".join(told.key)
+        if facts.key or not facts.has_rows:
+            key = ", ".join(facts.key)
             return [f"    # the key is that of the change events{f': {key}' if key else ''}"]
         return _without_key(topic, records, source)
     found = infer_schema(records).keys if topic.format == "json" and len(records) > 1 else ()
@@ -162,16 +162,16 @@ def _key(topic: TopicSpec, records: Records, told: TableFacts, source: SourceSpe
     ]
 
 
-def _columns(told: TableFacts, form: Format, records: Records, choose: Choose) -> list[str]:
+def _columns(facts: TableFacts, form: Format, records: Records, choose: Choose) -> list[str]:
     if form == "raw":
         return ["    columns:", *(f"      - {{name: {name}, type: binary, from: {name}}}" for name in ("key", "value"))]
-    if told.schema is None:
+    if facts.schema is None:
         return ["    # columns:       # the topic is empty: name them, or they will be those of the first records"]
     if form != "json":
         why = "left out, so they are those of the schema, and follow it"
-        return [f"    # columns:       # {why}:", *_listed(told.schema, "    #   ")]
+        return [f"    # columns:       # {why}:", *_listed(facts.schema, "    #   ")]
     found = infer_schema(records)
-    schema, odd = told.schema, {}
+    schema, odd = facts.schema, {}
     for path, (_, many) in found.odd.items():
         name = path.split(".")[0]
         odd[name] = _lost(many, found.records, "" if path == name else path)

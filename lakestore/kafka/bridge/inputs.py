@@ -173,16 +173,16 @@ def _last(headers: Any, name: str) -> bytes | None:
     return found
 
 
-def _at(held: pa.Array | None, parts: tuple[str, ...], count: int) -> pa.Array:
+def _at(array: pa.Array | None, parts: tuple[str, ...], count: int) -> pa.Array:
     for part in parts:
-        if held is None:
+        if array is None:
             break
-        kind = held.type
+        kind = array.type
         if pa.types.is_struct(kind):
             at = kind.get_field_index(part)
-            held = pc.struct_field(held, [at]) if at >= 0 else None
+            array = pc.struct_field(array, [at]) if at >= 0 else None
         elif pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
-            held = pc.map_lookup(held, pa.scalar(part), "last")
+            array = pc.map_lookup(array, pa.scalar(part), "last")
         else:
-            held = None
-    return pa.nulls(count) if held is None else held
+            array = None
+    return pa.nulls(count) if array is None else array

@@ -66,7 +66,7 @@ class Decoded:
     """The rows of a block as their format describes them, before they become columns of a table."""
 
     values: pa.StructArray
-    """One row each; children by field name, nested as in the record. For `raw`, one child `value`, binary."""
+    """Rows; children by field name, nested as in the record. For `raw`, one binary child `value`."""
     record: Ints
     keys: pa.StructArray | None = None
     """Decoded keys of the same rows; None: keys are opaque bytes."""
@@ -100,7 +100,7 @@ class TableRows:
     table: str
     spec: TableSpec
     batch: pa.RecordBatch
-    """Deletes have nulls beside the key, the position and the version."""
+    """Deletes have values only for key, position and version; other columns are null."""
     record: Ints
     op: npt.NDArray[np.int8]
     kept: Mapping[str, pa.BooleanArray] = field(default_factory=dict)

@@ -86,7 +86,7 @@ class Pipeline:
         return add_truncates(mapped, decoded, self.topic, records, self._tables)
 
     def learn(self, records: Records) -> None:
-        """Note what the next block's records follow: a null value behind a delete of its key is no delete."""
+        """Remember the ends of committed blocks: a null value that follows a delete of its key is not a delete."""
         self.decoder.decode(records, self.mapping.wanted(records.topic, "value"))
 
     def _tell_unread(self, records: Records, mapped: Mapped) -> None:

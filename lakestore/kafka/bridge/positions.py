@@ -79,44 +79,44 @@ def register_of(bridge: str, source: str, place: Place) -> str:
     return f"{prefix_of(bridge, source)}{place.topic}/{place.partition}"
 
 
-def go_on(place: Place, held: Position, now: Position, ends: Ends, accepted: Accepted) -> tuple[int | None, str]:
+def go_on(place: Place, position: Position, now: Position, ends: Ends, accepted: Accepted) -> tuple[int | None, str]:
     """The offset to continue at (None: the start position), and a sentence if records are skipped.
 
     Raises `Conflict` if records would be lost or mistaken and the user has not accepted it.
     """
     where = f"partition {place.partition} of topic {place.topic!r}"
-    if (held.cluster, held.topic_id) != (now.cluster, now.topic_id):
+    if (position.cluster, position.topic_id) != (now.cluster, now.topic_id):
         if place.topic in accepted.new_topics:
             return None, f"{where} is read from its start, for the topic is another one than before"
-        raise Conflict(_other(place, held, now))
-    if held.next < ends.low:
-        lost = ends.low - held.next
+        raise Conflict(_other(place, position, now))
+    if position.next < ends.low:
+        lost = ends.low - position.next
         if place.topic in accepted.losses:
             return (
                 ends.low,
-                f"{where}: offsets {held.next} to {ends.low - 1} are gone from Kafka, {lost} are passed over",
+                f"{where}: offsets {position.next} to {ends.low - 1} are gone from Kafka, {lost} are passed over",
             )
         raise Conflict(
-            f"{where} begins at offset {ends.low} by now, and this bridge stands at {held.next}: up to {lost} records"
-            f" are gone by retention before they were read; go on without them by --accept-loss {place.topic}"
+            f"{where} begins at offset {ends.low} by now, and this bridge stands at {position.next}: retention deleted"
+            f" up to {lost} records before they were read; go on without them by --accept-loss {place.topic}"
         )
-    if held.next > ends.high:
+    if position.next > ends.high:
         if place.topic in accepted.losses:
-            return ends.high, f"{where} ends at {ends.high}, before offset {held.next} where this bridge stood"
+            return ends.high, f"{where} ends at {ends.high}, before offset {position.next} where this bridge stood"
         raise Conflict(
-            f"{where} ends at offset {ends.high}, and this bridge stands at {held.next}: Kafka has lost its last"
-            f" {held.next - ends.high} records; go on at its end by --accept-loss {place.topic}"
+            f"{where} ends at offset {ends.high}, and this bridge stands at {position.next}: Kafka has lost its last"
+            f" {position.next - ends.high} records; go on at its end by --accept-loss {place.topic}"
         )
-    return held.next, ""
+    return position.next, ""
 
 
-def _other(place: Place, held: Position, now: Position) -> str:
-    if held.cluster != now.cluster:
+def _other(place: Place, position: Position, now: Position) -> str:
+    if position.cluster != now.cluster:
         return (
             f"topic {place.topic!r} is in Kafka cluster {now.cluster}, and this bridge has read it from cluster"
-            f" {held.cluster}: is the address right? Read it from its start by --accept-new-topic {place.topic}"
+            f" {position.cluster}: is the address right? Read it from its start by --accept-new-topic {place.topic}"
         )
     return (
-        f"topic {place.topic!r} was deleted and created again since this bridge read it (its id was {held.topic_id} and"
-        f" is {now.topic_id} now): read it from its start by --accept-new-topic {place.topic}"
+        f"topic {place.topic!r} was deleted and created again since this bridge read it (its id was"
+        f" {position.topic_id} and is {now.topic_id} now): read it from its start by --accept-new-topic {place.topic}"
     )

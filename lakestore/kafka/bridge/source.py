@@ -61,19 +61,19 @@ class Starts:
         self._source, self._topic_spec, self._is_later = source, topic_spec, is_later
         self.topic_ids: dict[str, str] = {}
 
-    def judged(self, cluster: str, held: Mapping[Place, Position | None], accepted: Accepted) -> OpenPartitions:
+    def judged(self, cluster: str, positions: Mapping[Place, Position | None], accepted: Accepted) -> OpenPartitions:
         """Return the offsets to read from. A topic with one unreadable partition is refused as a whole."""
         opened = OpenPartitions()
-        self.topic_ids = self._source.topic_ids({place.topic for place in held})
-        there = [place for place in held if place.topic in self.topic_ids]
-        for place in held:
+        self.topic_ids = self._source.topic_ids({place.topic for place in positions})
+        there = [place for place in positions if place.topic in self.topic_ids]
+        for place in positions:
             if place.topic not in self.topic_ids:
                 opened.refused[place.topic] = NotFound(f"topic {place.topic!r} is not there: was it deleted?")
         ends = self._source.ends(there)
         for place in there:
             now = Position(cluster, self.topic_ids[place.topic], 0)
             try:
-                opened.offsets[place] = self._offset(place, held[place], now, ends[place], accepted)
+                opened.offsets[place] = self._offset(place, positions[place], now, ends[place], accepted)
                 opened.begins[place] = self._begin(place, opened.offsets[place], ends[place])
                 opened.until[place] = ends[place].stable
             except LakestoreError as error:
@@ -88,9 +88,9 @@ class Starts:
         is_changes = self._topic_spec(place.topic).format in CHANGES
         return offset - 1 if is_changes and offset > ends.low else offset
 
-    def _offset(self, place: Place, held: Position | None, now: Position, ends: Ends, accepted: Accepted) -> int:
-        if held is not None:
-            offset, said = go_on(place, held, now, ends, accepted)
+    def _offset(self, place: Place, position: Position | None, now: Position, ends: Ends, accepted: Accepted) -> int:
+        if position is not None:
+            offset, said = go_on(place, position, now, ends, accepted)
             if said:
                 _LOG.warning("%s", said)
             if offset is not None:

@@ -553,10 +553,10 @@ def _seconds(place: Place) -> float:
     return found
 
 
-def _topic(place: Place, known: Mapping[str, SourceSpec], secrets: Secrets) -> TopicSpec:
+def _topic(place: Place, sources: Mapping[str, SourceSpec], secrets: Secrets) -> TopicSpec:
     keys = place.keys(TOPIC_KEYS)
     topic, pattern = _named(place, keys)
-    source = _source(place, keys, known)
+    source = _source(place, keys, sources)
     form: Any = keys["format"].one_of(get_args(said.Format)) if "format" in keys else "json"
     to = target(place, keys, form)
     wire: Any = keys["wire"].one_of(get_args(said.Wire)) if "wire" in keys else "auto"
@@ -581,7 +581,7 @@ def _topic(place: Place, known: Mapping[str, SourceSpec], secrets: Secrets) -> T
         raise place.refused(
             "follows TRUNCATEs, which takes commits of its own, and has whole transactions: say one of them"
         )
-    _check_schema(place, keys, found, known[source])
+    _check_schema(place, keys, found, sources[source])
     return found
 
 
@@ -604,14 +604,14 @@ def _named(place: Place, keys: Mapping[str, Place]) -> tuple[str, str]:
     return "", pattern
 
 
-def _source(place: Place, keys: Mapping[str, Place], known: Mapping[str, SourceSpec]) -> str:
+def _source(place: Place, keys: Mapping[str, Place], sources: Mapping[str, SourceSpec]) -> str:
     if "source" in keys:
-        if "" in known:
+        if "" in sources:
             raise keys["source"].refused("names one of sources:, of which the file has none")
-        return keys["source"].one_of(tuple(known))
-    if len(known) > 1:
-        raise place.refused(f"lacks 'source': one of {', '.join(known)}")
-    return next(iter(known))
+        return keys["source"].one_of(tuple(sources))
+    if len(sources) > 1:
+        raise place.refused(f"lacks 'source': one of {', '.join(sources)}")
+    return next(iter(sources))
 
 
 def _key_format(keys: Mapping[str, Place], form: str) -> Any:

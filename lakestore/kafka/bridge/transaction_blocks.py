@@ -1,15 +1,13 @@
-"""Transactions of a source put together from topics, so that each is one commit: events, and the topic of their ends.
+"""Assembles source transactions from topics, so that each is one commit.
 
-Debezium writes BEGIN and END of each transaction to a topic of its own, and END has the count of events of each table.
-An assembler is told of records as they are read, and says which may be committed together:
-- units come in the order of the ENDs; a unit is one transaction, or several that lie mixed in a partition;
-- of each partition a unit takes what lies next, so progress moves past whole transactions only. A record without a
-  transaction (a snapshot's row, a tombstone, a heartbeat) goes with what lies before it;
-- a record that could not be read stands for one event that is missing of its topic's table;
-- a transaction whose BEGIN and END both lie before what was read of their topic is given as it came, in parts;
-- one that is larger than the bounds is given in parts from there on, as is whatever lies before it, and is named.
-Tables that no topic of the bridge has are not waited for. An event that came twice counts once. Nothing is kept that
-progress does not lead back to: after a crash, records are read again from each partition's floor.
+Debezium writes BEGIN and END of each transaction to a topic; END has the number of events of each table. The assembler
+registers records as they are read and returns units that can be committed.
+- Units are in the order of the ENDs. A unit is one transaction, or several that interleave in a partition.
+- A unit takes the next records of each partition, so progress moves past whole transactions only. A record without a
+  transaction (a snapshot row, a tombstone, a heartbeat) is committed with the records before it.
+- An unreadable record counts as one missing event of its topic's table. A duplicate event counts once.
+- A transaction is committed in parts if its BEGIN and END precede what was read, or if it exceeds the bounds.
+- Tables without a topic in the bridge are not waited for. After a crash records are read again from the floors.
 """
 
 from __future__ import annotations
@@ -240,7 +238,7 @@ class Transactions:
 
     @property
     def ends(self) -> Sequence[str]:
-        """The incomplete transactions whose END has arrived."""
+        """Incomplete transactions whose END has arrived."""
         return self._ends
 
     def crowded(self, rows: int, nbytes: int) -> list[Place]:

@@ -199,7 +199,7 @@ class Whole:
             found.append(piece)
         return found
 
-    def _finish(self, batch: Batch, made: list[Batch]) -> None:
+    def _finish(self, batch: Batch, batches: list[Batch]) -> None:
         moves = {}
         for place, next in self._next.items():
             floor = self._transactions.floor(place)
@@ -209,12 +209,12 @@ class Whole:
         if not moves:
             return
         self._sent |= moves
-        if made:
-            last = made[-1]
+        if batches:
+            last = batches[-1]
             last.moves = {**last.moves, **moves}
             last.cuts = [*last.cuts[:-1], Cut(last.cuts[-1].highs, dict(last.moves), last.cuts[-1].names)]
         else:
-            made.append(Batch(batch.generation, [], moves, batch.polled, 0))
+            batches.append(Batch(batch.generation, [], moves, batch.polled, 0))
 
 
 def _grouped(units: Iterable[Unit], rows: int) -> list[list[Unit]]:

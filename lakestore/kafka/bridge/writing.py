@@ -20,7 +20,7 @@ from lakestore.kafka.bridge.positions import Place
 from lakestore.kafka.bridge.records import Ints, Records
 
 RUNS_MAX = 4
-"""Up to this many runs of equal operations are sent as they are; more are grouped into waves."""
+"""Runs of equal operations that are sent unchanged. More runs are grouped into waves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +136,15 @@ def steps_of(rows: TableRows, key: Sequence[str]) -> list[Step]:
     return [_step(rows, each) for each in runs if len(each)]
 
 
-def _step(rows: TableRows, wanted: Ints) -> Step:
-    op = Op(int(rows.op[wanted[0]]))
-    low, count = int(wanted[0]), len(wanted)
+def _step(rows: TableRows, rows_wanted: Ints) -> Step:
+    op = Op(int(rows.op[rows_wanted[0]]))
+    low, count = int(rows_wanted[0]), len(rows_wanted)
     kept: Mapping[str, pa.BooleanArray]
-    if int(wanted[-1]) - low + 1 == count:
+    if int(rows_wanted[-1]) - low + 1 == count:
         batch = rows.batch.slice(low, count)
         kept = {name: mask.slice(low, count) for name, mask in rows.kept.items()}
     else:
-        at = pa.array(wanted)
+        at = pa.array(rows_wanted)
         batch = rows.batch.take(at)
         kept = {name: mask.take(at) for name, mask in rows.kept.items()}
     return Step(rows.table, op, batch, {name: mask for name, mask in kept.items() if mask.true_count})

@@ -43,15 +43,15 @@ def document(text: str, file: str) -> Place:
     return found
 
 
-def _check_size(found: Place) -> None:
-    count, todo = 0, [(found.node, 0)]
+def _check_size(place: Place) -> None:
+    count, todo = 0, [(place.node, 0)]
     while todo:
         node, depth = todo.pop()
         count += 1
         if depth > DEPTH_MAX:
-            raise found.refused(f"nests deeper than {DEPTH_MAX} levels", node)
+            raise place.refused(f"nests deeper than {DEPTH_MAX} levels", node)
         if count > NODES_MAX:
-            raise found.refused(f"holds more than {NODES_MAX:,} values, aliases counted", node)
+            raise place.refused(f"holds more than {NODES_MAX:,} values, aliases counted", node)
         if isinstance(node, yaml.MappingNode):
             todo += [(part, depth + 1) for pair in node.value for part in pair]
         elif isinstance(node, yaml.SequenceNode):

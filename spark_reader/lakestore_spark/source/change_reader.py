@@ -104,14 +104,14 @@ class BatchPlan:
 class StreamDriver:
     """One stream's connection to the server."""
 
-    def __init__(self, options: Options, shown: BoundColumns, where: str) -> None:
+    def __init__(self, options: Options, columns: BoundColumns, where: str) -> None:
         self._address, self._name = options.address, options.table
-        self._shown, self._where = shown, where
+        self._shown, self._where = columns, where
         self._transport = self._address.connect()
         self._leases = SessionLeases(self._transport)
         self._snapshot: tuple[str, pb.PlanAnswer] | None = None
         name = options.text("subscription")
-        self._kept = KeptPosition(self._transport, self._name, shown.table.uuid, name) if name else None
+        self._kept = KeptPosition(self._transport, self._name, columns.table.uuid, name) if name else None
 
     def after(self, at: dict[str, Any], most: int) -> dict[str, Any]:
         """The next offset: `most` changes later, or at the head. The same offset if there is nothing new."""
@@ -199,9 +199,9 @@ class ChangePart(InputPartition):
     """The changes of one range for one task. Every read returns the same rows."""
 
     def __init__(
-        self, address: Address, planned: BatchPlan, begin: str, end: str, count: int, asked: StreamRequest
+        self, address: Address, planned: BatchPlan, begin: str, end: str, count: int, request: StreamRequest
     ) -> None:
-        self.address, self.begin, self.end, self.count, self.asked = address, begin, end, count, asked
+        self.address, self.begin, self.end, self.count, self.asked = address, begin, end, count, request
         self.definitions = planned.definitions
 
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -225,8 +225,8 @@ class ChangePart(InputPartition):
 class StreamRequest:
     """The requested changes of a stream."""
 
-    def __init__(self, shown: BoundColumns, where: str, *, before_images: bool) -> None:
-        self.shown, self.where, self.before_images = shown, where, before_images
+    def __init__(self, columns: BoundColumns, where: str, *, before_images: bool) -> None:
+        self.shown, self.where, self.before_images = columns, where, before_images
 
     def request(self, begin: str, end: str, current: Table) -> Any:
         """The request of a range. Columns are named as in the current version; all columns if it has lost one."""

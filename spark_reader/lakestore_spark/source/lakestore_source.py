@@ -89,18 +89,18 @@ def register(spark: SparkSession) -> None:
             sessions.clearActiveSession()
 
 
-def _current(said: Options) -> Table:
-    transport = said.address.connect()
+def _current(options: Options) -> Table:
+    transport = options.address.connect()
     try:
-        return Table.from_json(transport.get_table(TableRequest(table=said.table)).definition)
+        return Table.from_json(transport.get_table(TableRequest(table=options.table)).definition)
     finally:
         transport.close()
 
 
-def _at(said: Options) -> Table:
-    transport = said.address.connect()
+def _at(options: Options) -> Table:
+    transport = options.address.connect()
     try:
-        asked = plan.request([said.table], at=position_text(said.text("at")), no_dead=True)
+        asked = plan.request([options.table], at=position_text(options.text("at")), no_dead=True)
         return plan.decode(transport.plan(asked)).tables[0].table
     finally:
         transport.close()

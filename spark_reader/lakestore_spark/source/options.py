@@ -58,27 +58,27 @@ class Address:
         return connect(self.server, self.credentials)
 
 
-def with_stored(said: Mapping[str, str], schema: StructType) -> dict[str, str]:
+def with_stored(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
     """Options, with those stored in the schema of a table of Spark's catalog."""
     kept = schema.fields[0].metadata.get(KEPT, {}) if schema.fields else {}
-    return {**kept, **{name.lower(): value for name, value in said.items()}}
+    return {**kept, **{name.lower(): value for name, value in options.items()}}
 
 
-def with_options(schema: StructType, said: Options) -> StructType:
+def with_options(schema: StructType, options: Options) -> StructType:
     """The schema of a new table of Spark's catalog, with the options stored in it."""
     first, *others = schema.fields
-    metadata = {**first.metadata, KEPT: said.kept()}
+    metadata = {**first.metadata, KEPT: options.kept()}
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
 
 
 class Options:
     """The options of one use of the data source."""
 
-    def __init__(self, said: Mapping[str, str], use: str, known: Iterable[str]) -> None:
+    def __init__(self, options: Mapping[str, str], use: str, known: Iterable[str]) -> None:
         """Raises `Invalid` for an option that this use does not have. `use` names it in errors, such as
         `spark.read`.
         """
-        self._said = {name.lower().removeprefix(OF_CATALOG): value for name, value in said.items()}
+        self._said = {name.lower().removeprefix(OF_CATALOG): value for name, value in options.items()}
         every = {name.lower(): name for name in (*EVERY_USE, *READ, *STREAM, *WRITE, *OF_SPARK)}
         here = {name.lower() for name in (*EVERY_USE, *OF_SPARK, *known)}
         for name in self._said:

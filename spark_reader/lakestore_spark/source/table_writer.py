@@ -49,7 +49,7 @@ class Target:
     mode: str
 
     @staticmethod
-    def of(said: Options, schema: StructType, *, overwrite: bool) -> Target:
+    def of(options: Options, schema: StructType, *, overwrite: bool) -> Target:
         """The target of a write with these options and columns. Raises `Invalid`."""
         if overwrite:
             raise Invalid(
@@ -57,11 +57,11 @@ class Target:
                 " outputMode('complete'): write with mode('append'), or outputMode 'append' or 'update', and delete"
                 " what is to go"
             )
-        address = said.address
+        address = options.address
         with Lake(address.connect(), address.server) as lake:
-            table = lake.table(said.table).definition
+            table = lake.table(options.table).definition
         names = schema.fieldNames()
-        target = Target(address, table, _mode(said.text("mode"), table, has_changes=CHANGE in names))
+        target = Target(address, table, _mode(options.text("mode"), table, has_changes=CHANGE in names))
         target.check(names)
         return target
 
@@ -93,25 +93,25 @@ class Target:
         )
 
 
-def _mode(said: str, table: Table, *, has_changes: bool) -> str:
+def _mode(mode: str, table: Table, *, has_changes: bool) -> str:
     """The mode of a write. Without an option it follows from the table and the rows."""
-    if not said:
+    if not mode:
         return CHANGES if has_changes else "upsert" if table.keyed else "append"
-    if said not in MODES:
-        raise Invalid(f"option mode is one of {', '.join(MODES)}, not {said!r}")
-    if said == CHANGES:
+    if mode not in MODES:
+        raise Invalid(f"option mode is one of {', '.join(MODES)}, not {mode!r}")
+    if mode == CHANGES:
         if not has_changes:
             raise Invalid(f"mode {CHANGES!r} needs the column {CHANGE!r}, and the rows have none")
-        return said
+        return mode
     if has_changes:
         raise Invalid(
-            f"the rows have a column {CHANGE!r}, and mode {said!r} would take all of them as {said}s: say mode"
+            f"the rows have a column {CHANGE!r}, and mode {mode!r} would take all of them as {mode}s: say mode"
             f" {CHANGES!r}, or drop the column"
         )
-    if table.keyed == (said == "append"):
+    if table.keyed == (mode == "append"):
         takes = "upsert, delete and changes" if table.keyed else "append and changes"
-        raise Invalid(f"table {table.name} takes the modes {takes}, not {said!r}")
-    return said
+        raise Invalid(f"table {table.name} takes the modes {takes}, not {mode!r}")
+    return mode
 
 
 def _as_declared(column: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -209,13 +209,13 @@ def changes_of(target: Target, batch: pa.RecordBatch) -> Iterator[tuple[pb.Chang
                 yield kind, rows if len(chosen) == rows.num_rows else rows.take(pa.array(chosen))
 
 
-def _check_changes(target: Target, said: pa.Array) -> None:
+def _check_changes(target: Target, changes: pa.Array) -> None:
     known = ("+I", "-U", "+U", "-D") if target.table.keyed else ("+I",)
-    other = pc.invert(pc.is_in(said, pa.array(known, said.type)))
+    other = pc.invert(pc.is_in(changes, pa.array(known, changes.type)))
     row = pc.index(other, True).as_py()
     if row >= 0:
         raise Invalid(
-            f"table {target.table.name}: {CHANGE} is {said[row].as_py()!r} in a row, and the table takes"
+            f"table {target.table.name}: {CHANGE} is {changes[row].as_py()!r} in a row, and the table takes"
             f" {', '.join(known)}"
         )
 

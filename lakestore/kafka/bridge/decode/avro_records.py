@@ -1,8 +1,9 @@
-"""Avro records: a block's bodies by schema, each schema's whole columns at once, and all as the fields wanted.
+"""Decodes Avro records: the bodies of a block by schema, the columns of each schema in one step, then the wanted
+fields.
 
-Not made of one object container for a compiled reader: such readers trust the blocks that they are given, so that one
-damaged record shifts its neighbours, and none of those at hand takes all types. Reading all records field by field is
-as fast, and every record is held to its own bytes.
+The decoder does not build an object container for a compiled reader. Such readers trust block boundaries, so one
+damaged record shifts its neighbours, and no available reader supports all types. Reading field by field is as fast, and
+every record stays within its own bytes.
 """
 
 from __future__ import annotations
@@ -300,9 +301,9 @@ def _merge(state: _Topic) -> None:
         state.reader = merge_schemas(state.reader, older)
 
 
-def _tree(found: RegistrySchema) -> Node | Fault:
+def _tree(schema: RegistrySchema) -> Node | Fault:
     try:
-        return schema_tree(found.text, found.references)
+        return schema_tree(schema.text, schema.references)
     except Invalid as error:
         return Fault("bad-schema", str(error), "")
 

@@ -409,26 +409,26 @@ def _nest(node: Node, item: Node) -> Node:
     return replace(node, item=item, arrow=arrow)
 
 
-def _default(node: Node, said: Any) -> Any:
+def _default(node: Node, value: Any) -> Any:
     if node.kind == "optional":
-        return None if said is None else _default(_bare(node), said)
+        return None if value is None else _default(_bare(node), value)
     if node.kind == "record":
-        return {field.name: _default(field.node, said.get(field.name, field.default)) for field in node.fields}
+        return {field.name: _default(field.node, value.get(field.name, field.default)) for field in node.fields}
     if node.kind in ("array", "map"):
         assert node.item is not None
         item = node.item
-        pairs = [(key, _default(item, each)) for key, each in said.items()] if node.kind == "map" else []
-        return pairs or [_default(item, each) for each in said]
+        pairs = [(key, _default(item, each)) for key, each in value.items()] if node.kind == "map" else []
+        return pairs or [_default(item, each) for each in value]
     if node.kind == "union":
         field = node.fields[0]
-        return None if said is None else {field.name: _default(field.node, said)}
-    return _default_scalar(node, said)
+        return None if value is None else {field.name: _default(field.node, value)}
+    return _default_scalar(node, value)
 
 
-def _default_scalar(node: Node, said: Any) -> Any:
+def _default_scalar(node: Node, value: Any) -> Any:
     if node.kind in ("bytes", "fixed"):
-        raw = said.encode("latin-1")
+        raw = value.encode("latin-1")
         if node.logical == "decimal":
             return from_unscaled(int.from_bytes(raw, "big", signed=True), node.arrow.scale)
         return raw
-    return said * 1000 if node.logical == "time-millis" else said
+    return value * 1000 if node.logical == "time-millis" else value

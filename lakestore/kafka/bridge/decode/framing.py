@@ -196,12 +196,12 @@ def decode_zigzag(values: Longs) -> Ints:
     return (values >> np.uint64(1)).astype(np.int64) ^ -(values & np.uint64(1)).astype(np.int64)
 
 
-def spread(values: pa.Array, there: Bools) -> pa.Array:
+def spread(values: pa.Array, present: Bools) -> pa.Array:
     """Put values at the true positions and null elsewhere."""
-    if len(values) == len(there):
+    if len(values) == len(present):
         return values
-    index = np.cumsum(there) - 1
-    return values.take(pa.array(index, mask=~there))
+    index = np.cumsum(present) - 1
+    return values.take(pa.array(index, mask=~present))
 
 
 Part = Literal["value", "key"]

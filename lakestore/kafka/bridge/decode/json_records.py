@@ -115,12 +115,12 @@ def _see_fields(
     held: object,
     fields: Iterable[pa.Field],
     path: str,
-    seen: dict[str, list[object]],
+    samples: dict[str, list[object]],
     kinds: dict[str, pa.DataType],
 ) -> None:
     for part in fields:
         value = held.get(part.name) if isinstance(held, dict) else None
-        _see(value, part.type, f"{path}.{part.name}", seen, kinds)
+        _see(value, part.type, f"{path}.{part.name}", samples, kinds)
 
 
 def _see(
@@ -667,42 +667,42 @@ def _samples(values: pa.BinaryArray, most: int = SAMPLED) -> list[object]:
     return found
 
 
-def _note(held: object, fields: Mapping[str, json_one.Reader], path: str, block: _Block, number: int) -> None:
-    if isinstance(held, DuplicateName):
-        held = held.held
-    if isinstance(held, list):
-        for part in held:
+def _note(value: object, fields: Mapping[str, json_one.Reader], path: str, block: _Block, number: int) -> None:
+    if isinstance(value, DuplicateName):
+        value = value.held
+    if isinstance(value, list):
+        for part in value:
             _note(part, fields, path, block, number)
-    if not isinstance(held, dict):
+    if not isinstance(value, dict):
         return
-    for name in held.keys() - fields.keys():
-        if held[name] is not None:
+    for name in value.keys() - fields.keys():
+        if value[name] is not None:
             block.unread.setdefault(path + name, []).append(np.array([number]))
-            block.extra.setdefault(path + name, guess_type(held[name]))
+            block.extra.setdefault(path + name, guess_type(value[name]))
     for name, reader in fields.items():
         if reader.fields:
-            _note(held.get(name), reader.fields, f"{path}{name}.", block, number)
+            _note(value.get(name), reader.fields, f"{path}{name}.", block, number)
 
 
-def note_extra(held: object, fields: Mapping[str, json_one.Reader], path: str, extra: dict[str, pa.DataType]) -> None:
+def note_extra(value: object, fields: Mapping[str, json_one.Reader], path: str, extra: dict[str, pa.DataType]) -> None:
     """Add the fields that have no column to `extra`, with the type of a value."""
-    if isinstance(held, DuplicateName):
-        held = held.held
-    if not isinstance(held, dict):
+    if isinstance(value, DuplicateName):
+        value = value.held
+    if not isinstance(value, dict):
         return
-    for name in held.keys() - fields.keys():
+    for name in value.keys() - fields.keys():
         if extra.get(path + name) in (None, pa.null()):
-            extra[path + name] = guess_type(held[name])
+            extra[path + name] = guess_type(value[name])
     for name, reader in fields.items():
         if reader.fields:
-            note_extra(held.get(name), reader.fields, f"{path}{name}.", extra)
+            note_extra(value.get(name), reader.fields, f"{path}{name}.", extra)
 
 
-def _at(held: object, parts: Sequence[str]) -> object:
+def _at(value: object, parts: Sequence[str]) -> object:
     for part in parts:
-        held = held.held if isinstance(held, DuplicateName) else held
-        held = held.get(part) if isinstance(held, dict) else None
-    return held
+        value = value.held if isinstance(value, DuplicateName) else value
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
 
 
 def guess_type(value: object) -> pa.DataType:

@@ -36,11 +36,11 @@ def as_struct(values: pa.Array) -> pa.StructArray:
     return pa.StructArray.from_arrays([values], fields=[pa.field(VALUE, values.type)])
 
 
-def fault_rejects(found: Mapping[int, Fault], record: Ints) -> list[Reject]:
+def fault_rejects(faults: Mapping[int, Fault], record: Ints) -> list[Reject]:
     """Turn faults of a piece's rows into rejects of their records."""
     return [
         Reject(int(record[row]), Stage.DECODE, fault.code, fault.sentence, fault.path)
-        for row, fault in sorted(found.items())
+        for row, fault in sorted(faults.items())
     ]
 
 

@@ -209,19 +209,19 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return 0, _ENDLESS
 
 
-def unpack(cursors: Cursors, found: Occurrences, wire: int, path: str) -> Occurrences:
+def unpack(cursors: Cursors, occurrences: Occurrences, wire: int, path: str) -> Occurrences:
     """Expand packed values to occurrences. A message with an incomplete value gets a fault."""
-    starts, ends = found.first.astype(np.int64), found.end
+    starts, ends = occurrences.first.astype(np.int64), occurrences.end
     lengths = ends - starts
     if wire in (FIXED64, FIXED32):
         width = 8 if wire == FIXED64 else 4
         text = "packed values end inside one"
-        cursors.fail_where(found.rows, lengths % width != 0, "short-payload", text, path)
+        cursors.fail_where(occurrences.rows, lengths % width != 0, "short-payload", text, path)
         counts = lengths // width
         owner = np.repeat(np.arange(len(counts)), counts)
         before = np.cumsum(counts) - counts
         first = starts[owner] + (np.arange(len(owner)) - before[owner]) * width
-        return Occurrences(found.rows[owner], first.astype(np.uint64), first + width, found.turn[owner])
+        return Occurrences(occurrences.rows[owner], first.astype(np.uint64), first + width, occurrences.turn[owner])
     places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
     bytes_ = cursors.data[places]
     span = np.repeat(np.arange(len(lengths)), lengths)
@@ -237,12 +237,12 @@ def unpack(cursors: Cursors, found: Occurrences, wire: int, path: str) -> Occurr
     size = last - begin + 1
     if len(size) and size.max() > VARINT_BYTES_MAX:
         whole[owner[size > VARINT_BYTES_MAX]] = False
-    cursors.fail_where(found.rows, ~whole, "short-payload", "packed values end inside one", path)
+    cursors.fail_where(occurrences.rows, ~whole, "short-payload", "packed values end inside one", path)
     value = np.zeros(len(last), np.uint64)
     for count in range(min(int(size.max()) if len(size) else 0, VARINT_BYTES_MAX)):
         more = np.flatnonzero(size > count)
         value[more] |= (bytes_[begin[more] + count] & 0x7F).astype(np.uint64) << np.uint64(7 * count)
-    return Occurrences(found.rows[owner], value, np.zeros(len(owner), np.int64), found.turn[owner])
+    return Occurrences(occurrences.rows[owner], value, np.zeros(len(owner), np.int64), occurrences.turn[owner])
 
 
 def offsets(rows: Ints, count: int) -> pa.Array:
@@ -286,17 +286,17 @@ def _occurrences(field: ProtoField, scan: Scan, cursors: Cursors, path: str) -> 
     return found
 
 
-def _clear_oneofs(message: Message, found: dict[str, Occurrences | None], cursors: Cursors, path: str) -> None:
+def _clear_oneofs(message: Message, fields: dict[str, Occurrences | None], cursors: Cursors, path: str) -> None:
     members: dict[str, list[tuple[ProtoField, Occurrences]]] = {}
     for field in message.fields:
-        its = found[field.name] if field.oneof else None
+        its = fields[field.name] if field.oneof else None
         if its is not None:
             members.setdefault(field.oneof, []).append((field, its))
     for each in members.values():
         for (field, its), cleared in zip(each, _cleared([its for _, its in each], len(cursors.at)), strict=True):
             if cleared.any():
                 check(field, _ordered(_some(its, cleared)), cursors, _below(path, field))
-                found[field.name] = _some(its, ~cleared)
+                fields[field.name] = _some(its, ~cleared)
 
 
 def _cleared(members: Sequence[Occurrences], count: int) -> Iterator[Bools]:
@@ -313,35 +313,35 @@ def _cleared(members: Sequence[Occurrences], count: int) -> Iterator[Bools]:
         yield (winner[each.rows] != number) | (each.turn < beaten_last[each.rows])
 
 
-def check(field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> None:
+def check(field: ProtoField, occurrences: Occurrences, cursors: Cursors, path: str) -> None:
     """Give a fault to messages with an unreadable value, even if a later value replaces it. Protobuf's libraries do
     so too.
     """
     if field.kind == "string":
         if field.is_checked:
-            cursors.strings(found.rows, found.first.astype(np.int64), found.end, path)
+            cursors.strings(occurrences.rows, occurrences.first.astype(np.int64), occurrences.end, path)
         return
     if field.wire != BYTES or field.kind == "bytes":
         return
     if field.kind == "json":
-        _read_one_by_one(field, found, cursors, path, lambda _: "")
+        _read_one_by_one(field, occurrences, cursors, path, lambda _: "")
         return
-    inner = cursors.within(found.first.astype(np.int64), found.end)
+    inner = cursors.within(occurrences.first.astype(np.int64), occurrences.end)
     scan = scan_fields(inner, path)
     for each in field.message.fields if field.message is not None else ():
         below = _below(path, each)
         its = _occurrences(each, scan, inner, below)
         if its is not None:
             check(each, _ordered(its), inner, below)
-    cursors.fail_from(inner, found.rows)
+    cursors.fail_from(inner, occurrences.rows)
 
 
-def _column(field: ProtoField, found: Occurrences | None, cursors: Cursors, path: str) -> pa.Array:
+def _column(field: ProtoField, occurrences: Occurrences | None, cursors: Cursors, path: str) -> pa.Array:
     if field.label == "map":
-        return _map(field, found, cursors, path)
+        return _map(field, occurrences, cursors, path)
     if field.label:
-        return _list(field, found, cursors, path)
-    return _single(field, found, cursors, path)
+        return _list(field, occurrences, cursors, path)
+    return _single(field, occurrences, cursors, path)
 
 
 def _both(one: Occurrences | None, other: Occurrences) -> Occurrences:
@@ -355,32 +355,32 @@ def _both(one: Occurrences | None, other: Occurrences) -> Occurrences:
     )
 
 
-def _some(found: Occurrences, which: Ints | Bools) -> Occurrences:
-    return Occurrences(found.rows[which], found.first[which], found.end[which], found.turn[which])
+def _some(occurrences: Occurrences, rows: Ints | Bools) -> Occurrences:
+    return Occurrences(occurrences.rows[rows], occurrences.first[rows], occurrences.end[rows], occurrences.turn[rows])
 
 
-def _ordered(found: Occurrences) -> Occurrences:
-    if (np.diff(found.rows) > 0).all():
-        return found
-    return _some(found, np.lexsort((found.turn, found.rows)))
+def _ordered(occurrences: Occurrences) -> Occurrences:
+    if (np.diff(occurrences.rows) > 0).all():
+        return occurrences
+    return _some(occurrences, np.lexsort((occurrences.turn, occurrences.rows)))
 
 
-def _single(field: ProtoField, found: Occurrences | None, cursors: Cursors, path: str) -> pa.Array:
+def _single(field: ProtoField, occurrences: Occurrences | None, cursors: Cursors, path: str) -> pa.Array:
     count = len(cursors.at)
     there = np.zeros(count, np.bool_)
     values = None
-    if found is not None and len(found.rows):
-        found = _ordered(found)
-        newest = np.append(found.rows[1:] != found.rows[:-1], True)
+    if occurrences is not None and len(occurrences.rows):
+        occurrences = _ordered(occurrences)
+        newest = np.append(occurrences.rows[1:] != occurrences.rows[:-1], True)
         if not newest.all():
             is_piece = ~newest
             is_piece[1:] |= ~newest[:-1]
-            check(field, _some(found, is_piece), cursors, path)
+            check(field, _some(occurrences, is_piece), cursors, path)
             if field.wire == BYTES and field.kind not in ("string", "bytes"):
-                cursors, found = _merged(found, newest, cursors)
-            found = _some(found, newest)
-        there[found.rows] = True
-        values = _values(field, found, cursors, path)
+                cursors, occurrences = _merged(occurrences, newest, cursors)
+            occurrences = _some(occurrences, newest)
+        there[occurrences.rows] = True
+        values = _values(field, occurrences, cursors, path)
     if field.required:
         missing = np.flatnonzero(~there & ~cursors.bad[:count])
         if len(missing):
@@ -392,51 +392,51 @@ def _single(field: ProtoField, found: Occurrences | None, cursors: Cursors, path
     return _with_zeros(field, values, there)
 
 
-def _merged(found: Occurrences, newest: Bools, cursors: Cursors) -> tuple[Cursors, Occurrences]:
-    starts, ends = found.first.astype(np.int64), found.end
+def _merged(occurrences: Occurrences, newest: Bools, cursors: Cursors) -> tuple[Cursors, Occurrences]:
+    starts, ends = occurrences.first.astype(np.int64), occurrences.end
     group = np.cumsum(np.append(True, newest[:-1])) - 1
     lengths = ends - starts
     before = np.cumsum(lengths) - lengths
     bytes_ = cursors.data[np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))]
     places = np.concatenate([[0], np.cumsum(np.bincount(group, lengths).astype(np.int64))])
-    whole = Occurrences(found.rows, places[:-1][group].astype(np.uint64), places[1:][group], found.turn)
+    whole = Occurrences(occurrences.rows, places[:-1][group].astype(np.uint64), places[1:][group], occurrences.turn)
     return cursors.over(bytes_), whole
 
 
-def _with_zeros(field: ProtoField, values: pa.Array, there: Bools) -> pa.Array:
-    if there.all():
+def _with_zeros(field: ProtoField, values: pa.Array, present: Bools) -> pa.Array:
+    if present.all():
         return values
     zero = dict(field.symbols).get(0, "0") if field.kind == "enum" else _ZERO.get(field.kind, 0)
     if field.kind == "uint64" or field.kind == "fixed64":
         zeros = pa.array([0]).cast(field.arrow)
     else:
         zeros = pa.array([zero], field.arrow)
-    index = np.where(there, np.cumsum(there), 0)
+    index = np.where(present, np.cumsum(present), 0)
     return pa.concat_arrays([zeros, values]).take(pa.array(index))
 
 
 _ZERO = {"string": "", "bytes": b"", "bool": False, "double": 0.0, "float": 0.0}
 
 
-def _list(field: ProtoField, found: Occurrences | None, cursors: Cursors, path: str) -> pa.Array:
-    if found is None:
+def _list(field: ProtoField, occurrences: Occurrences | None, cursors: Cursors, path: str) -> pa.Array:
+    if occurrences is None:
         none = pa.array(np.zeros(len(cursors.at) + 1, np.int32))
         return pa.ListArray.from_arrays(none, pa.nulls(0, field.arrow), type=field.column)
-    found = _ordered(found)
-    values = _values(field, found, cursors, path)
-    return pa.ListArray.from_arrays(offsets(found.rows, len(cursors.at)), values, type=field.column)
+    occurrences = _ordered(occurrences)
+    values = _values(field, occurrences, cursors, path)
+    return pa.ListArray.from_arrays(offsets(occurrences.rows, len(cursors.at)), values, type=field.column)
 
 
-def _map(field: ProtoField, found: Occurrences | None, cursors: Cursors, path: str) -> pa.Array:
+def _map(field: ProtoField, occurrences: Occurrences | None, cursors: Cursors, path: str) -> pa.Array:
     assert field.message is not None
-    if found is None:
+    if occurrences is None:
         none = pa.array(np.zeros(len(cursors.at) + 1, np.int32))
         kind = field.arrow
         keys, items = pa.nulls(0, kind.key_type), pa.nulls(0, kind.item_type)
         return pa.MapArray.from_arrays(none, keys, items, type=kind)
-    found = _ordered(found)
-    entries = _inside(field.message, found, cursors, path)
-    rows, keys, items = found.rows, entries.field(0), entries.field(1)
+    occurrences = _ordered(occurrences)
+    entries = _inside(field.message, occurrences, cursors, path)
+    rows, keys, items = occurrences.rows, entries.field(0), entries.field(1)
     table = pa.table({"row": rows, "key": keys, "at": np.arange(len(rows))})
     newest = table.group_by(["row", "key"]).aggregate([("at", "max")])["at_max"].to_numpy()
     if len(newest) < len(rows):  # a later entry of a key replaces an earlier one
@@ -445,73 +445,73 @@ def _map(field: ProtoField, found: Occurrences | None, cursors: Cursors, path: s
     return pa.MapArray.from_arrays(offsets(rows, len(cursors.at)), keys, items, type=field.arrow)
 
 
-def _inside(message: Message, found: Occurrences, cursors: Cursors, path: str) -> pa.StructArray:
+def _inside(message: Message, occurrences: Occurrences, cursors: Cursors, path: str) -> pa.StructArray:
     """Read nested messages. An unreadable nested message makes the outer one unreadable."""
-    inner = cursors.within(found.first.astype(np.int64), found.end)
+    inner = cursors.within(occurrences.first.astype(np.int64), occurrences.end)
     values = columns(message, inner, path)
-    cursors.fail_from(inner, found.rows)
+    cursors.fail_from(inner, occurrences.rows)
     return values
 
 
-def _values(field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> pa.Array:
-    return _READERS[field.kind](field, found, cursors, path)
+def _values(field: ProtoField, occurrences: Occurrences, cursors: Cursors, path: str) -> pa.Array:
+    return _READERS[field.kind](field, occurrences, cursors, path)
 
 
-def _message(field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> pa.Array:
+def _message(field: ProtoField, occurrences: Occurrences, cursors: Cursors, path: str) -> pa.Array:
     assert field.message is not None
-    return _inside(field.message, found, cursors, path)
+    return _inside(field.message, occurrences, cursors, path)
 
 
-def _wrapper(field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> pa.Array:
+def _wrapper(field: ProtoField, occurrences: Occurrences, cursors: Cursors, path: str) -> pa.Array:
     assert field.message is not None
-    return _inside(field.message, found, cursors, path).field(0)
+    return _inside(field.message, occurrences, cursors, path).field(0)
 
 
-def _seconds(field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> tuple[Ints, Ints]:
+def _seconds(field: ProtoField, occurrences: Occurrences, cursors: Cursors, path: str) -> tuple[Ints, Ints]:
     assert field.message is not None
-    inner = _inside(field.message, found, cursors, path)
+    inner = _inside(field.message, occurrences, cursors, path)
     return inner.field(0).to_numpy(), inner.field(1).to_numpy().astype(np.int64)
 
 
-def _timestamp(field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> pa.Array:
-    seconds, nanos = _seconds(field, found, cursors, path)
+def _timestamp(field: ProtoField, occurrences: Occurrences, cursors: Cursors, path: str) -> pa.Array:
+    seconds, nanos = _seconds(field, occurrences, cursors, path)
     wrong = (seconds < _SECONDS_LEAST) | (seconds > _SECONDS_MOST) | (nanos < 0) | (nanos >= _NANOS)
-    cursors.fail_where(found.rows, wrong, "out-of-range", "a Timestamp is not of the years 1 to 9999", path)
+    cursors.fail_where(occurrences.rows, wrong, "out-of-range", "a Timestamp is not of the years 1 to 9999", path)
     micros = np.where(wrong, 0, seconds) * 1_000_000 + np.where(wrong, 0, nanos) // 1000
     return pa.array(micros).cast(field.arrow)
 
 
-def _duration(field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> pa.Array:
-    seconds, nanos = _seconds(field, found, cursors, path)
+def _duration(field: ProtoField, occurrences: Occurrences, cursors: Cursors, path: str) -> pa.Array:
+    seconds, nanos = _seconds(field, occurrences, cursors, path)
     wrong = (np.abs(seconds) > _DURATION_MOST) | (np.abs(nanos) >= _NANOS)
-    cursors.fail_where(found.rows, wrong, "out-of-range", "a Duration is longer than 10,000 years", path)
+    cursors.fail_where(occurrences.rows, wrong, "out-of-range", "a Duration is longer than 10,000 years", path)
     micros = np.sign(nanos) * (np.abs(nanos) // 1000)
     return pa.array(np.where(wrong, 0, seconds) * 1_000_000 + np.where(wrong, 0, micros))
 
 
-def _empty(_field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> pa.Array:
-    inner = cursors.within(found.first.astype(np.int64), found.end)
+def _empty(_field: ProtoField, occurrences: Occurrences, cursors: Cursors, path: str) -> pa.Array:
+    inner = cursors.within(occurrences.first.astype(np.int64), occurrences.end)
     scan_fields(inner, path)
-    cursors.fail_from(inner, found.rows)
-    return pa.array(np.ones(len(found.rows), np.bool_))
+    cursors.fail_from(inner, occurrences.rows)
+    return pa.array(np.ones(len(occurrences.rows), np.bool_))
 
 
-def _json(field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> pa.Array:
+def _json(field: ProtoField, occurrences: Occurrences, cursors: Cursors, path: str) -> pa.Array:
     texts = _read_one_by_one(
-        field, found, cursors, path, lambda it: MessageToJson(it, preserving_proto_field_name=True, indent=None)
+        field, occurrences, cursors, path, lambda it: MessageToJson(it, preserving_proto_field_name=True, indent=None)
     )
     return pa.array(texts, pa.string())
 
 
 def _read_one_by_one(
-    field: ProtoField, found: Occurrences, cursors: Cursors, path: str, told: Callable[[LibraryMessage], str]
+    field: ProtoField, occurrences: Occurrences, cursors: Cursors, path: str, value_of: Callable[[LibraryMessage], str]
 ) -> list[str]:
     kind = GetMessageClass(field.descriptor)
-    bodies = cursors.binaries(found.first.astype(np.int64), found.end).to_pylist()
+    bodies = cursors.binaries(occurrences.first.astype(np.int64), occurrences.end).to_pylist()
     texts = []
-    for row, body in zip(found.rows.tolist(), bodies, strict=True):
+    for row, body in zip(occurrences.rows.tolist(), bodies, strict=True):
         try:
-            texts.append(told(kind.FromString(body)))
+            texts.append(value_of(kind.FromString(body)))
         except (DecodeError, SerializeToJsonError, TypeError, ValueError, RecursionError) as error:
             text = f"a {field.descriptor.name} is not JSON: {type(error).__name__}"
             cursors.fail(np.array([row]), "bad-message", text, path)
@@ -519,23 +519,23 @@ def _read_one_by_one(
     return texts
 
 
-def _string(_field: ProtoField, found: Occurrences, cursors: Cursors, path: str) -> pa.Array:
-    return cursors.strings(found.rows, found.first.astype(np.int64), found.end, path)
+def _string(_field: ProtoField, occurrences: Occurrences, cursors: Cursors, path: str) -> pa.Array:
+    return cursors.strings(occurrences.rows, occurrences.first.astype(np.int64), occurrences.end, path)
 
 
-def _bytes(_field: ProtoField, found: Occurrences, cursors: Cursors, _path: str) -> pa.Array:
-    return cursors.binaries(found.first.astype(np.int64), found.end)
+def _bytes(_field: ProtoField, occurrences: Occurrences, cursors: Cursors, _path: str) -> pa.Array:
+    return cursors.binaries(occurrences.first.astype(np.int64), occurrences.end)
 
 
-def _enum(field: ProtoField, found: Occurrences, _cursors: Cursors, _path: str) -> pa.Array:
-    numbers, which = np.unique(found.first.astype(np.uint32).view(np.int32), return_inverse=True)
+def _enum(field: ProtoField, occurrences: Occurrences, _cursors: Cursors, _path: str) -> pa.Array:
+    numbers, which = np.unique(occurrences.first.astype(np.uint32).view(np.int32), return_inverse=True)
     names = dict(field.symbols)
     told = [names.get(number, str(number)) for number in numbers.tolist()]
     return pa.array(told, pa.string()).take(pa.array(which))
 
 
-def _uint64(field: ProtoField, found: Occurrences, _cursors: Cursors, _path: str) -> pa.Array:
-    return pc.cast(pa.array(found.first), field.arrow)
+def _uint64(field: ProtoField, occurrences: Occurrences, _cursors: Cursors, _path: str) -> pa.Array:
+    return pc.cast(pa.array(occurrences.first), field.arrow)
 
 
 def _fixed(form: str) -> Callable[[ProtoField, Occurrences, Cursors, str], pa.Array]:
@@ -548,8 +548,8 @@ def _fixed(form: str) -> Callable[[ProtoField, Occurrences, Cursors, str], pa.Ar
     return read
 
 
-def _sint32(_field: ProtoField, found: Occurrences, _cursors: Cursors, _path: str) -> pa.Array:
-    return pa.array(decode_zigzag(found.first & np.uint64(0xFFFFFFFF)).astype(np.int32))
+def _sint32(_field: ProtoField, occurrences: Occurrences, _cursors: Cursors, _path: str) -> pa.Array:
+    return pa.array(decode_zigzag(occurrences.first & np.uint64(0xFFFFFFFF)).astype(np.int32))
 
 
 _READERS: dict[str, Callable[[ProtoField, Occurrences, Cursors, str], pa.Array]] = {
@@ -711,9 +711,9 @@ def _messages(file: _File) -> list[Message]:
     return found
 
 
-def _file(found: RegistrySchema) -> _File | Fault:
+def _file(schema: RegistrySchema) -> _File | Fault:
     try:
-        return compile_proto(found.text, found.references)
+        return compile_proto(schema.text, schema.references)
     except Invalid as error:
         return Fault("bad-schema", str(error), "")
 

@@ -187,21 +187,21 @@ class Registry:
         kind = (schema.schema_type or "AVRO").upper()
         return RegistrySchema(kind, schema.schema_str, references, number, subject, version)
 
-    def _collect(self, schema: Schema, found: dict[str, str], depth: int) -> None:
+    def _collect(self, schema: Schema, texts: dict[str, str], depth: int) -> None:
         if depth > REFERENCE_DEPTH_MAX:
             raise NotFound(f"a schema refers to others more than {REFERENCE_DEPTH_MAX} deep")
         for reference in schema.references or ():
             name, subject, version = reference.name, reference.subject, reference.version
             if name is None or subject is None or version is None:
                 raise NotFound("a schema refers to another without name, subject or version")
-            if name in found:
+            if name in texts:
                 continue
             what = f"version {version} of {subject}, which another schema refers to,"
             target = self._asked(partial(self._client.get_version, subject, version, deleted=True), what).schema
             if not isinstance(target.schema_str, str):
                 raise self._without_schema()
-            self._collect(target, found, depth + 1)
-            found[name] = target.schema_str
+            self._collect(target, texts, depth + 1)
+            texts[name] = target.schema_str
 
     def _without_schema(self) -> Unavailable:
         self._forget()
@@ -249,8 +249,8 @@ def _number(name: int | str) -> int | None:
     return name if isinstance(name, int) else None
 
 
-def _keep(kept: OrderedDict[int | str, Any], name: int | str, value: Any) -> None:
-    kept[name] = value
-    kept.move_to_end(name)
-    while len(kept) > SCHEMAS_KEPT:
-        kept.popitem(last=False)
+def _keep(cache: OrderedDict[int | str, Any], name: int | str, value: Any) -> None:
+    cache[name] = value
+    cache.move_to_end(name)
+    while len(cache) > SCHEMAS_KEPT:
+        cache.popitem(last=False)

@@ -91,8 +91,8 @@ def _renamed(table: Table, schema: pa.Schema) -> dict[str, str]:
     return found
 
 
-def _aliases(each: pa.Field) -> list[str]:
-    told = (each.metadata or {}).get(ALIASES)
+def _aliases(field: pa.Field) -> list[str]:
+    told = (field.metadata or {}).get(ALIASES)
     return [str(name) for name in json.loads(told)] if told else []
 
 
@@ -118,23 +118,23 @@ def _of_fields(table: Table, schema: pa.Schema, renamed: Mapping[str, str]) -> I
             yield from _of_type(table, column, each, kind)
 
 
-def _of_type(table: Table, column: Column, each: pa.Field, kind: str) -> Iterator[Change]:
+def _of_type(table: Table, column: Column, field: pa.Field, kind: str) -> Iterator[Change]:
     keyed = column.name in (*table.primary_key, *table.bucket_key)
     if column.type != kind and not widens(kind, column.type):
-        words = f"field {each.name!r} is {kind} now, and its column {column.type}"
+        words = f"field {field.name!r} is {kind} now, and its column {column.type}"
         if widens(column.type, kind) and not keyed:
             yield Change(f"{words}: the column is made wider", (WidenColumn(column.name, kind),), follows=True)
         elif keyed:
             text = f"{words}, which is in the key and stays: make a table of another name"
-            yield Change(text, (), waits=each.name)
+            yield Change(text, (), waits=field.name)
         else:
             kept = _aside(table, column.name)
             steps: list[Step] = [MakeOptional(column.name)] if column.required else []
             steps += [RenameColumn(column.name, kept), AddColumn(column.name, kind)]
             text = f"{words}: keep that column as {kept!r}, and begin a new one"
-            yield Change(text, tuple(steps), waits=each.name)
-    if each.nullable and column.required and not keyed and column.default is None:
-        words = f"field {each.name!r} may be null now: so may its column"
+            yield Change(text, tuple(steps), waits=field.name)
+    if field.nullable and column.required and not keyed and column.default is None:
+        words = f"field {field.name!r} may be null now: so may its column"
         yield Change(words, (MakeOptional(column.name),), follows=True)
 
 

@@ -29,7 +29,7 @@ from lakestore.model.table import Table
 REFRESH_SECONDS = 5.0
 """Seconds between reloads of a table."""
 TRIES = 3
-"""Attempts to alter a table that other processes alter too. After them the table is used as it is."""
+"""Attempts to alter a table that other processes alter too. Afterwards the watch uses the table unchanged."""
 _WAITING = (Stage.CONVERT, Stage.CONSTRAINT, Stage.SCHEMA)
 _LOG = logging.getLogger("lakestore.bridge")
 

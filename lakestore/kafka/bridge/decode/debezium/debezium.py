@@ -160,9 +160,9 @@ class DebeziumJson:
         return pa.nulls(len(texts), row.type) if whole is None else whole
 
     def _others(
-        self, rows: Ints, texts: pa.BinaryArray, raw: pa.StructArray, which: npt.NDArray[np.bool_], reading: _Reading
+        self, rows: Ints, texts: pa.BinaryArray, raw: pa.StructArray, mask: npt.NDArray[np.bool_], reading: _Reading
     ) -> None:
-        raw = raw.filter(pa.array(which))
+        raw = raw.filter(pa.array(mask))
         flat = pc.or_(pc.struct_field(raw, "__op").is_valid(), pc.struct_field(raw, "__deleted").is_valid())
         flattened = flat.to_numpy(zero_copy_only=False)
         if flattened.any():

@@ -70,17 +70,17 @@ class DebeziumAvro:
         row = documents.ROW if row is not None and row.wire != "struct" else row
         return None if row is None else pa.schema(row.type)
 
-    def _events(self, found: Decoded, kind: Kind, wanted: pa.Schema | None, block: Block) -> None:
+    def _events(self, decoded: Decoded, kind: Kind, wanted: pa.Schema | None, block: Block) -> None:
         row, asked = row_of(wanted_row(wanted, {}), kind), wanted_row(wanted, {})
         if (own := row_kind(kind)) is not None and own.wire != "struct":
             row = asked or documents.ROW
-        known = np.zeros(len(found.record), bool)
+        known = np.zeros(len(decoded.record), bool)
         if row_kind(kind) is not None and kind.child("op") is not None:
-            known = pc.struct_field(found.values, "op").is_valid().to_numpy(zero_copy_only=False)
-        _not_events(found.record[~known], kind, found.values.filter(pa.array(~known)), block)
+            known = pc.struct_field(decoded.values, "op").is_valid().to_numpy(zero_copy_only=False)
+        _not_events(decoded.record[~known], kind, decoded.values.filter(pa.array(~known)), block)
         if row is None or not known.any():
             return
-        rows, raw = found.record[known], found.values.filter(pa.array(known))
+        rows, raw = decoded.record[known], decoded.values.filter(pa.array(known))
         faults = Faults()
         head = convert(raw, HEAD, "value", faults)
         needed = self._changes.with_before(head, block.keys)

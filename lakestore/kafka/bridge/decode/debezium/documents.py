@@ -57,15 +57,15 @@ def images(
     return rows(after if text else pa.nulls(len(after), pa.string()), row, ids, faults, markers)
 
 
-def keys(found: pa.StructArray | None, row: Kind) -> pa.StructArray | None:
+def keys(structs: pa.StructArray | None, row: Kind) -> pa.StructArray | None:
     """Keys with the document's id as plain text, named like the row's id field."""
-    if found is None or found.type.get_field_index(ID) < 0:
-        return found
-    column = pc.struct_field(found, ID)
+    if structs is None or structs.type.get_field_index(ID) < 0:
+        return structs
+    column = pc.struct_field(structs, ID)
     if pa.types.is_string(column.type):
         column = pc.replace_substring_regex(plain_json(column), r'^"((?:[^"\\]|\\.)*)"$', r"\1")
     name = _KEY if row.child(_KEY) is not None and row.child(ID) is None else ID
-    return pa.StructArray.from_arrays([column], [name], mask=found.is_null())
+    return pa.StructArray.from_arrays([column], [name], mask=structs.is_null())
 
 
 def rows(
@@ -92,19 +92,19 @@ def rows(
 
 
 def _parsed(
-    texts: pa.StringArray, there: Ints, inner: Kind, faults: Faults, markers: Markers
+    texts: pa.StringArray, present: Ints, inner: Kind, faults: Faults, markers: Markers
 ) -> tuple[pa.StructArray | None, dict[str, pa.BooleanArray]]:
-    plain = plain_json(texts.take(pa.array(there))).cast(pa.binary())
+    plain = plain_json(texts.take(pa.array(present))).cast(pa.binary())
     read = json_shapes.objects(plain, inner, json_shapes.learn_shape(plain, inner))
     for row, code, reason in read.faults:
-        faults.found.append((there[[row]], code, reason, "value.after"))
+        faults.found.append((present[[row]], code, reason, "value.after"))
     found, kept = [], dict[str, npt.NDArray[np.bool_]]()
     for at, raw in read.parts:
         inside = Faults()
         made, masks = image(raw, inner, "value.after", inside, markers)
-        faults.found.extend((there[at][wrong], code, reason, path) for wrong, code, reason, path in inside.found)
-        found.append((there[at], made))
+        faults.found.extend((present[at][wrong], code, reason, path) for wrong, code, reason, path in inside.found)
+        found.append((present[at], made))
         for name, mask in masks.items():
             whole = kept.setdefault(name, np.zeros(len(texts), bool))
-            whole[there[at]] |= mask.to_numpy(zero_copy_only=False)
+            whole[present[at]] |= mask.to_numpy(zero_copy_only=False)
     return gather_structs(found, len(texts)), {name: pa.array(mask) for name, mask in kept.items()}

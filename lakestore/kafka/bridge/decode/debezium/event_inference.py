@@ -108,7 +108,7 @@ def infer_kind(texts: pa.BinaryArray, inside: Sequence[str]) -> Kind:
     return sample_objects(texts, inside).struct
 
 
-def grow_kind(texts: pa.BinaryArray, inside: str, known: Kind) -> Kind:
+def grow_kind(texts: pa.BinaryArray, inside: str, kind: Kind) -> Kind:
     """Return the kind of the objects in field `inside`, such as `after`: the known fields and all other fields of
     the objects.
 
@@ -118,22 +118,22 @@ def grow_kind(texts: pa.BinaryArray, inside: str, known: Kind) -> Kind:
     try:
         table = json_shapes.table_of(texts, pa.schema([]), "infer")
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # the values of a field have several types
-        return _joined(known, infer_kind(texts, (inside,)))
+        return _joined(kind, infer_kind(texts, (inside,)))
     at = table.schema.get_field_index(inside)
-    return known if at < 0 else _joined(known, _kind_of(table.schema.field(at).type))
+    return kind if at < 0 else _joined(kind, _kind_of(table.schema.field(at).type))
 
 
-def _joined(known: Kind, found: Kind) -> Kind:
-    if known.name or known.wire != found.wire:
-        return known
-    if known.item is not None and found.item is not None and known.wire == "array":
-        item = _joined(known.item, found.item)
-        return known if item is known.item else replace(known, item=item, target=None)
-    theirs = dict(found.fields)
-    fields = [(name, _joined(part, theirs.pop(name)) if name in theirs else part) for name, part in known.fields]
+def _joined(kind: Kind, other: Kind) -> Kind:
+    if kind.name or kind.wire != other.wire:
+        return kind
+    if kind.item is not None and other.item is not None and kind.wire == "array":
+        item = _joined(kind.item, other.item)
+        return kind if item is kind.item else replace(kind, item=item, target=None)
+    theirs = dict(other.fields)
+    fields = [(name, _joined(part, theirs.pop(name)) if name in theirs else part) for name, part in kind.fields]
     fields += theirs.items()
-    is_same = len(fields) == len(known.fields) and all(a[1] is b[1] for a, b in zip(fields, known.fields, strict=True))
-    return known if is_same else replace(known, fields=tuple(fields), target=None)
+    is_same = len(fields) == len(kind.fields) and all(a[1] is b[1] for a, b in zip(fields, kind.fields, strict=True))
+    return kind if is_same else replace(kind, fields=tuple(fields), target=None)
 
 
 _LEAVES = {pa.int64(): "int64", pa.float64(): "double", pa.bool_(): "boolean"}

@@ -77,17 +77,17 @@ def image(
     return convert(raw, row, path, faults), kept
 
 
-def gather_structs(found: list[tuple[Ints, pa.StructArray]], count: int) -> pa.StructArray | None:
+def gather_structs(parts: list[tuple[Ints, pa.StructArray]], count: int) -> pa.StructArray | None:
     """Place structs at their row numbers, with the fields of all of them in the newest types."""
-    found = [(rows, array) for rows, array in found if len(rows)]
-    if not found:
+    parts = [(rows, array) for rows, array in parts if len(rows)]
+    if not parts:
         return None
-    places = np.concatenate([rows for rows, _ in found])
+    places = np.concatenate([rows for rows, _ in parts])
     at = np.full(count, -1, np.int64)
     at[places] = np.arange(len(places))
     kinds: dict[str, pa.DataType] = {}
-    for _, array in found:
+    for _, array in parts:
         kinds |= {part.name: part.type for part in array.type}
     kind = Kind("struct", fields=tuple((name, Kind("", target=each)) for name, each in kinds.items()))
-    whole = pa.concat_arrays([convert(array, kind, "key", Faults()) for _, array in found])
+    whole = pa.concat_arrays([convert(array, kind, "key", Faults()) for _, array in parts])
     return whole.take(pa.array(at, mask=at < 0))

@@ -133,26 +133,26 @@ class _Groups:
         self.found.append(([row], shape))
 
 
-def _group(texts: pa.BinaryArray, rows: Ints, form: tuple[Kind, Shape], read: ShapedBlock, why: str = "") -> None:
+def _group(texts: pa.BinaryArray, rows: Ints, form: tuple[Kind, Shape], block: ShapedBlock, why: str = "") -> None:
     """Read rows of one shape. On failure read halves, down to the invalid record."""
     kind, shape = form
     some = texts.take(pa.array(rows))
     try:
         if _has_map(kind) or _has_text(shape):
             listed = [_plain(json.loads(text, parse_float=_Float), kind, shape) for text in some.to_pylist()]
-            read.parts.append((rows, pa.array(listed, _type(kind, shape))))
+            block.parts.append((rows, pa.array(listed, _type(kind, shape))))
         else:
-            read.parts.append((rows, _block(some, _type(kind, shape))))
+            block.parts.append((rows, _block(some, _type(kind, shape))))
         return
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         if len(rows) == 1:
-            read.faults.append(
+            block.faults.append(
                 (int(rows[0]), "bad-json", f"the record is not JSON of its schema: {why or _line(error)}")
             )
             return
     half = len(rows) // 2
-    _group(texts, rows[:half], form, read)
-    _group(texts, rows[half:], form, read)
+    _group(texts, rows[:half], form, block)
+    _group(texts, rows[half:], form, block)
 
 
 class _Float(float):

@@ -32,11 +32,13 @@ class Markers:
     """Texts or bytes that mark an array if they are its only element."""
 
     @staticmethod
-    def of(said: Sequence[str] = ()) -> Markers:
+    def of(placeholders: Sequence[str] = ()) -> Markers:
         """Debezium's default marker and the connector's `unavailable.value.placeholder` values. A value after `hex:`
         is bytes.
         """
-        raw = [bytes.fromhex(text[4:]) if text.startswith("hex:") else text.encode() for text in (MARKER, *said)]
+        raw = [
+            bytes.fromhex(text[4:]) if text.startswith("hex:") else text.encode() for text in (MARKER, *placeholders)
+        ]
         base64 = [b64encode(marker).decode() for marker in raw]
         texts = [marker.decode(errors="replace") for marker in raw]
         uuids = [str(_uuid(marker)) for marker in raw]
