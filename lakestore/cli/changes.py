@@ -212,11 +212,7 @@ def _say_ignored_start(lake: Lake, subscription: str | None) -> None:
 
 
 def _acknowledge(batch: ChangeBatch, *, shared: bool) -> None:
-    """Acknowledge a batch.
-
-    If another consumer has taken over some of its buckets, those changes are shown there again and this stream
-    continues.
-    """
+    """Acknowledge a batch. Buckets that another consumer has taken over are shown there again."""
     try:
         batch.ack()
     except Fenced as error:

@@ -62,9 +62,7 @@ _PROCESSORS = Path("/proc/cpuinfo")
 
 
 def spare_slow_sorts(processors: Path = _PROCESSORS) -> None:
-    """Make numpy sort with AVX2 where AVX-512 is slower, in this process and its children. Call it before importing
-    numpy.
-    """
+    """Make numpy sort with AVX2 where AVX-512 is slower, here and in children. Call before importing numpy."""
     if _CHOICE not in os.environ and "numpy" not in sys.modules and _is_zen_4(processors):
         os.environ[_CHOICE] = _AVX512
 

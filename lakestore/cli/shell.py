@@ -60,10 +60,7 @@ def statements(text: str) -> list[str]:
 
 
 def script(text: str) -> list[str]:
-    """Split a piped text into commands and statements, in order.
-
-    A command is a line that begins with a dot or a backslash while no statement is open.
-    """
+    """Split a piped text into statements and commands: lines that begin with a dot or backslash."""
     parts: list[str] = []
     pending = ""
     for line in text.splitlines(keepends=True):

@@ -126,10 +126,7 @@ def _types(kinds: Sequence[str]) -> dict[str, str]:
 
 
 def _target(lake: Lake, name: str, source: Source, options: _Asked) -> tuple[Table, float]:
-    """The table, and the seconds that the user took to answer a question.
-
-    If the table is absent and the command creates it, its columns come from the first rows.
-    """
+    """The table, created from the first rows if it is absent, and the seconds of the user's answer."""
     try:
         definition = lake.table(name).definition
     except NotFound as error:

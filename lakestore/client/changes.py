@@ -581,9 +581,7 @@ class ChangeStream:
         self._share.acked(token)
 
     def _opened(self, epoch: int) -> None:
-        """Each connection is the subscription's next consumer. Batches of earlier connections still belong to this
-        stream.
-        """
+        """Each connection is the subscription's next consumer. Earlier batches still belong to this stream."""
         self._epoch = epoch
 
     def close(self) -> None:
@@ -604,15 +602,11 @@ class ChangeStream:
             yield from batches
 
     def _given(self, batch: ChangeBatch) -> None:
-        """The caller has a batch, so the stream has reached its token. Not earlier, because the caller might never
-        take it.
-        """
+        """The stream reaches a batch's token when the caller has the batch, because it might never take it."""
         self.token, self._handed = batch.token, (batch.token, "")
 
     def _progressed(self, token: str) -> None:
-        """Nothing lies between the last batch and this token. When the batch is done, everything before the token is
-        done.
-        """
+        """Nothing lies between the last batch and this token, so the batch's end is the token."""
         last = self._handed[0]
         self.token, self._handed = token, (last, token)
         if self.subscription and self._acked == last:

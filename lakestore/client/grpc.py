@@ -127,10 +127,7 @@ class SmallCalls:
         self._stream: _Stream | None = None
 
     def call(self, method: str, request: bytes, seconds: float, metadata: Metadata) -> pb.Reply:
-        """The reply to a call, on a stream that was opened with this metadata.
-
-        Raises `NoReply` or `CallCancelled` without a reply, `Unavailable` on timeout, `ValueError` on a closed channel.
-        """
+        """The reply. Raises `NoReply`, `CallCancelled`, `Unavailable` on timeout, `ValueError` on a closed channel."""
         number, waiting = next(self._numbers), _Waiting()
         ask = pb.Ask(id=number, method=method, request=request, within_ms=max(int(seconds * 1_000), 1))
         stream = self._asked(ask, waiting, metadata)

@@ -301,9 +301,7 @@ class Lake:
         return union_sql.run(self.transport, query, self._connection.all)
 
     def within(self, seconds: float) -> AbstractContextManager[None]:
-        """`with lake.within(0.5): …`: every call inside ends by then, retries included, with `Unavailable` if need
-        be.
-        """
+        """`with lake.within(0.5): …`: every call inside ends by then, retries included."""
         return within(seconds)
 
     def close(self) -> None:

@@ -84,9 +84,7 @@ def _truth(word: Any) -> Any:
 
 @contextmanager
 def edit_sections(file: Path) -> Iterator[Sections]:
-    """Edit the sections inside the block. They are written at its end; other processes cannot change the file
-    meanwhile.
-    """
+    """Edit the sections. They are written at the end of the block, under a lock."""
     try:
         file = file.resolve()  # a link to a file elsewhere stays a link
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

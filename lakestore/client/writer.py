@@ -47,10 +47,7 @@ _TIME = SYSTEM_TYPES["__timestamp"]
 
 
 def with_marks(batch: pa.RecordBatch, keep: Keep = (), as_of: Any = None) -> tuple[pa.RecordBatch, Marks]:
-    """Add the rows' marks as columns. Also returns which marks there are.
-
-    `as_of` has a time (UTC without a zone) or None for each row.
-    """
+    """Add the rows' marks as columns. `as_of` has a time (UTC without a zone) or None for each row."""
     keep = _names(keep)
     if isinstance(keep, Mapping):
         for name, flags in keep.items():
@@ -152,9 +149,7 @@ class Writer:
         self._put(pb.APPEND, data, progress)
 
     def upsert(self, data: Any, *, progress: str = "", keep: Keep = ()) -> None:
-        """Insert or update rows by key; `keep` as in `Table.upsert`. `NothingToKeep` counts rows from the first of
-        `unconfirmed`.
-        """
+        """Insert or update rows; `keep` as in `Table.upsert`. `NothingToKeep` counts from the first unconfirmed."""
         self._put(pb.UPSERT, data, progress, keep)
 
     def insert_if_absent(self, data: Any, *, progress: str = "") -> None:

@@ -208,9 +208,7 @@ class Transactions:
             ) from error
 
     def stored(self) -> SinkPosition | None:
-        """The sink's position, None if it never wrote. Call it between transactions; a finished transaction is
-        settled first.
-        """
+        """The sink's position; None if it never wrote. Call it between transactions."""
         self._settle(self._places(), "read its position")
         settings = {
             **self._common,
@@ -603,9 +601,7 @@ class KafkaSink:
         )
 
     def _hold(self) -> None:
-        """Move the subscription to the sink's position. The subscription is behind if a process died before
-        acknowledging.
-        """
+        """Move the subscription to the sink's position. It is behind if a process died before acknowledging."""
         name, token = self._kafka.identity, self.written.token
         held = {each.name: each for each in self._lake.subscriptions()}.get(name)
         if held is None or (token and held.token == token):

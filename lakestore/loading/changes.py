@@ -54,9 +54,7 @@ class Changes:
         self._naming = self._table.merge.engine in NAMING
 
     def prepared(self, chunk: Chunk) -> Chunk:
-        """The rows of a chunk that are written: with a valid operation, within the condition, with all required
-        columns.
-        """
+        """Rows to write: with a valid operation, within the condition, with all required columns."""
         chunk = self._of_ops(chunk)
         chunk = chunk if self._naming else self._with_defaults(chunk)
         return self._complete(self._filtered(chunk))

@@ -236,9 +236,7 @@ class Csv:
     def _parsed(
         self, records: Records, numbers: Ints, bad: list[Bad]
     ) -> tuple[pa.RecordBatch | dict[str, pa.Array], list[int]]:
-        """Parse records to a typed batch, or to columns of text. Records with a wrong number of values are added to
-        `bad`.
-        """
+        """Parse records to a typed batch, or to columns of text. Records of another width go to `bad`."""
         if not len(numbers):
             return {name: pa.array([], pa.string()) for name in self._names}, []
         data = _joined(records, numbers)
@@ -317,9 +315,7 @@ class Csv:
 def _table(
     data: bytes, kinds: Sequence[pa.DataType], delimiter: str, nulls: list[str], widths: list[tuple[int, int]] | None
 ) -> pa.Table:
-    """Parse records to columns. A record of another width is added to `widths` as (row, width), or raises without
-    it.
-    """
+    """Parse records to columns. A record of another width goes to `widths`, or raises without it."""
     named = {f"{at}": kind for at, kind in enumerate(kinds)}
 
     def skip(row: pacsv.InvalidRow) -> str:

@@ -115,9 +115,7 @@ _BEGIN = re.compile(
 
 
 def summary(text: str) -> str:
-    """Summarise the beginning of a progress text, because lists of producers are cut. Other texts are returned
-    unchanged.
-    """
+    """Summarise the beginning of a progress text. Other texts are returned unchanged."""
     found = _BEGIN.match(text)
     if found is None:
         return text

@@ -27,10 +27,7 @@ def fill_column(column: Column, rows: int, fill: Fill) -> pa.Array:
 
 
 def rename_columns(batch: pa.RecordBatch, source: Table, target: Table) -> pa.RecordBatch:
-    """Rename columns of a producer's rows from one version to another. Columns in neither version keep their names.
-
-    A dropped column is refused, because its values would be lost.
-    """
+    """Rename columns from one version to another. Unknown columns keep their names; dropped ones are refused."""
     if source.schema_id == target.schema_id:
         return batch
     ids = {column.name: column.id for column in source.columns}

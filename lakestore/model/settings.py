@@ -109,9 +109,7 @@ class Option:
         return kind if self.high is None else f"{kind}, {self.high:,} or less"
 
     def parse(self, value: Any, where: str) -> Any:
-        """Convert an outside value to the setting's type. Texts are accepted for every type, as variables need.
-        Raises `Invalid`.
-        """
+        """Convert an outside value, which may be a text, to the setting's type. Raises `Invalid`."""
         parsed = _parsed(self.kind, value)
         bad = Invalid(f"{where}: {self.name} must be {self.rule}, not {MASK if self.secret else repr(value)}")
         if parsed is None or (self.choices and parsed not in self.choices):

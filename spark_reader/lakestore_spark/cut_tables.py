@@ -28,8 +28,5 @@ class CutTable:
         return f"{self.table.short_name}{POSITION_MARK}{self.token}"
 
     def select(self, columns: Sequence[str]) -> str:
-        """A query of these columns, system columns too, in the declared types.
-
-        Catalyst merges it with the outer query, so a filter on a column without a cast reaches the files.
-        """
+        """A query of columns in the declared types. Catalyst merges it, so filters reach the files."""
         return f"SELECT {', '.join(declared_sql(self.table, name) for name in columns)} FROM {self.name}"  # noqa: S608

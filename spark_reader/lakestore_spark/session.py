@@ -118,10 +118,7 @@ def _nothing() -> None: ...
 
 
 def missing(spark: SparkSession, http: str, credentials: Credentials = NOTHING) -> str:
-    """Why this session cannot read the server, as one sentence; empty if it can.
-
-    Catalogs `lake` and `now` are added if the session lacks them.
-    """
+    """Why this session cannot read the server; empty if it can. Missing catalogs are added."""
     if not _has_iceberg(spark):
         return f"this Spark session lacks Iceberg: start it with --packages {RUNTIME}"
     if EXTENSIONS not in str(spark.conf.get("spark.sql.extensions", "")):

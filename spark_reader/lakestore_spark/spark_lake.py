@@ -34,9 +34,7 @@ _KEPT_KINDS = ("VIEW", "FUNCTION")
 
 
 class Query:
-    """One statement that reads or writes rows, and its `database.table` names. Raises `Invalid` if it cannot be
-    parsed.
-    """
+    """One statement about rows, and its `database.table` names. Raises `Invalid` if it is not parsed."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -141,10 +139,7 @@ def _table_edit(table: exp.Table, queries: Mapping[str, str]) -> Edit:
 
 
 def _column_edit(column: exp.Column, names: Collection[str]) -> Edit | None:
-    """Rewrite `shop.orders.customer` to `orders.customer`; None for a column without a database.
-
-    Spark resolves the table's name in any case.
-    """
+    """Rewrite `shop.orders.customer` to `orders.customer`; None for a column without a database."""
     parts = column.parts
     if len(parts) < 3 or f"{parts[0].name}.{parts[1].name}".lower() not in names:
         return None
@@ -160,9 +155,7 @@ _TABLE, _COLUMN, _NAMES = ["col_name", "data_type", "comment"], ["info_name", "i
 
 
 def declared_answer(answer: DataFrame, table: Table) -> DataFrame:
-    """The answer of DESCRIBE or SHOW COLUMNS for a table at a cut, without system columns. Other answers are
-    unchanged.
-    """
+    """The answer of DESCRIBE or SHOW COLUMNS without system columns. Other answers are unchanged."""
     if answer.columns == _TABLE:
         rows = list(_described(answer.collect(), table))
     elif answer.columns == _COLUMN:

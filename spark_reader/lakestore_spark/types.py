@@ -49,10 +49,7 @@ class Edit:
 
 
 def words_of(text: str, begin: int = 0) -> list[Word]:
-    """The words of a text from a position; empty if sqlglot cannot tokenize it.
-
-    For some commands sqlglot returns the rest as one token; the token is split too.
-    """
+    """The words of a text from a position, also inside sqlglot's long tokens; empty if it fails."""
     try:
         tokens = sqlglot.tokenize(text[begin:], dialect="spark")
     except SqlglotError:

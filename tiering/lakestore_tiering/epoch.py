@@ -39,9 +39,7 @@ class HeldEpoch:
         self._wake = threading.Event()
 
     def epoch(self) -> int:
-        """The epoch. Raises `Fenced` if another process has it or the renewals ended, `Unavailable` if it cannot be
-        renewed now.
-        """
+        """The epoch. Raises `Fenced` if it is lost, `Unavailable` if it cannot be renewed now."""
         self._check_renewed()
         if not self._epoch or self._ended.is_set():
             raise Fenced("this tierer's epoch has ended: start a new one")

@@ -91,10 +91,7 @@ def _round(tools: Round, cut: ReadPlan, scan: TableScan) -> FlushResult:
 
 @contextmanager
 def stage_errors(lake: Iceberg, name: str, branch: str) -> Iterator[None]:
-    """Name the cause if staged files are missing because the branch was removed during the round.
-
-    `branch` is empty if Arrow wrote the files.
-    """
+    """Name the cause if staged files are missing because `branch` was removed; empty if Arrow wrote."""
     try:
         with java_errors():
             yield
@@ -175,9 +172,7 @@ def _staged_by_spark(tools: Round, lake: Iceberg, cut: ReadPlan, scan: TableScan
 
 
 def _write_options(table: Table) -> dict[str, str]:
-    """All options that affect written files. They are passed with each write, because anybody may change table
-    properties.
-    """
+    """Options of written files, passed with each write because anybody may change table properties."""
     lake = table.lake
     return {
         "write-format": "parquet",

@@ -166,10 +166,7 @@ class Iceberg:
         return [str(name) for name in self.table.refs() if str(name).startswith(prefix)]
 
     def retried(self, commit: Callable[[], Result]) -> Result:
-        """The result of a commit, retried on the new state if another branch moved.
-
-        Iceberg retries data commits, but not changes of branches and tags.
-        """
+        """Retry a change of branches if another branch moved. Iceberg itself retries only data commits."""
         for _ in range(COMMIT_ATTEMPTS - 1):
             try:
                 with java_errors():
@@ -215,9 +212,7 @@ class Iceberg:
         return landed
 
     def landed(self, error: Py4JJavaError | PySparkException, ours: Callable[[Any], bool]) -> int:
-        """The snapshot of a commit whose answer was lost, identified by `ours` in main's ancestry. Otherwise raises
-        its error.
-        """
+        """The snapshot of a commit whose answer was lost, found by `ours` in main's ancestry, or the error."""
         own = plain_error(error)
         if own.applied == "no":
             raise own from error

@@ -149,10 +149,7 @@ class Round:
                 self._sweep(self.standing(table)[0], table.uuid)
 
     def lake(self, version: Table) -> Iceberg:
-        """The lake table with the schema of a version, and only with Lakestore's properties.
-
-        Raises `NotFound` if another table has the name now.
-        """
+        """The lake table with a version's schema and Lakestore's properties. `NotFound` for another table."""
         lake = Iceberg(self.spark, self.lake_name(version))
         _check_same(version, lake.uuid())
         return lake

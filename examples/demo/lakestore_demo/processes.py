@@ -77,10 +77,7 @@ class Process:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on and that no connection gets meanwhile.
-
-    Raises `OSError` if hardly any port is free.
-    """
+    """Ports that nothing listens on and that no connection gets meanwhile. Raises `OSError`."""
     found: list[int] = []
     for port in SystemRandom().sample(PORTS, PORTS_TRIED):
         if len(found) == count:

@@ -87,9 +87,7 @@ def _histogram(name: str, text: str, histogram: Histogram) -> HistogramMetricFam
 
 @contextmanager
 def serve_metrics(counts: Counts, port: int | None) -> Iterator[int]:
-    """Serve metrics on a local port within the block and yield the port. Port 0 picks a free one; None serves
-    nothing.
-    """
+    """Serve metrics within the block and yield the port. Port 0 picks a free one; None serves nothing."""
     if port is None:
         yield 0
         return
@@ -290,9 +288,7 @@ class _Cluster:
         return sorted(name for name in names - marks if self._topic_spec(name).transactions == self._marks)
 
     def _is_later(self, place: Place) -> bool:
-        """Whether a partition is newer than the bridge: it did not exist at the start, or its topic already has
-        progress.
-        """
+        """True if a partition is newer than the bridge: new since the start, or in a topic with progress."""
         if place not in (self._known or ()):
             return True
         prefix = f"{prefix_of(self._job.spec.name, self._spec.name)}{place.topic}/"

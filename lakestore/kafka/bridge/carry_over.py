@@ -96,9 +96,7 @@ class Opening:
 
 @dataclass(slots=True)
 class Release:
-    """A message to the last stage: earlier work is committed or dropped, the partitions now belong to another
-    member.
-    """
+    """A message to the last stage: finish earlier work, because the partitions belong to another member."""
 
     places: Sequence[Place]
     done: threading.Event = field(default_factory=threading.Event)
@@ -234,9 +232,7 @@ class _Steps:
         self._next[of_lake[_flags(pc.and_(same, later))]] = -1
 
     def ends(self, kept: _Flags) -> Ints:
-        """For each row the index of the row that supplies a column's value: a row of the commit, or after those a
-        live row; -1 for none.
-        """
+        """For each row the index of the row with a column's value: in the commit, then live rows; -1 for none."""
         to = np.arange(self._whole)
         to[: self._count] = np.where(kept, self._next, to[: self._count])
         while True:

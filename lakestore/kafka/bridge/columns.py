@@ -160,9 +160,7 @@ class MappedColumn:
 
 
 def mapped_columns(spec: TableSpec, table: Table, *, log: bool = False) -> tuple[MappedColumn, ...]:
-    """Return the sources of a table's columns. Raises `Invalid` for an impossible column. `log`: rows are change
-    events.
-    """
+    """The sources of a table's columns. Raises `Invalid`. `log`: rows are change events."""
     said = {column.name: column for column in spec.columns}
     for name in said:
         table.column(name)

@@ -359,9 +359,7 @@ class BridgeConsumer:
         self._missing = missing
 
     def _wait_for_marks(self, marks: str) -> None:
-        """Debezium creates the topic of BEGIN and END records with its first transaction. Until then nothing is
-        read.
-        """
+        """Debezium creates the topic of BEGINs and ENDs with its first transaction. Nothing is read before."""
         if self._once:
             raise NotFound(f"topic {marks!r} of transactions is not there: is its name right, has Debezium begun?")
         if marks not in self._missing:
@@ -369,9 +367,7 @@ class BridgeConsumer:
         self._missing.add(marks)
 
     def _balance(self, whole: Whole) -> None:
-        """Pause partitions with many waiting records while others have records, and give up on events that never
-        come.
-        """
+        """Pause partitions that are far ahead of others, and give up on events that never come."""
         source = self.source
         is_late = not self._subscribed and time.monotonic() - self._looked > SETTLE_SECONDS
         if is_late or (source.leads and not source.assigned):

@@ -56,10 +56,7 @@ class TableRouting:
 
 
 def table_name(template: str, topic: str, origin: Mapping[str, str | None] | None = None) -> str:
-    """The table's full name. Characters that names cannot have become _.
-
-    An unknown part of the origin is replaced by the topic.
-    """
+    """The table's full name. Invalid characters become _; an unknown origin becomes the topic."""
     known = {"topic": topic, **(origin or {})}
     return _PLACE.sub(lambda place: _ODD.sub("_", known.get(place[1]) or topic), template)
 
@@ -232,9 +229,7 @@ class Expression:
         return values.take(pa.array(np.cumsum(good) - 1, mask=~good))
 
     def _cast_well(self, block: pa.Table, failed: dict[int, str]) -> npt.NDArray[np.bool_] | None:
-        """Mask of the rows in which every cast succeeds. None if a failing cast may be in a branch that is not
-        evaluated.
-        """
+        """Mask of rows whose casts all succeed. None if a failing cast may be in a branch not taken."""
         import duckdb
 
         if not self._misfits:

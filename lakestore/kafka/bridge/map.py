@@ -195,10 +195,7 @@ class TableMapping:
     """The mapping of rows into one table."""
 
     def __init__(self, spec: TableSpec, table: Table, limits: Limits, *, changes: bool = False) -> None:
-        """Raises `Invalid` for an impossible column, path, expression or condition.
-
-        With `changes` the rows come from change events.
-        """
+        """Raises `Invalid`. With `changes` the rows come from change events."""
         self.spec, self.table = spec, table
         self._log = changes and (spec.events == "log" or not table.keyed)
         self.columns = mapped_columns(spec, table, log=self._log)

@@ -55,9 +55,7 @@ class Starts:
     def __init__(
         self, source: Source, topic_spec: Callable[[str], TopicSpec], is_later: Callable[[Place], bool]
     ) -> None:
-        """`is_later` says whether a partition without progress is newer than the bridge; it is then read from its
-        beginning.
-        """
+        """`is_later` is true for a partition that is newer than the bridge and is read from its start."""
         self._source, self._topic_spec, self._is_later = source, topic_spec, is_later
         self.topic_ids: dict[str, str] = {}
 
@@ -248,9 +246,7 @@ class Source:
         self._lost(found)
 
     def _leaving(self, partitions: list[TopicPartition]) -> list[Place]:
-        """Partitions to give up on a revoke: all of them if the leading partition was revoked, otherwise the revoked
-        ones.
-        """
+        """Partitions to give up on a revoke: all if the leading one was revoked, otherwise the revoked ones."""
         if self._led:
             return sorted(self.assigned)
         return [Place(each.topic, each.partition) for each in partitions]

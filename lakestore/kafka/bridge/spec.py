@@ -176,8 +176,6 @@ class BridgeSpec:
     batch: BatchBounds = BatchBounds()
 
     def entry(self, topic: str, source: str | None = None) -> TopicSpec | None:
-        """The entry that reads a topic, of one source or of any: the entry with the topic's name, otherwise the
-        first matching pattern.
-        """
+        """The entry that reads a topic: the one with its name, otherwise the first matching pattern."""
         found = [each for each in self.topics if source in (None, each.source) and each.matches(topic)]
         return min(found, key=lambda each: not each.topic, default=None)

@@ -246,9 +246,7 @@ class Transactions:
         return [place for place, held in self._weights.items() if held[0] > rows or held[1] > nbytes]
 
     def lacking(self) -> dict[str, tuple[set[str], str]]:
-        """The first transactions with an END and missing events: the topics of the missing events, and a part of a
-        sentence.
-        """
+        """Transactions with an END and missing events: topics of these events, and a part of a sentence."""
         found = {}
         for name in islice(self._ends, LACKING_MAX):
             state = self._open[name]
@@ -349,9 +347,7 @@ class Transactions:
         return missing - sum(self._unread_beside(state, place) for place in places)
 
     def _unread_beside(self, state: _Open, place: Place) -> int:
-        """Number of unreadable records of a partition that no other transaction's record separates from this
-        transaction.
-        """
+        """Unreadable records that no other transaction's record separates from this transaction."""
         count, pending, mine = 0, 0, False
         for run in self._queues[place]:
             if run.unread:
@@ -434,10 +430,7 @@ class Transactions:
 
 
 def topics_of(table: str, topics: Iterable[str]) -> list[str]:
-    """The topics of a table's events by Debezium's naming: prefix and table name, or a shorter suffix of the name.
-
-    Characters that a topic name cannot have are underscores.
-    """
+    """The topics of a table's events: Debezium's prefix and the table's name or a suffix, with underscores."""
     parts = _NO_TOPIC.sub("_", table).split(".")
     names = [".".join(parts[at:]) for at in range(max(len(parts) - 1, 1))]
     return [topic for topic in topics if any(topic == name or topic.endswith("." + name) for name in names)]

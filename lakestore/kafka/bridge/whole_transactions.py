@@ -56,9 +56,7 @@ class Whole:
         marks_decoder: Decoder | None,
         bounds: BatchBounds,
     ) -> None:
-        """`marks` is the topic of BEGIN and END records; without `marks_decoder` they are JSON. `decoder` makes the
-        decoder of a topic.
-        """
+        """`marks` is the topic of BEGINs and ENDs, in JSON unless there is a `marks_decoder`."""
         self.marks = marks
         self._decoder, self._marks_decoder, self._bounds = decoder, marks_decoder, bounds
         self._rows_max = max(ROWS_MAX, BATCHES_MIN * bounds.rows)
@@ -97,9 +95,7 @@ class Whole:
         return self._decoders[records.topic].decode(records, NOTHING)
 
     def batches(self, batch: Batch, read: Sequence[Decoded | None], ends: Mapping[Place, float]) -> list[Batch]:
-        """The batches that can be committed after this one. `ends` has the times at which partitions were last at
-        their ends.
-        """
+        """The batches that can be committed now. `ends`: when partitions were last read to their ends."""
         for records, decoded in zip(batch.blocks, read, strict=True):
             if records.topic == self.marks:
                 self._add_marks(records, decoded)

@@ -47,9 +47,7 @@ class KeptPosition:
         self._said = 0.0
 
     def open(self, position: str) -> None:
-        """Take over the subscription, or create it at this position. Idempotent. An earlier query of the name gets
-        `Fenced`.
-        """
+        """Take over or create the subscription, once. An earlier query of the name gets `Fenced`."""
         if self._stream is not None:
             return
         known = {info.name: Subscription.of(info) for info in self._listed()}.get(self._name)

@@ -75,9 +75,7 @@ class Options:
     """The options of one use of the data source."""
 
     def __init__(self, options: Mapping[str, str], use: str, known: Iterable[str]) -> None:
-        """Raises `Invalid` for an option that this use does not have. `use` names it in errors, such as
-        `spark.read`.
-        """
+        """Raises `Invalid` for an option that this `use`, such as `spark.read`, does not have."""
         self._said = {name.lower().removeprefix(OF_CATALOG): value for name, value in options.items()}
         every = {name.lower(): name for name in (*EVERY_USE, *READ, *STREAM, *WRITE, *OF_SPARK)}
         here = {name.lower() for name in (*EVERY_USE, *OF_SPARK, *known)}
@@ -89,9 +87,7 @@ class Options:
                 raise Invalid(f"option {every[name]} is not one of {use}: leave it out")
 
     def kept(self) -> dict[str, str]:
-        """The options that a table of Spark's catalog stores. Raises `Invalid` for secrets, which the catalog would
-        show.
-        """
+        """The options to store in Spark's catalog. Raises `Invalid` for secrets, which it would show."""
         secret = next((name for name in SECRET if name in self._said), None)
         if secret:
             raise Invalid(

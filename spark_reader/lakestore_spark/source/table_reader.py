@@ -83,9 +83,7 @@ class BoundColumns:
         return [self.table.column(name) for name in self.names if name not in SYSTEM_TYPES]
 
     def names_in(self, version: Table) -> list[str]:
-        """Names of the columns in another version; younger columns may be missing. Raises `Invalid` if a column is
-        gone.
-        """
+        """Column names in another version, without younger columns. Raises `Invalid` if a column is gone."""
         names = {column.id: column.name for column in version.columns}
         self._check(version)
         found = [name if name in SYSTEM_TYPES else names.get(self.table.column(name).id) for name in self.names]

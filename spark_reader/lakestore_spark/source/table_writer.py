@@ -276,9 +276,7 @@ class Epoch:
         return orjson.dumps({"batch": self.batch, "run": self.run, "over": self.over}).decode()
 
     def after(self, batch: int, run: str, query: str) -> Epoch:
-        """The epoch after a batch that a run commits or has committed. Raises `Fenced` or `Conflict` if the run may
-        not.
-        """
+        """The epoch after a run's batch. Raises `Fenced` or `Conflict` if the run may not commit it."""
         mine = run[:_RUN_CHARS]
         if mine in self.over:
             raise Fenced(

@@ -225,9 +225,7 @@ def _map(node: Node, cursors: Cursors, rows: Ints, path: str) -> pa.Array:
 def _items(
     cursors: Cursors, rows: Ints, path: str, least: int, read: Callable[[Ints], pa.Array]
 ) -> tuple[pa.Array, list[pa.Array]]:
-    """Read the items of arrays or maps: the first item of every record, then the second, and so on; then sort by
-    record.
-    """
+    """Read array items: the first of every record, then the second, and so on; then sort by record."""
     left = np.zeros(len(rows), np.int64)
     opened = np.ones(len(rows), np.bool_)
     owners: list[Ints] = []
@@ -259,9 +257,7 @@ def _items(
 
 
 def _counts(cursors: Cursors, rows: Ints, least: int, path: str) -> Ints:
-    """The number of items in the next piece of an array. A negative number means that the piece's size in bytes
-    follows.
-    """
+    """Items in the next piece of an array. After a negative number the piece's size in bytes follows."""
     counts = decode_zigzag(cursors.varints(rows, path))
     negative = np.flatnonzero(counts < 0)
     if len(negative):

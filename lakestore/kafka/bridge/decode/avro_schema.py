@@ -260,9 +260,7 @@ class Incompatible(Invalid):
 
 
 def merge_schemas(newest: Node, older: Node) -> Node:
-    """Merge an older schema into the newest. Fields that only the older has become optional; of two types the wider
-    one stays.
-    """
+    """Merge an older schema into the newest. Old fields become optional; of two types the wider stays."""
     if newest.kind == "optional" or older.kind == "optional":
         item = merge_schemas(_bare(newest), _bare(older))
         return Node("optional", item.arrow, item=item, null_branch=0, meaning=newest.meaning or item.meaning)

@@ -224,10 +224,7 @@ def why(value: pa.Array, rule: Rule) -> str:
 def parted(
     array: pa.Array, convert: Callable[[pa.Array], pa.Array], kind: pa.DataType, *, most: int | None = None
 ) -> tuple[pa.Array, Mask]:
-    """Convert values by halving: a value that fails alone becomes null and is marked.
-
-    After more than `most` failures all later rows are marked unread, because a failure costs up to a millisecond.
-    """
+    """Convert by halving; a failing value becomes null and marked. After `most` failures all are marked."""
     bad = np.zeros(len(array), dtype=np.bool_)
     made: list[pa.Array] = []
     todo = [(0, len(array))]

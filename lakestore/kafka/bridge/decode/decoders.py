@@ -169,10 +169,7 @@ def marks_decoder(topic: TopicSpec, source: SourceSpec) -> Decoder | None:
 
 
 def key_decoder(topic: TopicSpec, source: SourceSpec, *, reads_fields: bool) -> Decoder | None:
-    """The decoder of a topic's keys. None if keys stay bytes.
-
-    Without a key format in the file, keys are decoded by the values' format if something reads their fields.
-    """
+    """The decoder of a topic's keys; None if keys stay bytes. Default: the values' format if a field is read."""
     said = topic.key_format or (topic.format if reads_fields else "raw")
     return KEYS[said](topic, source) if said in KEYS else None
 

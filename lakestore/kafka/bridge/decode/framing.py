@@ -28,10 +28,7 @@ Places = npt.NDArray[np.int32]
 
 
 def spans(values: pa.BinaryArray | pa.StringArray) -> tuple[Places, Bytes]:
-    """The start of each value and the end of the last one, with the buffer.
-
-    A null may have unused bytes in the buffer.
-    """
+    """The start of each value, the end of the last one, and the buffer. Nulls may have bytes in it."""
     if not len(values):
         return np.zeros(1, np.int32), np.zeros(0, np.uint8)
     places = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)

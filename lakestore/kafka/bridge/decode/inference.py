@@ -98,9 +98,7 @@ def infer_schema(records: Records) -> InferredSchema:
 
 
 def schema_of(objects: Iterable[object]) -> pa.Schema:
-    """The schema that holds all objects. Names that are no column name are left out, and of names that differ only
-    in case all but one.
-    """
+    """The schema that holds all objects, without names that no column can have. Names ignore case."""
     return _kinds_of(objects, 1.0).schema()
 
 

@@ -319,9 +319,7 @@ def _whole(marks: _Marks, starts: Ints) -> bool:
 
 
 def _has_escaped_list(marks: _Marks) -> bool:
-    """True if a list is the value of an escaped name. The name may be that of a map, and the reader would take the
-    list for it.
-    """
+    """True if a list is the value of an escaped name, which may be a map's: the reader would confuse them."""
     if not len(marks.slashes):
         return False
     begin, end, is_key = marks.keys(np.maximum(np.flatnonzero(marks.sign == ord("[")) - 1, 0))
@@ -640,9 +638,7 @@ def _too_deep(values: pa.BinaryArray) -> bool:
 
 
 def _sound(array: pa.Array) -> bool:
-    """False if Arrow's reader accepted too much: NaN or infinity, a decimal longer than its type, or a duplicate map
-    key.
-    """
+    """False if Arrow's reader accepted NaN, infinity, a decimal longer than its type, or a duplicate key."""
     kind, t = array.type, pa.types
     if t.is_struct(kind):
         return all(_sound(array.field(at)) for at in range(kind.num_fields))

@@ -314,9 +314,7 @@ def _cleared(members: Sequence[Occurrences], count: int) -> Iterator[Bools]:
 
 
 def check(field: ProtoField, occurrences: Occurrences, cursors: Cursors, path: str) -> None:
-    """Give a fault to messages with an unreadable value, even if a later value replaces it. Protobuf's libraries do
-    so too.
-    """
+    """Refuse messages with an unreadable value, even if a later one replaces it, like Protobuf's libraries."""
     if field.kind == "string":
         if field.is_checked:
             cursors.strings(occurrences.rows, occurrences.first.astype(np.int64), occurrences.end, path)

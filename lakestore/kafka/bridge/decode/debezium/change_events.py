@@ -435,9 +435,7 @@ class _Part:
 
 
 def _left_behind(part: Events, moved: npt.NDArray[np.bool_], rest: _Part) -> _Part:
-    """Delete the rows that key-changing updates leave under their old key. If such an update in `rest` lacks a
-    value, the value is copied from the before-image.
-    """
+    """Delete rows under the old key of key changes. Values missing in `rest` come from the before-image."""
     for name, mask in rest.kept.items():
         carried = pc.and_(pa.array(moved), mask)
         rest.values[name] = pc.if_else(carried, _child(part.before, name), rest.values[name])
@@ -533,9 +531,7 @@ def _names(parts: Sequence[_Part]) -> list[str]:
 
 
 def _joined(parts: Sequence[_Part], name: str, faults: Faults) -> pa.Array:
-    """Concatenate one field of all parts. If its types differ, after a schema change, the result has a type that
-    holds all, or text.
-    """
+    """Concatenate one field of all parts. If its types differ, the result has a type for all, or text."""
     types = [part.values[name].type for part in parts if name in part.values]
     kind = _common(types)
     made, start = [], 0

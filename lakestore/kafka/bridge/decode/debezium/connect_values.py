@@ -199,9 +199,7 @@ def _of_text(text: str) -> bytes | None:
 
 
 def wide_decimals(raw: pa.BinaryArray, scale: int) -> tuple[pa.Array, pa.BooleanArray]:
-    """Decimals of 38 digits from big-endian two's complement bytes. Returns them with a mask of the values that are
-    too wide and null.
-    """
+    """Decimals of 38 digits from big-endian bytes, and a mask of the values that are too wide and null."""
     count = len(raw)
     filled = raw.fill_null(b"\0") if raw.null_count else raw
     offsets, data = spans(filled)
@@ -224,9 +222,7 @@ def wide_decimals(raw: pa.BinaryArray, scale: int) -> tuple[pa.Array, pa.Boolean
 
 
 def _over(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """True for values whose high word is above that of 10**38, which have more than 38 digits. Smaller values are
-    checked exactly.
-    """
+    """True for values with a high word above that of 10**38. Smaller values are checked exactly."""
     high = words[:, 1].view(np.int64)
     limit = (10**_DIGITS_MAX) >> 64
     return np.asarray((high >= limit) | (high < -limit))
@@ -266,9 +262,7 @@ class Faults:
 
 
 def convert(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
-    """Convert values to `kind.type`, or leave them unchanged for ANY. A value that does not fit becomes null and a
-    fault.
-    """
+    """Convert values to `kind.type`; ANY stays unchanged. A value that does not fit is null and a fault."""
     if kind.wire == ANY and not (kind.name and pa.types.is_integer(array.type)):
         return array
     if array.type == kind.type and not kind.fields and kind.wire not in ("array", "map") and kind.name != DECIMAL:

@@ -62,9 +62,7 @@ class Samples:
 
     @property
     def mixed(self) -> tuple[str, int, int] | None:
-        """The most frequent class, the number of other values and the number of all, if the user has to decide
-        between them.
-        """
+        """The main class, the number of other values and of all, if the user has to decide."""
         main, odd = self._main()
         total = self.classes.total()
         asks = main != "string" and (1 - NEARLY_ALL) * total < odd <= (1 - MOST) * total

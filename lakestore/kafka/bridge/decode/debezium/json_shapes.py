@@ -183,9 +183,7 @@ def _line(why: Exception) -> str:
 
 
 def _block(texts: pa.BinaryArray, kind: pa.DataType) -> pa.StructArray:
-    """Read texts of one object each. A text that does not begin with `{` and end with `}` is refused, because it
-    would run into the next.
-    """
+    """Read texts of one object each. `{` and `}` are required, or a text would run into the next."""
     table = table_of(texts, pa.schema(kind), "ignore")
     return table.select(pa.schema(kind).names).combine_chunks().to_struct_array().combine_chunks()
 

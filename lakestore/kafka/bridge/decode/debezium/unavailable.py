@@ -33,9 +33,7 @@ class Markers:
 
     @staticmethod
     def of(placeholders: Sequence[str] = ()) -> Markers:
-        """Debezium's default marker and the connector's `unavailable.value.placeholder` values. A value after `hex:`
-        is bytes.
-        """
+        """Debezium's marker and the connector's own placeholders. A placeholder after `hex:` is bytes."""
         raw = [
             bytes.fromhex(text[4:]) if text.startswith("hex:") else text.encode() for text in (MARKER, *placeholders)
         ]
