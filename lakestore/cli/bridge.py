@@ -88,12 +88,12 @@ def _of_topic(cluster: Cluster, source: SourceSpec, topic: str, table: str) -> s
     from lakestore.kafka.bridge.first_file import first_file
 
     try:
-        facts = cluster.described(topic)
+        facts = cluster.describe(topic)
     except NotFound as error:
         there = ", ".join(name for name in cluster.topics() if not name.startswith("__"))
         raise NotFound(f"there is no topic {topic!r} at {source.bootstrap}: there are {there or 'none'}") from error
     require_topic(facts, source.bootstrap)
-    return first_file(source, cluster.sampled(facts, SAMPLES), table=table, choose=_chosen)
+    return first_file(source, cluster.sample(facts, SAMPLES), table=table, choose=_chosen)
 
 
 def _chosen(field: str, kind: str, odd: int, count: int) -> bool:
@@ -113,9 +113,9 @@ def _of_server(cluster: Cluster, source: SourceSpec, prefix: str) -> str:
     found = []
     for name in cluster.topics():
         if name == prefix or name.startswith(f"{prefix}."):
-            facts = cluster.described(name)
+            facts = cluster.describe(name)
             require_topic(facts, source.bootstrap)
-            found.append(Topic.of(cluster.sampled(facts, SAMPLES_OF_MANY), source))
+            found.append(Topic.of(cluster.sample(facts, SAMPLES_OF_MANY), source))
     return server_file(source, prefix, found)
 
 

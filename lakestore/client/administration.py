@@ -138,7 +138,7 @@ def truncate_table(connection: Connection, definition: Table, *, check_only: boo
     """Truncate the table and return the cost. With `check_only` nothing is removed."""
     request = pb.TruncateTableRequest(table=definition.name, table_uuid=definition.uuid, check_only=check_only)
     answer = connection.transport.truncate_table(request)
-    token = answer.token if check_only else connection.seen(answer.token)
+    token = answer.token if check_only else connection.remember(answer.token)
     if not check_only:
         connection.forget_definitions([definition.name])
     return Truncated(token, answer.rows, tuple(answer.subscriptions))
@@ -160,7 +160,7 @@ def delete_where(
                 _tell_deleted(error, gone)
             raise
         matched, gone, looked_at = matched + answer.matched, gone + answer.deleted, looked_at + answer.looked_at
-        last = connection.seen(answer.last) if answer.last else last
+        last = connection.remember(answer.last) if answer.last else last
         if on_progress is not None:
             on_progress(DeleteProgress(matched, gone, looked_at, answer.offsets))
         if not answer.next:

@@ -193,7 +193,7 @@ class Commit:
             error.changes = tuple(self._by_call(error.changes))
             raise
         self._is_sent = True
-        self.token, self.results = self._connection.seen(answer.token), list(self._whole(answer.results))
+        self.token, self.results = self._connection.remember(answer.token), list(self._whole(answer.results))
         self.repeated = answer.is_repeated
 
     def _by_call(self, changes: Sequence[ChangeRows]) -> Iterator[ChangeRows]:

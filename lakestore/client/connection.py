@@ -52,7 +52,7 @@ class OneRow:
         except KeyError:
             return None
 
-    def found(self, answer: pb.RowBatch, columns: Sequence[str] | None) -> pa.Table | None:
+    def row(self, answer: pb.RowBatch, columns: Sequence[str] | None) -> pa.Table | None:
         """The row of an answer in this version, or no row; None if the answer has another version."""
         if answer.schema_id != self.definition.schema_id:
             return None
@@ -85,10 +85,10 @@ class Connection:
         """The newest position written here; plain reads are at least as new. Empty before the first write."""
         return self._last_text
 
-    def seen(self, token: str) -> str:
+    def remember(self, token: str) -> str:
         """Remember our commit and return its token."""
         position = position_of(token)
-        self.history.seen(position)
+        self.history.remember(position)
         with self._lock:
             if self._last is None or position.timeline != self._last.timeline or position.lsn > self._last.lsn:
                 self._last, self._last_text = position, token
@@ -113,7 +113,7 @@ class Connection:
         for name in names:
             self._definitions.pop(name, None)
 
-    def created(self, definition: Table, *, check_only: bool) -> Table:
+    def create_table(self, definition: Table, *, check_only: bool) -> Table:
         """Create a table and return the server's definition. With `check_only` nothing is created."""
         request = pb.CreateTableRequest(definition=definition.to_json(), check_only=check_only)
         info = self.transport.create_table(request)
@@ -134,7 +134,7 @@ class Connection:
     def definition_of(self, name: str) -> Table:
         return self._definitions[name] if name in self._definitions else self.newest(name)
 
-    def altered(self, definition: Table, steps: Sequence[Step], *, check_only: bool = False) -> Table:
+    def alter_table(self, definition: Table, steps: Sequence[Step], *, check_only: bool = False) -> Table:
         """Apply the steps as one commit. Raises `Conflict` if the definition is not the current one."""
         request = pb.AlterTableRequest(
             table=definition.name,

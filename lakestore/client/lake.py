@@ -109,7 +109,7 @@ class Lake:
 
     def create(self, definition: Definition, *, check_only: bool = False) -> Table:
         """Create a table from its definition. With `check_only` the server only checks it."""
-        return self._table(self._connection.created(definition, check_only=check_only))
+        return self._table(self._connection.create_table(definition, check_only=check_only))
 
     def table(self, name: str) -> Table:
         """A table by name."""
@@ -125,7 +125,7 @@ class Lake:
 
         With `check_only` nothing is changed.
         """
-        return self._connection.altered(definition, steps, check_only=check_only)
+        return self._connection.alter_table(definition, steps, check_only=check_only)
 
     def _table(self, definition: Definition) -> Table:
         return Table(self._connection, definition)
@@ -141,7 +141,7 @@ class Lake:
         if it was dropped before. `uuid` selects between tables of one name.
         """
         request = pb.TableRequest(table=name, table_uuid=uuid, purge=purge)
-        return self._connection.seen(self.transport.drop_table(request).token)
+        return self._connection.remember(self.transport.drop_table(request).token)
 
     def undrop(self, name: str, *, uuid: str = "", as_name: str = "") -> Table:
         """Restore a dropped table with rows, offsets, lake and subscriptions.

@@ -83,7 +83,7 @@ def _row_of(
     request = _request(connection, definition, columns, required)
     request.key = key
     answer = connection.transport.lookup(request)
-    found = connection.single_rows(definition).found(answer, columns)
+    found = connection.single_rows(definition).row(answer, columns)
     return join_answers([answer], definition, columns) if found is None else found
 
 

@@ -44,7 +44,7 @@ class History:
             self._seen = Point(server.timeline, server.lsn)
         return self._seen
 
-    def seen(self, position: Token) -> None:
+    def remember(self, position: Token) -> None:
         known = self.point
         if position.timeline != known.timeline or position.lsn > known.lsn:
             self._seen = Point(position.timeline, position.lsn)

@@ -65,7 +65,7 @@ class Table:
         "after": "30d"}` (None: rows stay), `tombstone_ttl="7d"`; or steps of `lakestore.evolution`. This handle then
         has the new definition. Raises `Conflict` if the table was altered since it was loaded.
         """
-        self.definition = self._connection.altered(self.definition, [*steps, *steps_of(**changes)])
+        self.definition = self._connection.alter_table(self.definition, [*steps, *steps_of(**changes)])
         return self
 
     def append(self, data: Any) -> CommitToken:
@@ -168,7 +168,7 @@ class Table:
 
     def _noted(self, token: str, results: Sequence[pb.ChangeResult]) -> CommitToken:
         self._last.result = result_of(results)
-        return CommitToken(self._connection.seen(token), self._last.result)
+        return CommitToken(self._connection.remember(token), self._last.result)
 
     def writer(self, *, producer: str | None = None) -> Writer:
         """A pipelined writer. A named producer fences its predecessor and gets its progress."""

@@ -170,7 +170,7 @@ class Transactions:
         """Fence earlier processes of this sink and return its position; None if it never wrote."""
         self._ensure(self.identity, 1, {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)})
         self._until_done(self._producer.init_transactions, "open its transactions")
-        return self.stored()
+        return self.position()
 
     def ensure_topic(self, topic: str, partitions: int) -> bool:
         """Create a topic unless it exists. Returns whether it was created."""
@@ -207,7 +207,7 @@ class Transactions:
                 " options of --kafka-option fit it?"
             ) from error
 
-    def stored(self) -> SinkPosition | None:
+    def position(self) -> SinkPosition | None:
         """The sink's position; None if it never wrote. Call it between transactions."""
         self._settle(self._places(), "read its position")
         settings = {
@@ -565,7 +565,7 @@ class KafkaSink:
             raise error
 
     def _go_back(self) -> None:
-        stored = self._kafka.stored()
+        stored = self._kafka.position()
         if stored is not None and stored != self._found:
             self.written.token = stored.token
 

@@ -53,7 +53,7 @@ class Changes:
             raise Invalid(f"table {self._table.name} is a log table, from which no row can be deleted")
         self._naming = self._table.merge.engine in NAMING
 
-    def prepared(self, chunk: Chunk) -> Chunk:
+    def prepare(self, chunk: Chunk) -> Chunk:
         """Rows to write: with a valid operation, within the condition, with all required columns."""
         chunk = self._of_ops(chunk)
         chunk = chunk if self._naming else self._with_defaults(chunk)

@@ -85,7 +85,7 @@ class Stdin(io.BufferedIOBase):
             self._waiting = bytes(self._noted) + self._waiting
             self._noted.clear()
 
-    def copied(self) -> str:
+    def copy_path(self) -> str:
         """Copy everything to a file, once, and return its path."""
         if self._copy is None:
             self._copy = tempfile.NamedTemporaryFile()
@@ -143,7 +143,7 @@ class File:
                 yield raw
             return
         if self.stdin is not None:
-            with pa.OSFile(self.stdin.copied(), mode="r") as whole:
+            with pa.OSFile(self.stdin.copy_path(), mode="r") as whole:
                 yield whole
             return
         with tempfile.NamedTemporaryFile() as copy:

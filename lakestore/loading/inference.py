@@ -62,7 +62,7 @@ def first_chunk(file: File, wanted: Wanted, where: str) -> Chunk | None:
     with ExitStack() as stack:
         stack.enter_context(file.stdin.looked_at() if file.stdin is not None else nullcontext())
         chunk = next(chunks_of(file, wanted, Place()), None)
-        return None if chunk is None else changes.prepared(chunk)
+        return None if chunk is None else changes.prepare(chunk)
 
 
 def sample_columns(file: File, options: Options, types: Mapping[str, str] = MappingProxyType({})) -> Sample:

@@ -239,7 +239,7 @@ class Load:
         """The chunks of a file from a place. The last one is marked."""
         last: Chunk | None = None
         for chunk in chunks_of(file, self._wanted, place):
-            made = self._changes.prepared(chunk)
+            made = self._changes.prepare(chunk)
             if last is not None and not made.batch.num_rows:
                 last = last.followed_by(made)
                 continue

@@ -76,7 +76,7 @@ class Query:
             return False
         return self.tree.find(exp.TemporaryProperty) is None
 
-    def replaced(self, cuts: Mapping[str, CutTable]) -> str:
+    def replace_tables(self, cuts: Mapping[str, CutTable]) -> str:
         """The text with these names replaced by tables at a cut."""
         system = self._system_columns()
         queries = {name: cut.select([*cut.table.selected(None), *system]) for name, cut in cuts.items()}
@@ -200,7 +200,7 @@ class CachedTables:
         held = [cut for name in names if (cut := self._cuts.get(name)) and self._is_held(name, cut)]
         return max((cut.token for cut in held), key=lambda token: position_of(token).lsn, default="")
 
-    def kept(self, cuts: Iterable[CutTable]) -> None:
+    def mark_cached(self, cuts: Iterable[CutTable]) -> None:
         """Record that Spark has cached these tables."""
         self._cuts |= {cut.table.name: cut for cut in cuts}
 
@@ -250,7 +250,7 @@ class _Body(Protocol):
 
     def check(self, ours: Collection[str]) -> None: ...
 
-    def replaced(self, cuts: Mapping[str, CutTable]) -> str: ...
+    def replace_tables(self, cuts: Mapping[str, CutTable]) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +288,8 @@ class Statement:
         """Refuse statements that these tables do not support, above all writes."""
         self.body.check(ours)
 
-    def replaced(self, cuts: Mapping[str, CutTable]) -> str:
-        return self.prefix + self.body.replaced(cuts)
+    def replace_tables(self, cuts: Mapping[str, CutTable]) -> str:
+        return self.prefix + self.body.replace_tables(cuts)
 
 
 class _Named:
@@ -305,7 +305,7 @@ class _Named:
     def check(self, ours: Collection[str]) -> None:
         return
 
-    def replaced(self, cuts: Mapping[str, CutTable]) -> str:
+    def replace_tables(self, cuts: Mapping[str, CutTable]) -> str:
         edits = [Edit(start, end, cuts[name].name) for name, start, end in self._pairs if name in cuts]
         return apply_edits(self._text, edits)
 
@@ -432,9 +432,9 @@ class SparkLakeAt:
         statement.check(ours)
         released = self._cached.release(ours) if statement.kind in _RELEASES else []
         cuts = self._cuts(ours)
-        found = self._spark.sql(statement.replaced(cuts))
+        found = self._spark.sql(statement.replace_tables(cuts))
         if statement.kind is Kind.CACHE:
-            self._cached.kept(cuts.values())
+            self._cached.mark_cached(cuts.values())
         elif statement.kind is Kind.REFRESH:
             self._cached.renew(cuts[name] for name in released)
         elif statement.kind is Kind.DESCRIBE:

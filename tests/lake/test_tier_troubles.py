@@ -125,7 +125,7 @@ def test_rounds_of_several_tables_run_side_by_side(rounds: Rounds, monkeypatch: 
         assert [outcome.table for outcome in rounds.tierer.run_once(compaction=False)] == [BAD, GOOD]
     else:
         rounds.run(1.0)
-        assert not rounds.tierer._troubles.told()
+        assert not rounds.tierer._troubles.problems()
 
 
 @pytest.mark.parametrize("once", [True, False])
@@ -148,7 +148,7 @@ def test_a_round_that_has_not_begun_ends_no_trouble(rounds: Rounds) -> None:
     stop.set()
     rounds.now += RETRY_SECONDS_MAX
     rounds.tierer._run_due(stop)
-    assert [told.failures for told in rounds.tierer._troubles.told()] == [1]
+    assert [told.failures for told in rounds.tierer._troubles.problems()] == [1]
     assert rounds.done == {BAD: 1, GOOD: 1}
 
 
@@ -166,7 +166,7 @@ def test_a_round_that_waits_for_spark_begins_nothing_after_the_word_to_stop(
     monkeypatch.setattr("lakestore_tiering.compact.fork", lambda *_: forked.append("fork"))
     rounds.tierer.run_forever(stop)
     assert not begun
-    assert not rounds.tierer._troubles.told()
+    assert not rounds.tierer._troubles.problems()
     monkeypatch.setattr(service, "flush", lambda *_: None)
     rounds.tierer._round(rounds.tierer._tables()[0])
     assert not forked, "a compaction could take hours"
@@ -219,7 +219,7 @@ def test_a_dropped_table_is_no_trouble(rounds: Rounds) -> None:
     rounds.errors[BAD] = dropped
     rounds.run(5.0)
     assert rounds.done == {BAD: 1, GOOD: 5}
-    assert not rounds.tierer._troubles.told()
+    assert not rounds.tierer._troubles.problems()
 
 
 def test_the_compaction_of_a_dropped_table_gives_its_lease_back(

@@ -149,15 +149,15 @@ def test_logins_and_rights_are_told_apart(kafka: SecureKafka) -> None:
     kafka.allow("reader", ResourceType.TOPIC, "empty", AclOperation.DESCRIBE)
     kafka.allow("reader", ResourceType.GROUP, "group-of-reader", AclOperation.READ)
     with Cluster(_source(kafka)) as cluster:
-        facts = cluster.described("shop.orders")
+        facts = cluster.describe("shop.orders")
         assert (facts.partitions, facts.may_read) == (2, True)
-        assert len(cluster.sampled(facts, 1_000)) == 100
+        assert len(cluster.sample(facts, 1_000)) == 100
         cluster.check_group()
-        facts = cluster.described("empty")
+        facts = cluster.describe("empty")
         assert not facts.may_read
     with Cluster(_source(kafka, "nobody")) as cluster:
         with pytest.raises((Denied, NotFound)):
-            cluster.described("shop.orders")
+            cluster.describe("shop.orders")
         with pytest.raises(Denied, match="ask its administrator"):
             cluster.check_group()
 
@@ -246,8 +246,8 @@ def test_values_that_were_cut_are_fetched_again_while_the_topic_is_the_same(kafk
         f"name: b\nsource: {{bootstrap: '{kafka.address}'}}\ntopics: [{{topic: shop.orders, table: d.t}}]", "f"
     )
     with Cluster(spec.sources[""]) as cluster:
-        facts = cluster.described("shop.orders")
-        records = cluster.sampled(facts, 10)
+        facts = cluster.describe("shop.orders")
+        records = cluster.sample(facts, 10)
     place = int(records.partition[0]), int(records.offset[0])
     with Clusters(spec.sources) as clusters:
         wanted = {place[0]: [place[1], 10**9]}

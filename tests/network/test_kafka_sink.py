@@ -339,7 +339,7 @@ def test_a_commit_that_kafka_took_and_then_forgot_is_undone_whole_before_it_is_m
     again = [living, *(Transactions(kafka.address, f"{topic}.{number}") for number in range(1, 4))]
     for sink in again:
         sink.ensure_topic(f"{sink.identity}.events", 2)
-        if (living.stored() if sink is living else sink.open()) is None:
+        if (living.position() if sink is living else sink.open()) is None:
             _written(sink, 0, b"1")
             sink.commit(one)
         _written(sink, 1, b"2")

@@ -75,8 +75,8 @@ def main(confine: Callable[[], None]) -> None:
 
     answered = query_process.answer_query
 
-    def hostile(wire: Any, asked: dict[str, Any]) -> dict[str, Any]:
-        kind, _, rest = asked["text"].partition(" ")
+    def hostile(wire: Any, question: dict[str, Any]) -> dict[str, Any]:
+        kind, _, rest = question["text"].partition(" ")
         if kind == "!files":
             if "landlock" in sys.argv:
                 _thread_is_confined()
@@ -89,7 +89,7 @@ def main(confine: Callable[[], None]) -> None:
             ctypes.CDLL(None).ptrace(16, SERVER, 0, 0)
         if kind == "!environment":
             return _tried({name: lambda: None for name in os.environ})
-        return answered(wire, asked)
+        return answered(wire, question)
 
     query_process.answer_query = hostile
     sql_gate.check = lambda *_: None

@@ -23,7 +23,7 @@ def chunks(path: Path, table: Table, *, deletes: bool = False, where: str = "", 
     wanted = Wanted(table, Options(**options), deletes)
     changes = Changes(wanted, where)
     (file,) = source_of(str(path)).files
-    return [changes.prepared(chunk) for chunk in chunks_of(file, wanted, Place())]
+    return [changes.prepare(chunk) for chunk in chunks_of(file, wanted, Place())]
 
 
 def read(path: Path, schema: pa.Schema, **options: Any) -> pa.Table:

@@ -251,7 +251,7 @@ def _land(tools: Round, started: Fork) -> CompactionResult | None:
     after = replace(record, epoch=tools.epoch(), tier_from=record.tier_point)
     staged = lake.own_manifests(snapshot)
     try:
-        landed = lake.retried(lambda: _landed(lake, after, base, swap))
+        landed = lake.retry(lambda: _landed(lake, after, base, swap))
     except LakestoreError as error:
         raise tools.failed(started.scan.table, record, error) from error
     tools.discard_staged(lake, swap.snapshot_id, staged)
@@ -322,7 +322,7 @@ def _landed(lake: Iceberg, record: Record, base: int, swap: _Swap) -> int:
         return lake.land(transaction, update, record, swap.branch, swap.snapshot_id)
     except JAVA_FAILURES as error:
         source = str(swap.snapshot_id)
-        return lake.landed(error, lambda snapshot: snapshot.summary().get("source-snapshot-id") == source)
+        return lake.find_landed(error, lambda snapshot: snapshot.summary().get("source-snapshot-id") == source)
 
 
 def _done(tools: Round, started: Fork) -> None:

@@ -115,7 +115,7 @@ def _landed(
     # lost.
     base = lake.current_id()
     files = known.files.at_main(lake).values() if lake.current_id() else ()
-    tools.indexes.forget(scan.table.uuid, known.files.left())
+    tools.indexes.forget(scan.table.uuid, known.files.removed_paths())
     found = tools.indexes.find(files, scan.cold_dead(), scan.table.uuid)
     _check_found(scan, found)
     deletes = write_deletes(lake, found)
@@ -131,7 +131,7 @@ def _landed(
     )
     tools.crash("before-commit")
     try:
-        landed = lake.retried(lambda: _commit(lake, after, base, staged, found, deletes))
+        landed = lake.retry(lambda: _commit(lake, after, base, staged, found, deletes))
     except LakestoreError as error:
         raise tools.failed(scan.table, record, error) from error
     return FlushResult(
@@ -223,7 +223,7 @@ def _commit(
     try:
         return lake.land(transaction, update, record, staged.branch, staged.snapshot_id)
     except JAVA_FAILURES as error:
-        return lake.landed(error, lambda snapshot: record_of(snapshot) == record)
+        return lake.find_landed(error, lambda snapshot: record_of(snapshot) == record)
 
 
 def _delta(lake: Iceberg, transaction: Any, base: int | None, dead_rows: Sequence[Found], deletes: Deletes) -> Any:

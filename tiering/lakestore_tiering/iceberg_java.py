@@ -129,7 +129,7 @@ class Iceberg:
         """Id and time in milliseconds of every snapshot."""
         return [(int(s.snapshotId()), int(s.timestampMillis())) for s in self._listed(self.table.snapshots())]
 
-    def referenced(self) -> set[int]:
+    def referenced_snapshots(self) -> set[int]:
         return {int(ref.snapshotId()) for ref in self.table.refs().values()}
 
     def ancestry(self) -> Iterator[Any]:
@@ -165,7 +165,7 @@ class Iceberg:
     def branches(self, prefix: str) -> list[str]:
         return [str(name) for name in self.table.refs() if str(name).startswith(prefix)]
 
-    def retried(self, commit: Callable[[], Result]) -> Result:
+    def retry(self, commit: Callable[[], Result]) -> Result:
         """Retry a change of branches if another branch moved. Iceberg itself retries only data commits."""
         for _ in range(COMMIT_ATTEMPTS - 1):
             try:
@@ -177,10 +177,10 @@ class Iceberg:
             return commit()
 
     def fork(self, branch: str) -> None:
-        self.retried(lambda: self.table.manageSnapshots().createBranch(branch).commit())
+        self.retry(lambda: self.table.manageSnapshots().createBranch(branch).commit())
 
     def drop_branch(self, branch: str) -> None:
-        self.retried(lambda: self.table.manageSnapshots().removeBranch(branch).commit())
+        self.retry(lambda: self.table.manageSnapshots().removeBranch(branch).commit())
 
     def branch_snapshot(self, branch: str) -> Any:
         snapshot = self.table.snapshot(branch)
@@ -211,7 +211,7 @@ class Iceberg:
         transaction.commitTransaction()
         return landed
 
-    def landed(self, error: Py4JJavaError | PySparkException, ours: Callable[[Any], bool]) -> int:
+    def find_landed(self, error: Py4JJavaError | PySparkException, ours: Callable[[Any], bool]) -> int:
         """The snapshot of a commit whose answer was lost, found by `ours` in main's ancestry, or the error."""
         own = plain_error(error)
         if own.applied == "no":
@@ -226,11 +226,11 @@ class Iceberg:
     def spec_of(self, java: Any) -> Any:
         return self.table.specs().get(java.specId())
 
-    def java_listed(self, iterable: Any) -> Any:
+    def java_list_of(self, iterable: Any) -> Any:
         return self.jvm.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(iterable)
 
     def _listed(self, iterable: Any) -> list[Any]:
-        return list(self.java_listed(iterable))
+        return list(self.java_list_of(iterable))
 
 
 def _loaded(api: Any, spark: SparkSession, name: str) -> Any:

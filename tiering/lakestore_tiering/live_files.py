@@ -24,7 +24,7 @@ class LiveFiles:
         """Manifests of the snapshot; Java is asked for files by them."""
         self._left: list[str] = []
 
-    def left(self) -> list[str]:
+    def removed_paths(self) -> list[str]:
         """Paths of data files that left main since the last call."""
         found, self._left = self._left, []
         return found

@@ -62,6 +62,6 @@ def _read(lake: Iceberg, content: int, memory: Any, manifests: str) -> list[Any]
     read = lake.api.ManifestFiles.readDeleteManifest if content == DELETES else lake.api.ManifestFiles.read
     reader = read(found[0], memory, lake.table.specs())
     try:
-        return list(lake.java_listed(reader))
+        return list(lake.java_list_of(reader))
     finally:
         reader.close()

@@ -42,7 +42,7 @@ def expire(
     newest = min(SNAPSHOTS_KEPT, table.lake.snapshots) if keep_last is None else keep_last
     older_than_ms = (clock() - (table.lake.snapshot_seconds if keep_seconds is None else keep_seconds)) * 1000
     with tools.turn_of(table), java_errors():
-        seen, count = tools.seen(table), 0
+        seen, count = tools.last_seen(table), 0
         if seen is None or _gone(seen, newest, table.lake.snapshots, older_than_ms):
             lake, _ = tools.standing(table)
             count = _expire(lake, _gone(lake, newest, table.lake.snapshots, older_than_ms))
@@ -52,7 +52,7 @@ def expire(
 
 def _gone(lake: Iceberg, newest: int, most: int, older_than_ms: float) -> list[int]:
     main = [int(snapshot.snapshotId()) for snapshot in lake.ancestry()]
-    kept, many = set(main[:newest]) | lake.referenced(), set(main[most:])
+    kept, many = set(main[:newest]) | lake.referenced_snapshots(), set(main[most:])
     return [
         number
         for number, made_ms in lake.snapshots()

@@ -120,7 +120,7 @@ class Round:
                 memory.lake = None
                 raise
 
-    def seen(self, table: Table) -> Iceberg | None:
+    def last_seen(self, table: Table) -> Iceberg | None:
         """The lake table as last seen; another engine may have committed since. None if it was never seen."""
         memory = self.known.get(table.uuid)
         return memory.lake if memory else None

@@ -88,7 +88,7 @@ class FailedTables:
         known = {table.uuid for table in tables}
         self._of = {uuid: trouble for uuid, trouble in self._of.items() if uuid in known}
 
-    def told(self) -> list[TierProblem]:
+    def problems(self) -> list[TierProblem]:
         return [
             TierProblem(table_uuid=uuid, problem=trouble.problem, failures=trouble.failures)
             for uuid, trouble in self._of.items()
@@ -291,7 +291,7 @@ class Tierer:
 
         def settle(table: Table, round_: Future[bool]) -> None:
             self._due[table.uuid] = self._clock() + self._settled(table, round_)
-            self._held.report(self._troubles.told())
+            self._held.report(self._troubles.problems())
 
         self._side_by_side(work, due, settle)
 

@@ -177,7 +177,7 @@ class _Reader:
             read = api.read if self._is_data else api.readDeleteManifest
             reader = read(self._manifest, table.io(), table.specs())
             try:
-                self._files = self._lake.java_listed(reader)
+                self._files = self._lake.java_list_of(reader)
             finally:
                 reader.close()
         found = self._files.get(place)

@@ -73,7 +73,7 @@ class Assembly:
         """Return the watch over a topic's tables; None if tables never change."""
         return Watch(self._lake, self.spec.name, topic, self.tables) if self._writes else None
 
-    def planned(self, topic: TopicSpec, name: str, records: Records | None) -> list[TablePlan]:
+    def plan(self, topic: TopicSpec, name: str, records: Records | None) -> list[TablePlan]:
         """Return the tables of a topic. Raises `Invalid` for a table that cannot exist.
 
         `records` are samples. A table is left out while neither its name nor its columns can be told.
@@ -125,7 +125,7 @@ class Assembly:
     def prepare(self, topic: TopicSpec, name: str, records: Records | None) -> bool:
         """Create the tables of a topic, or add their new columns. Returns whether any table is known now."""
         with self._lock:
-            planned = self.planned(topic, name, records)
+            planned = self.plan(topic, name, records)
             for each in planned:
                 self.tables[each.after.name] = self._made(each) if self._writes else each.after
             return bool(planned)

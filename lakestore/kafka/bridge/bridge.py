@@ -41,7 +41,7 @@ class BridgeCollector(Collector):
         self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
-        seen = self._counts.copied()
+        seen = self._counts.copy()
         for name, text, value in (
             ("records", "Records that were committed: as rows, as dead letters, or left out.", seen.records),
             ("bytes", "Bytes of their keys and values.", seen.bytes),

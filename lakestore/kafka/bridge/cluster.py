@@ -84,13 +84,13 @@ class Cluster:
         found = self._asked(lambda: self._admin.list_topics(timeout=CALL_SECONDS).topics, "list its topics")
         return tuple(sorted(found))
 
-    def named(self, topic: TopicSpec) -> tuple[str, ...]:
+    def topics_of(self, topic: TopicSpec) -> tuple[str, ...]:
         """The topics that an entry of bridge.yaml matches now."""
         if topic.topic:
             return (topic.topic,)
         return tuple(filter(topic.matches, self.topics()))
 
-    def described(self, topic: str) -> TopicFacts:
+    def describe(self, topic: str) -> TopicFacts:
         """Describe a topic. Raises `NotFound`, or `Denied` if this user may not see it."""
         what = f"describe topic {topic!r}"
         asked = TopicCollection([topic])
@@ -139,7 +139,7 @@ class Cluster:
             )
         return found
 
-    def sampled(self, facts: TopicFacts, count: int, seconds: float = SAMPLE_SECONDS) -> Records:
+    def sample(self, facts: TopicFacts, count: int, seconds: float = SAMPLE_SECONDS) -> Records:
         """About `count` of the newest records from all partitions, in order; none from an empty topic."""
         ends = self.ends(facts.name, range(facts.partitions))
         full = {number: (low, high) for number, (low, high) in ends.items() if high > low}
@@ -149,7 +149,7 @@ class Cluster:
         messages.sort(key=lambda message: (message.partition() or 0, message.offset() or 0))
         return records_of(messages, facts.name, facts.id)
 
-    def fetched(self, facts: TopicFacts, offsets: Mapping[int, Sequence[int]]) -> dict[tuple[int, int], Message]:
+    def fetch_records(self, facts: TopicFacts, offsets: Mapping[int, Sequence[int]]) -> dict[tuple[int, int], Message]:
         """Single records by partition and offset, if the topic still has them."""
         found: dict[tuple[int, int], Message] = {}
         ends = self.ends(facts.name, sorted(offsets))
@@ -215,7 +215,7 @@ class Clusters:
         if facts is None or facts.id != identity:
             return {}
         there = {number: found for number, found in offsets.items() if number < facts.partitions}
-        return {place: message.value() for place, message in cluster.fetched(facts, there).items()}
+        return {place: message.value() for place, message in cluster.fetch_records(facts, there).items()}
 
     def has(self, topic: TopicSpec, name: str, identity: str) -> bool:
         """Whether the source of an entry has a topic with this name and id."""
@@ -237,7 +237,7 @@ class Clusters:
 
 def _facts(cluster: Cluster, name: str) -> TopicFacts | None:
     try:
-        return cluster.described(name)
+        return cluster.describe(name)
     except NotFound:
         return None
 

@@ -82,7 +82,7 @@ class MappedColumn:
         paths = self.source.paths if isinstance(self.source, Expression) else (self.source,)
         return (path.parts[0] for path in paths if path is not None and path.root == "value" and path.parts)
 
-    def made(self, inputs: Inputs, faults: Faults) -> pa.Array:
+    def compute(self, inputs: Inputs, faults: Faults) -> pa.Array:
         """Compute the column. A value that does not fit becomes null and a fault."""
         raw = self._raw(inputs, faults)
         array, bad = casts.cast(raw, self.rule)
@@ -99,7 +99,7 @@ class MappedColumn:
             self._check_present(array, inputs, deletes, faults)
         return array
 
-    def kept(self, inputs: Inputs) -> Mask | None:
+    def unsent(self, inputs: Inputs) -> Mask | None:
         """The rows that keep the live value because the source did not send one."""
         if not inputs.kept:
             return None
@@ -125,7 +125,7 @@ class MappedColumn:
 
     def _check_present(self, array: pa.Array, inputs: Inputs, deletes: Mask, faults: Faults) -> None:
         missing = array.is_null().to_numpy(zero_copy_only=False)
-        kept = self.kept(inputs)
+        kept = self.unsent(inputs)
         if self.stays and not self.key and (missing & deletes).any():
             say = (
                 f"the delete has no value for {self.path}, the version of the row, or one that its source made up: say"

@@ -183,7 +183,7 @@ class Committer:
         values = self._registers.progress
         held = {place: Position.decode(values[name]) for name, place in by_name.items()}
         self._cluster = self._source.cluster()
-        opened = self._starts.judged(self._cluster, held, self._accepted)
+        opened = self._starts.start_offsets(self._cluster, held, self._accepted)
         ids = opened.topic_ids
         self._tell_again(before, held)
         now = {place: Position(self._cluster, ids[place.topic], offset) for place, offset in opened.offsets.items()}

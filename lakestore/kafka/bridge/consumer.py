@@ -404,7 +404,7 @@ class BridgeConsumer:
             self._halt(topic, NotFound(f"topic {topic!r} is not there: is its name right, or was it deleted?"))
 
     def _hand_over(self) -> None:
-        if self._gathering.has_moves and (batch := self._gathering.taken(self._generation)).moves:
+        if self._gathering.has_moves and (batch := self._gathering.take_batch(self._generation)).moves:
             self._outbox.append(batch)
 
     def _unread(self, places: Mapping[Place, int]) -> bool:

@@ -89,7 +89,7 @@ class Counts:
         with self._lock:
             self.bytes += batch.nbytes
 
-    def copied(self) -> Counts:
+    def copy(self) -> Counts:
         made = Counts()
         with self._lock:
             made.records, made.bytes, made.commits = self.records, self.bytes, self.commits

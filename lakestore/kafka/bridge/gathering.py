@@ -107,7 +107,7 @@ class Gathering:
     def has_moves(self) -> bool:
         return bool(self._moves)
 
-    def taken(self, generation: int) -> Batch:
+    def take_batch(self, generation: int) -> Batch:
         """Take the current batch. Unfinished key changes stay for the next one."""
         now = time.monotonic()
         blocks = [join_records(pieces) for pieces in self._pieces.values()]

@@ -60,7 +60,7 @@ class DeadLetterTables:
             if any(found.values()) and len(self._seen) < _SEEN_MAX:
                 self._seen[tuple(found.get(name) for name in ORIGIN)] = found
 
-    def parted(self, records: Records, rejects: Sequence[Reject]) -> dict[str, list[Reject]]:
+    def by_table(self, records: Records, rejects: Sequence[Reject]) -> dict[str, list[Reject]]:
         """Rejects by the table that gets the dead letter."""
         if not names_origin(self._template):
             return {first_table(self._topic, records.topic): list(rejects)} if rejects else {}
@@ -208,9 +208,9 @@ class TableMapping:
         deletes = inputs.op == Op.DELETE
         if self._log and deletes.any():
             inputs = self._as_events(inputs, deletes, faults)
-        arrays = [column.made(inputs, faults) for column in self.columns]
+        arrays = [column.compute(inputs, faults) for column in self.columns]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.table.nullable_schema)
-        kept = {column.column.name: mask for column in self.columns if (mask := column.kept(inputs)) is not None}
+        kept = {column.column.name: mask for column in self.columns if (mask := column.unsent(inputs)) is not None}
         stays = self._held(batch, inputs, kept, faults) | deletes
         self._check_sizes(batch, faults)
         ends.reject(self.table.name, faults.rejects)

@@ -61,7 +61,7 @@ class Pipeline:
         ends = Ends()
         decoded = self._decoded(records)
         self._letters.note(decoded.origin)
-        for name, rejects in self._letters.parted(records, decoded.rejects).items():
+        for name, rejects in self._letters.by_table(records, decoded.rejects).items():
             ends.reject(name, rejects)
         name = first_table(self.topic, records.topic)
         passed = dict(decoded.passed)
@@ -78,7 +78,7 @@ class Pipeline:
             self._tombstones(records, tombstones, name, ends)
         if self._drift is not None:
             for table in list(ends.rejects):
-                ends.rejects[table] = list(self._drift.told(table, records.topic, ends.rejects[table]))
+                ends.rejects[table] = list(self._drift.name_proposals(table, records.topic, ends.rejects[table]))
         mapped = settle_records(records, ends, decoded.extra)
         self._tell_unread(records, mapped)
         if not decoded.truncates:
@@ -103,10 +103,10 @@ class Pipeline:
         if self._drift is None:
             return decoded
         schema = self.decoder.schema()
-        renamed = self._drift.seen(records.topic, schema, decoded)
+        renamed = self._drift.follow(records.topic, schema, decoded)
         anew = self.mapping.wanted(records.topic, "value")
         if anew != wanted and wanted is not None:  # the decoder only reads requested fields, and more are requested now
-            return self._drift.seen(records.topic, schema, self.decoder.decode(records, anew))
+            return self._drift.follow(records.topic, schema, self.decoder.decode(records, anew))
         return renamed
 
     def _with_keys(self, inputs: Inputs, name: str, ends: Ends) -> Inputs:

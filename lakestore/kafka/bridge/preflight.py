@@ -323,14 +323,14 @@ def _topic(
         names = [*names, topic.transactions]
     for name in names[:TOPICS_SAMPLED]:
         try:
-            facts = cluster.described(name)
+            facts = cluster.describe(name)
             require_topic(facts, source.bootstrap)
             if name == topic.transactions:
                 if facts.partitions != 1:
                     say = f"has {facts.partitions} partitions, and a topic of transactions must have one"
                     yield Finding(Level.STOPS, f"topic {name}", say)
                 continue
-            records = cluster.sampled(facts, samples)
+            records = cluster.sample(facts, samples)
         except LakestoreError as error:
             mend = _right(error, source, "topic", name)
             yield Finding(Level.STOPS, f"topic {name}", error.message, f"topic-{error.kind}", mend)
@@ -355,7 +355,7 @@ def _topic(
 def _keys(topic: TopicSpec, name: str, records: Records, assembly: Assembly, facts: TopicFacts) -> Iterator[Finding]:
     try:
         keys = event_keys(topic, name, records, assembly.spec)
-        planned = assembly.planned(topic, name, records) if keys is not None else ()
+        planned = assembly.plan(topic, name, records) if keys is not None else ()
     except LakestoreError:
         return  # reported with the samples
     for each in planned:
@@ -390,12 +390,12 @@ def event_keys(topic: TopicSpec, name: str, records: Records, spec: BridgeSpec) 
 
 
 def _names(topic: TopicSpec, cluster: Cluster, spec: BridgeSpec) -> Sequence[str]:
-    return [name for name in cluster.named(topic) if spec.entry(name, topic.source) is topic]
+    return [name for name in cluster.topics_of(topic) if spec.entry(name, topic.source) is topic]
 
 
 def _samples(topic: TopicSpec, name: str, records: Records, assembly: Assembly, lake: Lake) -> Iterator[Finding]:
     try:
-        planned = assembly.planned(topic, name, records)
+        planned = assembly.plan(topic, name, records)
         if not planned:
             say = "the columns are not known: the topic is empty, and neither columns: nor a registry names them"
             yield Finding(Level.NOTE, f"topic {name}", say, "no-columns")
@@ -522,11 +522,11 @@ def sample_topics(spec: BridgeSpec, lake: Lake, samples: int = SAMPLES) -> Itera
         with Cluster(source) as cluster:
             for topic in (each for each in spec.topics if each.source == source.name):
                 for name in _names(topic, cluster, spec)[:TOPICS_SAMPLED]:
-                    facts = cluster.described(name)
+                    facts = cluster.describe(name)
                     require_topic(facts, source.bootstrap)
                     needs = not all(table.columns for table in topic.tables) or "{" in topic.tables[0].table
-                    records = cluster.sampled(facts, samples) if needs else _none(facts)
-                    planned = assembly.planned(topic, name, records)
+                    records = cluster.sample(facts, samples) if needs else _none(facts)
+                    planned = assembly.plan(topic, name, records)
                     yield TopicSamples(topic, facts, records, planned, event_keys(topic, name, records, spec))
 
 

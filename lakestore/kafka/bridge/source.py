@@ -59,7 +59,9 @@ class Starts:
         self._source, self._topic_spec, self._is_later = source, topic_spec, is_later
         self.topic_ids: dict[str, str] = {}
 
-    def judged(self, cluster: str, positions: Mapping[Place, Position | None], accepted: Accepted) -> OpenPartitions:
+    def start_offsets(
+        self, cluster: str, positions: Mapping[Place, Position | None], accepted: Accepted
+    ) -> OpenPartitions:
         """Return the offsets to read from. A topic with one unreadable partition is refused as a whole."""
         opened = OpenPartitions()
         self.topic_ids = self._source.topic_ids({place.topic for place in positions})

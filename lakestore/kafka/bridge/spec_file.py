@@ -65,7 +65,7 @@ _TIME_UNITS_OF_TYPE, _DECIMAL_UNITS = ("s", "ms", "us", "ns"), ("base64", "text"
 def target(place: Place, keys: Mapping[str, Place], form: str) -> TableSpec | RouteSpec:
     """The table or route of a topic's entry."""
     if ("table" in keys) == ("route" in keys):
-        raise place.refused("names a table, or tables by a route: one of the two keys")
+        raise place.refusal("names a table, or tables by a route: one of the two keys")
     shared = {key: keys[key] for key in TABLE_PART_KEYS if key in keys}
     if "table" in keys:
         return _table(keys["table"], shared, form)
@@ -78,7 +78,7 @@ def target(place: Place, keys: Mapping[str, Place], form: str) -> TableSpec | Ro
         own = entry.keys(("table", *TABLE_PART_KEYS), ("table",))
         tables[value] = _table(own["table"], shared | {key: own[key] for key in own if key != "table"}, form)
     if not tables:
-        raise route["tables"].refused("names no table")
+        raise route["tables"].refusal("names no table")
     otherwise: Any = route["otherwise"].one_of(("dlq", "skip")) if "otherwise" in route else "dlq"
     return RouteSpec(_path(route["by"]), tables, otherwise)
 
@@ -109,9 +109,9 @@ def _table_name(place: Place, form: str) -> str:
     name = place.text()
     for placeholder in re.findall(r"\{([^{}]*)\}", name):
         if placeholder not in PLACEHOLDERS:
-            raise place.refused(f"may hold {{{'}, {'.join(PLACEHOLDERS)}}}, and not {{{placeholder}}}")
+            raise place.refusal(f"may hold {{{'}, {'.join(PLACEHOLDERS)}}}, and not {{{placeholder}}}")
         if placeholder != "topic" and not form.startswith("debezium"):
-            raise place.refused(f"holds {{{placeholder}}}, which only change events tell; others have {{topic}}")
+            raise place.refusal(f"holds {{{placeholder}}}, which only change events tell; others have {{topic}}")
     return name
 
 
@@ -125,26 +125,26 @@ def _option(key: str, place: Place) -> Any:
 
 def _check_columns(place: Place, columns: tuple[ColumnSpec, ...], form: str) -> None:
     if not columns:
-        raise place.refused("names no column: leave the key out to take those of the records' schema")
+        raise place.refusal("names no column: leave the key out to take those of the records' schema")
     names = [column.name for column in columns]
     for entry, name in zip(place.items(), names, strict=True):
         if names.count(name) > 1:
-            raise entry.refused(f"says column {name!r} twice")
+            raise entry.refusal(f"says column {name!r} twice")
     for entry, column in zip(place.items(), columns, strict=True):
         if column.source.partition(".")[0] in EVENT_ROOTS and not form.startswith("debezium"):
-            raise entry.refused(f"is from {column.source}, which only change events have")
+            raise entry.refusal(f"is from {column.source}, which only change events have")
 
 
 def _check_table(place: Place, keys: Mapping[str, Place], table: TableSpec, form: str) -> None:
     keyed = bool(table.primary_key) or form.startswith("debezium")
     if table.events and not form.startswith("debezium"):
-        raise keys["events"].refused("is about change events: say a debezium format")
+        raise keys["events"].refusal("is about change events: say a debezium format")
     if table.truncate == "follow" and not form.startswith("debezium"):
-        raise keys["truncate"].refused("follows TRUNCATEs of change events: say a debezium format")
+        raise keys["truncate"].refusal("follows TRUNCATEs of change events: say a debezium format")
     if table.truncate == "follow" and (table.version or "merge" in table.options):
-        raise keys["truncate"].refused("follows by the position in the topic: leave out version and merge")
+        raise keys["truncate"].refusal("follows by the position in the topic: leave out version and merge")
     if table.version and not keyed:
-        raise keys["version"].refused("decides between rows of one key: name a primary_key")
+        raise keys["version"].refusal("decides between rows of one key: name a primary_key")
     name = re.sub(r"\{[^{}]*\}", "x", table.table)
     if "." not in name and "{topic}" in table.table:
         name = "x.x"  # the topic's name may provide the database
@@ -169,7 +169,7 @@ def _check_options(table: TableSpec, name: str) -> None:
 def _column(place: Place) -> ColumnSpec:
     keys = place.keys(COLUMN_KEYS, ("name", "type"))
     if "from" in keys and "expression" in keys:
-        raise place.refused("takes from or expression, not both")
+        raise place.refusal("takes from or expression, not both")
     name, kind = keys["name"].text(), keys["type"].text()
     try:
         arrow_type(kind)
@@ -198,11 +198,11 @@ def _column(place: Place) -> ColumnSpec:
 
 def _event_columns(place: Place, form: str) -> tuple[str, ...]:
     if not form.startswith("debezium"):
-        raise place.refused("names parts of change events: say a debezium format")
+        raise place.refusal("names parts of change events: say a debezium format")
     for text in place.texts():
         root, _, part = text.partition(".")
         if not _PATH.fullmatch(text) or root not in EVENT_ROOTS or (root in ("source", "transaction")) != bool(part):
-            raise place.refused(f"names source.FIELD, transaction.FIELD, op, ts_ms or position, not {text!r}")
+            raise place.refusal(f"names source.FIELD, transaction.FIELD, op, ts_ms or position, not {text!r}")
     return tuple(place.texts())
 
 
@@ -210,14 +210,14 @@ def _zone(place: Place) -> str:
     try:
         ZoneInfo(place.text())
     except (KeyError, ValueError, OSError) as error:
-        raise place.refused(f"is a time zone such as Europe/Berlin or UTC, not {place.shown}") from error
+        raise place.refusal(f"is a time zone such as Europe/Berlin or UTC, not {place.shown}") from error
     return place.text()
 
 
 def _path(place: Place) -> str:
     text = place.text()
     if not _PATH.fullmatch(text) or text.endswith(".") or ".." in text:
-        raise place.refused(
+        raise place.refusal(
             "is value.FIELD, key.FIELD, headers.NAME, value, key, headers, topic, partition, offset or timestamp, and"
             f" of change events source.FIELD, transaction.FIELD, op, ts_ms or position, not {place.shown}"
         )
@@ -262,9 +262,9 @@ class Secrets:
     """Looks up an environment variable."""
 
     def text(self, place: Place) -> str:
-        return self.expanded(place, place.text())
+        return self.expand(place, place.text())
 
-    def expanded(self, place: Place, text: str) -> str:
+    def expand(self, place: Place, text: str) -> str:
         """A text at a place with variables and files resolved."""
         if text.startswith("file:"):
             return self._held(place, self._path(place, text.removeprefix("file:")))
@@ -273,10 +273,10 @@ class Secrets:
             if match[1] is None:
                 return "${"
             if not _VARIABLE_NAME.fullmatch(match[1]):
-                raise place.refused("names a variable as ${NAME}, of letters, digits and _; write $${ for the signs ${")
+                raise place.refusal("names a variable as ${NAME}, of letters, digits and _; write $${ for the signs ${")
             value = self.variable(match[1])
             if not value:
-                raise place.refused(f"takes the variable {match[1]}, which is not set: export {match[1]}=…")
+                raise place.refusal(f"takes the variable {match[1]}, which is not set: export {match[1]}=…")
             return value
 
         return _VARIABLE.sub(put, text)
@@ -285,29 +285,29 @@ class Secrets:
         text = place.text()
         found = self._path(place, text.removeprefix("file:"))
         if not found.is_file():
-            raise place.refused(f"names the file {found}, which is not there")
+            raise place.refusal(f"names the file {found}, which is not there")
         return str(found)
 
-    def held(self, place: Place) -> str:
+    def file_text(self, place: Place) -> str:
         return self._held(place, self._path(place, place.text().removeprefix("file:")))
 
     def _path(self, place: Place, text: str) -> Path:
-        whole = self.expanded(place, text) if not text.startswith("file:") else text
+        whole = self.expand(place, text) if not text.startswith("file:") else text
         return self.folder / Path(whole).expanduser()
 
     @staticmethod
     def _held(place: Place, path: Path) -> str:
         try:
             if path.stat().st_size > FILE_BYTES_MAX:
-                raise place.refused(f"takes the file {path}, which has more than {FILE_BYTES_MAX:,} bytes")
+                raise place.refusal(f"takes the file {path}, which has more than {FILE_BYTES_MAX:,} bytes")
             text = path.read_text().removesuffix("\n").removesuffix("\r")
         except (OSError, RuntimeError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise place.refused(f"takes the file {path}, which cannot be read: {why}") from error
+            raise place.refusal(f"takes the file {path}, which cannot be read: {why}") from error
         except UnicodeDecodeError as error:
-            raise place.refused(f"takes the file {path}, which holds no text in UTF-8") from error
+            raise place.refusal(f"takes the file {path}, which holds no text in UTF-8") from error
         if not text or "\0" in text:
-            raise place.refused(f"takes the file {path}, which {'holds a zero byte' if text else 'is empty'}")
+            raise place.refusal(f"takes the file {path}, which {'holds a zero byte' if text else 'is empty'}")
         return text
 
 
@@ -315,25 +315,25 @@ def sources(keys: Mapping[str, Place], name: str, secrets: Secrets) -> dict[str,
     """Sources by name. A single `source:` has an empty name."""
     if "source" in keys:
         if "sources" in keys:
-            raise keys["sources"].refused("cannot be combined with source: use one of them")
+            raise keys["sources"].refusal("cannot be combined with source: use one of them")
         return {"": _source_spec("", keys["source"], name, secrets)}
     place = keys["sources"]
     found = {}
     for key, (entry, _) in place.entries().items():
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", key):
-            raise entry.refused("is the name of a source: 1 to 100 letters, digits, '.', '_' and '-'")
+            raise entry.refusal("is the name of a source: 1 to 100 letters, digits, '.', '_' and '-'")
         found[key] = _source_spec(key, entry, name, secrets)
     if not found:
-        raise place.refused("names no source")
+        raise place.refusal("names no source")
     return found
 
 
 def _source_spec(name: str, place: Place, bridge: str, secrets: Secrets) -> SourceSpec:
-    keys = place.hidden().keys(SOURCE_KEYS, ("bootstrap",))
+    keys = place.as_secret().keys(SOURCE_KEYS, ("bootstrap",))
     bootstrap = _bootstrap(keys["bootstrap"], secrets)
     group = secrets.text(keys["group"]) if "group" in keys else bridge
     if len(group) > GROUP_CHARS_MAX:
-        raise keys["group"].refused(f"has {GROUP_CHARS_MAX} characters at most")
+        raise keys["group"].refusal(f"has {GROUP_CHARS_MAX} characters at most")
     registry = _registry(keys["registry"], secrets) if "registry" in keys else None
     return SourceSpec(name, bootstrap, group, registry, _options(keys, secrets))
 
@@ -344,9 +344,9 @@ def _bootstrap(place: Place, secrets: Secrets) -> str:
     for server in servers:
         match = _SERVER.fullmatch(server)
         if not match or (match[2] and not 0 < int(match[2][1:]) < 65_536):
-            raise place.refused('is HOST:PORT of a broker, or several with commas between, as in "localhost:9092"')
+            raise place.refusal('is HOST:PORT of a broker, or several with commas between, as in "localhost:9092"')
     if not servers:
-        raise place.refused("names no broker")
+        raise place.refusal("names no broker")
     return ",".join(servers)
 
 
@@ -374,10 +374,10 @@ def _sasl(place: Place, secrets: Secrets) -> dict[str, str]:
     taken = {"GSSAPI": (), "OAUTHBEARER": by_token}.get(mechanism, ("username", "password"))
     for key in needed:
         if key not in keys:
-            raise place.refused(f"lacks {key!r}, which {mechanism} needs")
+            raise place.refusal(f"lacks {key!r}, which {mechanism} needs")
     for key, entry in keys.items():
         if key not in ("mechanism", *taken):
-            raise entry.refused(f"is nothing that {mechanism} takes")
+            raise entry.refusal(f"is nothing that {mechanism} takes")
     found = {"sasl.mechanism": mechanism} | {_SASL[key]: secrets.text(keys[key]) for key in taken if key in keys}
     return found | ({"sasl.oauthbearer.method": "oidc"} if mechanism == "OAUTHBEARER" else {})
 
@@ -387,7 +387,7 @@ def _tls(place: Place, secrets: Secrets) -> dict[str, str]:
         return {}
     keys = place.keys(TLS_KEYS)
     if ("cert" in keys) != ("key" in keys):
-        raise place.refused("takes cert and key together, or neither")
+        raise place.refusal("takes cert and key together, or neither")
     found = {name: secrets.path(keys[key]) for key, name in _TLS.items() if key in keys}
     if "key_password" in keys:
         found["ssl.key.password"] = secrets.text(keys["key_password"])
@@ -403,9 +403,9 @@ def free_options(place: Place, secrets: Secrets, ours: tuple[str, ...]) -> dict[
     found = {}
     for name, (entry, _) in place.entries().items():
         if name in ours:
-            raise entry.refused("is set by the bridge itself: leave it out")
+            raise entry.refusal("is set by the bridge itself: leave it out")
         if not entry.is_text or entry.is_null:
-            raise entry.refused("takes a single value")
+            raise entry.refusal("takes a single value")
         value = entry.value()
         found[name] = str(value).lower() if isinstance(value, bool) else secrets.text(entry)
     return found
@@ -417,10 +417,10 @@ def _registry(place: Place, secrets: Secrets) -> RegistrySpec:
     keys = place.keys(REGISTRY_KEYS, ("url",))
     url, options = _url(keys["url"], secrets)
     if ("username" in keys) != ("password" in keys):
-        raise place.refused("takes username and password together, or neither")
+        raise place.refusal("takes username and password together, or neither")
     if "username" in keys:
         if options or "token" in keys:
-            raise keys["username"].refused("is one of two ways to log in: say one of them")
+            raise keys["username"].refusal("is one of two ways to log in: say one of them")
         user = secrets.text(keys["username"])
         options["basic.auth.user.info"] = f"{user}:{secrets.text(keys['password'])}"
     if "token" in keys:
@@ -430,7 +430,7 @@ def _registry(place: Place, secrets: Secrets) -> RegistrySpec:
         tls = _tls(keys["tls"], secrets)
         for name in ("ssl.endpoint.identification.algorithm", "enable.ssl.certificate.verification"):
             if name in tls:
-                raise keys["tls"].refused("cannot be without verification at a registry: name its authority by ca")
+                raise keys["tls"].refusal("cannot be without verification at a registry: name its authority by ca")
         options |= tls
     if "options" in keys:
         options |= free_options(keys["options"], secrets, ("url",))
@@ -439,7 +439,7 @@ def _registry(place: Place, secrets: Secrets) -> RegistrySpec:
 
 def _url(place: Place, secrets: Secrets) -> tuple[str, dict[str, str]]:
     """Split a password out of an address. Returns the address and the setting for the password."""
-    refused = place.refused('is an address such as "http://localhost:8081"')
+    refused = place.refusal('is an address such as "http://localhost:8081"')
     try:
         parts = urlsplit(secrets.text(place))
         host, port = parts.hostname, parts.port
@@ -492,14 +492,14 @@ def parse(
     place = document(text, file)
     keys = place.keys(KEYS, ("name", "topics"))
     if "source" not in keys and "sources" not in keys:
-        raise place.refused("the file lacks 'source': the cluster that topics are read from")
+        raise place.refusal("the file lacks 'source': the cluster that topics are read from")
     name = secrets.text(keys["name"])
     if not _NAME.fullmatch(name):
-        raise keys["name"].refused(f"has 1 to 200 letters, digits, '.', '_' and '-', unlike {keys['name'].shown}")
+        raise keys["name"].refusal(f"has 1 to 200 letters, digits, '.', '_' and '-', unlike {keys['name'].shown}")
     known = sources(keys, name, secrets)
     topics = tuple(_topic(entry, known, secrets) for entry in keys["topics"].items())
     if not topics:
-        raise keys["topics"].refused("names no topic")
+        raise keys["topics"].refusal("names no topic")
     _check_once(keys["topics"], topics)
     return BridgeSpec(name, known, topics, _batch(keys["batch"]) if "batch" in keys else BatchBounds())
 
@@ -510,13 +510,13 @@ def _check_once(place: Place, topics: tuple[TopicSpec, ...]) -> None:
         name = (each.source, each.topic, each.pattern)
         if name in seen:
             what = f"topic {each.topic!r}" if each.topic else f"pattern {each.pattern!r}"
-            raise entry.refused(f"says {what} again, which stands at line {seen[name]}: one entry has all its tables")
+            raise entry.refusal(f"says {what} again, which stands at line {seen[name]}: one entry has all its tables")
         seen[name] = each.line
     marks = {(each.source, each.transactions): each.line for each in topics if each.transactions}
     for each, entry in zip(topics, place.items(), strict=True):
         if each.topic and (each.source, each.topic) in marks:
             line = marks[each.source, each.topic]
-            raise entry.refused(
+            raise entry.refusal(
                 f"says topic {each.topic!r}, whose BEGINs and ENDs are read for the entry of line {line}"
             )
 
@@ -537,19 +537,19 @@ def _bytes(place: Place) -> int:
     try:
         found = byte_count(place.value())
     except Invalid as error:
-        raise place.refused(f"is an amount such as 8MB or 512KB, not {place.shown}") from error
+        raise place.refusal(f"is an amount such as 8MB or 512KB, not {place.shown}") from error
     if not 1 <= found <= BYTES_MAX:
-        raise place.refused(f"is 1B to {BYTES_MAX >> 20}MB, not {place.shown}")
+        raise place.refusal(f"is 1B to {BYTES_MAX >> 20}MB, not {place.shown}")
     return found
 
 
 def _seconds(place: Place) -> float:
     match = _TIME.fullmatch(place.text().strip())
     if not match:
-        raise place.refused(f"is a span of time such as 200ms or 2s, not {place.shown}")
+        raise place.refusal(f"is a span of time such as 200ms or 2s, not {place.shown}")
     found = float(match[1]) * _TIME_UNITS[match[2]]
     if not 0.001 <= found <= SECONDS_MAX:
-        raise place.refused(f"is 1ms to {SECONDS_MAX / 60:.0f}m, not {place.shown}")
+        raise place.refusal(f"is 1ms to {SECONDS_MAX / 60:.0f}m, not {place.shown}")
     return found
 
 
@@ -578,7 +578,7 @@ def _topic(place: Place, sources: Mapping[str, SourceSpec], secrets: Secrets) ->
         line=place.line,
     )
     if found.transactions and any(table.truncate == "follow" for table in found.tables):
-        raise place.refused(
+        raise place.refusal(
             "follows TRUNCATEs, which takes commits of its own, and has whole transactions: say one of them"
         )
     _check_schema(place, keys, found, sources[source])
@@ -587,12 +587,12 @@ def _topic(place: Place, sources: Mapping[str, SourceSpec], secrets: Secrets) ->
 
 def _named(place: Place, keys: Mapping[str, Place]) -> tuple[str, str]:
     if ("topic" in keys) == ("pattern" in keys):
-        raise place.refused("names a topic, or topics by a pattern: one of the two keys")
+        raise place.refusal("names a topic, or topics by a pattern: one of the two keys")
     if "topic" in keys:
         topic = keys["topic"].text()
         if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
             shown = keys["topic"].shown
-            raise keys["topic"].refused(
+            raise keys["topic"].refusal(
                 f"has 1 to 249 letters, digits, '.', '_' and '-', unlike {shown}: say pattern:?"
             )
         return topic, ""
@@ -600,17 +600,17 @@ def _named(place: Place, keys: Mapping[str, Place]) -> tuple[str, str]:
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise keys["pattern"].refused(f"is not a regular expression: {error}") from error
+        raise keys["pattern"].refusal(f"is not a regular expression: {error}") from error
     return "", pattern
 
 
 def _source(place: Place, keys: Mapping[str, Place], sources: Mapping[str, SourceSpec]) -> str:
     if "source" in keys:
         if "" in sources:
-            raise keys["source"].refused("names one of sources:, of which the file has none")
+            raise keys["source"].refusal("names one of sources:, of which the file has none")
         return keys["source"].one_of(tuple(sources))
     if len(sources) > 1:
-        raise place.refused(f"lacks 'source': one of {', '.join(sources)}")
+        raise place.refusal(f"lacks 'source': one of {', '.join(sources)}")
     return next(iter(sources))
 
 
@@ -619,7 +619,7 @@ def _key_format(keys: Mapping[str, Place], form: str) -> Any:
         return ""
     found = keys["key_format"].one_of(KEY_FORMATS)
     if form in said.CHANGES and found not in EVENT_KEY_FORMATS:
-        raise keys["key_format"].refused(
+        raise keys["key_format"].refusal(
             f"is {' or '.join(EVENT_KEY_FORMATS)} for change events, whose keys have fields, not {found!r}"
         )
     return found
@@ -630,14 +630,14 @@ def _start(place: Place) -> tuple[str, dict[int, int]]:
         offsets = {}
         for key, (entry, at) in place.entries().items():
             if not key.isascii() or not key.isdecimal() or len(key) > 6:
-                raise place.refused("takes earliest, latest, a time, or partitions with their offsets", at)
+                raise place.refusal("takes earliest, latest, a time, or partitions with their offsets", at)
             offsets[int(key)] = entry.whole(0, INT64_MAX)
         if not offsets:
-            raise place.refused("names no partition")
+            raise place.refusal("names no partition")
         return "offsets", offsets
     text = place.text()
     if text not in ("earliest", "latest") and micros_of(text) is None:
-        raise place.refused(
+        raise place.refusal(
             f"is earliest, latest, a time such as 2026-11-20T10:00Z, or {{partition: offset}}, not {place.shown}"
         )
     return text, {}
@@ -645,14 +645,14 @@ def _start(place: Place) -> tuple[str, dict[int, int]]:
 
 def _schema(place: Place, secrets: Secrets) -> SchemaSpec:
     if place.is_text:
-        return SchemaSpec(text=secrets.held(place) if place.text().startswith("file:") else place.text())
+        return SchemaSpec(text=secrets.file_text(place) if place.text().startswith("file:") else place.text())
     keys = place.keys(SCHEMA_KEYS)
     ways = [key for key in ("text", "file", "subject") if key in keys]
     if len(ways) > 1:
-        raise place.refused(f"takes {ways[0]} or {ways[1]}, not both")
+        raise place.refusal(f"takes {ways[0]} or {ways[1]}, not both")
     if "version" in keys and "subject" not in keys and ways:
-        raise keys["version"].refused("is of a subject in the registry: name the subject")
-    text = keys["text"].text() if "text" in keys else secrets.held(keys["file"]) if "file" in keys else ""
+        raise keys["version"].refusal("is of a subject in the registry: name the subject")
+    text = keys["text"].text() if "text" in keys else secrets.file_text(keys["file"]) if "file" in keys else ""
     return SchemaSpec(
         text,
         keys["subject"].text() if "subject" in keys else "",
@@ -666,10 +666,10 @@ def _unavailable(keys: Mapping[str, Place], form: str) -> tuple[str, ...]:
         return ()
     place = keys["unavailable"]
     if form not in said.CHANGES:
-        raise place.refused("is the connector's unavailable.value.placeholder: say a debezium format")
+        raise place.refusal("is the connector's unavailable.value.placeholder: say a debezium format")
     for text in place.texts():
         if text.startswith("hex:") and not _HEX.fullmatch(text):
-            raise place.refused(f"is a text, or hex: and an even number of hexadecimal digits, unlike {text!r}")
+            raise place.refusal(f"is a text, or hex: and an even number of hexadecimal digits, unlike {text!r}")
     return tuple(place.texts())
 
 
@@ -677,10 +677,10 @@ def _transactions(keys: Mapping[str, Place], form: str) -> str:
     if "transactions" not in keys:
         return ""
     if form not in said.CHANGES:
-        raise keys["transactions"].refused("is the topic of Debezium's transaction metadata: say a debezium format")
+        raise keys["transactions"].refusal("is the topic of Debezium's transaction metadata: say a debezium format")
     text = keys["transactions"].text()
     if not _TOPIC.fullmatch(text):
-        raise keys["transactions"].refused(f"is the name of a topic, unlike {keys['transactions'].shown}")
+        raise keys["transactions"].refusal(f"is the name of a topic, unlike {keys['transactions'].shown}")
     return text
 
 
@@ -688,17 +688,17 @@ def _check_schema(place: Place, keys: Mapping[str, Place], topic: TopicSpec, sou
     if source.registry is not None:
         return
     if topic.transactions and topic.format == "debezium-avro":
-        raise keys["transactions"].refused("is in Avro like the events, and has its schemas in a registry: name that")
+        raise keys["transactions"].refusal("is in Avro like the events, and has its schemas in a registry: name that")
     if topic.format in _WITH_SCHEMA and not topic.schema.text:
-        raise place.refused(f"is {topic.format} and there is no schema: say registry: in the source, or schema:")
+        raise place.refusal(f"is {topic.format} and there is no schema: say registry: in the source, or schema:")
     if topic.format == "debezium-avro" and not topic.key_format and not topic.key_schema.text:
-        raise place.refused("is debezium-avro, whose keys are Avro, too: say registry: in the source, or key_schema:")
+        raise place.refusal("is debezium-avro, whose keys are Avro, too: say registry: in the source, or key_schema:")
     if topic.key_format in _WITH_SCHEMA and not topic.key_schema.text:
-        raise keys["key_format"].refused(
+        raise keys["key_format"].refusal(
             f"is {topic.key_format} and there is no schema of keys: say registry: in the source, or key_schema:"
         )
     if topic.wire == "confluent":
-        raise keys["wire"].refused("has schema ids of a registry: name it by registry: in the source")
+        raise keys["wire"].refusal("has schema ids of a registry: name it by registry: in the source")
     for key, schema in (("schema", topic.schema), ("key_schema", topic.key_schema)):
         if schema.subject or schema.version:
-            raise keys[key].refused("names a subject or version of a registry: name the registry in the source")
+            raise keys[key].refusal("names a subject or version of a registry: name the registry in the source")

@@ -49,9 +49,9 @@ def _check_size(place: Place) -> None:
         node, depth = todo.pop()
         count += 1
         if depth > DEPTH_MAX:
-            raise place.refused(f"nests deeper than {DEPTH_MAX} levels", node)
+            raise place.refusal(f"nests deeper than {DEPTH_MAX} levels", node)
         if count > NODES_MAX:
-            raise place.refused(f"holds more than {NODES_MAX:,} values, aliases counted", node)
+            raise place.refusal(f"holds more than {NODES_MAX:,} values, aliases counted", node)
         if isinstance(node, yaml.MappingNode):
             todo += [(part, depth + 1) for pair in node.value for part in pair]
         elif isinstance(node, yaml.SequenceNode):
@@ -73,7 +73,7 @@ class Place:
     def line(self) -> int:
         return int(self.node.start_mark.line) + 1
 
-    def refused(self, sentence: str, node: yaml.Node | None = None) -> Invalid:
+    def refusal(self, sentence: str, node: yaml.Node | None = None) -> Invalid:
         """An `Invalid` that begins with the place: `bridge.yaml, line 4: topics[0].start …`."""
         line = int((node or self.node).start_mark.line) + 1
         return Invalid(f"{self.file}, line {line}: {f'{self.path} ' if self.path else ''}{sentence}")
@@ -98,7 +98,7 @@ class Place:
     def is_list(self) -> bool:
         return isinstance(self.node, yaml.SequenceNode)
 
-    def hidden(self) -> Place:
+    def as_secret(self) -> Place:
         return Place(self.file, self.node, self.path, secret=True)
 
     def keys(self, known: Collection[str], required: Collection[str] = ()) -> dict[str, Place]:
@@ -109,18 +109,18 @@ class Place:
                 close = difflib.get_close_matches(key, known, 1)
                 hint = f" (did you mean {close[0]}?)" if close else ""
                 told = f"has {shown(key)}, which is not known{hint}: known are {', '.join(known)}"
-                raise self.refused(told if self.path else f"the file {told}", at)
+                raise self.refusal(told if self.path else f"the file {told}", at)
             if place.is_null:
-                raise place.refused("has no value: give one, or leave the key out")
+                raise place.refusal("has no value: give one, or leave the key out")
         for key in required:
             if key not in found:
-                raise self.refused(f"lacks {key!r}" if self.path else f"the file lacks {key!r}")
+                raise self.refusal(f"lacks {key!r}" if self.path else f"the file lacks {key!r}")
         return {key: place for key, (place, _) in found.items()}
 
     def entries(self) -> dict[str, tuple[Place, yaml.Node]]:
         """Any key to its value and the key's node."""
         if not isinstance(self.node, yaml.MappingNode):
-            raise self.refused(f"takes keys with values, not {self.shown}")
+            raise self.refusal(f"takes keys with values, not {self.shown}")
         own: dict[str, tuple[Place, yaml.Node]] = {}
         merged: dict[str, tuple[Place, yaml.Node]] = {}
         for key, value in self.node.value:
@@ -128,9 +128,9 @@ class Place:
                 merged = self._merged(value) | merged
                 continue
             if not isinstance(key, yaml.ScalarNode) or not is_unicode(key.value):
-                raise self.refused("has a key that is no text", key)
+                raise self.refusal("has a key that is no text", key)
             if key.value in own:
-                raise self.refused(f"says {shown(key.value)} twice", key)
+                raise self.refusal(f"says {shown(key.value)} twice", key)
             path = f"{self.path}.{key.value}" if self.path else key.value
             own[key.value] = Place(self.file, value, path, self.secret), key
         return merged | own
@@ -147,39 +147,39 @@ class Place:
 
     def items(self) -> list[Place]:
         if not isinstance(self.node, yaml.SequenceNode):
-            raise self.refused(f"takes a list, not {self.shown}")
+            raise self.refusal(f"takes a list, not {self.shown}")
         return [Place(self.file, part, f"{self.path}[{i}]", self.secret) for i, part in enumerate(self.node.value)]
 
     def text(self) -> str:
         """A text that is not empty. Numbers and times are returned as written."""
         if not isinstance(self.node, yaml.ScalarNode) or not self.node.value or self.is_null:
-            raise self.refused(f"takes a text, not {self.shown}")
+            raise self.refusal(f"takes a text, not {self.shown}")
         if not is_unicode(self.node.value) or "\0" in self.node.value:
-            raise self.refused("holds half of a character, or a zero byte")
+            raise self.refusal("holds half of a character, or a zero byte")
         return str(self.node.value)
 
     def texts(self) -> tuple[str, ...]:
         found = tuple(part.text() for part in self.items())
         for text in found:
             if found.count(text) > 1:
-                raise self.refused(f"names {shown(text)} twice")
+                raise self.refusal(f"names {shown(text)} twice")
         return found
 
     def flag(self) -> bool:
         value = self.value()
         if not isinstance(value, bool):
-            raise self.refused(f"is true or false, not {self.shown}")
+            raise self.refusal(f"is true or false, not {self.shown}")
         return value
 
     def whole(self, low: int, high: int) -> int:
         value = self.value()
         if type(value) is not int or not low <= value <= high:
-            raise self.refused(f"is a whole number from {low:,} to {high:,}, not {self.shown}")
+            raise self.refusal(f"is a whole number from {low:,} to {high:,}, not {self.shown}")
         return value
 
     def one_of(self, known: Collection[Choice]) -> Choice:
         if not self.is_text or self.node.value not in known:
-            raise self.refused(f"is one of {', '.join(known)}, not {self.shown}")
+            raise self.refusal(f"is one of {', '.join(known)}, not {self.shown}")
         return cast("Choice", self.node.value)
 
     def value(self) -> Any:
@@ -188,8 +188,8 @@ class Place:
         if isinstance(self.node, yaml.SequenceNode):
             return [part.value() for part in self.items()]
         if self.node.tag not in _TAGS:
-            raise self.refused(f"has the tag {shown(self.node.tag)}, which is not taken")
+            raise self.refusal(f"has the tag {shown(self.node.tag)}, which is not taken")
         try:
             return yaml.SafeLoader("").construct_object(self.node)
         except (yaml.YAMLError, ValueError, OverflowError, KeyError, IndexError) as error:
-            raise self.refused(f"is written as {self.shown}, which is not a value of its type") from error
+            raise self.refusal(f"is written as {self.shown}, which is not a value of its type") from error

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from lakestore.model import names
-from lakestore.model.altered import feed_of
+from lakestore.model.alteration import feed_of
 from lakestore_server.access.principals import EVERYTHING
 
 Kind = Literal["own", "other", "absent"]

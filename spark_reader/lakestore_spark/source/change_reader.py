@@ -125,7 +125,7 @@ class StreamDriver:
         offset = {NEXT: end, CHANGES: count, BEHIND: planned.behind}
         return {BEGIN: planned.start, **offset} if START in at else offset
 
-    def planned(self, start: dict[str, Any], end: dict[str, Any]) -> BatchPlan:
+    def plan(self, start: dict[str, Any], end: dict[str, Any]) -> BatchPlan:
         begin = end[BEGIN] if START in start else start[NEXT]
         if position_of(begin).lsn > position_of(end[NEXT]).lsn:
             raise Invalid(
@@ -287,7 +287,7 @@ class ChangeReader(DataSourceStreamReader):
         snapshot = driver.snapshot_of(start, end)
         if snapshot is not None:
             return snapshot
-        planned = driver.planned(start, end)
+        planned = driver.plan(start, end)
         address = self._options.address
         begins = [planned.start, *(token for token, _ in planned.ranges)]
         return [

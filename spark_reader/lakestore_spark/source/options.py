@@ -67,7 +67,7 @@ def with_stored(options: Mapping[str, str], schema: StructType) -> dict[str, str
 def with_options(schema: StructType, options: Options) -> StructType:
     """The schema of a new table of Spark's catalog, with the options stored in it."""
     first, *others = schema.fields
-    metadata = {**first.metadata, KEPT: options.kept()}
+    metadata = {**first.metadata, KEPT: options.stored()}
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
 
 
@@ -86,7 +86,7 @@ class Options:
             if name not in here:
                 raise Invalid(f"option {every[name]} is not one of {use}: leave it out")
 
-    def kept(self) -> dict[str, str]:
+    def stored(self) -> dict[str, str]:
         """The options to store in Spark's catalog. Raises `Invalid` for secrets, which it would show."""
         secret = next((name for name in SECRET if name in self._said), None)
         if secret:

@@ -133,7 +133,7 @@ def test_secrets_come_from_variables_and_files(tmp_path: Path) -> None:
     assert "cannot be read: No such file" in refused(SOURCE.format(part), tmp_path)
     (tmp_path / "password").write_bytes(b"\xff")
     part = "sasl: {mechanism: PLAIN, username: u, password: 'file:password'}"
-    assert "not text in UTF-8" in refused(SOURCE.format(part), tmp_path)
+    assert "no text in UTF-8" in refused(SOURCE.format(part), tmp_path)
 
 
 def test_certificates_are_files_that_are_there(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_each_record_comes_with_the_move_behind_it_whatever_partitions_are_left(
             if chance.random() < 0.3:
                 gathering.leave(chance.sample(PLACES, 2))
             if chance.random() < 0.3:
-                batch = gathering.taken(1)
+                batch = gathering.take_batch(1)
                 found = _offsets(batch)
                 assert set(found) == set(batch.moves)
                 for place, offsets in found.items():
@@ -102,13 +102,13 @@ def test_a_batch_ends_before_half_of_a_key_change(cut: int) -> None:
     gathering.topic_ids, gathering.next = {"a": "1", "b": "2"}, {place: 0, other: 0}
     half = _change(place, 3)
     gathering.add([*(_Message(place, number) for number in range(3)), *half[:cut], _Message(other, 0)], {})
-    batch = gathering.taken(1)
+    batch = gathering.take_batch(1)
     assert (_offsets(batch), batch.moves) == ({place: [0, 1, 2], other: [0]}, {place: 3, other: 1})
     assert not gathering.is_due
-    empty = gathering.taken(1)
+    empty = gathering.take_batch(1)
     assert (_offsets(empty), empty.moves) == ({}, {})
     gathering.add(half[cut:], {})
-    batch = gathering.taken(1)
+    batch = gathering.take_batch(1)
     assert (_offsets(batch), batch.moves) == ({place: [3, 4, 5]}, {place: 6})
 
 
@@ -116,9 +116,9 @@ def test_half_of_a_key_change_goes_alone_after_a_while(monkeypatch: pytest.Monke
     gathering, place = Gathering(BatchBounds(), _nothing_more), Place("a", 0)
     gathering.topic_ids, gathering.next = {"a": "1"}, {place: 0}
     gathering.add(_change(place, 0)[:2], {})
-    assert gathering.taken(1).moves == {}
+    assert gathering.take_batch(1).moves == {}
     monkeypatch.setattr(room, "HALF_SECONDS", 0.0)
-    batch = gathering.taken(1)
+    batch = gathering.take_batch(1)
     assert (_offsets(batch), batch.moves) == ({place: [0, 1]}, {place: 2})
 
 
@@ -131,9 +131,9 @@ def test_half_of_a_key_change_waits_however_long_this_process_stood_still(monkey
     monkeypatch.setattr(room, "HALF_SECONDS", 0.0)
     half = _change(place, 0)
     gathering.add(half[:2], {})
-    assert gathering.taken(1).moves == {}
+    assert gathering.take_batch(1).moves == {}
     gathering.add(half[2:], {})
-    batch = gathering.taken(1)
+    batch = gathering.take_batch(1)
     assert (_offsets(batch), batch.moves) == ({place: [0, 1, 2]}, {place: 3})
 
 
@@ -141,7 +141,7 @@ def test_a_new_key_without_its_delete_leaves_the_next_change_whole() -> None:
     gathering, place = Gathering(BatchBounds(), _nothing_more), Place("a", 0)
     gathering.topic_ids, gathering.next = {"a": "1"}, {place: 0}
     gathering.add([_Message(place, 0, header=OLD_KEY), *_change(place, 1)[:2]], {})
-    assert gathering.taken(1).moves == {place: 1}
+    assert gathering.take_batch(1).moves == {place: 1}
 
 
 def test_halves_in_two_partitions_are_one_change() -> None:
@@ -149,7 +149,7 @@ def test_halves_in_two_partitions_are_one_change() -> None:
     gathering.topic_ids, gathering.next = {"a": "1"}, dict.fromkeys(places, 0)
     half = _change(places[0], 0)
     gathering.add([*half[:2], _Message(places[1], 0, header=OLD_KEY)], {})
-    assert gathering.taken(1).moves == {places[0]: 2, places[1]: 1}
+    assert gathering.take_batch(1).moves == {places[0]: 2, places[1]: 1}
 
 
 def test_the_record_before_a_start_goes_with_the_first_batch_and_is_no_part_of_it() -> None:
@@ -158,20 +158,20 @@ def test_the_record_before_a_start_goes_with_the_first_batch_and_is_no_part_of_i
     gathering.add([_Message(place, 4)], {})
     assert not gathering.has_moves
     gathering.add([_Message(place, 5, None)], {})
-    batch = gathering.taken(1)
+    batch = gathering.take_batch(1)
     assert (_offsets(batch), batch.moves) == ({place: [5]}, {place: 6})
     assert [block.offset.tolist() for block in batch.before] == [[4]]
     gathering.add([_Message(place, 6)], {})
-    assert not gathering.taken(1).before
+    assert not gathering.take_batch(1).before
 
 
 def test_what_lies_before_waits_for_a_batch_that_moves() -> None:
     gathering, place = Gathering(BatchBounds(), _nothing_more), Place("a", 0)
     gathering.topic_ids, gathering.next = {"a": "1"}, {place: 5}
     gathering.add([_Message(place, 4), *_change(place, 5)[:2]], {})
-    assert gathering.taken(1).moves == {}
+    assert gathering.take_batch(1).moves == {}
     gathering.add(_change(place, 5)[2:], {})
-    assert [block.offset.tolist() for block in gathering.taken(1).before] == [[4]]
+    assert [block.offset.tolist() for block in gathering.take_batch(1).before] == [[4]]
     gathering.add([_Message(place, 4)], {})
     gathering.leave([place])
-    assert not gathering.taken(1).before
+    assert not gathering.take_batch(1).before

@@ -39,7 +39,7 @@ def advice(lake: ls.Lake, pairs: Sequence[Pair], more: str = "", partitions: int
     records = block(pairs)
     facts = event_keys(spec.topics[0], records.topic, records, spec)
     assert facts is not None
-    [planned] = Assembly(spec, lake, writes=False).planned(spec.topics[0], records.topic, records)
+    [planned] = Assembly(spec, lake, writes=False).plan(spec.topics[0], records.topic, records)
     return list(preflight.findings(planned, facts, records.topic, partitions))
 
 

@@ -281,7 +281,7 @@ class AvroRecords:
             return state.known[name.id]
         if self._wanted is not None and (name is None or name.id == self._print):
             return self._wanted
-        found = self._schemas.declared(topic) if name is None else self._schemas.named(name, topic)
+        found = self._schemas.declared_schema(topic) if name is None else self._schemas.by_name(name, topic)
         if isinstance(found, Fault):
             return found
         node = _tree(found)

@@ -76,7 +76,7 @@ class Shape:
     def has_decimals(self) -> bool:
         return any(_has_decimals(part.type) for part in self.parse)
 
-    def told(self, rows: pa.StructArray) -> pa.StructArray | None:
+    def as_wanted(self, rows: pa.StructArray) -> pa.StructArray | None:
         """Cast rows of Arrow's reader to the wanted types; times stay as sent. None if a value does not fit."""
         if self._told is None:
             self._told = pa.struct([self._part(part, "", times_only=True) for part in self.wanted])
@@ -606,7 +606,7 @@ def _rows(table: pa.Table, shape: Shape) -> pa.StructArray | None:
     ]
     if not all(_sound(column) for column in columns):
         return None
-    return shape.told(pa.StructArray.from_arrays(columns, fields=list(shape.parse)))
+    return shape.as_wanted(pa.StructArray.from_arrays(columns, fields=list(shape.parse)))
 
 
 def _narrowed(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -78,7 +78,7 @@ class Scan:
 
     pieces: dict[tuple[int, int], list[Occurrences]] = dataclasses.field(default_factory=dict)
 
-    def found(self, number: int, wire: int) -> Occurrences | None:
+    def occurrences(self, number: int, wire: int) -> Occurrences | None:
         """All occurrences. Those of one message are in order."""
         pieces = self.pieces.get((number, wire))
         if not pieces:
@@ -275,9 +275,9 @@ def _below(path: str, field: ProtoField) -> str:
 
 
 def _occurrences(field: ProtoField, scan: Scan, cursors: Cursors, path: str) -> Occurrences | None:
-    found = scan.found(field.number, field.wire)
+    found = scan.occurrences(field.number, field.wire)
     if field.label and field.wire != BYTES:
-        packed = scan.found(field.number, BYTES)
+        packed = scan.occurrences(field.number, BYTES)
         if packed is not None:
             found = _both(found, unpack(cursors, packed, field.wire, path))
     if found is not None and field.closed:
@@ -664,7 +664,7 @@ class ProtobufRecords:
         known = name or SchemaName("")
         file = state.files.get(known.id) if name is not None or self._spec.text else None
         if file is None:
-            found = self._schemas.declared(topic) if name is None else self._schemas.named(name, topic)
+            found = self._schemas.declared_schema(topic) if name is None else self._schemas.by_name(name, topic)
             if isinstance(found, Fault):
                 return found
             known = known if name is not None or found.id is None else SchemaName(found.id)

@@ -34,7 +34,7 @@ class Schemas:
         self.spec = declared
         self.registry = registry
 
-    def named(self, name: SchemaName, topic: str) -> RegistrySchema | Fault:
+    def by_name(self, name: SchemaName, topic: str) -> RegistrySchema | Fault:
         """The schema that records name. The topic is for messages."""
         if self.registry is None:
             text = f"the record names schema {name.id}, and there is no registry: set source.registry"
@@ -48,7 +48,7 @@ class Schemas:
             return Fault("wrong-schema-type", text, "")
         return found
 
-    def declared(self, topic: str) -> RegistrySchema | Fault:
+    def declared_schema(self, topic: str) -> RegistrySchema | Fault:
         """The schema that bridge.yaml declares, otherwise the newest of the topic's subject."""
         if self.spec.text:
             return RegistrySchema(self.kind, self.spec.text)

@@ -37,10 +37,10 @@ _LOG = logging.getLogger("lakestore.bridge")
 class Drift(Protocol):
     """The part of a pipeline that keeps tables in step with records."""
 
-    def seen(self, topic: str, schema: pa.Schema | None, decoded: Decoded) -> Decoded:
+    def follow(self, topic: str, schema: pa.Schema | None, decoded: Decoded) -> Decoded:
         """Return the rows with the column names of their table. The table may have changed afterwards."""
 
-    def told(self, table: str, topic: str, rejects: Sequence[Reject]) -> Sequence[Reject]:
+    def name_proposals(self, table: str, topic: str, rejects: Sequence[Reject]) -> Sequence[Reject]:
         """Add the proposal's name to rejects that wait for a decision."""
 
 
@@ -75,7 +75,7 @@ class Watch:
         self._stored: set[str] = set()
         self._looked: dict[str, float] = {}
 
-    def seen(self, topic: str, schema: pa.Schema | None, decoded: Decoded) -> Decoded:
+    def follow(self, topic: str, schema: pa.Schema | None, decoded: Decoded) -> Decoded:
         renamed: dict[str, str] = {}
         for spec in self._topic.tables:
             rows = _by_table(spec, topic, decoded)
@@ -91,7 +91,7 @@ class Watch:
                 renamed |= self._watched[name].renamed
         return decoded if not renamed else replace(decoded, values=_called(decoded.values, renamed))
 
-    def told(self, table: str, topic: str, rejects: Sequence[Reject]) -> Sequence[Reject]:
+    def name_proposals(self, table: str, topic: str, rejects: Sequence[Reject]) -> Sequence[Reject]:
         watched = self._watched.get(table)
         if watched is None or not watched.waits:
             return rejects

@@ -321,7 +321,7 @@ class Changes:
         record's offset and, for a delete, its key.
         """
 
-    def decoded(self, records: Records, block: Block) -> Decoded:
+    def decode(self, records: Records, block: Block) -> Decoded:
         ops = np.full(len(records), "", dtype="<U1")
         for part in block.events:
             ops[part.rows] = _letters(pc.struct_field(part.head, "op"))

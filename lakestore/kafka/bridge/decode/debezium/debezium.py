@@ -83,7 +83,7 @@ class DebeziumJson:
         reading = _Reading(wanted_row(wanted, self._units), block)
         for part in self._values.split(values.payloads):
             self._part(Part(values.record[part.rows], part.kind, part.texts), reading)
-        return self._changes.decoded(records, block)
+        return self._changes.decode(records, block)
 
     def schema(self) -> pa.Schema | None:
         """Row fields of the newest schema part, then fields that only older schema parts have."""

@@ -62,7 +62,7 @@ class DebeziumAvro:
         kind = kind_of(pa.field("value", found.values.type))
         if len(found.record):
             self._events(found, kind, wanted, block)
-        return self._changes.decoded(records, block)
+        return self._changes.decode(records, block)
 
     def schema(self) -> pa.Schema | None:
         whole = self._values.schema()

@@ -67,7 +67,7 @@ def image(
         return convert(raw, row, path, faults), kept
     for at, name in enumerate(raw.type.names):
         column = pc.struct_field(raw, [at])
-        mask = markers.found(column)
+        mask = markers.mask(column)
         if mask is not None:
             kept[name] = mask.fill_null(False)
             column = pc.if_else(kept[name], pa.scalar(None, column.type), column)

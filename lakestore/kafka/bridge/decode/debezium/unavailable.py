@@ -47,7 +47,7 @@ class Markers:
             frozenset({*texts, *base64, *uuids, *raw}),
         )
 
-    def found(self, array: pa.Array) -> pa.BooleanArray | None:
+    def mask(self, array: pa.Array) -> pa.BooleanArray | None:
         """Mask of the rows that hold a marker; None if no row does."""
         t = pa.types
         if t.is_string(array.type):
