@@ -91,7 +91,7 @@ def test_between_positions(served: Served) -> None:
 
 def test_refusals(served: Served) -> None:
     """Another table of the name, a position of another table, a condition that the table cannot meet."""
-    with pytest.raises(NotFound, match="another one of that name"):
+    with pytest.raises(NotFound, match="a new table has its name"):
         ranges(served, table_uuid="u")
     with pytest.raises(NotFound, match="other tables"):
         ranges(served, start=ranges(served, table="shop.o").start)

@@ -197,7 +197,7 @@ def test_asyncio_waits_for_a_time_too(both: Served) -> None:
                 assert found is not None
                 assert found.table["id"].to_pylist() == [5]
                 await stream.aclose()
-                with pytest.raises(Invalid, match="nothing comes any more"):
+                with pytest.raises(Invalid, match="no more batches"):
                     await stream.next(timeout=1)
 
     asyncio.run(story())

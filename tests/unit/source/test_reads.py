@@ -171,7 +171,7 @@ def test_an_altered_table(served: Served) -> None:
         source.reader(schema).partitions()
     served.lake.drop_table("shop.a")
     served.lake.create_table("shop.a", schema=pa.schema([("a", pa.int64()), ("b", pa.int64())]))
-    with pytest.raises(NotFound, match="another one of that name"):
+    with pytest.raises(NotFound, match="another table of the same name"):
         source.reader(schema).partitions()
     served.lake.drop_table("shop.a")
 

@@ -286,7 +286,7 @@ def test_another_table_of_the_name(served: Served, orders: Table) -> None:
     with pytest.raises(NotFound):
         query.run()
     served.lake.create_table(NAME, schema=SCHEMA, primary_key=["id"], buckets=3).upsert(rows(0, 2))
-    with pytest.raises(NotFound, match="another one of that name"):
+    with pytest.raises(NotFound, match="a new table has its name"):
         query.run()
     with pytest.raises(NotFound, match="other tables"):
         Query(point, **options(served)).run()
