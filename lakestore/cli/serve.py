@@ -136,15 +136,16 @@ def stopped_by_signals() -> threading.Event:
 
 
 @click.command()
-@click.option("--seconds", default=DEMO_SECONDS, show_default=True, help="How long everything runs together.")
+@click.option("--seconds", default=DEMO_SECONDS, show_default=True, help="How long the producer writes.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="Keep logs and data here.")
+@click.option("--keep", is_flag=True, help="Leave the server and its console open until Ctrl-C.")
 @json_option
 @click.pass_context
-def demo(context: click.Context, seconds: int, folder: Path | None, as_json: bool) -> None:
+def demo(context: click.Context, seconds: int, folder: Path | None, keep: bool, as_json: bool) -> None:
     """Run a complete example and check its results. Exit code 1 if anything differs."""
     from lakestore_demo import run
 
-    answers = run(partial(emit_text, err=as_json), seconds=seconds, folder=folder)
+    answers = run(partial(emit_text, err=as_json), seconds=seconds, folder=folder, keep=keep)
     same = all(answers.values())
     if as_json:
         emit_json({"same": same, "answers": [{"about": about, "same": each} for about, each in answers.items()]})

@@ -30,7 +30,7 @@ from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_demo.actors import STEPS_PER_SECOND, Producer, Subscriber, quantile
 from lakestore_demo.kafka import ADDRESS_VARIABLE, BRIDGE_FILE, LETTERS, PARTITIONS, PAYMENTS, TOPIC
-from lakestore_demo.processes import Process, free_ports, lakestore
+from lakestore_demo.processes import QUICK_JAVA, Process, free_ports, lakestore
 from lakestore_demo.reader import Answer, Reader
 from lakestore_demo.shop import EVENTS, ORDERS, TABLES_FILE, State, definitions
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 BUILD = TABLES_FILE.parents[2] / "build"
 START_SECONDS = 30
 SPARK_SECONDS = 120
-FIRST_TIER_SECONDS = 180
-BROKER_SECONDS = 240
-BRIDGE_SECONDS = 30
+PARTS_SECONDS = 300
+BRIDGE_SECONDS = 60
+TOGETHER_SECONDS = 10
 PROGRESS_SECONDS = 5
 
 Echo = Callable[[str], None]
@@ -51,13 +51,13 @@ Echo = Callable[[str], None]
 class Demo:
     """One run of the demo."""
 
-    def __init__(self, folder: Path, echo: Echo, *, seconds: float) -> None:
-        self._folder, self._seconds, self._echo = folder, seconds, echo
+    def __init__(self, folder: Path, echo: Echo, *, seconds: float, keep: bool = False) -> None:
+        self._folder, self._seconds, self._echo, self._keep = folder, seconds, echo, keep
         self._started = time.perf_counter()
         self._stack = ExitStack()
         self._grpc, self._http, self._metrics = free_ports(3)
         self._server = f"127.0.0.1:{self._grpc}"
-        self._stop = threading.Event()
+        self._stop, self._bridged = threading.Event(), threading.Event()
         self._jobs: dict[str, Future[None]] = {}
         self._processes: list[Process] = []
         self._kafka: Kafka | None = None
@@ -65,6 +65,7 @@ class Demo:
 
     def run(self) -> dict[str, bool]:
         """Run everything. Returns each comparison and whether it holds."""
+        self._echo(opening(self._console, self._seconds, keep=self._keep))
         with self._stack:
             self._lake = self._serve()
             self._producer, self._subscriber = Producer(self._lake), Subscriber(self._client())
@@ -74,30 +75,41 @@ class Demo:
             self._stack.callback(self._reader.stop)
             self._stack.callback(self._release)
             self._create()
-            self._jobs["Kafka"] = pool.submit(self._start_kafka)
+            self._jobs["Kafka"] = pool.submit(self._run_kafka)
             self._jobs["Spark"] = pool.submit(self._reader.start)
             self._jobs["subscriber"] = pool.submit(self._subscriber.follow)
             self._say("writing the first orders")
             self._producer.load()
+            self._written = time.perf_counter()
             self._jobs["producer"] = pool.submit(self._producer.stream, self._stop)
+            # A first start downloads Iceberg's jar: two processes must not write one cache at once.
+            self._await("jar of Iceberg", SPARK_SECONDS, self._reader.has_jars)
+            self._begin(
+                "tiering service", "tier", "--server", self._server, "--master", "local[1]", variables=QUICK_JAVA
+            )
             self._await("Spark session", SPARK_SECONDS, lambda: self._reader.ready)
-            # Started one after the other: a first start downloads Iceberg's jar, and two processes must not write one
-            # cache.
-            self._begin("tiering service", "tier", "--server", self._server, "--master", "local[1]")
             self._jobs["reader"] = pool.submit(self._reader.read, self._stop)
-            self._await("first tiering round", FIRST_TIER_SECONDS, self._tiered)
-            if not self._jobs["Kafka"].done():
-                self._await("Kafka broker", BROKER_SECONDS, self._jobs["Kafka"].done)
-            if self._kafka is not None:
-                self._bridge(self._kafka)
-                self._jobs["payments"] = pool.submit(self._kafka.stream, self._stop)
             self._watch()
             self._stop.set()
-            for name in {"producer", "reader", "payments"} & set(self._jobs):
+            for name in ("producer", "reader", "Kafka"):
                 self._jobs[name].result()
             answers = self._compare()
             self._report(answers)
+            if self._keep:
+                self._stay()
             return answers
+
+    def _stay(self) -> None:
+        """Keep every process until Ctrl-C."""
+        self._echo(f"  console      {self._console}; Ctrl-C ends the server and the rest")
+        with suppress(KeyboardInterrupt):
+            while True:
+                self._alive()
+                time.sleep(1)
+
+    @property
+    def _console(self) -> str:
+        return f"http://127.0.0.1:{self._http}/"
 
     def _release(self) -> None:
         """Let every thread end, also after a failure. A last commit wakes the subscriber."""
@@ -128,18 +140,30 @@ class Demo:
                     raise
                 time.sleep(0.2)
 
-    def _start_kafka(self) -> None:
-        self._kafka = kafka_if_possible(self._folder / "kafka", self._metrics, self._say)
+    def _run_kafka(self) -> None:
+        """Start a broker and the bridge, then send payments until the story ends. Runs in a thread of the pool."""
+        self._kafka = kafka = kafka_if_possible(self._folder / "kafka", self._metrics, self._say)
+        if kafka is not None and not self._stop.is_set():
+            self._bridge(kafka)
+            self._tables += [PAYMENTS, LETTERS]
+            self._bridged.set()
+            kafka.stream(self._stop)
+        self._bridged.set()
 
     def _end_kafka(self) -> None:
         if self._kafka is not None:
             self._kafka.stop()
 
     def _bridge(self, kafka: Kafka) -> None:
+        """Start the bridge, and wait until its metrics answer."""
         arguments = ("-f", str(BRIDGE_FILE), "--server", self._server, "--metrics-port", str(self._metrics))
         self._begin("bridge", "bridge", *arguments, variables={ADDRESS_VARIABLE: kafka.address})
-        self._await("bridge", BRIDGE_SECONDS, lambda: kafka.seen() is not None)
-        self._tables += [PAYMENTS, LETTERS]
+        deadline = time.perf_counter() + BRIDGE_SECONDS
+        while kafka.seen() is None:
+            if time.perf_counter() > deadline:
+                raise Unavailable(f"no bridge after {BRIDGE_SECONDS} s; see the logs in {self._folder}")
+            if self._stop.wait(0.25):
+                return
 
     def _client(self) -> Lake:
         lake = connect(self._server)
@@ -180,8 +204,11 @@ class Demo:
                 self._progress()
 
     def _watch(self) -> None:
-        self._say(f"everything runs; {self._seconds:.0f} s of it")
-        end = time.perf_counter() + self._seconds
+        """Let the story run for its seconds, and all parts of it side by side for at least `TOGETHER_SECONDS`."""
+        self._await("first tiering round, Spark read and the bridge", PARTS_SECONDS, self._worked)
+        now = time.perf_counter()
+        end = max(self._written + self._seconds, now + min(TOGETHER_SECONDS, self._seconds))
+        self._say(f"everything runs; {end - now:.0f} s more of it")
         while (left := end - time.perf_counter()) > 0:
             time.sleep(min(PROGRESS_SECONDS, left))
             self._alive()
@@ -204,6 +231,10 @@ class Demo:
 
     def _tiered(self) -> bool:
         return all(part["snapshot_id"] for part in self._status() if part["name"] in (ORDERS, EVENTS))
+
+    def _worked(self) -> bool:
+        """Whether each part has done its work once while the producer writes."""
+        return self._bridged.is_set() and bool(self._reader.seconds) and self._tiered()
 
     def _compare(self) -> dict[str, bool]:
         self._say("the producer stopped; comparing")
@@ -282,6 +313,18 @@ def _files(lake: Lake, name: str) -> str:
     )
 
 
+def opening(console: str, seconds: float, *, keep: bool) -> str:
+    """What the demo will do, in five lines."""
+    stays = "it stays open until Ctrl-C" if keep else "--keep leaves it open until Ctrl-C"
+    return (
+        "1. A server starts; a producer writes orders and events to it, a subscriber folds the changelog.\n"
+        "2. A tiering service moves rows into Iceberg; Spark reads both tables at one cut meanwhile.\n"
+        "3. A Kafka broker gets payments, bad ones too; a bridge writes them to a table. First starts download jars.\n"
+        f"4. After {seconds:.0f} s of writing the producer stops; every reader must have exactly what was sent.\n"
+        f"5. Console: {console} while the demo runs; {stays}.\n"
+    )
+
+
 def kafka_if_possible(folder: Path, metrics_port: int, say: Echo) -> Kafka | None:
     """Start a broker with its data in a folder. Returns None, after a line with the reason, if that is not possible."""
     if find_spec("confluent_kafka") is None:
@@ -298,14 +341,17 @@ def kafka_if_possible(folder: Path, metrics_port: int, say: Echo) -> Kafka | Non
     return kafka
 
 
-def run(echo: Echo, *, seconds: float, folder: Path | None = None) -> dict[str, bool]:
-    """Run the demo in a folder; default: one below build/ that is removed afterwards. Returns the comparisons."""
+def run(echo: Echo, *, seconds: float, folder: Path | None = None, keep: bool = False) -> dict[str, bool]:
+    """Run the demo in a folder; default: one below build/ that is removed afterwards. Returns the comparisons.
+
+    With `keep` the processes stay after the comparison until Ctrl-C.
+    """
     place = folder or BUILD / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
     place.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("SPARK_LOCAL_DIRS", str(place / "spark"))
     answers: dict[str, bool] = {}
     try:
-        answers = Demo(place, echo, seconds=seconds).run()
+        answers = Demo(place, echo, seconds=seconds, keep=keep).run()
     finally:
         if answers and all(answers.values()) and folder is None:
             shutil.rmtree(place, ignore_errors=True)

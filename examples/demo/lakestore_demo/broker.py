@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from uuid import uuid4
 
 from lakestore.errors import Unavailable
 from lakestore.java import java
@@ -25,6 +27,11 @@ def jars() -> Path:
     return fetch("kafka", VERSION, _COORDINATES)
 
 
+def cluster_id() -> str:
+    """A new id as Kafka writes it. It begins with a letter: Kafka takes one with a dash there for an option."""
+    return "L" + urlsafe_b64encode(uuid4().bytes).decode()[1:22]
+
+
 class Broker:
     """A broker with its own controller and its data in a folder. It answers when the constructor returns."""
 
@@ -35,8 +42,7 @@ class Broker:
         self._java = [java(), *options, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars()}/*"]
         self._file = folder / "server.properties"
         self._file.write_text("".join(f"{name}={value}\n" for name, value in self.properties().items()))
-        cluster = self._tool("random-uuid").strip().splitlines()[-1]
-        self._tool("format", "-t", cluster, "-c", str(self._file))
+        self._tool("format", "-t", cluster_id(), "-c", str(self._file))
         self._process = self._started()
 
     @property

@@ -22,6 +22,8 @@ PORTS = range(10_000, 32_000)
 process opens it.
 """
 PORTS_TRIED = 200
+QUICK_JAVA = MappingProxyType({"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"})
+"""Variables of a short Spark process: one compiler and one collector thread leave the cores to the rest."""
 
 
 def lakestore(*arguments: str) -> list[str]:

@@ -6,6 +6,7 @@ Run as `python -m lakestore_demo.reader SERVER`. Spark's log goes to stderr.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 
 from lakestore.errors import Corrupt, Unavailable
 from lakestore_demo.kafka import PAYMENTS
+from lakestore_demo.processes import QUICK_JAVA
 from lakestore_demo.shop import EVENTS, ORDERS
 
 PAUSE_SECONDS = 1.0
@@ -60,10 +62,15 @@ class Reader:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                env={**os.environ, **QUICK_JAVA},
                 start_new_session=True,
             )
         self._line()
         self.ready = True
+
+    def has_jars(self) -> bool:
+        """Whether Spark has fetched its jars: Ivy has said so in the log, or the session is there."""
+        return self.ready or (self.log.exists() and b"already retrieved" in self.log.read_bytes())
 
     def read(self, stop: threading.Event) -> None:
         while not stop.is_set():
