@@ -92,7 +92,7 @@ lock: develop  ## write the lock files anew from pyproject.toml, with the pins t
 	$(COMPILE) $(RUNNING:%=--extra %) -o requirements.lock
 	$(COMPILE) --all-extras -c requirements.lock -o requirements-dev.lock
 
-RUNNING := spark kafka otel duckdb java checkout
+RUNNING := server spark kafka otel duckdb java checkout
 COMPILE := $(VENV)/bin/uv pip compile -q pyproject.toml --generate-hashes --no-emit-index-url --no-header --no-annotate
 
 # uv asks the public index. Where only pip knows of another one, pip installs the same pins with the same hashes.

@@ -15,12 +15,12 @@ import click
 
 from lakestore.cli.apply import lines
 from lakestore.cli.connection import json_option, open_lake, server_option
-from lakestore.cli.kafka_sink import kafka_library
 from lakestore.cli.output import emit, emit_json, emit_log, emit_text
 from lakestore.errors import Invalid, NotFound
 from lakestore.loading.reading import naming
 from lakestore.model import yaml_text
 from lakestore.model.terminal_text import terminal_text
+from lakestore.release import needs_extra
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
@@ -58,7 +58,7 @@ def init_bridge(
     as_json: bool,
 ) -> None:
     """Write a first bridge.yaml for TOPIC, or for all topics of a PREFIX, from newest records or a registry."""
-    with kafka_library():
+    with needs_extra("kafka", "Kafka"):
         from lakestore.kafka.bridge.cluster import Cluster
         from lakestore.kafka.bridge.spec import RegistrySpec, SourceSpec
         from lakestore.kafka.client import options_of
@@ -220,8 +220,8 @@ def bridge(
         return 0
     if path is None:
         raise click.UsageError("Missing option '-f' / '--file'.", context)
-    with kafka_library():
-        from lakestore.kafka.bridge import spec_file
+    with needs_extra("kafka", "Kafka"):
+        from lakestore.kafka.bridge import cluster, spec_file  # noqa: F401 (a missing library is told before the file)
         from lakestore.kafka.bridge.positions import Accepted
     if check + plan + once > 1:
         raise Invalid("say one of --check, --plan and --once")

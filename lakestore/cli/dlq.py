@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from lakestore.cli.connection import json_option, open_lake, server_option
-from lakestore.cli.kafka_sink import kafka_library
 from lakestore.cli.output import Progress, emit, emit_json, emit_text
 from lakestore.errors import Invalid
+from lakestore.release import needs_extra
 
 if TYPE_CHECKING:
     from lakestore.kafka.bridge.dead_letters import Selection
@@ -133,7 +133,7 @@ def replay(
 
     A row that a later record of its key wrote stays, and the older record is counted as superseded.
     """
-    with kafka_library():
+    with needs_extra("kafka", "Kafka"):
         from lakestore.kafka.bridge import spec_file
         from lakestore.kafka.bridge.assembly import Assembly
         from lakestore.kafka.bridge.cluster import Clusters

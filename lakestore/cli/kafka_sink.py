@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from lakestore.cli.output import Progress, emit_text
 from lakestore.errors import Invalid
-from lakestore.release import wheel_with
+from lakestore.release import needs_extra
 
 if TYPE_CHECKING:
     from lakestore.client.lake import Lake
@@ -33,19 +32,6 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-@contextmanager
-def kafka_library() -> Iterator[None]:
-    """Translates the import error inside the block if the Kafka library is missing."""
-    try:
-        yield
-    except ImportError as error:
-        name = (error.name or "").partition(".")[0]
-        if name in ("", "lakestore"):
-            raise  # the missing module belongs to Lakestore itself
-        say = f"Kafka needs packages that are not installed, {name} among them: {wheel_with('kafka')}"
-        raise Invalid(say) from error
-
-
 def sink_options(command: _Command) -> _Command:
     """Adds the options of a sink."""
     for name, said in reversed(_OPTIONS):
@@ -63,7 +49,7 @@ def check_unused(options: dict[str, Any]) -> None:
 
 def run_sink(lake: Lake, tables: tuple[str, ...], until: str | None, options: dict[str, Any]) -> None:
     """Run a sink to its end. SIGTERM and SIGINT stop it after the current transaction."""
-    with kafka_library():
+    with needs_extra("kafka", "Kafka"):
         from lakestore.kafka.client import options_of
         from lakestore.kafka.sink import KafkaSink
     if not options["bootstrap"] or not options["topic"]:

@@ -17,7 +17,7 @@ from lakestore.cli.output import emit, emit_json, emit_log, emit_text
 from lakestore.cli.settings import config_of, setting_flags
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, TIERER_SECONDS_DEFAULT
-from lakestore.release import wheel_with
+from lakestore.release import needs_extra
 
 if TYPE_CHECKING:
     from lakestore.client.credentials import Credentials
@@ -50,7 +50,8 @@ def serve(config: Path | None, print_config: bool, as_json: bool, **flags: Any) 
         emit_json(given.as_data()) if as_json else emit_text("\n".join(given.lines()))
         return
     settings = given.settings()
-    from lakestore_server import main as server
+    with needs_extra("server", "lakestore serve"):
+        from lakestore_server import main as server
 
     def announce(about: Mapping[str, str]) -> None:
         click.echo(json.dumps(dict(about))) if as_json else emit_text(ANNOUNCED.format_map(about))
@@ -116,10 +117,8 @@ def _round(outcome: Outcome) -> dict[str, Any]:
 
 
 def _session(server: str, master: str | None, credentials: Credentials) -> Any:
-    try:
-        from lakestore.spark import session
-    except ModuleNotFoundError as error:
-        raise Invalid(f"tiering needs Spark: {wheel_with('spark')}") from error
+    from lakestore.spark import session
+
     spark = session(server, master=master, app="lakestore tier", credentials=credentials)
     spark.sparkContext.setLogLevel("ERROR")
     return spark
@@ -143,7 +142,8 @@ def stopped_by_signals() -> threading.Event:
 @click.pass_context
 def demo(context: click.Context, seconds: int, folder: Path | None, keep: bool, as_json: bool) -> None:
     """Run a complete example and check its results. Exit code 1 if anything differs."""
-    from lakestore_demo import run
+    with needs_extra("server,spark,kafka", "the demo"):
+        from lakestore_demo import run
 
     answers = run(partial(emit_text, err=as_json), seconds=seconds, folder=folder, keep=keep)
     same = all(answers.values())

@@ -8,19 +8,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from lakestore.cli.shell import COMMAND_NAMES, is_complete
-from lakestore.errors import Invalid, LakestoreError
+from lakestore.errors import LakestoreError
 from lakestore.model.table import Table
-from lakestore.release import wheel_with
+from lakestore.release import needs_extra
 
-try:
+with needs_extra("duckdb", "the shell"):
     from prompt_toolkit import PromptSession
     from prompt_toolkit.application import get_app
     from prompt_toolkit.completion import CompleteEvent, Completer, Completion
     from prompt_toolkit.document import Document
     from prompt_toolkit.filters import Condition
     from prompt_toolkit.history import FileHistory
-except ModuleNotFoundError as error:
-    raise Invalid(f"the shell needs prompt_toolkit: {wheel_with('duckdb')}") from error
 
 WORDS = """
 SELECT FROM WHERE GROUP BY ORDER HAVING LIMIT OFFSET JOIN LEFT RIGHT FULL INNER CROSS ON USING AS AND OR NOT

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakestore.errors import Invalid
-from lakestore.kafka.bridge.assembly import storable
 from lakestore.kafka.bridge.decode import casts as bridge_casts
 from lakestore.kafka.bridge.decode import inference, json_one
 from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
@@ -121,7 +120,7 @@ def _lines(file: File, text: Text) -> Sample:
     ][:SAMPLE_ROWS]
     if file.kind != "jsonl":
         return _events(raw)
-    return Sample(storable(inference.schema_of(_objects(raw))), len(raw))
+    return Sample(inference.storable(inference.schema_of(_objects(raw))), len(raw))
 
 
 def _objects(raw: Sequence[bytes]) -> Iterator[object]:
@@ -141,7 +140,7 @@ def _events(raw: Sequence[bytes]) -> Sample:
         pa.array(raw, pa.binary()),
     )  # fmt: skip
     decoded = DebeziumJson(wire="plain").decode(block, None)
-    return Sample(storable(pa.schema(list(decoded.values.type)), decoded.key_names), count, decoded.key_names)
+    return Sample(inference.storable(pa.schema(list(decoded.values.type)), decoded.key_names), count, decoded.key_names)
 
 
 def _csv(file: File, text: Text, options: Options) -> Sample:

@@ -26,7 +26,7 @@ from lakestore.model.table import Table
 from lakestore.model.terminal_text import terminal_text
 from lakestore.model.times import position_text
 from lakestore.model.token import Token
-from lakestore.release import wheel_with
+from lakestore.release import needs_extra
 from lakestore.rows import condition_text, literals, pushed
 from lakestore.rows.condition import RowTest
 from lakestore.rows.literals import short
@@ -345,10 +345,8 @@ def _reads_alike(where: exp.Expr, name: str) -> bool:
 
 
 def _duckdb() -> Any:
-    try:
+    with needs_extra("duckdb", "lake.sql"):
         import duckdb
-    except ModuleNotFoundError as error:
-        raise Invalid(f"lake.sql needs DuckDB: {wheel_with('duckdb')}") from error
     return duckdb
 
 

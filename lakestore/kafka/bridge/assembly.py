@@ -19,7 +19,7 @@ import pyarrow as pa
 from lakestore.errors import Conflict, Invalid, NotFound
 from lakestore.evolution import Step
 from lakestore.kafka.bridge.decode import decoders
-from lakestore.kafka.bridge.decode.inference import infer_schema
+from lakestore.kafka.bridge.decode.inference import infer_schema, storable
 from lakestore.kafka.bridge.drift.differences import additions
 from lakestore.kafka.bridge.drift.watching import Watch
 from lakestore.kafka.bridge.expressions import names_origin, origins, table_name
@@ -257,27 +257,6 @@ def _of_one(topic: TopicSpec, name: str) -> TopicSpec:
 def _origins(decoded: Decoded | None) -> Iterator[dict[str, str | None]]:
     if decoded is not None and decoded.origin is not None:
         yield from (origin for origin, _ in origins(decoded.origin) if any(origin.values()))
-
-
-def storable(schema: pa.Schema, key: Sequence[str] = ()) -> pa.Schema:
-    """Fields as columns: optional except the key, and text if the samples have no type."""
-    return pa.schema([_storable(each, nullable=each.name not in key) for each in schema])
-
-
-def _storable(field: pa.Field, *, nullable: bool) -> pa.Field:
-    return pa.field(field.name, _typed(field.type), nullable=nullable, metadata=field.metadata)
-
-
-def _typed(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_null(kind):
-        return pa.string()
-    if pa.types.is_dictionary(kind):
-        return _typed(kind.value_type)
-    if pa.types.is_struct(kind):
-        return pa.struct([each.with_type(_typed(each.type)) for each in kind]) if len(kind) else pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_typed(kind.value_type)))
-    return kind
 
 
 def _kept(table: Table) -> tuple[WantedColumn, ...]:

@@ -31,7 +31,7 @@ from lakestore.kafka.bridge.outcome import Reject, Stage
 from lakestore.kafka.bridge.paths import ROOTS, WITH_PARTS, Path
 from lakestore.kafka.bridge.records import Ints
 from lakestore.kafka.bridge.spec import RouteSpec, TableSpec, TopicSpec
-from lakestore.release import wheel_with
+from lakestore.release import needs_extra
 from lakestore.rows.literals import cast_type, first_line, short
 from lakestore.union import sql_functions, sql_gate
 
@@ -396,8 +396,6 @@ def _engine() -> Any:
 
 
 def _duckdb() -> Any:
-    try:
+    with needs_extra("duckdb", "an expression of a column"):
         import duckdb
-    except ImportError as error:
-        raise Invalid(f"expressions of columns need DuckDB: {wheel_with('duckdb')}") from error
     return duckdb

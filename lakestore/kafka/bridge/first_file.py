@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from lakestore.errors import Invalid, NotFound
-from lakestore.kafka.bridge.assembly import TableFacts, storable
+from lakestore.kafka.bridge.assembly import TableFacts
 from lakestore.kafka.bridge.decode.debezium.debezium import reason_of
 from lakestore.kafka.bridge.decode.decoders import decoder
 from lakestore.kafka.bridge.decode.decoders import registry as registry_of
-from lakestore.kafka.bridge.decode.inference import infer_schema
+from lakestore.kafka.bridge.decode.inference import infer_schema, storable
 from lakestore.kafka.bridge.decode.registry import Registry
 from lakestore.kafka.bridge.expressions import origins
 from lakestore.kafka.bridge.outcome import Decoded

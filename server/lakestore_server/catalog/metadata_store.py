@@ -19,13 +19,16 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-import obstore
 import orjson
-from obstore.store import from_url
 
 from lakestore.errors import Corrupt, Invalid, NotFound, Unavailable
+from lakestore.release import needs_extra
 from lakestore_server.catalog import locations, metadata
 from lakestore_server.catalog.schemas import Json
+
+with needs_extra("server", "the server's code"):  # commands such as `lakestore sizing` come here, too
+    import obstore
+    from obstore.store import from_url
 
 SKEW_MS = 60_000
 """Milliseconds by which Java lets times go back."""

@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from fastavro.schema import SchemaParseException, UnknownType, fingerprint, parse_schema, to_parsing_canonical_form
 
 from lakestore.errors import Invalid
 from lakestore.model.decimals import from_unscaled
@@ -113,11 +112,15 @@ def schema_tree(text: str, references: Mapping[str, str] | None = None) -> Node:
 
 def crc64(text: str) -> str:
     """Avro's 64-bit fingerprint of a schema, as hexadecimal in wire order."""
+    from fastavro.schema import fingerprint, to_parsing_canonical_form
+
     canonical = to_parsing_canonical_form(_parsed(text, None)[0])
     return bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO")).hex()
 
 
 def _parsed(text: str, references: Mapping[str, str] | None) -> tuple[Any, dict[str, Any]]:
+    from fastavro.schema import SchemaParseException, UnknownType, parse_schema  # files need none, and come here, too
+
     names: dict[str, Any] = {}
     try:
         for reference in (references or {}).values():

@@ -305,3 +305,24 @@ def _is_key(key: bytes, name: str, value: str) -> bool:
     except RefusedRecord:
         return key == f'"{value}"'.encode()
     return isinstance(held, dict) and list(held) == [name] and str(held[name]) == value
+
+
+def storable(schema: pa.Schema, key: Sequence[str] = ()) -> pa.Schema:
+    """Fields as columns: optional except the key, and text if the samples have no type."""
+    return pa.schema([_storable(each, nullable=each.name not in key) for each in schema])
+
+
+def _storable(field: pa.Field, *, nullable: bool) -> pa.Field:
+    return pa.field(field.name, _typed(field.type), nullable=nullable, metadata=field.metadata)
+
+
+def _typed(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_dictionary(kind):
+        return _typed(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_typed(each.type)) for each in kind]) if len(kind) else pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_typed(kind.value_type)))
+    return kind
