@@ -74,12 +74,11 @@ DECIMAL_CONTEXTS = {"Context", "getcontext", "setcontext", "localcontext", "Defa
 DECIMAL_METHODS = {"scaleb", "quantize", "fma", "remainder_near", "create_decimal"}
 UNSEEDED = (
     "tests/bench/",
-    "tests/repro/",
     "tests/support/seeds.py",
     "tests/simulation/test_world.py",
     "jepsen/__main__.py",
 )
-"""Files that draw without a seed: measurements, scripts of reports, and the places that draw or replace seeds."""
+"""Files that draw without a seed: measurements, and the places that draw or replace seeds."""
 GENERATORS = ("random.Random", "Random", "random.default_rng", "SystemRandom")
 UNSEEDED_CALLS = r"random\.[a-z]\w*|(np|numpy)\.random\.(?!Generator)\w+|secrets\.\w+|os\.urandom"
 CLOCKS = r"time\.(time|time_ns|monotonic|monotonic_ns|perf_counter|perf_counter_ns|process_time|thread_time)"

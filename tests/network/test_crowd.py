@@ -14,7 +14,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.v1 import lakestore_pb2 as pb
-from tests.repro.security.http2 import Connection
+from tests.support.http2 import Connection
 from tests.support.process import ServerProcess
 from tests.support.waiting import until
 

@@ -24,7 +24,7 @@ from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
-from tests.repro.security.http2 import Connection
+from tests.support.http2 import Connection
 from tests.support.process import ServerProcess
 from tests.support.seeds import seeded
 

@@ -93,9 +93,6 @@ NOT_RUN = {
         "an output over a table of nine million rows; tests/unit/union has the same lines of small ones"
     ),
     ("examples/shop/README.md", "export SHOP_KAFKA=localhost:9092"): "a variable; the test of the broker sets it",
-    ("tests/repro/README.md", "python -m tests.repro"): "runs for an hour",
-    ("tests/repro/README.md", "python -m tests.repro server t_where"): "runs a program of an issue by hand",
-    ("tests/repro/README.md", "python -m tests.repro --list"): "lists programs that are run by hand",
     ("tests/golden/README.md", "python -m tests.support.golden"): "would write the files of a release over",
 }
 """Page and first line to the reason."""

@@ -135,7 +135,7 @@ def test_odd_values_of_a_user_are_refused_before_they_are_sent(tmp_path: Path) -
 def test_a_folder_with_odd_definitions_opens_and_they_can_be_altered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Release 0.2 took these, as tests/repro/server/t19_reopen shows."""
+    """Release 0.2 took these."""
     odd = json.loads(define("a.t", SCHEMA, primary_key=["id"], buckets=2, retention="7d").to_json())
     odd["lake"].update(target_file_bytes=[[]], freshness="9" * 18 + "h", format_version=2.0)
     odd["columns"][1]["required"] = {"a": 1}

@@ -1,10 +1,10 @@
-# mypy: ignore-errors
 """As much of an HTTP/2 client as an attacker needs: frames by hand, headers as literals, no library."""
 
 from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Iterable
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_HEADERS, ACK = 4, 1
@@ -18,7 +18,7 @@ def frame(kind: int, stream: int, body: bytes = b"", flags: int = 0) -> bytes:
     return struct.pack(">I", len(body))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + body
 
 
-def literals(headers) -> bytes:
+def literals(headers: Iterable[tuple[str, str]]) -> bytes:
     """A header block without compression; names and values shorter than 127 bytes."""
     return b"".join(
         b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode() for name, value in headers
