@@ -30,8 +30,8 @@ demo: setup  ## run the whole story once and check it (under three minutes)
 check: develop  ## the unit tests of what changed since main, in under two minutes
 	$(PY) -m pytest -n 2 --dist loadfile $$($(PY) -m tests.support.changed) $(ARGS)
 
-test: programs  ## run the tests, three files at a time; ARGS="-k name" picks some, ARGS="-n 0 --pdb" debugs
-	$(PY) -m pytest -n 3 --dist loadfile $(ARGS)
+test: programs  ## run the tests, two files at a time; ARGS="-k name" picks some, ARGS="-n 0 --pdb" debugs
+	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
 long: programs  ## the tests that make test leaves out, with new random cases each time
 	LAKESTORE_EXPLORE=1 $(PY) -m pytest -m long $(ARGS)
@@ -57,8 +57,7 @@ lint: develop  ## ruff, formatting and mypy
 	$(VENV)/bin/mypy
 
 format: develop  ## let ruff format and sort imports
-	$(VENV)/bin/ruff check --select I --fix
-	$(VENV)/bin/ruff format
+	$(VENV)/bin/ruff check --select I --fix && $(VENV)/bin/ruff format
 
 bench: develop  ## measure ingest, look-ups, tiering and reads
 	$(PY) -m $(if $(filter growth,$(MAKECMDGOALS)),tests.bench.growth.command,tests.bench) $(ARGS)
@@ -74,8 +73,7 @@ site: develop  ## build the documentation as a site: build/site/index.html
 proto: $(PB2)  ## generate lakestore/v1/*_pb2* from proto/
 
 wheel: setup  ## build dist/lakestore-….whl, which servers and images install
-	$(PY) -m pip wheel --quiet --no-deps --no-build-isolation -w dist .
-	@ls dist/lakestore-*.whl
+	$(PY) -m pip wheel --quiet --no-deps --no-build-isolation -w dist . && ls dist/lakestore-*.whl
 
 clean:  ## remove .venv, generated code and caches
 	rm -rf $(VENV) build dist *.egg-info lakestore/v1/lakestore_pb2* .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-import lakestore_demo
 from lakestore_demo import Demo, opening
 from lakestore_demo.broker import cluster_id
 
@@ -30,7 +30,7 @@ def test_the_processes_stay_until_ctrl_c(tmp_path: Path, monkeypatch: pytest.Mon
         if len(looks) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(lakestore_demo.time, "sleep", wait)
+    monkeypatch.setattr(time, "sleep", wait)
     demo = Demo(tmp_path, said.append, seconds=1, keep=True)
     demo._stay()
     assert len(looks) == 3
