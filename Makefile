@@ -95,13 +95,11 @@ COMPILE := $(VENV)/bin/uv pip compile -q pyproject.toml --generate-hashes --no-e
 
 # uv asks the public index. Where only pip knows of another one, pip installs the same pins with the same hashes.
 define INSTALL
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@began=$$(date +%s); echo "downloading what $< names"; \
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV); began=$$(date +%s); echo "downloading what $< names"; \
 	{ $(PY) -m pip install -q --disable-pip-version-check "$$(sed -n 's/^\(uv==[0-9.]*\).*/\1/p' $<)" 2>/dev/null && \
 	UV_CACHE_DIR=$(CURDIR)/$(VENV)/.uv $(VENV)/bin/uv pip install -q --python $(PY) -r $< 2>/dev/null || \
 	$(PY) -m pip install -q --disable-pip-version-check -r $<; } && rm -rf $(VENV)/.uv && \
-	echo "installed in $$(($$(date +%s) - began)) s"
-	@touch $@
+	echo "installed in $$(($$(date +%s) - began)) s" && touch $@
 endef
 
 $(VENV)/.installed: requirements.lock

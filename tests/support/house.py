@@ -28,11 +28,11 @@ FILE_LINES_MAX = 800
 SERVER = "lakestore_server"
 ORDER: dict[str, int] = {
     "lakestore.errors": 0,
-    "lakestore.java": 1,
-    "lakestore.release": 0,
+    "lakestore.java": 2,
+    "lakestore.release": 1,
     "lakestore.v1": 0,
     "lakestore.model": 1,
-    "lakestore.wire": 1,
+    "lakestore.wire": 2,
     "lakestore.rows": 3,
     "lakestore.iceberg": 4,
     "lakestore.union": 5,
