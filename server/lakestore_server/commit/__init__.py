@@ -1,6 +1,6 @@
 """The write path, in the order in which a row takes it.
 
-producers, request, queue, engine, build (numbering, merge, index), journal, state, wake-ups.
+producers, request, queue, engine, build (draft, merge, index), journal, state, wake-ups.
 
 - Handler threads decode a request under a memory bound, cast it and sort its rows by bucket.
 - One thread, the commit loop, owns all state. A group of requests is one record and one LSN; each request is visible

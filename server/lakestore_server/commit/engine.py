@@ -411,9 +411,9 @@ class Engine:
         self.supervisor = self.loop.supervisor
         self.timeline = opened.state.timeline
         self.is_restored = opened.state.restored is not None
+        """Whether this timeline began with a backup."""
         self.former_timeline = opened.state.restored.timeline if opened.state.restored else ""
         """The timeline from which this one was restored; empty for none."""
-        """Whether this timeline began with a backup."""
         self.lake_ahead: Mapping[str, str] = {}
         """Table uuid to the problem, for tables whose lake continued under another timeline."""
         self._disk_checked = float("-inf")
