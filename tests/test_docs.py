@@ -130,9 +130,9 @@ Written by `make docs` from `lakestore.errors`. Every error that leaves the pack
 one sentence: what is wrong, where, and what to do. The command line prints that sentence and ends with exit code 1.
 
 `error.applied` says whether the request may have taken effect: `"no"`, or `"unknown"` after an answer was lost.
-Writers send such a request again by themselves for 60 seconds, and it happens once. After that the rows may be stored or
-not: look before you send them again, or use a named producer. `error.retry_after` is a number of seconds, where
-the server can say.
+Writers send such a request again by themselves for 60 seconds, and it happens once. After that the rows may be stored
+or not: look before you send them again, or use a named producer. `error.retry_after` is a number of seconds, where the
+server can say.
 
 ```
 {tree}

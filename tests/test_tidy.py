@@ -609,7 +609,7 @@ def test_every_room_says_what_lives_there() -> None:
     known = house.modules()
     packages = {module: path for module, path in known.items() if path.name == "__init__.py"}
     folders = {path.parent for path in known.values()}
-    assert not [folder for folder in folders if not (folder / "__init__.py").exists()], "an __init__ says what lives in it"
+    assert not [folder for folder in folders if not (folder / "__init__.py").exists()]
     empty = [module for module, path in packages.items() if not ast.get_docstring(syntax.tree(path.read_text()))]
     assert not [module for module in empty if module != "lakestore.v1"]
 

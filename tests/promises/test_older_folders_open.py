@@ -12,6 +12,8 @@ import lakestore as ls
 from lakestore.errors import Invalid, NewerFormat
 from lakestore.rows.ipc import crc32c
 from lakestore.union.verify import verify
+from lakestore_server.files import checkpoint
+from lakestore_server.index.run_file import EMPTY_LSN
 from tests.support import golden
 
 HEADER = struct.Struct("<IHHQI")
@@ -75,27 +77,41 @@ def test_a_newer_checkpoint_is_not_passed_over_for_an_older_one(tmp_path: Path) 
         ls.open(data)
 
 
-def _without_versions(file: Path) -> None:
-    """Leave the versions of tables out of a checkpoint."""
+def _as_first_release(file: Path, *, with_tables: bool) -> None:
+    """Leave out of a checkpoint what release 0.1 did not write: subscriptions, and versions of tables."""
     raw = file.read_bytes()
     magic, version, flags, _, _ = HEADER.unpack_from(raw)
     data = json.loads(raw[HEADER.size :])
-    for table in data["tables"]:
-        del table["versions"]
+    if with_tables:
+        for table in data["tables"]:
+            del table["versions"]
+    else:
+        data["tables"] = []
+        del data["subscriptions"]
     body = json.dumps(data).encode()
     file.write_bytes(HEADER.pack(magic, version, flags, len(body), crc32c(body)) + body)
 
 
-@pytest.mark.parametrize("kind", ["checkpoint", "journal"])
+@pytest.mark.parametrize("kind", ["checkpoint", "checkpoint without tables", "journal"])
 def test_a_folder_of_the_first_release_is_refused_with_the_release_to_run(kind: str, tmp_path: Path) -> None:
     """Its checkpoint has no versions of tables, and its journal no header; nothing is changed."""
     data = golden.unpacked(ARCHIVES[0], tmp_path)
-    if kind == "checkpoint":
-        _without_versions(next(data.glob("checkpoint-*")))
+    if kind != "journal":
+        _as_first_release(next(data.glob("checkpoint-*")), with_tables=kind == "checkpoint")
     else:
         journal = next(data.glob("journal-*"))
         journal.write_bytes(journal.read_bytes()[64:])
     before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
-    with pytest.raises(Invalid, match=rf"{kind}.* was written by release 0\.1: open its folder once with release 0\.2"):
+    why = r"was written by release 0\.1: open its folder once with release 0\.2"
+    with pytest.raises(Invalid, match=f"{kind.split()[0]}.* {why}"):
         ls.open(data)
     assert before == {path: path.read_bytes() for path in data.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+def test_runs_of_the_release_before_are_no_index_without_its_lmdb(tmp_path: Path) -> None:
+    """Release 0.3.0 kept keys in runs and in LMDB: without the LMDB file its runs are a part of an index."""
+    (archive,) = (archive for archive in ARCHIVES if "0.3.0" in archive.name)
+    data = golden.unpacked(archive, tmp_path)
+    newest = max(data.glob("checkpoint-*"))
+    assert b'"index":' in newest.read_bytes()
+    assert checkpoint.decode(newest.read_bytes(), newest.name).index_lsn == EMPTY_LSN

@@ -396,7 +396,7 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         **({"clock_marks": [list(mark) for mark in checkpoint.marks]} if checkpoint.marks else {}),
         **({"registers": _registers_data(checkpoint.registers)} if checkpoint.registers else {}),
         **({"extents": dict(checkpoint.extents)} if checkpoint.extents else {}),
-        "index": checkpoint.index_lsn,
+        "runs_lsn": checkpoint.index_lsn,
         **({"runs": [[r.name, r.size, r.entries, r.crc] for r in checkpoint.runs]} if checkpoint.runs else {}),
         **({"dropped": [_dropped_data(each) for each in checkpoint.dropped]} if checkpoint.dropped else {}),
     }
@@ -486,7 +486,7 @@ def decode(raw: bytes, name: str) -> Checkpoint:
     if len(body) != size or crc32c(body) != crc:
         raise damaged
     data = orjson.loads(body)
-    if any("versions" not in table for table in data["tables"]):
+    if "subscriptions" not in data or any("versions" not in table for table in data["tables"]):
         raise versions.of_first_release(f"checkpoint file {name}")
     return _checkpoint_of(data)
 
@@ -510,7 +510,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         _registers_of(data.get("registers", {})),
         data.get("extents", {}),
         tuple(RunFile(*run) for run in data.get("runs", ())),
-        data.get("index", EMPTY_LSN),
+        data.get("runs_lsn", EMPTY_LSN),  # 0.3.0 said `index`, and meant runs and LMDB together
         tuple(DroppedEntry(_entry_of(entry), *about) for entry, *about in data.get("dropped", ())),
     )
 

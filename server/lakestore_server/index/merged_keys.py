@@ -235,6 +235,7 @@ class MergedKeys:
     def _set_aside(self) -> None:
         above = self._folder.parent
         if not self._disk.list(self._folder):
+            self._disk.make_folder(self._folder)  # an earlier try may have ended between the rename and this
             return
         taken = set(self._disk.list(above))
         name = next(name for n in count(1) if (name := f"{self._folder.name}-{DAMAGED_NAME}-{n}") not in taken)

@@ -198,7 +198,9 @@ class RunStore:
         self._rebuilt_lsn = lsn
         with self._lock:
             self.levels = Levels(-1)
-        self._new, self._new_lsn, self._rebuilt = None, -1, ()
+        rebuilt, self._new, self._new_lsn, self._rebuilt = self._rebuilt, None, -1, ()
+        for run in rebuilt:  # of a rebuild that failed: no checkpoint names them
+            self._remove(run.path)
 
     def stage(self, parts: Parts) -> None:
         """Take entries of a rebuild, which hold over those before. Checkpoints go on meanwhile."""

@@ -40,10 +40,10 @@ BODY = (
     '"subscriptions":[["alone",["u-1"],3,["u-1",1,4],2,77],["many",["u-1"],3,null,2,77,[[[1,-1,0,0],[0,2,5,1]]]]],'
     '"tables":[{"table":' + NEW + ',"versions":[[1,' + OLD + "],[4," + NEW + "]],"
     '"created_lsn":1,"created_us":1000,"tiers":[[11,[1,0],["18446744073709551615","0"],3,2,6,0]],'
-    '"buckets":[[["0-0-2-4.seg",600]],[]],"bases":[[1,18446744073709551614,1,2000,2],[0,0,0,0,2]]}],"index":-1}'
+    '"buckets":[[["0-0-2-4.seg",600]],[]],"bases":[[1,18446744073709551614,1,2000,2],[0,0,0,0,2]]}],"runs_lsn":-1}'
 )
 """The checkpoint of the records below, as the code wrote it when it was a dictionary."""
-HEADER = "5043534c040000007f07000000000000cdb050c1"
+HEADER = "5043534c0400000082070000000000009b6c45c0"
 BATCH = pa.RecordBatch.from_arrays(
     [pa.array([0, 0], pa.int8()), pa.array([-1, -1]), pa.array([1, 2]), pa.array(["a", None])],
     schema=stored_schema(TABLE),

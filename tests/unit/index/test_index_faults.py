@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -189,3 +190,41 @@ def test_after_a_failed_sync_the_files_are_not_used_again(tmp_path: Path) -> Non
     assert index.lsn == 3
     assert index.ready
     assert (tmp_path / "index-damaged-1").is_dir()
+
+
+def test_a_rebuild_that_begins_again_removes_the_runs_of_the_one_that_failed(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    folder.mkdir()
+    index = Index(folder, RealDisk())
+    for _ in range(3):
+        index.begin_rebuild(3)
+        index.stage(ByteKeys([b"\0\0\0\1key"]), np.array([7]))
+        index.flush()
+        assert len(list(folder.glob("*.run"))) == 1
+    index.finish_rebuild(3, {})
+    index.begin_rebuild(4)
+    assert len(list(folder.glob("*.run"))) == 1, "the runs of a rebuild that ended wait for a checkpoint"
+
+
+def test_damaged_files_that_were_moved_without_a_new_folder_stop_no_rebuild(tmp_path: Path) -> None:
+    class FullOnce(RealDisk):
+        is_full = True
+
+        def make_folder(self, path: Path) -> None:
+            if self.is_full:
+                self.is_full = False
+                raise OSError(errno.ENOSPC, "no space")
+            super().make_folder(path)
+
+    folder = tmp_path / "index"
+    folder.mkdir()
+    index = Index(folder, FullOnce())
+    index.put(ByteKeys([b"\0\0\0\1key"]), np.array([7]))
+    index.freeze(1)
+    index.merge(1)
+    index.found_problem("a run is damaged", damaged=True)
+    with pytest.raises(OSError, match="no space"):
+        index.begin_rebuild(3)
+    index.begin_rebuild(3)
+    index.finish_rebuild(3, {})
+    assert index.ready
