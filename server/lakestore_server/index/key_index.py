@@ -345,7 +345,7 @@ class Index:
 
     def merge(self, lsn: int, tables: ServedTables = ALL_TABLES) -> None:
         """Put the frozen overlay's entries of served tables into a run; beside the commit loop."""
-        self._merged.merge(self._frozen if self._frozen is not None else Overlay(), lsn, tables)
+        self._merged.merge(lambda: self._frozen if self._frozen is not None else Overlay(), lsn, tables)
         for overlay in self._older:  # a look-up that has begun before the drop is told now to begin again
             overlay.keep(tables)
 

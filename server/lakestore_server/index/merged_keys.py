@@ -173,12 +173,13 @@ class MergedKeys:
 
     # A checkpoint, in this order.
 
-    def merge(self, entries: Overlay, lsn: int, tables: ServedTables) -> None:
+    def merge(self, frozen: Callable[[], Overlay], lsn: int, tables: ServedTables) -> None:
         """Put entries of served tables into a run; the index then stands at `lsn`.
 
-        A rebuild under way makes that needless.
+        A rebuild under way makes that needless. One that ends in between has emptied what `frozen` gives.
         """
         with self._writing:
+            entries = frozen()
             # The index may stand further on, after a rebuild: it then holds these entries, or newer ones.
             # At the same LSN there may be keys that were forgotten since.
             is_newer = lsn > self.lsn or (lsn == self.lsn and len(entries))

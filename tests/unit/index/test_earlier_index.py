@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lakestore_server.duties import upkeep
+from lakestore_server.duties.index_rebuild import Rebuilder
 from tests.support import golden
 from tests.support.served import Served
 
@@ -33,11 +35,13 @@ def test_the_index_of_an_earlier_release_is_rebuilt_once(
         assert served.lake.table("shop.orders").lookup(IDS).to_pylist() == right
 
 
-def test_a_start_that_ends_before_the_checkpoint_leaves_the_files_to_the_next(tmp_path: Path) -> None:
+def test_a_start_that_ends_before_the_checkpoint_leaves_the_files_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They say that the index is not whole."""
+    monkeypatch.setattr(upkeep, "Rebuilder", lambda loop, done: Rebuilder(loop, lambda: None))  # no checkpoint follows
     data = golden.unpacked(golden.FOLDER / f"data-{RELEASES[0]}.tar.xz", tmp_path)
     with Served(data) as served:
-        served.server.upkeep._rebuilder._done = lambda: None
         served.until_indexed()
         served.kill()
         assert (data / "index" / "data.mdb").exists()

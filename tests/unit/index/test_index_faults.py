@@ -228,3 +228,27 @@ def test_damaged_files_that_were_moved_without_a_new_folder_stop_no_rebuild(tmp_
     index.begin_rebuild(3)
     index.finish_rebuild(3, {})
     assert index.ready
+
+
+def test_a_rebuild_that_ends_before_a_checkpoint_merges_leaves_no_older_entry(tmp_path: Path) -> None:
+    """A table beside a damaged one keeps its newer value: the frozen entries are those of before the rebuild."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    index, key = Index(folder, RealDisk()), ByteKeys([b"\0\0\0\1key"])
+    index.put(key, np.array([5]))
+    index.freeze(1)
+    merged: Any = index._merged
+    merge = merged.merge
+
+    def merge_after_a_rebuild(*arguments: Any) -> None:
+        index.found_problem("a run is damaged", damaged=True)
+        index.begin_rebuild(2)
+        index.stage(key, np.array([9]))
+        index.flush()
+        index.finish_rebuild(2, {b"\0\0\0\2": "damaged"})
+        merge(*arguments)
+
+    merged.merge = merge_after_a_rebuild
+    index.merge(1)
+    merged.adopt()
+    assert list(merged.find(key, np.array([0]), merged.levels, 0)) == [9]
