@@ -202,7 +202,7 @@ class Cast:
             cast = array.cast(kind)
         except pa.ArrowException as error:
             first = _first_misfit(array, kind)
-            value = array[first].as_py()
+            value = _python_value(array[first])
             raise Invalid(
                 f"table {self._table}: column {path!r}, row {place(first)}: {shown(value)} is no"
                 f" {type_name(kind, path)}{misfit(value, kind)}"
@@ -323,6 +323,13 @@ def _castable(source: pa.DataType, target: pa.DataType) -> bool:
     if t.is_fixed_size_binary(target):
         return bool(bytes_of_any_length or t.is_binary(source))
     return False
+
+
+def _python_value(scalar: pa.Scalar) -> Any:
+    """The value in Python, or its text: nanoseconds have a Python value only where pandas is installed."""
+    kind = scalar.type
+    is_fine = pa.types.is_temporal(kind) and getattr(kind, "unit", "") == "ns"
+    return str(scalar.value if pa.types.is_duration(kind) else scalar.cast(pa.string())) if is_fine else scalar.as_py()
 
 
 def _first_misfit(array: pa.Array, target: pa.DataType) -> int:

@@ -250,7 +250,7 @@ def test_the_scrub_finds_an_index_that_differs_from_the_log_and_it_is_rebuilt(
         served.checkpoint()
         wrong = Overlay()
         wrong.put(keys.ascending().part(slice(1)), np.array([offset]))
-        index._merged.merge(wrong, engine.view.lsn, ALL_TABLES)
+        index._merged.merge(lambda: wrong, engine.view.lsn, ALL_TABLES)
         with index.lock:
             index._merged.adopt()
         (sentence,) = served.server.upkeep.scrubber.run_once()

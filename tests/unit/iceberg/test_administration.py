@@ -111,7 +111,7 @@ def test_a_dropped_table_is_had_back_as_it_was(served: Served) -> None:
     assert (kept.name, kept.rows) == ("a.t", 5)
     assert kept.bytes > 0
     made(served, rows=1)
-    with pytest.raises(Conflict, match=r"a new table has the name a\.t .*--as NAME"):
+    with pytest.raises(Conflict, match=r"a new table has the name a\.t: .*--as NAME"):
         lake.undrop("a.t")
     back = lake.undrop("a.t", as_name="b.back")
     assert served.state("b.back").heads() == heads

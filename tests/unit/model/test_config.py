@@ -139,7 +139,7 @@ def test_a_secret_is_never_shown() -> None:
     assert found.settings().key == "hunter2"
     assert "hunter2" not in "\n".join(found.lines())
     assert "hunter2" not in refusal("key: [hunter2]")
-    with pytest.raises(ValueError, match="no flag"):
+    with pytest.raises(ValueError, match="cannot be a flag"):
         option("", secret=True, flag=True)
 
 

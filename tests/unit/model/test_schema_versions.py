@@ -327,8 +327,8 @@ def test_verify_agrees_across_versions(home: Home) -> None:
     assert verify(home.lake.transport, "a.b").same
 
 
-def test_a_folder_from_before_versions_is_altered(tmp_path: Path) -> None:
-    data = golden.unpacked(golden.FOLDER / "data-0.1.tar.xz", tmp_path)
+def test_a_folder_of_the_release_before_is_altered(tmp_path: Path) -> None:
+    data = golden.unpacked(golden.FOLDER / "data-0.2.0.tar.xz", tmp_path)
     with ls.open(data) as lake:
         orders = lake.table("shop.orders")
         rows = orders.scan().to_arrow()

@@ -146,7 +146,7 @@ def test_types_that_are_not_kept_are_refused_by_place(kind: pa.DataType, says: s
         ("list<int64", "'>' is expected"),
         ("list<int64>>", "too much"),
         ("list<int64 not>", "ends|'null'|after"),
-        ("struct<>", "no name"),
+        ("struct<>", "not a name"),
         ("struct<a int64>", "':' is expected"),
         ("map<string>", "',' is expected"),
         ("decimal(39,2)", "1 to 38 digits"),

@@ -124,7 +124,7 @@ def test_files_count_as_in_memory_when_read_and_not_when_dropped(tmp_path: Path)
     for name in ("one", "within/two"):
         with (tmp_path / name).open("wb") as file:
             file.write(bytes(3 << 20))
-            os.fsync(file.fileno())
+            page_cache.fsync(file.fileno())
     with (tmp_path / "within/two").open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     assert page_cache.share(tmp_path / "within") == 0.0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakestore.client.snapshot import Snapshot
-from lakestore.errors import Invalid, PositionExpired, Unavailable, UnknownCall
+from lakestore.errors import Invalid, PositionExpired, Unavailable
 from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.state.catalog_change import CatalogChange, SetPointer
@@ -46,15 +46,15 @@ def lease_lives(served: Served) -> int:
 
 
 class Calls:
-    """A transport that counts its calls, and may be an older server's."""
+    """A transport that counts its calls."""
 
-    def __init__(self, real: Any, **instead: Any) -> None:
-        self.real, self.instead, self.made = real, instead, list[str]()
+    def __init__(self, real: Any) -> None:
+        self.real, self.made = real, list[str]()
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> Any:
             self.made.append(name)
-            return self.instead.get(name, getattr(self.real, name))(*arguments)
+            return getattr(self.real, name)(*arguments)
 
         return call
 
@@ -161,15 +161,6 @@ def test_a_hold_is_renewed_as_it_is_read_and_a_lost_one_is_no_error(served: Serv
     assert cut.scan(LOG).count() == 0, "what it needs is still there"
     assert lease_lives(served) == 0
     cut.close()
-
-
-def test_a_snapshot_of_an_older_server_is_read_as_long_as_it_can_be(served: Served) -> None:
-    def unknown(_: pb.HeadRequest) -> pb.HeadAnswer:
-        raise UnknownCall("no such call")
-
-    cut = Snapshot.of_head(Calls(served.lake.transport, head=unknown), None, None)
-    assert cut.scan(LOG).count() == 0
-    assert lease_lives(served) == 0
 
 
 def test_a_lease_of_no_time_and_too_long_a_time_is_refused(served: Served) -> None:
