@@ -144,9 +144,7 @@ def test_records_that_retention_took_are_counted_and_not_jumped_over(
     _once(lake, spec)
     topics.send(topic, _values(4, 5, 6, 7))
     topics.delete_before(topic, 0, 5)
-    with pytest.raises(
-        Conflict, match=f"at offset 5 .* stands at 3: .* up to 2 records .* --accept-loss {topic}"
-    ):
+    with pytest.raises(Conflict, match=f"at offset 5 .* stands at 3: .* up to 2 records .* --accept-loss {topic}"):
         _once(lake, spec)
     assert _once(lake, spec, accepted=Accepted(losses=[topic]))["records"] == 2
     assert _ids(events) == [1, 2, 3, 6, 7]
@@ -177,9 +175,7 @@ def test_a_restored_server_has_the_records_again_though_no_new_one_comes(
         bridge.join(30)
         world.restore(backup)
         topics.delete_before(topic, 0, 5)
-        with pytest.raises(
-            Conflict, match=f"at offset 5 .* stands at 4: .* up to 1 records .* --accept-loss {topic}"
-        ):
+        with pytest.raises(Conflict, match=f"at offset 5 .* stands at 4: .* up to 1 records .* --accept-loss {topic}"):
             _once(lake, spec)
         _once(lake, spec, accepted=Accepted(losses=[topic]))
         assert _ids(table) == [1, 2, 3, 5, 6]

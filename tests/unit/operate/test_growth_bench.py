@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from tests.bench.growth import machine, measured, page_cache, pages, picture
 from tests.bench.growth.keyed import Progress
 from tests.bench.growth.measured import Measured, slope
 from tests.bench.growth.rows import KINDS, NUMBER, UUID, Rows
+from tests.support.page_cache import forget
 
 GOOD = Measured(
     keys=1_000_000,
@@ -124,9 +124,7 @@ def test_files_count_as_in_memory_when_read_and_not_when_dropped(tmp_path: Path)
     for name in ("one", "within/two"):
         with (tmp_path / name).open("wb") as file:
             file.write(bytes(3 << 20))
-            page_cache.fsync(file.fileno())
-    with (tmp_path / "within/two").open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    forget(tmp_path / "within/two")
     assert page_cache.share(tmp_path / "within") == 0.0
     assert page_cache.share(tmp_path) <= 0.5
     assert page_cache.fill(tmp_path) == page_cache.share(tmp_path) == 1.0
