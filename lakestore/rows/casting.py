@@ -327,9 +327,9 @@ def _castable(source: pa.DataType, target: pa.DataType) -> bool:
 
 def _python_value(scalar: pa.Scalar) -> Any:
     """The value in Python, or its text: nanoseconds have a Python value only where pandas is installed."""
-    kind = scalar.type
-    is_fine = pa.types.is_temporal(kind) and getattr(kind, "unit", "") == "ns"
-    return str(scalar.value if pa.types.is_duration(kind) else scalar.cast(pa.string())) if is_fine else scalar.as_py()
+    if pa.types.is_temporal(scalar.type) and getattr(scalar.type, "unit", "") == "ns":
+        return str(scalar.cast(pa.string()))
+    return scalar.as_py()
 
 
 def _first_misfit(array: pa.Array, target: pa.DataType) -> int:

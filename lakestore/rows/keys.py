@@ -7,7 +7,7 @@ key, without its sign bit, modulo the number of buckets. Both are for ever: gold
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,7 +90,7 @@ def joined(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.k
     if longest <= WHOLE_BYTES_MAX:
         return found
     long = lengths > WHOLE_BYTES_MAX
-    hashed = [_hashed(key[len(prefix) :], prefix) for key in _bytes_of(found.filter(pa.array(long)))]
+    hashed = _hashed(_bytes_of(found.filter(pa.array(long))), prefix)
     return pc.replace_with_mask(found, pa.array(long), pa.array(hashed, pa.binary()))
 
 
@@ -228,15 +228,14 @@ def slot_number(key: bytes) -> int:
     return int.from_bytes(key[-_SLOT_BYTES:], "big") if in_slot else 0
 
 
-def _hashed(key: bytes, prefix: bytes) -> bytes:
-    return prefix + key[: WHOLE_BYTES_MAX - len(prefix)] + _digest(key)
+def _hashed(keys: Iterable[bytes], prefix: bytes) -> list[bytes]:
+    """Keys too long for the index: the prefix, the beginning of the key and a hash of the key without the prefix."""
+    from xxhash import xxh3_128_intdigest  # only in the extra `server`: a client hashes no keys
 
-
-def _digest(key: bytes) -> bytes:
-    import xxhash  # the server's alone: a client hashes no keys
-
-    number = xxhash.xxh3_128_intdigest(key) & ((1 << HASH_BITS) - 1)
-    return number.to_bytes(_HASH_BYTES, "big")
+    start, mask = len(prefix), (1 << HASH_BITS) - 1
+    return [
+        key[:WHOLE_BYTES_MAX] + (xxh3_128_intdigest(key[start:]) & mask).to_bytes(_HASH_BYTES, "big") for key in keys
+    ]
 
 
 def _matrix(columns: Sequence[pa.Array]) -> Matrix | None:
