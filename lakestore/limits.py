@@ -74,7 +74,7 @@ class Limits:
     tables: int = option(100_000, low=1, high=10_000_000)
     """Tables of a server, including dropped ones in their grace; one more is `LimitReached`."""
     schema_versions: int = option(10_000, low=1, high=1_000_000)
-    """Schema versions of a table, all of which stay; one more is refused."""
+    """The most schema versions of a table. A table keeps all its versions; one more is refused."""
 
     producers: int = option(10_000, low=1, high=1_000_000)
     """Named producers of one principal; one more is `LimitReached` until one is dropped."""

@@ -32,7 +32,7 @@ KINDS: Mapping[str, str] = {
 LASTING = ("segment", "extent", "part")
 """Kinds of files that never change, so that the good one may come back to a server that has gone on without it."""
 DERIVED = "run"
-"""The kind of files that a server makes anew."""
+"""The kind of files that a server rebuilds from other files."""
 ANY = ("flipped", "flipped", "cut")
 _WAYS: Mapping[str, Sequence[str]] = {"journal": ("flipped",)}
 """By kind."""

@@ -95,7 +95,7 @@ _HELLO = next(method for method in rpc.methods() if method.name == "Hello")
 
 
 class Calls:
-    """A wire's RPCs with retries. As thread-safe as the wire. Attributes are those of `Transport`."""
+    """The RPCs of a wire, with retries. It is as thread-safe as the wire, and has the attributes of `Transport`."""
 
     def __init__(self, wire: Wire, *, call_seconds: float = CALL_SECONDS) -> None:
         self.wire = wire

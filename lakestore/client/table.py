@@ -116,7 +116,8 @@ class Table:
     def truncate(self, *, check_only: bool = False) -> Truncated:
         """Remove all rows from log, index and lake in one commit. With `check_only` return only the cost.
 
-        Offsets continue. Older positions raise `PositionExpired`, those of subscriptions too: `reset` them.
+        New rows get the next offsets. A position from before raises `PositionExpired`. A subscription at such a
+        position raises it too, until it is `reset`.
         """
         return administration.truncate_table(self._connection, self.definition, check_only=check_only)
 

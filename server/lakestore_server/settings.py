@@ -32,8 +32,8 @@ class Http:
     """The HTTP port."""
 
     allowed_hosts: tuple[str, ...] = option(())
-    """Host names by which clients may reach a server without `auth`, in addition to those of this machine; `*` allows
-    all. They keep web pages from calling the server by a name of their own."""
+    """Host names that a request to a server without `auth` may name. The names of this machine are always allowed; `*`
+    allows every name. A web page on another host name cannot call the server."""
 
 
 @dataclass(frozen=True, slots=True)

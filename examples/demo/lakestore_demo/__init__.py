@@ -314,7 +314,7 @@ def _files(lake: Lake, name: str) -> str:
 
 
 def opening(console: str, seconds: float, *, keep: bool) -> str:
-    """What the demo will do, in five lines."""
+    """The first screen: five lines that name the steps of the demo."""
     stays = "it stays open until Ctrl-C" if keep else "--keep leaves it open until Ctrl-C"
     return (
         "1. A server starts; a producer writes orders and events to it, a subscriber folds the changelog.\n"

@@ -79,7 +79,7 @@ class Scan:
     pieces: dict[tuple[int, int], list[Occurrences]] = dataclasses.field(default_factory=dict)
 
     def occurrences(self, number: int, wire: int) -> Occurrences | None:
-        """All occurrences. Those of one message are in order."""
+        """All occurrences of the field. Within one message they are in order."""
         pieces = self.pieces.get((number, wire))
         if not pieces:
             return None

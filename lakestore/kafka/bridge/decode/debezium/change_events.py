@@ -267,7 +267,7 @@ PASSED = {"m": "message"}
 
 @dataclass(slots=True)
 class Events:
-    """Events that share a schema. Row numbers are those of the block's records."""
+    """Events that share a schema. A row number counts the records of the block."""
 
     rows: Ints
     head: pa.StructArray
