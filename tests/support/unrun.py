@@ -43,6 +43,9 @@ NOT_RUN = {
     (_DEPLOY, "useradd --system --home-dir /var/lib/lakestore lakestore"): _MACHINE,
     (_DEPLOY, "install -d -o root -g lakestore -m 0750 /etc/lakestore"): _MACHINE,
     (_DEPLOY, "cp examples/deploy/server.yaml /etc/lakestore/"): _MACHINE,
+    (_DEPLOY, "$EDITOR /etc/lakestore/auth.yaml"): "a reader types it into an editor",
+    (_DEPLOY, "chown lakestore: /etc/lakestore/auth.yaml /etc/lakestore/tierer.token"): _MACHINE,
+    (_DEPLOY, "chmod 600 /etc/lakestore/auth.yaml /etc/lakestore/tierer.token"): _MACHINE,
     (
         _DEPLOY,
         "cp examples/deploy/lakestore.service examples/deploy/lakestore-tier.service /etc/systemd/system/",
