@@ -14,26 +14,35 @@ import os
 import resource
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from lakestore.client.calls import transport_of
 from lakestore.client.connection import Connection
 from lakestore.client.credentials import NOTHING
-from lakestore.errors import LakestoreError, Unavailable
+from lakestore.errors import Unavailable
 from lakestore.iceberg import places
 from lakestore.rows import json_texts
 from lakestore.union import sql
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import errors, piped, rpc
-from lakestore.wire.piped import Frame, Kind
+from lakestore.wire import piped, rpc
+from lakestore.wire.piped import Verb
 
-Exchange = Callable[[Frame], Frame]
+Exchange = Callable[[Verb, bytes], bytes | None]
+
+
+class Parent(Protocol):
+    """The server that started this process: `Parent` of the server's `host/child.py`."""
+
+    def reply(self, answer: Callable[[int, bytes], bytes]) -> bool:
+        """Answer the server's question."""
+
+    def ask(self, verb: int, question: bytes = b"") -> Iterator[bytes]:
+        """The parts of the server's answer to a question of this process."""
 
 
 class PipedFiles:
@@ -52,7 +61,7 @@ class _PipedFile(io.RawIOBase):
 
     def __init__(self, exchange: Exchange, location: str) -> None:
         self._exchange, self._location, self._at = exchange, location, 0
-        (self._size,) = piped.FILE_SIZE.unpack(self._answer(Frame(Kind.SIZE, location.encode())))
+        (self._size,) = piped.FILE_SIZE.unpack(self._answer(Verb.SIZE, location.encode()))
 
     def readable(self) -> bool:
         return True
@@ -80,16 +89,16 @@ class _PipedFile(io.RawIOBase):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _part(self, size: int) -> bytes:
-        found = self._answer(Frame(Kind.READ, piped.FILE_PART.pack(self._at, size) + self._location.encode()))
+        found = self._answer(Verb.READ, piped.FILE_PART.pack(self._at, size) + self._location.encode())
         if len(found) != size:
             raise OSError(f"file {self._location} ends before byte {self._at + size}")
         return found
 
-    def _answer(self, frame: Frame) -> bytes:
-        answer = self._exchange(frame)
-        if answer.kind is Kind.END:
+    def _answer(self, verb: Verb, question: bytes) -> bytes:
+        answer = self._exchange(verb, question)
+        if answer is None:
             raise FileNotFoundError(self._location)
-        return answer.payload
+        return answer
 
 
 BESIDE_BYTES = 512 << 20
@@ -103,59 +112,31 @@ _LATE_SECONDS = 10
 class PipeWire:
     """The wire to the server that started this process. Thread-safe: one exchange at a time."""
 
-    def __init__(self, server: pb.HelloAnswer) -> None:
-        self.credentials, self.server = NOTHING, server
-        self._lock = threading.Lock()
-        self._to = os.dup(1)
-        os.dup2(2, 1)  # a library that prints must not write to the pipe
-
-    def read(self) -> Frame:
-        return Frame.read(_exactly)
-
-    def write(self, frame: Frame) -> None:
-        left = memoryview(frame.encode())
-        while left:
-            left = left[os.write(self._to, left) :]
+    def __init__(self, parent: Parent, server: pb.HelloAnswer) -> None:
+        self.credentials, self.server, self._parent = NOTHING, server, parent
 
     def greet(self, seconds: float) -> None: ...
 
     def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
-        payload = piped.called(method.name, request.SerializeToString())
-        return method.answer.FromString(self.exchange(Frame(Kind.CALL, payload)).payload)
+        answer = self.exchange(Verb.CALL, piped.called(method.name, request.SerializeToString()))
+        return method.answer.FromString(answer)
 
     def send(self, method: rpc.Method, request: Any) -> None:
         """No-op: the end of this process releases everything."""
 
     def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
-        payload = piped.called(method.name, request.SerializeToString())
-        number = self.exchange(Frame(Kind.OPEN, payload)).payload
+        number = self.exchange(Verb.OPEN, piped.called(method.name, request.SerializeToString())) or b""
         try:
-            while (frame := self.exchange(Frame(Kind.NEXT, number))).kind is not Kind.END:
-                yield method.answer.FromString(frame.payload)
+            while (answer := self.exchange(Verb.NEXT, number)) is not None:
+                yield method.answer.FromString(answer)
         finally:
-            self.exchange(Frame(Kind.CLOSE, number))
+            self.exchange(Verb.CLOSE, number)
 
     def close(self) -> None: ...
 
-    def exchange(self, frame: Frame) -> Frame:
-        """Send a frame and return the server's answer. Raises the server's error."""
-        with self._lock:
-            self.write(frame)
-            answer = self.read()
-        if answer.kind is Kind.FAILED:
-            raise errors.error_told(pb.Error.FromString(answer.payload))
-        return answer
-
-
-def _exactly(size: int) -> bytes:
-    parts = []
-    while size:
-        part = os.read(0, size)
-        if not part:
-            raise EOFError
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+    def exchange(self, verb: Verb, question: bytes) -> bytes | None:
+        """The server's answer, None for an end; the error that it tells."""
+        return next(iter(list(self._parent.ask(verb, question))), None)
 
 
 def answer_query(wire: PipeWire, question: dict[str, Any]) -> dict[str, Any]:
@@ -197,22 +178,20 @@ def _taken() -> int:
     return int(file.read_text().split()[5]) * resource.getpagesize() if file.exists() else 1 << 30
 
 
-def main(confine: Callable[[], None]) -> None:
-    """Answer one question from standard input on standard output. `confine` is called before the query is read."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal; the server ends this process
-    first = Frame.read(_exactly)
-    asked = json.loads(first.payload)
-    _bound(asked)
-    confine()
-    wire = PipeWire(pb.HelloAnswer.FromString(bytes.fromhex(asked["server"])))
-    places.use(PipedFiles(wire.exchange))
-    try:
-        answer = Frame(Kind.RESULT, json.dumps(answer_query(wire, asked)).encode())
-    except LakestoreError as error:
-        answer = Frame(Kind.ERROR, errors.told(error).SerializeToString())
-    except MemoryError:
-        said = Unavailable("the query needs more memory than it may take: ask for fewer rows or columns", applied="no")
-        answer = Frame(Kind.ERROR, errors.told(said).SerializeToString())
-    wire.write(answer)
+def main(parent: Parent, confine: Callable[[], None]) -> None:
+    """Answer the one question of the server; `confine` is called before the query's text is read."""
+
+    def answer(_verb: int, question: bytes) -> bytes:
+        request = json.loads(question)
+        _bound(request)
+        confine()
+        wire = PipeWire(parent, pb.HelloAnswer.FromString(bytes.fromhex(request["server"])))
+        places.use(PipedFiles(wire.exchange))
+        try:
+            return json.dumps(answer_query(wire, request)).encode()
+        except MemoryError:
+            raise Unavailable("the query needs more memory than it may take: ask for fewer rows or columns") from None
+
+    parent.reply(answer)
     sys.stderr.flush()
     os._exit(0)  # threads of a failed query may still wait for the pipe

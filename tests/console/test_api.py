@@ -21,7 +21,7 @@ from lakestore.limits import Limits
 from lakestore.release import wheel_with
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import piped
-from lakestore.wire.piped import Frame, Kind
+from lakestore.wire.piped import Verb
 from lakestore_server.access.callers import Caller
 from lakestore_server.access.principals import ANYONE, Proof
 from lakestore_server.edge.console import routes, tails
@@ -235,9 +235,9 @@ def test_the_querys_process_may_only_read(served: Served) -> None:
     caller = Caller(served.server.access, Proof(ANYONE))
     asked = Query(console_of(served)._rpcs, caller, LIMITS, "SELECT 1", QueryDeaths())
     for name in ("Commit", "DropTable", "AcceptClock", "Changes", "Nonsense"):
-        for kind in (Kind.CALL, Kind.OPEN):
+        for verb in (Verb.CALL, Verb.OPEN):
             with pytest.raises(Denied, match=name):
-                asked._answer_to(Frame(kind, piped.called(name, b"")))
+                asked._answer_to(verb, piped.called(name, b""))
 
 
 def test_a_killed_process_is_an_error_and_takes_nothing_with_it(served: Served) -> None:

@@ -13,11 +13,11 @@ from lakestore.errors import Exhausted
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import piped
-from lakestore.wire.piped import Frame, Kind
+from lakestore.wire.piped import Verb
 from lakestore_server.edge.console import queries, rpcs
 from lakestore_server.edge.console.queries import Query
 from lakestore_server.host import own_process
-from lakestore_server.host.bounded_pipe import BoundedPipe
+from lakestore_server.operate.metric_sources import QueryDeaths
 
 
 class Calls:
@@ -36,38 +36,20 @@ class Calls:
         yield pb.PlanAnswer()
 
 
-class Sent:
-    """A pipe with these bytes, which notes how many the server asked for at once."""
-
-    def __init__(self, data: bytes) -> None:
-        self._left, self.most = data, 0
-
-    def read(self, size: int) -> bytes:
-        self.most = max(self.most, size)
-        part, self._left = self._left[:size], self._left[size:]
-        return part
-
-
 @pytest.fixture
 def query() -> Query:
     caller = SimpleNamespace(counted_as="viewer")
-    return Query(cast("Any", Calls()), cast("Any", caller), Limits(), "SELECT 1", cast("Any", None))
-
-
-def test_a_frame_is_refused_by_its_length_before_it_is_read(query: Query) -> None:
-    pipe = Sent(piped.HEAD.pack(piped.ASKED_BYTES_MAX + 1, Kind.RESULT) + b"x" * 100)
-    with pytest.raises(ValueError, match="a frame of"):
-        query._served(cast("BoundedPipe", pipe))
-    assert pipe.most == piped.HEAD.size
+    return Query(cast("Any", Calls()), cast("Any", caller), Limits(), "SELECT 1", QueryDeaths())
 
 
 def test_a_query_holds_so_many_streams_open(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "STREAMS_MAX", 3)
-    opening = Frame(Kind.OPEN, piped.called("Fetch", pb.PlanRequest(tables=["a.b"]).SerializeToString()))
-    numbers = [query._called(opening).payload for _ in range(3)]
-    assert query._called(opening).kind is Kind.FAILED
-    query._called(Frame(Kind.CLOSE, numbers[0]))
-    assert query._called(opening).kind is Kind.ANSWER
+    opening = Verb.OPEN, piped.called("Fetch", pb.PlanRequest(tables=["a.b"]).SerializeToString())
+    numbers = [query._answer_to(*opening) for _ in range(3)]
+    with pytest.raises(Exhausted, match="parts of tables at once"):
+        query._answer_to(*opening)
+    query._answer_to(Verb.CLOSE, numbers[0] or b"")
+    assert query._answer_to(*opening)
 
 
 def test_a_query_names_so_many_tables_in_its_requests(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:

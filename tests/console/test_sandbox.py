@@ -23,7 +23,7 @@ from lakestore.limits import Limits
 from lakestore.model import file_uri
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import piped
-from lakestore.wire.piped import Frame, Kind
+from lakestore.wire.piped import Verb
 from lakestore_server.edge.console import queries
 from lakestore_server.edge.console.queries import LakeFiles
 from lakestore_server.host import sandbox
@@ -159,18 +159,18 @@ def test_a_file_is_opened_for_the_query_whose_plan_leads_to_it(served: Served) -
     other = plans["secret.pay"].tables[0].metadata_location
     files = LakeFiles()
     with pytest.raises(Denied):
-        files.answer(Frame(Kind.SIZE, location.encode()))
+        files.answer(Verb.SIZE, location.encode())
     files.add_plan(plans["shop.orders"])
-    (size,) = piped.FILE_SIZE.unpack(files.answer(Frame(Kind.SIZE, location.encode())).payload)
-    part = files.answer(Frame(Kind.READ, piped.FILE_PART.pack(1, 10) + location.encode())).payload
+    (size,) = piped.FILE_SIZE.unpack(files.answer(Verb.SIZE, location.encode()) or b"")
+    part = files.answer(Verb.READ, piped.FILE_PART.pack(1, 10) + location.encode()) or b""
     assert size > 100
     assert len(part) == 10
     for name in (other, "/etc/passwd", "file:///etc/passwd", location + "/../x", location[:-1], ""):
         with pytest.raises(Denied):
-            files.answer(Frame(Kind.SIZE, name.encode()))
+            files.answer(Verb.SIZE, name.encode())
     while unread := [name for name, reader in files._readers.items() if reader is not None]:
         for name in unread:
-            files.answer(Frame(Kind.SIZE, name.encode()))
+            files.answer(Verb.SIZE, name.encode())
     kinds = [name.rpartition(".")[2] for name in files._readers]
     assert kinds.count("parquet") == 4
     assert not any("pay" in name for name in files._readers)
@@ -191,7 +191,7 @@ def test_a_manifest_list_outside_the_tables_folder_is_not_opened(served: Served,
     files.add_plan(plan)
     for _ in range(2):
         with pytest.raises(Denied, match="outside the table's folder"):
-            files.answer(Frame(Kind.SIZE, location.encode()))
+            files.answer(Verb.SIZE, location.encode())
     assert list(files._readers) == [location]
     files.close()
 

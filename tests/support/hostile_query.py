@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lakestore_server.host import confined
+from lakestore_server.host.child import Parent
 
 SERVER = os.getppid()
 
@@ -68,7 +69,7 @@ def _thread_is_confined() -> None:
     assert set(found) == {"PermissionError"}, found
 
 
-def main(confine: Callable[[], None]) -> None:
+def main(parent: Parent, confine: Callable[[], None]) -> None:
     """As the process of a query does, behind the wall."""
     from lakestore.client import query_process
     from lakestore.union import sql_gate
@@ -93,7 +94,7 @@ def main(confine: Callable[[], None]) -> None:
 
     query_process.answer_query = hostile
     sql_gate.check = lambda *_: None
-    query_process.main(confine)
+    query_process.main(parent, confine)
 
 
 if __name__ == "__main__":

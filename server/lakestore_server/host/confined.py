@@ -5,10 +5,12 @@ Libraries such as Arrow start threads when they are imported, and Landlock confi
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
 from lakestore_server.host import sandbox
+from lakestore_server.host.child import Parent
 
 PACKAGES = [
     "lakestore", "lakestore_server", "numpy", "pyarrow", "duckdb", "_duckdb", "pandas", "sqlglot", "orjson", "google",
@@ -18,14 +20,17 @@ PACKAGES = [
 
 
 def main() -> None:
-    """Call `main` of the module that the first argument names; it calls its own argument before a foreign byte.
+    """Call `main(parent, confine)` of the module that the first argument names.
 
+    The module calls `confine` before it works on a foreign byte.
     The other arguments name the walls that stand: a test tries one alone.
     """
     _, module, *walls = sys.argv
     if "landlock" in walls:
         sandbox.confine_files(sandbox.code_paths(PACKAGES))
-    import_module(module).main(sandbox.confine_calls if "seccomp" in walls else lambda: None)
+    os.environ["OMP_NUM_THREADS"] = "2"  # Arrow's own threads
+    run = import_module(module).main
+    run(Parent(), sandbox.confine_calls if "seccomp" in walls else lambda: None)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,4 @@
-"""The dialog between the server and the presenter's process: messages as frames on a pipe.
-
-A frame is its length u32 (of all that follows), a kind u8 and a payload. The server sends PRESENT or FORGET; the
-process answers PRESENT with FETCH (to which the server gives ROWS frames and END, or FAILED), any number of WORKING,
-and at last PRESENTED or ERROR, and FORGET with DONE.
-"""
+"""The values that cross the pipe between the server and the process that builds snapshots."""
 
 from __future__ import annotations
 
@@ -15,50 +10,21 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from lakestore.errors import LakestoreError, error_of
 from lakestore.iceberg.offset_cache import DISK_BYTES, MEMORY_BYTES
 from lakestore.limits import Limits
-from lakestore_server.host.bounded_pipe import Readable, exactly
 
 Json = dict[str, Any]
 MANIFEST_BYTES = 256 << 20
 """Memory of manifests that are kept for the next snapshot's sake."""
-_HEAD = struct.Struct("<IB")
 _TEXT = struct.Struct("<I")
-FRAME_BYTES_MAX = (1 << 32) - 1
 
 
-class Kind(IntEnum):
-    """The kinds of frames: below 16 the server's, from 16 on the process's."""
+class Verb(IntEnum):
+    """The questions: PRESENT and FORGET are the server's, FETCH is the process's."""
 
     PRESENT = 1
     FORGET = 2
-    ROWS = 3
-    END = 4
-    FAILED = 5
-    FETCH = 16
-    PRESENTED = 17
-    DONE = 18
-    ERROR = 19
-    WORKING = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One message on the pipe."""
-
-    kind: Kind
-    payload: bytes = b""
-
-    def encode(self) -> bytes:
-        """The frame's bytes."""
-        return _HEAD.pack(len(self.payload) + 1, self.kind) + self.payload
-
-    @staticmethod
-    def read(pipe: Readable) -> Frame:
-        """The next frame; EOFError at the pipe's end."""
-        size, kind = _HEAD.unpack(exactly(pipe, _HEAD.size))
-        return Frame(Kind(kind), exactly(pipe, size - 1))
+    FETCH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +94,11 @@ class BuildRequest:
     """A `PlanAnswer` of the one table at the cut. Its dead sets are not needed: rows tell what they supersede."""
     base: Base = Base()
 
-    def encode(self) -> Frame:
-        """The request as a frame."""
+    def encode(self) -> bytes:
+        """The question of PRESENT."""
         said = {name: value for name, value in asdict(self).items() if name != "plan"}
         text = json.dumps(said, separators=(",", ":")).encode()
-        return Frame(Kind.PRESENT, _TEXT.pack(len(text)) + text + self.plan)
+        return _TEXT.pack(len(text)) + text + self.plan
 
     @staticmethod
     def decode(payload: bytes) -> BuildRequest:
@@ -173,33 +139,11 @@ class BuiltFiles:
     took: Mapping[str, float] = field(default_factory=dict)
     """Milliseconds of fetch, hot, dead, deletes, manifests and merge."""
 
-    def encode(self) -> Frame:
-        """The answer as a frame."""
-        return Frame(Kind.PRESENTED, json.dumps(asdict(self), separators=(",", ":")).encode())
+    def encode(self) -> bytes:
+        """The answer to PRESENT."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @staticmethod
     def decode(payload: bytes) -> BuiltFiles:
         """The answer that `encode` wrote."""
         return BuiltFiles(**json.loads(payload))
-
-
-def forget(cut_ids: Sequence[int]) -> Frame:
-    """The request to let go of cuts whose leases are over."""
-    return Frame(Kind.FORGET, json.dumps(list(cut_ids)).encode())
-
-
-def forgotten(payload: bytes) -> list[int]:
-    """The cuts that `forget` named."""
-    return [int(cut_id) for cut_id in json.loads(payload)]
-
-
-def error_frame(kind: Kind, error: LakestoreError) -> Frame:
-    """An error as the frame of that kind, FAILED or ERROR."""
-    said = [error.kind, error.message, error.applied, error.retry_after]
-    return Frame(kind, json.dumps(said).encode())
-
-
-def error_in(payload: bytes) -> LakestoreError:
-    """The error that `error_frame` wrote."""
-    kind, message, applied, retry_after = json.loads(payload)
-    return error_of(kind, message, applied, float(retry_after))

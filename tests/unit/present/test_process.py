@@ -100,7 +100,7 @@ def test_a_process_killed_in_the_middle_is_asked_once_more(
         killed.clear()
         return fetch(fetched)
 
-    with pytest.raises(Unavailable, match="was ended: try again"):
+    with pytest.raises(Unavailable, match="was ended by SIGKILL: try again"):
         process.present(again, always)
     assert (
         process.present(again, presenting.served.verbs("Fetch").fetch).rows == 100
@@ -144,7 +144,7 @@ def test_the_process_ends_with_its_pipe_and_a_silent_one_is_ended(
     presenting: Presenting, process: SnapshotBuilderProcess
 ) -> None:
     process.start()
-    child = process._process
+    child = process._child._process
     assert child is not None
     process.close()
     assert child.wait(60) == 0

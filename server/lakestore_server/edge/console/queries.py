@@ -11,9 +11,6 @@ import asyncio
 import gzip
 import json as json_text
 import logging
-import os
-import signal
-import subprocess
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable
@@ -35,14 +32,14 @@ from lakestore.limits import Limits
 from lakestore.release import RELEASE
 from lakestore.rows.literals import short
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import errors, piped, rpc
-from lakestore.wire.piped import Frame, Kind
+from lakestore.wire import piped, rpc
+from lakestore.wire.piped import Verb
 from lakestore_server.access.callers import Caller
 from lakestore_server.catalog import locations
 from lakestore_server.edge.console.answers import body_of, caller_of, json, problem, text_in
 from lakestore_server.edge.console.rpcs import Reads, Rpcs
-from lakestore_server.host import own_process, sandbox
-from lakestore_server.host.bounded_pipe import BoundedPipe, ended, exactly
+from lakestore_server.host import sandbox
+from lakestore_server.host.child import Child, Gone
 from lakestore_server.host.quota import Quota, share_of
 from lakestore_server.operate.metric_sources import QueryDeaths
 
@@ -65,22 +62,22 @@ class LakeFiles:
             if place := table.metadata_location:
                 self._readers.setdefault(place, partial(self._metadata, table.snapshot_id))
 
-    def answer(self, frame: Frame) -> Frame:
-        """The answer to SIZE or READ; `Denied` for a file that nothing has named."""
-        is_part = frame.kind is Kind.READ
+    def answer(self, verb: Verb, question: bytes) -> bytes | None:
+        """The answer to SIZE or READ, None if the file is gone; `Denied` for a file that nothing has named."""
+        is_part = verb is Verb.READ
         head = piped.FILE_PART.size if is_part else 0
-        location = frame.payload[head:].decode()
+        location = question[head:].decode()
         if location not in self._readers:
             raise Denied("a query reads files that its plan names, and no others")
         try:
             stream = self._opened(location)
             if not is_part:
-                return Frame(Kind.ANSWER, piped.FILE_SIZE.pack(stream.size()))
-            begin, size = piped.FILE_PART.unpack_from(frame.payload)
+                return piped.FILE_SIZE.pack(stream.size())
+            begin, size = piped.FILE_PART.unpack_from(question)
             data: bytes = stream.read_at(min(size, piped.FILE_PART_BYTES_MAX), begin)
-            return Frame(Kind.ANSWER, data)
+            return data
         except FileNotFoundError:
-            return Frame(Kind.END)
+            return None
         except OSError as error:
             raise Unavailable(f"file {location} cannot be read: {error}", applied="no") from error
 
@@ -131,17 +128,12 @@ WALLS = sandbox.WALLS
 """The walls around each process; a test takes one away to try the other."""
 log = logging.getLogger("lakestore.console")
 TEXT_CHARS_MAX = 64 << 10
-END_SECONDS = 2.0
 RECHECK_SECONDS = 1.0
 """Time between two checks of the rights to what a query has read."""
 STREAMS_MAX = 1_000
 """Streams that one query holds open. Each one keeps an RPC of the server's waiting."""
-ERRORS_BYTES_MAX = 64 << 10
-"""Bytes that are logged of a process's standard error: as many as a pipe holds."""
 GRACE_SECONDS = 5.0
 """Silence of a process beyond the time of a query."""
-
-
 _SIGNALS = {
     "SIGKILL": "it may have needed more memory than it may take",
     "SIGALRM": "it took too long",
@@ -225,54 +217,46 @@ class Query:
 
     def __init__(self, rpcs: Rpcs, caller: Caller, limits: Limits, text: str, deaths: QueryDeaths) -> None:
         self.reads, self._limits, self._text = Reads(rpcs, caller), limits, text
-        self._who, self._deaths = caller.counted_as, deaths
-        self._process: subprocess.Popen[bytes] | None = None
         self._why: str | LakestoreError = ""
         self._streams: dict[int, Generator[bytes]] = {}
         self._numbers = count()
         self._files = LakeFiles()
+        self._child = Child(
+            f"a query (principal {caller.counted_as!r}, text {short(text)!r})",
+            _CONFINED,
+            lambda: (_WORKER, *WALLS),
+            silence_seconds=limits.query_seconds + GRACE_SECONDS,
+            is_trusted=False,
+            bytes_max=piped.ASKED_BYTES_MAX,
+            died=deaths.count,
+            log=log,
+        )
 
     @property
     def pid(self) -> int | None:
         """The process, if there is one."""
-        return self._process.pid if self._process else None
+        return self._child.pid
 
     def cancel(self, why: str | LakestoreError) -> None:
         """End it, unless it has ended; from any thread. The reader is told why, or gets the error."""
         self._why = self._why or why
-        if (process := self._process) is not None:
-            process.kill()
+        self._child.kill()
 
     def answer(self) -> dict[str, Any]:
         """The answer, as the page is sent it; in a thread."""
-        extra = {"OMP_NUM_THREADS": "2"}
-        self._process = process = own_process.begun(_CONFINED, _WORKER, *WALLS, extra=extra, stderr=subprocess.PIPE)
         try:
-            if self._why:
-                process.kill()
-            assert process.stdin is not None
-            assert process.stdout is not None
-            pipe = BoundedPipe(process.stdin, process.stdout, self._limits.query_seconds + GRACE_SECONDS)
-            pipe.write(Frame(Kind.QUESTION, self._question()).encode())
-            return self._served(pipe)
-        except (EOFError, OSError, ValueError) as error:
-            raise self._lost(process) from error
+            found: dict[str, Any] = json_text.loads(self._child.ask(0, self._question(), self._serve))
+            return found
+        except Gone as error:
+            raise self._lost(error.signal) from error
+        except ValueError as error:
+            raise self._lost() from error
         finally:
             for stream in self._streams.values():
                 stream.close()
             self._files.close()
-            process.kill()
-            ended(process, END_SECONDS)
-            self._log_errors(process)
-
-    def _log_errors(self, process: subprocess.Popen[bytes]) -> None:
-        """Log what the process wrote to its standard error, a pipe: code in it could forge lines of the log."""
-        assert process.stderr is not None
-        with process.stderr as pipe:
-            os.set_blocking(pipe.fileno(), False)
-            said = pipe.read(ERRORS_BYTES_MAX)
-        if said:
-            log.warning("the process of a query wrote %s", ascii(said.decode(errors="replace")))
+            self._child.kill()
+            self._child.close()
 
     def _question(self) -> bytes:
         hello = pb.HelloAnswer(release=RELEASE, protocol_min=rpc.PROTOCOL_MIN, protocol=rpc.PROTOCOL)
@@ -284,60 +268,40 @@ class Query:
         }
         return json_text.dumps({"text": self._text, "server": hello.SerializeToString().hex(), **bounds}).encode()
 
-    def _served(self, pipe: BoundedPipe) -> dict[str, Any]:
-        """The result of the process, whose calls are answered until then."""
-        while True:
-            frame = Frame.read(partial(exactly, pipe), piped.ASKED_BYTES_MAX)
-            if frame.kind is Kind.RESULT:
-                found: dict[str, Any] = json_text.loads(frame.payload)
-                return found
-            if frame.kind is Kind.ERROR:
-                raise errors.error_told(pb.Error.FromString(frame.payload))
-            pipe.write(self._called(frame).encode())
+    def _serve(self, verb: int, question: bytes) -> list[bytes]:
+        answer = self._answer_to(Verb(verb), question)
+        return [] if answer is None else [answer]
 
-    def _called(self, frame: Frame) -> Frame:
-        try:
-            return self._answer_to(frame)
-        except LakestoreError as error:
-            return Frame(Kind.FAILED, errors.told(error).SerializeToString())
-
-    def _answer_to(self, frame: Frame) -> Frame:
-        if frame.kind is Kind.CALL:
-            name, request = piped.parted(frame.payload)
+    def _answer_to(self, verb: Verb, question: bytes) -> bytes | None:
+        if verb is Verb.CALL:
+            name, request = piped.parted(question)
             data = self.reads.read(name, request)
             if name == "Plan":
                 self._files.add_plan(pb.PlanAnswer.FromString(data))
-            return Frame(Kind.ANSWER, data)
-        if frame.kind in (Kind.SIZE, Kind.READ):
-            return self._files.answer(frame)
-        if frame.kind is Kind.OPEN:
+            return data
+        if verb in (Verb.SIZE, Verb.READ):
+            return self._files.answer(verb, question)
+        if verb is Verb.OPEN:
             if len(self._streams) >= STREAMS_MAX:
                 raise Exhausted(
                     f"the query reads {STREAMS_MAX:,} parts of tables at once, the limit: name fewer tables"
                 )
             number = next(self._numbers)
-            self._streams[number] = self.reads.rows(*piped.parted(frame.payload))
-            return Frame(Kind.ANSWER, piped.NUMBER.pack(number))
-        (number,) = piped.NUMBER.unpack(frame.payload)
-        if frame.kind is Kind.NEXT:
-            found = next(self._streams[number], None)
-            return Frame(Kind.END) if found is None else Frame(Kind.ANSWER, found)
+            self._streams[number] = self.reads.rows(*piped.parted(question))
+            return piped.NUMBER.pack(number)
+        (number,) = piped.NUMBER.unpack(question)
+        if verb is Verb.NEXT:
+            return next(self._streams[number], None)
         self._streams.pop(number).close()
-        return Frame(Kind.END)
+        return None
 
-    def _lost(self, process: subprocess.Popen[bytes]) -> LakestoreError:
+    def _lost(self, signal: str = "") -> LakestoreError:
         """The error of a process that ended without an answer, by a signal or not."""
         if isinstance(self._why, LakestoreError):
             return self._why
         if self._why:
             return Exhausted(f"the query was ended: {self._why}")
-        code = ended(process, END_SECONDS)
-        if code >= 0:
+        if not signal:
             return Unavailable("the query's process has ended: it may have needed more memory than it may take")
-        name = signal.Signals(-code).name
-        self._deaths.count(name)
-        who, text = self._who, short(self._text)
-        log.warning("the process of a query ended by %s; principal %r, text %r", name, who, text)
-        return Unavailable(
-            f"the query's process has ended by {name}: {_SIGNALS.get(name, 'its log line has the query')}"
-        )
+        why = _SIGNALS.get(signal, "its log line has the query")
+        return Unavailable(f"the query's process has ended by {signal}: {why}")

@@ -1,0 +1,315 @@
+"""The server's own processes: one protocol on two pipes for snapshots, merges and queries of the console.
+
+1. The server asks, and the process answers. Until then the process may ask the server, one question at a time.
+2. No wait is without end: a process that moves no byte for some time is killed, and the next request starts another.
+3. An error crosses the pipe with its kind and text. Bytes that are no frame end the process.
+
+docs/internals/child-processes.md has the frames and the rules. `Child` is the server's end, `Parent` the process's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from enum import IntEnum
+
+from lakestore.errors import Internal, LakestoreError, Unavailable, error_of
+from lakestore_server.host import own_process
+from lakestore_server.host.bounded_pipe import BoundedPipe, Readable, Silent, ended, exactly
+
+log = logging.getLogger("lakestore.server")
+END_SECONDS = 5.0
+"""Time that a process has to end by itself: after its pipes are closed, and after its server is gone."""
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.2, 5.0
+"""Pause before the third start in a row without an answer; it doubles up to the longest."""
+WORKING_SECONDS = 1.0
+"""Time between two signs of life of a process that works."""
+STDERR_BYTES_MAX = 64 << 10
+"""Bytes that are logged of a process's standard error: as many as a pipe holds."""
+FRAME_BYTES_MAX = (1 << 32) - 1
+HEAD = struct.Struct("<2sBBBI")
+MAGIC, VERSION = b"LP", 1
+_SIGNALS = {number.value: number.name for number in signal.Signals}
+
+
+class Kind(IntEnum):
+    """The kinds of frames, the same in both directions. A question is answered by PARTs and END, or ERROR."""
+
+    ASK = 1
+    PART = 2
+    END = 3
+    ERROR = 4
+    WORKING = 5
+
+
+class Gone(Unavailable):
+    """The process ended, or was killed because it was silent, before it answered."""
+
+    signal = ""
+    """The name of the signal that ended it, if that was not the server's."""
+
+
+Answer = Callable[[int, bytes], bytes]
+"""The process's answer to (verb, question)."""
+Serve = Callable[[int, bytes], Iterable[bytes]]
+"""The parts of the server's answer to (verb, question)."""
+
+
+def frame(kind: Kind, payload: bytes = b"", verb: int = 0) -> bytes:
+    """A frame's bytes."""
+    return HEAD.pack(MAGIC, VERSION, kind, verb, len(payload)) + payload
+
+
+def read_frame(pipe: Readable, bytes_max: int = FRAME_BYTES_MAX) -> tuple[Kind, int, bytes]:
+    """(kind, verb, payload) of the next frame. EOFError at the pipe's end, ValueError for bytes that are no frame."""
+    magic, version, kind, verb, size = HEAD.unpack(exactly(pipe, HEAD.size))
+    if (magic, version) != (MAGIC, VERSION):
+        raise ValueError(f"bytes that are no frame of version {VERSION}")
+    if size > bytes_max:
+        raise ValueError(f"a frame of {size:,} bytes, more than {bytes_max:,}")
+    return Kind(kind), verb, exactly(pipe, size)
+
+
+def _error_frame(error: Exception) -> bytes:
+    if not isinstance(error, LakestoreError):
+        error = Internal(f"a defect of the server: {type(error).__name__}: {error}")
+    return frame(Kind.ERROR, json.dumps([error.kind, error.message, error.applied, error.retry_after]).encode())
+
+
+def _error_in(payload: bytes) -> LakestoreError:
+    kind, message, applied, retry_after = json.loads(payload)
+    return error_of(str(kind), str(message), str(applied), float(retry_after))
+
+
+class Child:
+    """A process, started by `start` or the first request; one request at a time. Thread-safe."""
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        arguments: Callable[[], Sequence[str]] = tuple,
+        *,
+        silence_seconds: float,
+        reads_stores: bool = False,
+        is_trusted: bool = True,
+        bytes_max: int = FRAME_BYTES_MAX,
+        died: Callable[[str], None] = lambda signal: None,
+        log: logging.Logger = log,
+    ) -> None:
+        """`died` counts deaths by a signal. The standard error of a process that is not trusted is a pipe."""
+        self._name, self._module, self._arguments = name, module, arguments
+        self._silence_seconds, self._reads_stores, self._is_trusted = silence_seconds, reads_stores, is_trusted
+        self._bytes_max, self._died, self._log = bytes_max, died, log
+        self._lock, self._closing = threading.Lock(), threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: BoundedPipe | None = None
+        self._ends_in_a_row = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if there is one."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start the process if it is not there, without waiting for it or for a request that it is at."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self._closing.is_set():
+                    self._opened()
+            finally:
+                self._lock.release()
+
+    def ask(self, verb: int, question: bytes = b"", serve: Serve = lambda *_: (), *, again: bool = False) -> bytes:
+        """The process's answer; `serve` answers its questions meanwhile, in this thread.
+
+        `again` repeats a request that changes nothing if the process ends. Raises `Gone`, or the process's error.
+        """
+        with self._lock:
+            try:
+                return self._exchange(verb, question, serve)
+            except Gone:
+                if not again or self._closing.is_set():
+                    raise
+                return self._exchange(verb, question, serve)
+
+    def kill(self) -> None:
+        """End the process for good, at once."""
+        self._closing.set()
+        if (process := self._process) is not None:
+            process.kill()
+
+    def close(self) -> None:
+        """End the process for good; a request that has no answer soon is broken off."""
+        self._closing.set()
+        if not self._lock.acquire(timeout=END_SECONDS):
+            self.kill()
+            self._lock.acquire()
+        try:
+            self._end()
+        finally:
+            self._lock.release()
+
+    def _exchange(self, verb: int, question: bytes, serve: Serve) -> bytes:
+        if self._ends_in_a_row > 1:
+            self._closing.wait(min(PAUSE_SECONDS * 2.0 ** min(self._ends_in_a_row - 2, 10), PAUSE_SECONDS_MAX))
+        if self._closing.is_set():
+            raise Gone("the server is closing: try again")
+        try:
+            pipe = self._opened()
+            pipe.write(frame(Kind.ASK, question, verb))
+            while True:
+                kind, asked, payload = read_frame(pipe, self._bytes_max)
+                if kind is Kind.ASK:
+                    for data in _served(serve, asked, payload):
+                        pipe.write(data)
+                elif kind is not Kind.WORKING:
+                    break
+            error = _error_in(payload) if kind is Kind.ERROR else None
+        except (EOFError, OSError, ValueError, TypeError) as lost:
+            raise self._lost(lost) from lost
+        self._ends_in_a_row = 0
+        if error is not None:
+            raise error
+        return payload
+
+    def _opened(self) -> BoundedPipe:
+        if self._process is None or self._pipe is None:
+            stderr = None if self._is_trusted else subprocess.PIPE
+            self._process = process = own_process.begun(
+                self._module, *self._arguments(), reads_stores=self._reads_stores, stderr=stderr
+            )
+            assert process.stdin is not None
+            assert process.stdout is not None
+            self._pipe = BoundedPipe(process.stdin, process.stdout, self._silence_seconds)
+            if self._closing.is_set():
+                process.kill()  # whoever closed it has not seen it
+        return self._pipe
+
+    def _lost(self, lost: Exception) -> Gone:
+        """The error of a request whose process has ended, or ends here."""
+        is_closing, why = self._closing.is_set(), ""
+        if self._process is None:
+            why = f"cannot be started: {lost}"
+        elif isinstance(lost, Silent):
+            why = f"gave no answer for {self._silence_seconds:g} s"
+        elif isinstance(lost, ValueError | TypeError):
+            why = f"sent what it should not: {lost}"
+        if why and self._process is not None:
+            self._process.kill()
+        code = self._end()
+        self._ends_in_a_row += 1
+        name = "" if why or is_closing or code >= 0 else _SIGNALS.get(-code, f"signal {-code}")
+        event = why or f"was ended by {name or 'itself'}"
+        gone = Gone(f"the process of {self._name} {event}: try again")
+        gone.signal = name
+        if name:
+            self._died(name)
+        if name or (why and not is_closing):
+            self._log.warning("%s", gone.message)
+        return gone
+
+    def _end(self) -> int:
+        """End the process if there is one: it ends with its pipes, else it is killed. Its exit code."""
+        process, self._process, self._pipe = self._process, None, None
+        if process is None:
+            return 0
+        code = ended(process, END_SECONDS)
+        if process.stderr is not None:
+            with process.stderr as pipe:
+                os.set_blocking(pipe.fileno(), False)
+                text = pipe.read(STDERR_BYTES_MAX)
+            if text:  # one line, escaped: code in the process could forge lines of the log
+                self._log.warning("the process of %s wrote %s", self._name, ascii(text.decode(errors="replace")))
+        return code
+
+
+def _served(serve: Serve, verb: int, question: bytes) -> Iterator[bytes]:
+    """The frames of the server's answer to a question of the process."""
+    try:
+        for part in serve(verb, question):
+            yield frame(Kind.PART, part)
+    except Exception as error:  # the process waits for an end, and tells the error to whoever asked
+        yield _error_frame(error)
+    else:
+        yield frame(Kind.END)
+
+
+class Parent:
+    """The server, for its process: standard input and output. Only one of a process."""
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the server ends the process
+        self._from, self._to = os.fdopen(0, "rb", buffering=1 << 20), os.dup(1)
+        os.dup2(2, 1)  # libraries in C++ print, as AWS's SDK does, and a word of theirs in the pipe is no frame
+        self._lock = threading.RLock()
+        self._is_answered, self._told = True, 0.0
+        threading.Thread(target=_end_with_server, daemon=True).start()
+
+    def reply(self, answer: Answer) -> bool:
+        """Answer one request of the server's; False when the server has closed the pipe."""
+        try:
+            _, verb, question = read_frame(self._from)
+            try:
+                data = frame(Kind.END, answer(verb, question))
+            except (EOFError, BrokenPipeError):
+                raise
+            except Exception as error:  # the boundary of the process: whoever asked is told
+                if not isinstance(error, LakestoreError):
+                    traceback.print_exc()
+                data = _error_frame(error)
+            with self._lock, suppress(LakestoreError):
+                while not self._is_answered:  # nobody has taken the parts that are left
+                    self._part()
+            self._send(data)
+        except (EOFError, BrokenPipeError):
+            return False
+        return True
+
+    def ask(self, verb: int, question: bytes = b"") -> Iterator[bytes]:
+        """The parts of the server's answer to a question; its error is raised. Thread-safe."""
+        with self._lock:
+            self._send(frame(Kind.ASK, question, verb))
+            self._is_answered = False
+            while (part := self._part()) is not None:
+                yield part
+
+    def working(self) -> None:
+        """Tell that the answer takes its time; to be called often."""
+        if time.monotonic() - self._told > WORKING_SECONDS:
+            self._told = time.monotonic()
+            self._send(frame(Kind.WORKING))
+
+    def _part(self) -> bytes | None:
+        kind, _, payload = read_frame(self._from)
+        self._is_answered = kind is not Kind.PART
+        if kind is Kind.ERROR:
+            raise _error_in(payload)
+        return None if self._is_answered else payload
+
+    def _send(self, data: bytes) -> None:
+        left = memoryview(data)
+        with self._lock:
+            while left:
+                left = left[os.write(self._to, left) :]
+
+
+def _end_with_server() -> None:
+    """End the process soon after its server, whatever it is at."""
+    poll = select.poll()
+    poll.register(0, 0)  # a hang-up alone is told
+    poll.poll()
+    time.sleep(END_SECONDS)
+    sys.stderr.flush()
+    os._exit(0)
