@@ -1,7 +1,7 @@
-"""The plan's executor in Arrow: lake rows that are alive, then live rows of the hot ranges.
+"""Executes plans in Arrow: first the live rows of the lake, then the live rows of the hot ranges.
 
-The condition meets only rows that are alive at the cut, on both sides, so it never sees an old version of one: here of
-lake rows, on the server of hot ones. One that says the whole key is a look-up at the cut in place of both.
+A condition is applied to rows that are alive at the cut, never to an old version of a row: here for lake rows, on the
+server for hot rows. A condition that fixes the whole key becomes a look-up at the cut, without a scan.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 
 KEYS_MAX = 4_096
-"""Keys that are looked up; more of them are read by a scan."""
-_NOT_SO: tuple[type[LakestoreError], ...] = (Invalid, PositionExpired, Unavailable)
-"""Errors of a look-up at a cut that is behind the log, of a key that is none, or while the index is rebuilt."""
+"""The most keys that a read looks up. With more keys it scans."""
+_SCAN_INSTEAD: tuple[type[LakestoreError], ...] = (Invalid, PositionExpired, Unavailable)
+"""Errors that make a read scan instead: the cut is too far behind the log for a look-up, the key is not valid, or
+the index is being rebuilt.
+"""
 
 
 def keys_of(condition: RowFilter | None, table: Table) -> pa.RecordBatch | None:
-    """The keys of which alone rows can meet the condition; None where it does not say so, or names too many."""
+    """The only keys whose rows can meet the condition. None if the condition does not fix the key, or lists too many
+    keys.
+    """
     if condition is None or not table.keyed:
         return None
     said = _values_of(condition.skip)
@@ -51,7 +55,7 @@ def keys_of(condition: RowFilter | None, table: Table) -> pa.RecordBatch | None:
 
 
 def _values_of(skip: Skip) -> dict[str, frozenset[object]]:
-    """Column to the values that rows can have in it, of columns of which the condition says so."""
+    """The possible values of each column that the condition restricts to a list of values."""
     if isinstance(skip, Comparison) and skip.sign in ("=", "in"):
         return {skip.column: frozenset(skip.values)}
     if isinstance(skip, AllOf):
@@ -70,11 +74,11 @@ def _values_of(skip: Skip) -> dict[str, frozenset[object]]:
 def looked_up(
     cut: Cut, scan: TableScan, keys: pa.RecordBatch, columns: Sequence[str], figures: Figures
 ) -> list[pa.RecordBatch] | None:
-    """The rows of these keys at the cut; None where the server cannot look them up there."""
+    """The rows of these keys at the cut, or None if the server cannot look keys up at this cut."""
     try:
         with figures.timed("hot_seconds"):
             found = list(_rows(cut, scan, keys, columns, figures))
-    except _NOT_SO:
+    except _SCAN_INSTEAD:
         return None
     figures.add(keys=keys.num_rows, hot_rows=sum(batch.num_rows for batch in found))
     return found
@@ -99,7 +103,7 @@ def _rows(
         )
         figures.add(hot_bytes=len(answer.rows))
         yield from ipc.decode_trusted(answer.rows, crc=answer.crc32c)
-        # A server that does not answer in parts answers all, and says no cut.
+        # A server that does not split its answer answers every key, and its answer has no token.
         following += answer.answered if answer.token else part.num_rows
 
 
@@ -108,7 +112,7 @@ WHERE_SINCE = rpc.FIELDS_SINCE["FetchRequest"]["where"]
 
 
 def schema(table: Table, columns: Sequence[str] | None) -> pa.Schema:
-    """The Arrow schema of a read of these columns, or `Invalid`."""
+    """The Arrow schema of a read of these columns. Raises `Invalid` for an unknown column."""
     names = table.selected(list(columns or ()))
     if len(set(names)) != len(names):
         raise Invalid(f"table {table.name}: a column is named twice")
@@ -126,7 +130,7 @@ def execute(
 ) -> Iterator[pa.RecordBatch]:
     """The table's rows at the cut that meet the condition, in batches of bounded size.
 
-    No columns at all give batches that only have a number of rows.
+    If `columns` is empty, the batches have no columns, only a number of rows.
     """
     noted = Figures() if figures is None else figures
     for batch in _found(cut, scan, list(columns), condition, noted):
@@ -149,7 +153,7 @@ def _found(
 def _by_key(
     cut: Cut, scan: TableScan, columns: list[str], condition: RowFilter | None, figures: Figures
 ) -> list[pa.RecordBatch] | None:
-    """The rows of a condition that says the key; None where they must be scanned."""
+    """The rows of a condition that fixes the key. None if the table has to be scanned."""
     keys = keys_of(condition, scan.table) if scan.part is None else None
     if keys is None or condition is None:
         return None
@@ -163,7 +167,7 @@ def _by_key(
 
 
 def count(cut: Cut, scan: TableScan, condition: RowFilter | None, figures: Figures | None = None) -> int:
-    """The number of rows that meet the condition; files are read where statistics do not tell."""
+    """The number of rows that meet the condition. Files are read only if their statistics do not decide it."""
     if condition is None and scan.part is None:
         return scan.live_rows
     noted = Figures() if figures is None else figures
@@ -184,7 +188,7 @@ def hot(
     condition: RowFilter | None = None,
     figures: Figures | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Live rows of the hot ranges that meet the condition."""
+    """The live rows of the hot ranges that meet the condition."""
     noted = Figures() if figures is None else figures
     splits = scan.hot_splits()
     noted.add(hot_offsets=sum(split.end - split.start for split in splits))
@@ -204,7 +208,7 @@ def hot(
 
 @dataclass(frozen=True, slots=True)
 class _HotRange:
-    """The hot ranges of a table, as they are fetched."""
+    """Fetches the hot ranges of one table."""
 
     cut: Cut
     scan: TableScan
@@ -213,7 +217,9 @@ class _HotRange:
     figures: Figures
 
     def rows(self, split: plan.Split) -> Iterator[pa.RecordBatch]:
-        """The rows of a split, each once, also if the lease is lost meanwhile and the same rows are leased again."""
+        """The rows of a split, each exactly once, even if the lease is lost in between and the rows are leased
+        again.
+        """
         given = 0
         while True:
             again = given

@@ -1,4 +1,4 @@
-"""A cut that is held: a plan with its lease, and the way to the server that made it."""
+"""A cut that a reader holds: a plan, its lease, and the transport to the server that made it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 
 RENEWALS_PER_LEASE = 3
 HELD_AGAIN_MAX = 3
-"""Leases that one cut may lose while it is read."""
+"""The most leases that one cut may lose during a read."""
 
 
 class Transport(Protocol):
@@ -30,24 +30,19 @@ class Transport(Protocol):
     def server(self) -> pb.HelloAnswer:
         """The server's release and protocol, as far as they are known."""
 
-    def lookup(self, request: pb.LookupRequest, /) -> pb.RowBatch:
-        """The rows of keys."""
+    def lookup(self, request: pb.LookupRequest, /) -> pb.RowBatch: ...
 
-    def plan(self, request: pb.PlanRequest, /) -> pb.PlanAnswer:
-        """One cut over the named tables."""
+    def plan(self, request: pb.PlanRequest, /) -> pb.PlanAnswer: ...
 
-    def fetch(self, request: pb.FetchRequest, /) -> Iterator[pb.RowBatch]:
-        """Rows of one split of a hot range."""
+    def fetch(self, request: pb.FetchRequest, /) -> Iterator[pb.RowBatch]: ...
 
-    def renew_lease(self, request: pb.LeaseRequest, /) -> pb.LeaseAnswer:
-        """Hold a plan for longer."""
+    def renew_lease(self, request: pb.LeaseRequest, /) -> pb.LeaseAnswer: ...
 
-    def release_lease(self, request: pb.LeaseRequest, /) -> object:
-        """Let a plan go."""
+    def release_lease(self, request: pb.LeaseRequest, /) -> object: ...
 
 
 class Cut:
-    """One plan; its lease is renewed while it is read and released by `close`."""
+    """One plan with its lease. Reads renew the lease; `close` releases it."""
 
     def __init__(
         self,
@@ -60,7 +55,9 @@ class Cut:
         clock: Callable[[], float] = time.monotonic,
         held: ReadPlan | None = None,
     ) -> None:
-        """With `held` it is that plan, which others read as well: its lease is renewed, and left to run out."""
+        """If `held` is given, the cut uses that plan, which other readers share: its lease is renewed and never
+        released.
+        """
         self.transport = transport
         self._clock = clock
         self._lease_seconds = lease_seconds
@@ -71,16 +68,16 @@ class Cut:
             request = plan.request(tables, at=position, lease_seconds=lease_seconds, require=require)
             held = plan.decode(transport.plan(request))
         self.plan = held
-        """The tables of the cut, and what to read of them."""
+        """The parts to read, for each table."""
         self._closed, self._again = False, HELD_AGAIN_MAX
 
     @property
     def token(self) -> str:
-        """The cut, as `at=` takes it."""
+        """The cut as a text that `at=` accepts."""
         return self.plan.token
 
     def keep(self) -> None:
-        """Renew the lease when a third of it has gone by; called while batches flow."""
+        """Renew the lease once a third of its time is over. Call it between batches."""
         if self._closed:
             raise Invalid("this snapshot is closed: take a new one")
         if not self.plan.lease or self._clock() - self._renewed < self._lease_seconds / RENEWALS_PER_LEASE:
@@ -92,7 +89,9 @@ class Cut:
             self.hold_again(error)
 
     def hold_again(self, error: PlanExpired) -> None:
-        """Lease the same rows anew, of a server that was restarted, say; the error if they are no longer the same."""
+        """Lease the same rows again, for instance after the server was restarted. Raises `error` if the server no
+        longer has exactly these rows.
+        """
         if not self._again:
             raise error
         self._again -= 1
@@ -105,13 +104,13 @@ class Cut:
         self.plan, self._renewed = replace(self.plan, lease=found.lease), self._clock()
 
     def close(self) -> None:
-        """Release the lease. Again is harmless."""
+        """Release the lease. Closing twice is harmless."""
         if self._closed or not self.plan.lease:
             return
         self._closed = True
         if self._is_shared:
             return
-        # A lease that could not be released runs out by itself, and the rows read so far are right.
+        # A lease that was not released expires by itself, and the rows that were read are right.
         with suppress(NotFound, Unavailable):
             self.transport.release_lease(pb.LeaseRequest(lease=self.plan.lease))
 
@@ -125,20 +124,20 @@ class Cut:
 
 
 def _rows_of(part: TableScan) -> tuple[object, ...]:
-    """The rows that a plan names of a table, and the version that shows them."""
+    """Identifies the rows of a table in a plan, and the schema version that shows them."""
     ranges = tuple((bucket.tier_point, bucket.head, bucket.live_sum) for bucket in part.buckets)
     return part.table.uuid, part.table.schema_id, part.snapshot_id, ranges
 
 
 Source = Transport | Cut
-"""The source of a read's plan: a server, for the head of the moment, or a cut that somebody holds."""
+"""Where a read gets its plan: a server plans the present head; a cut is a plan that a reader already holds."""
 
 
 @contextmanager
 def opened(
     source: Source, tables: Sequence[str], at: str | Token | None, require: Requirement | None = None
 ) -> Iterator[Cut]:
-    """A cut over these tables: the held one, or a new one that ends with the read."""
+    """A cut over these tables: the one that the reader holds, or a new one that is released at the end."""
     if not isinstance(source, Cut):
         with Cut(source, tables, at=at, require=require) as cut:
             yield cut
@@ -146,7 +145,7 @@ def opened(
     if at is not None:
         raise Invalid("a snapshot is one cut: read it without at=")
     if require is not None:
-        raise Invalid("a held cut has been judged: say what is required when it is taken")
+        raise Invalid("a snapshot that is already taken meets no new requirement: pass require= when you take it")
     for name in tables:
         source.plan.scan(name)
     yield source

@@ -1,8 +1,8 @@
-"""A table at a cut as DuckDB asks for it: a pyarrow dataset whose scanner is a union read.
+"""A table at a cut as a pyarrow dataset for DuckDB: its scanner is a union read.
 
-The conditions that DuckDB pushes down become conditions of ours, so that they reach files and server as those of a scan
-do. A column of nulls stands in front of the table's: a query that needs no column, such as `count(*)`, asks for the
-first one, and the plan knows how many rows there are.
+Conditions that DuckDB pushes down are translated into conditions of Lakestore, so they reach the files and the server
+as those of `scan` do. A column of nulls precedes the table's columns. A query that needs no column, such as `count(*)`,
+asks for the first column, so no stored column is read and the number of rows comes from the plan.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOTHING = pa.field(NO_COLUMN, pa.int8())
 
 
 class Rows(ds.Dataset):  # type: ignore[misc]
-    """One table at the cut, with the two things DuckDB asks of a pyarrow dataset: its schema and a scanner."""
+    """One table at the cut, with the two members of a pyarrow dataset that DuckDB uses: a schema and a scanner."""
 
     def __init__(self, cut: Cut, scan: TableScan, system: Iterable[str], failures: list[LakestoreError]) -> None:
         self._cut, self._scan, self._failures = cut, scan, failures
@@ -37,13 +37,15 @@ class Rows(ds.Dataset):  # type: ignore[misc]
         names = [*scan.table.selected(None), *sorted(set(system) - {"__change"})]
         self._schema = pa.schema([_NOTHING, *arrow.schema(scan.table, names)])
         self.reads: list[Explanation] = []
-        """The reads that were made."""
+        """One entry for each read."""
         self.checks = True
-        """Whether a condition that may not be the query's is refused. A filter of a join may be too wide."""
+        """Whether a condition that may differ from the query's is refused. A filter of a join may be wider than the
+        query's condition.
+        """
 
     @property
     def schema(self) -> pa.Schema:
-        """The column of nulls, the table's columns, and the system columns that the query names."""
+        """The column of nulls, then the table's columns, then the system columns that the query names."""
         return self._schema
 
     @property
@@ -53,7 +55,7 @@ class Rows(ds.Dataset):  # type: ignore[misc]
         return names
 
     def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> ds.Scanner:
-        """A scanner over what DuckDB asks for; it does not apply the filter again."""
+        """A scanner of these columns. The scanner does not apply the filter a second time: the read already has."""
         if filter is not None and self.checks:
             pushed.check(filter)
         names = self._schema.names if columns is None else columns
@@ -63,14 +65,14 @@ class Rows(ds.Dataset):  # type: ignore[misc]
         return ds.Scanner.from_batches(pa.RecordBatchReader.from_batches(schema, batches))
 
     def _condition(self, expression: pc.Expression, names: Sequence[str]) -> RowFilter:
-        """The condition that was pushed down: as one of ours, or else applied as it is. DuckDB asks for its columns."""
+        """The pushed-down condition, translated, or applied as it is. DuckDB asks for the columns that it names too."""
         schema = pa.schema([self._schema.field(name) for name in names if name != NO_COLUMN])
         found = pushed.parse(expression, self._scan.table, schema)
         return row_filter(expression, schema.names, schema) if found is None else found
 
     def _batches(self, schema: pa.Schema, condition: RowFilter | None, text: str) -> Iterator[pa.RecordBatch]:
         names, figures, rows = [name for name in schema.names if name != NO_COLUMN], Figures(), 0
-        # DuckDB asks from threads of its own, which know nothing of the caller's deadline.
+        # DuckDB calls the scanner in its own threads, which lack the caller's deadline.
         context = self._context.copy()
         counted = not names and condition is None
         batches = self._counted() if counted else arrow.execute(self._cut, self._scan, names, condition, figures)
@@ -88,7 +90,7 @@ class Rows(ds.Dataset):  # type: ignore[misc]
             self.reads.append(made)
 
     def _counted(self) -> Iterator[pa.RecordBatch]:
-        """Rows of nothing, so many of them as the plan says."""
+        """Batches without columns, with as many rows as the plan counts."""
         left = self._scan.live_rows
         nulls = pa.nulls(min(left, arrow.BATCH_ROWS_MAX), _NOTHING.type)
         while left > 0:
@@ -97,7 +99,7 @@ class Rows(ds.Dataset):  # type: ignore[misc]
 
 
 def _with_nothing(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with the column of nulls where it is asked for."""
+    """The batch with the column of nulls, if the schema asks for it."""
     if NO_COLUMN not in schema.names or NO_COLUMN in batch.schema.names:
         return batch
     nulls = pa.nulls(batch.num_rows, _NOTHING.type)

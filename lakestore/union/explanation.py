@@ -1,4 +1,4 @@
-"""A read explained: what there was to read, what was spared and why, and what it took."""
+"""The explanation of a read: what existed, what was skipped and why, and what the read cost."""
 
 from __future__ import annotations
 
@@ -12,57 +12,56 @@ from typing import Any
 
 @dataclass(slots=True)
 class Figures:
-    """The figures of one read, added up by the threads that read. Thread-safe."""
+    """Figures of one read, summed over its threads. Thread-safe."""
 
     files: int = 0
     """Data files that were opened."""
     files_pruned: int = 0
-    """Data files whose statistics rule the condition out."""
+    """Data files that the read skipped because their statistics rule the condition out."""
     files_counted: int = 0
-    """Data files of which every row meets the condition, and was counted unread."""
+    """Data files that were counted unread, because all of their rows meet the condition."""
     row_groups: int = 0
     """Row groups that were read."""
     row_groups_pruned: int = 0
-    """Row groups of opened files whose statistics rule the condition out."""
+    """Row groups of opened files that the read skipped because their statistics rule the condition out."""
     lake_rows: int = 0
-    """Rows that were read from data files, deleted ones among them."""
+    """Rows that were read from data files, including deleted ones."""
     lake_bytes: int = 0
-    """Bytes of the columns that were read from data files, as they are stored."""
+    """Stored bytes of the columns that were read from data files."""
     delete_files: int = 0
-    """Delete files and vectors that were read."""
+    """Delete files and deletion vectors that were read."""
     delete_bytes: int = 0
-    """Their bytes."""
+    """Bytes of those delete files."""
     hidden_rows: int = 0
-    """Rows read that are deleted, died since the snapshot, or came after the cut."""
+    """Lake rows that were read and left out: deleted, superseded since the snapshot, or newer than the cut."""
     hot_offsets: int = 0
-    """Offsets of the hot ranges, dead and alive."""
+    """Offsets of the hot ranges, of live and dead rows."""
     hot_passed_over: int = 0
-    """Offsets among them that the server did not read: no value there can meet the condition."""
+    """Hot offsets that the server skipped: no value there can meet the condition."""
     hot_tested: int = 0
-    """Live rows that the server held against the condition."""
+    """Live hot rows on which the server evaluated the condition."""
     hot_rows: int = 0
-    """Rows that the server sent."""
+    """Hot rows that the server sent."""
     hot_bytes: int = 0
-    """Bytes that it sent."""
+    """Bytes that the server sent."""
     keys: int = 0
-    """Keys that were looked up in place of a scan."""
+    """Keys that were looked up instead of a scan."""
     plan_seconds: float = 0.0
-    """Seconds of the plan: the server's cut, and which files there are."""
+    """Seconds for the plan: the server's cut, and the list of files."""
     lake_seconds: float = 0.0
-    """Seconds in which files were read, those of several threads added up."""
+    """Seconds of reading files, summed over threads."""
     hot_seconds: float = 0.0
-    """Seconds in which the server was waited for."""
+    """Seconds of waiting for the server."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def add(self, **counts: float) -> None:
-        """Add to some of the figures."""
         with self._lock:
             for name, count in counts.items():
                 setattr(self, name, getattr(self, name) + count)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Add the seconds of a block to a figure."""
+        """Add the seconds that a block takes to a figure."""
         began = time.perf_counter()
         try:
             yield
@@ -70,13 +69,12 @@ class Figures:
             self.add(**{name: time.perf_counter() - began})
 
     def as_dict(self) -> dict[str, float]:
-        """Every figure by its name."""
         return {each.name: getattr(self, each.name) for each in fields(self) if not each.name.startswith("_")}
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One table of a read that was made."""
+    """One read of one table."""
 
     table: str
     token: str
@@ -84,15 +82,15 @@ class Explanation:
     columns: tuple[str, ...]
     """The columns that were read."""
     condition: str
-    """The condition that reached the parts, in SQL; empty without one."""
+    """The condition, in SQL, that the read evaluated; empty without one."""
     rows: int
-    """Rows that came out."""
+    """Rows that the read returned."""
     live_rows: int
     """Rows of the table at the cut."""
     figures: Figures
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as JSON takes it."""
+        """All figures as a dict that JSON can encode."""
         said = {"table": self.table, "token": self.token, "columns": list(self.columns), "condition": self.condition}
         return {**said, "rows": self.rows, "live_rows": self.live_rows, **self.figures.as_dict()}
 

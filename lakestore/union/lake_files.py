@@ -1,7 +1,7 @@
-"""Rows of a lake snapshot that are alive at the cut, read by a few threads side by side.
+"""The live rows of a lake snapshot at a cut, read by several threads in parallel.
 
-Statistics of files and row groups say what need not be read: what the condition rules out, and, when rows are only
-counted, what meets it as a whole.
+Statistics of files and row groups tell what can be skipped: parts that cannot meet the condition and, for a count,
+parts in which every row meets it.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from lakestore.union.side_by_side import merged
 
 BATCH_ROWS, BATCH_ROWS_MIN = 131_072, 1_024
 BATCH_BYTES = 8 << 20
-"""Bytes of a batch, about: rows that are wide come in fewer."""
+"""The approximate size of a batch: the wider the rows, the fewer rows it has."""
 PARQUET = "PARQUET"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The part of each file that a read wants."""
+class FileRead:
+    """The part of each file that a read needs."""
 
     table: Table
     columns: tuple[str, ...]
     hidden: Hidden
     """Rows that do not belong to the cut."""
     condition: RowFilter | None
-    """It only skips row groups here."""
+    """Used only to skip row groups."""
     figures: Figures
 
 
 class DataFile:
-    """One data file, or one of the equal parts that several threads read of it."""
+    """One data file, or one of the equal parts into which it is split for several threads."""
 
-    def __init__(self, file: File, wanted: Wanted, *, part: int = 0, parts: int = 1, threads: bool = True) -> None:
+    def __init__(self, file: File, wanted: FileRead, *, part: int = 0, parts: int = 1, threads: bool = True) -> None:
         self._file, self._wanted, self._table = file, wanted, wanted.table
         self._part, self._parts, self._threads = part, parts, threads
         self._schema = wanted.table.read_schema(list(wanted.columns))
@@ -69,7 +69,7 @@ class DataFile:
         self._bucket = numbers.bucket
 
     def batches(self, deleted: Positions) -> Iterator[pa.RecordBatch]:
-        """The rows that are alive."""
+        """The live rows."""
         if not self._part:
             self._wanted.figures.add(files=1)
         with named(self._file.path):
@@ -99,7 +99,7 @@ class DataFile:
                     start += batch.num_rows
 
     def _groups(self, metadata: pq.FileMetaData, schema: pa.Schema, names: Mapping[str, str]) -> Iterator[int]:
-        """The row groups of this part whose statistics do not rule the condition out."""
+        """The row groups of this part that may hold rows for the condition."""
         count = metadata.num_row_groups
         own = range(self._part * count // self._parts, (self._part + 1) * count // self._parts)
         condition = self._wanted.condition
@@ -115,8 +115,8 @@ class DataFile:
                 self._wanted.figures.add(row_groups_pruned=1)
 
     def _other(self, deleted: Positions) -> Iterator[pa.RecordBatch]:
-        """The rows of a file that is not Parquet: it has no groups of rows to leave out."""
-        from lakestore.iceberg import other_formats  # seldom needed, and slow to import
+        """The live rows of an Avro or ORC file, which has no row groups to skip."""
+        from lakestore.iceberg import other_formats  # imported here: rarely needed and slow to import
 
         if self._part:
             return
@@ -137,7 +137,7 @@ class DataFile:
         return alive
 
     def _names(self, schema: pa.Schema) -> dict[str, str]:
-        """Our column to the file's, by field id, or by name in files that carry none."""
+        """Maps our columns to the file's columns, by field id, or by name in a file without field ids."""
         by_id = {number: field.name for field in schema if (number := id_of(field)) is not None}
         condition = self._wanted.condition
         wanted = {*self._wanted.columns, *(condition.columns if condition else ()), LAKE_OFFSET}
@@ -151,7 +151,7 @@ class DataFile:
         return {name: by_id[number] for name, number in ids.items() if number in by_id}
 
     def _needed(self, names: Mapping[str, str]) -> list[str]:
-        """The file's columns to read."""
+        """The columns to read from the file."""
         told = () if not self._dead else (LAKE_OFFSET,) if self._bucket is not None else (LAKE_BUCKET, LAKE_OFFSET)
         needed = set(names) & {*self._wanted.columns, *told}
         return [names[name] for name in sorted(needed) or [LAKE_OFFSET]]
@@ -159,7 +159,7 @@ class DataFile:
     def _living(
         self, batch: pa.RecordBatch, names: Mapping[str, str], alive: Mask | None, start: int
     ) -> pa.RecordBatch:
-        """The living rows of a batch that begins at a position of the file, as the table declares them."""
+        """The live rows of a batch in the table's types. `start` is the position of its first row in the file."""
         mask = self._mask(batch, names, None if alive is None else alive[start : start + batch.num_rows])
         kept = batch if mask is None or mask.all() else batch.filter(pa.array(mask))
         if kept.num_rows < batch.num_rows:
@@ -186,14 +186,14 @@ class DataFile:
         return declared(batch.column(name), field, self._table)
 
     def _initial(self, field: pa.Field, rows: int) -> pa.Array:
-        """The value in rows that are older than the column."""
+        """The column's value in rows that are older than the column."""
         if field.name in SYSTEM_TYPES:
             return pa.nulls(rows, field.type)
         return fill_column(self._table.column(field.name), rows, "initial")
 
 
 def _leaves(metadata: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
-    """The places of the stored columns that make up these columns of a file."""
+    """The indexes of the leaf columns in a Parquet file that make up these columns."""
     if not metadata.num_row_groups:
         return []
     first, wanted = metadata.row_group(0), set(columns)
@@ -206,10 +206,10 @@ _PARQUET, _PUFFIN = "PARQUET", "PUFFIN"
 
 @dataclass(slots=True)
 class _Shared:
-    """A delete file of a whole partition."""
+    """A delete file that several data files need."""
 
     left: int
-    """Data files that will still ask for it."""
+    """The number of data files that have not asked yet."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     found: Mapping[str, Positions] | None = None
 
@@ -217,7 +217,8 @@ class _Shared:
 class Deletes:
     """The deletes of the data files of one read. Thread-safe.
 
-    What a file says of several data files is kept until the last of them has asked; most are of one alone.
+    A delete file for several data files is kept in memory until the last of them has asked. Most delete files are for
+    one data file.
     """
 
     def __init__(self, files: FileList, figures: Figures) -> None:
@@ -256,7 +257,7 @@ def _place(file: File) -> tuple[str, int | None]:
 
 
 def decoded(file: File) -> tuple[Mapping[str, Positions], int]:
-    """The deleted positions that a delete file says, by data file, and the bytes that were read for it."""
+    """The deleted positions in a delete file, by data file, and the bytes that were read."""
     if file.format == _PUFFIN and file.referenced_data_file is not None and file.content_offset is not None:
         data = places.read_part(file.path, file.content_offset, file.content_size or 0)
         return {file.referenced_data_file: puffin.positions(data, file.path)}, len(data)
@@ -264,7 +265,7 @@ def decoded(file: File) -> tuple[Mapping[str, Positions], int]:
         data = places.read(file.path)
         decode = puffin.vectors if file.format == _PUFFIN else position_deletes.decode
         return decode(data, file.path), len(data)
-    from lakestore.iceberg import other_formats  # seldom needed, and slow to import
+    from lakestore.iceberg import other_formats  # imported here: rarely needed and slow to import
 
     with other_formats.opened_at(file.path, file.format) as other:
         batches = list(other.batches(position_deletes.COLUMNS))
@@ -273,16 +274,16 @@ def decoded(file: File) -> tuple[Mapping[str, Positions], int]:
 
 
 THREADS_MAX = 4
-"""Threads that read one table, at most: as many as there are cores."""
+"""The most threads for one table, and never more than there are cores."""
 AHEAD = 2
-"""Batches that wait for the reader, for each thread."""
+"""Batches that are read ahead of the reader, for each thread."""
 PART_BYTES = 32 << 20
-"""A file is read in parts by several threads where there are too few files, and a part is not smaller."""
+"""If there are fewer files than threads, files are split into parts of at least this size."""
 
 
 def planned(scan: TableScan, condition: RowFilter | None) -> list[tuple[str, int]]:
-    """Path and size, in bytes, of each data file that a read opens: the condition leaves out what cannot meet it."""
-    return lake_pruning.chosen(scan, condition)[0].sizes()
+    """Path and size, in bytes, of each data file that a read would open."""
+    return lake_pruning.choose_files(scan, condition)[0].sizes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,20 +298,22 @@ class LakeRead:
 
     @staticmethod
     def of(scan: TableScan, condition: RowFilter | None, figures: Figures) -> LakeRead:
-        """The files whose statistics do not rule the condition out."""
+        """The files that may hold rows for the condition."""
         with figures.timed("plan_seconds"):
-            kept, count = lake_pruning.chosen(scan, condition)
+            kept, count = lake_pruning.choose_files(scan, condition)
         figures.add(files_pruned=count - len(kept))
         return LakeRead(scan, condition, figures, kept, _hidden(scan) if kept else {})
 
     def counted(self) -> tuple[LakeRead, int]:
-        """(the files that must be read to count their rows, the rows of the others), by statistics alone."""
+        """(the files that must be read to count their rows, the number of rows of all others), from statistics
+        alone.
+        """
         whole, left = self.files.split_whole(self._sure(), self.hidden)
         self.figures.add(files_counted=len(whole))
         return LakeRead(self.scan, self.condition, self.figures, left, self.hidden), whole.rows
 
     def _sure(self) -> Callable[[Entries, Longs], Mask]:
-        """Whether every row of files at places of a manifest meets the condition."""
+        """A test of a manifest's files: whether every row of a file certainly meets the condition."""
         if self.condition is None:
             return lambda _, places: np.ones(len(places), np.bool_)
         skip, tests = self.condition.skip, FileTests(Fields.of(self.scan.table, self.condition.columns))
@@ -325,14 +328,15 @@ class LakeRead:
     def batches(
         self, columns: Sequence[str], tick: Callable[[], None], *, threads: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The living rows that meet the condition, in any order; `tick` is called about once a second while none comes.
+        """The live rows that meet the condition, in any order. `tick` is called about once a second while no batch
+        arrives.
 
-        No columns at all give batches that only have a number of rows.
+        If `columns` is empty, the batches have no columns, only a number of rows.
         """
         if not self.files:
             return
         read = tuple(dict.fromkeys([*columns, *(self.condition.columns if self.condition else ())]))
-        wanted = Wanted(self.scan.table, read, self.hidden, self.condition, self.figures)
+        wanted = FileRead(self.scan.table, read, self.hidden, self.condition, self.figures)
         deletes = Deletes(self.files, self.figures)
         most = threads or min(os.cpu_count() or 1, THREADS_MAX)
         parts, count = self._parts(most)
@@ -347,7 +351,9 @@ class LakeRead:
             yield from merged(sources, threads=few, ahead=AHEAD * few, tick=tick)
 
     def _parts(self, threads: int) -> tuple[Iterable[tuple[PlannedFile, int, int]], int]:
-        """(file, part of it, number of its parts) of all that is read, and their number; made as threads come to it."""
+        """(file, part number, number of parts) for each piece to read, and the number of pieces. Threads consume the
+        iterator as they become free.
+        """
         if len(self.files) >= 2 * threads:
             return ((each, 0, 1) for each in self.files), len(self.files)
         found = [
@@ -360,7 +366,7 @@ class LakeRead:
         each: PlannedFile,
         columns: Sequence[str],
         deletes: Deletes,
-        wanted: Wanted,
+        wanted: FileRead,
         part: int,
         parts: int,
         *,
@@ -374,12 +380,16 @@ class LakeRead:
 
 
 def _parts_of(each: PlannedFile, threads: int) -> int:
-    """In how many parts one of few files is read; one with deletes in one, which are asked for once."""
+    """The number of parts of a file when files are few. A file with deletes is one part, because its deletes are
+    asked for once.
+    """
     return 1 if each.deletes else max(min(threads, each.file.bytes // PART_BYTES), 1)
 
 
 def _timed(figures: Figures, items: Callable[[], Iterable[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """The items; the time until each of them came is added to the figures, the time of who takes them is not."""
+    """The items. The time that each item takes to arrive is added to the figures; the time that the consumer takes
+    is not.
+    """
     began = time.perf_counter()
     for item in items():
         figures.add(lake_seconds=time.perf_counter() - began)
@@ -389,6 +399,6 @@ def _timed(figures: Figures, items: Callable[[], Iterable[pa.RecordBatch]]) -> I
 
 
 def _hidden(scan: TableScan) -> Hidden:
-    """Lake rows that do not belong to the cut: they died before it, or a log table's snapshot is newer than it."""
+    """Lake rows outside the cut: superseded before it, or newer than the cut in a log table's snapshot."""
     ends = scan.lake_ends()
     return scan.cold_dead() if ends is None else {bucket: OffsetsFrom(end) for bucket, end in enumerate(ends)}

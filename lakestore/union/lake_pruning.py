@@ -1,7 +1,7 @@
-"""The data files of a snapshot that a read opens, chosen by partitions and bounds.
+"""Chooses the data files of a snapshot that a read has to open, by partitions and bounds.
 
-First a manifest's summaries of partitions: one in which no file can be meant is not read. Then the figures of its files
-side by side, by `lake_tests`: they say what each file's own statistics would, so no file is decoded to choose it.
+First a manifest's partition summaries: a manifest without a matching partition is not read. Then the statistics of its
+files, compared as arrays by `lake_tests`, so no file entry is decoded to choose it.
 """
 
 from __future__ import annotations
@@ -36,24 +36,26 @@ _VOID = "void"
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """The partitions of the comparisons of a condition that say what a column equals."""
+    """The partition values that rows can have, for each comparison that fixes the values of a column (`=`, `in`)."""
 
     _wanted: Mapping[tuple[int, Comparison], tuple[tuple[str, frozenset[object]], ...]]
-    """Spec and comparison to the partition fields of its column, each with the `partition_key`s that rows can have."""
+    """(spec id, comparison) to the partition fields of the comparison's column, each with its possible
+    `partition_key`s.
+    """
 
     @staticmethod
     def of(specs: Mapping[int, Mapping[str, Any]], table: Table, skip: Skip) -> Partitions:
-        """The partitions under each of a lake table's specs."""
+        """The possible partition values under each partition spec of a lake table."""
         tests = [test for test in comparisons(skip) if test.sign in _EQUAL and test.column in table.selected(None)]
         found = {(number, test): tuple(_fields(spec, table, test)) for number, spec in specs.items() for test in tests}
         return Partitions({key: fields for key, fields in found.items() if fields})
 
     def wanted(self, spec_id: int, test: Comparison) -> tuple[tuple[str, frozenset[object]], ...]:
-        """The partition fields of a spec that a comparison is about, each with the keys that its rows can have."""
+        """The partition fields of the comparison's column, each with its possible keys."""
         return self._wanted.get((spec_id, test), ())
 
     def may_hold(self, file: File, test: Comparison) -> bool:
-        """Whether the partition of a file leaves room for the comparison."""
+        """Whether a file's partition can hold rows that meet the comparison."""
         if not self._wanted:
             return True
         fields = self.wanted(file.spec_id, test)
@@ -69,15 +71,15 @@ def _fields(spec: Mapping[str, Any], table: Table, test: Comparison) -> Iterator
             kind = iceberg_type(column.type)
             made = transformed(pa.array(list(test.values), column.arrow.type), field["transform"], kind)
         except (Invalid, pa.ArrowException):
-            continue  # A transform that is not known says nothing.
+            continue  # an unknown transform excludes nothing
         yield field["name"], frozenset(map(partition_key, made.to_pylist()))
 
 
 _WHOLE = frozenset(("int", "long", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"))
 
 
-def chosen(scan: TableScan, condition: RowFilter | None) -> tuple[FileList, int]:
-    """(the files that a read of a plan opens, the data files of the snapshot or of the part of it that is read)."""
+def choose_files(scan: TableScan, condition: RowFilter | None) -> tuple[FileList, int]:
+    """(the files that a read opens, the number of data files that it chose from)."""
     if not scan.in_lake:
         return FileList(None, ()), 0
     found = lake_snapshot.snapshot(scan)
@@ -100,20 +102,20 @@ def chosen(scan: TableScan, condition: RowFilter | None) -> tuple[FileList, int]
 
 
 def _count(manifest: Manifest) -> int | None:
-    """The living files of a manifest by its list."""
+    """The number of live files in a manifest, from the manifest list; None if the list does not tell."""
     added, existing = manifest.added_files, manifest.existing_files
     return None if added is None or existing is None else added + existing
 
 
 class _Part:
-    """The files of a part of a plan."""
+    """The files of one reader of a divided plan."""
 
     def __init__(self, files: frozenset[str]) -> None:
         self._files = files
         self._hashes = np.array([hash(path.encode()) for path in files], np.int64)
 
     def mask(self, entries: Entries) -> Mask:
-        """Whether each file of a manifest is of the part."""
+        """Marks the manifest's files that belong to this reader."""
         mask: Mask = np.isin(entries.path_hashes, self._hashes)
         near: Longs = np.flatnonzero(mask)
         mask[near] = [path in self._files for path in entries.paths(near)]
@@ -122,7 +124,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Pruning:
-    """A condition against the figures of files."""
+    """Compares a condition with the statistics of files."""
 
     skip: Skip
     tests: FileTests
@@ -139,11 +141,11 @@ class _Pruning:
         return _Pruning(skip, tests, partitions, table.specs, table.schema)
 
     def mask(self, entries: Entries, among: Mask) -> Mask:
-        """Whether each file of a manifest, among these, has to be opened."""
+        """Marks the files among `among` that a read has to open."""
         return self.tests.may(self.skip, entries, among)
 
     def may_hold(self, manifest: Manifest) -> bool:
-        """Whether a manifest may name a file that has to be opened."""
+        """Whether a manifest may list a file that a read has to open."""
         if manifest.partitions is None or manifest.spec_id not in self.specs:
             return True
         kinds = partition_types(self.specs[manifest.spec_id], self.schema)
@@ -162,7 +164,7 @@ class _Pruning:
 def _parted(
     partitions: Partitions, specs: Mapping[int, Mapping[str, Any]], test: Comparison, entries: Entries
 ) -> Mask | None:
-    """The files of a manifest whose partitions leave room for a comparison; None for all."""
+    """Marks a manifest's files whose partition can hold rows that meet the comparison; None if every partition can."""
     wanted = partitions.wanted(entries.manifest.spec_id, test)
     if not wanted:
         return None
@@ -179,13 +181,13 @@ def _no_range(_: str) -> Range:
 
 
 def _summary_holds(kind: str, part: Summary, values: frozenset[object]) -> bool:
-    """Whether a file of a manifest may be of a partition with one of these values."""
+    """Whether a manifest's partition summary allows one of these values."""
     if None in values and part.contains_null:
         return True
     if part.lower is None or part.upper is None:
         return True
     low, high = (_summary_value(kind, bound) for bound in (part.lower, part.upper))
-    # Of other types are the values of a column that has another type by now.
+    # A value of another type belongs to a column whose type has changed since: it excludes nothing.
     return any(type(value) is not type(low) or low <= value <= high for value in values - {None})  # type: ignore[operator]
 
 

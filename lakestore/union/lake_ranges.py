@@ -1,7 +1,7 @@
-"""Ranges of values of lake files, out of manifests and footers, and the partitions that a condition can be in.
+"""Value ranges of columns in lake files, read from manifests and Parquet footers.
 
-Bounds of older versions of a table are narrower, and those of other engines may be cut: both hold their values. A bound
-that cannot be read is not known.
+Bounds may be in an older, narrower type of the column, and other engines may truncate them; a truncated bound still
+encloses the values. A bound that cannot be decoded is treated as unknown.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _DAYS, _MICROS = (4,), (8,)
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The columns of a table by their ids in the lake."""
+    """Columns of a table by their field ids in the lake."""
 
     ids: Mapping[str, int]
     kinds: Mapping[str, pa.DataType]
 
     @staticmethod
     def of(table: Table, names: Iterable[str]) -> Fields:
-        """Some columns of a table, its system columns among them."""
+        """These columns of a table; system columns are allowed."""
         wanted = list(dict.fromkeys(names))
         ids = {name: LAKE_FIELD_IDS.get(name) or table.column(name).id for name in wanted}
         kinds = {name: SYSTEM_TYPES.get(name) or table.column(name).arrow.type for name in wanted}
         return Fields(ids, kinds)
 
     def of_file(self, file: File, name: str) -> Range:
-        """The range of a column in a data file, by its manifest."""
+        """The range of a column in a data file, from its manifest entry."""
         number, kind, metrics = self.ids[name], self.kinds[name], file.metrics
         low, high = metrics.lower.get(number), metrics.upper.get(number)
         nulls, rows = metrics.nulls.get(number), metrics.values.get(number)
@@ -54,7 +54,9 @@ class Fields:
 
 
 def bound(data: bytes, kind: pa.DataType) -> Any:
-    """A bound of Iceberg's, single-value bytes, as a Python value of the column's type; None for one not read here."""
+    """Decodes a bound in Iceberg's single-value encoding to a Python value of the column's type; None if it cannot
+    be decoded.
+    """
     t = pa.types
     try:
         if t.is_integer(kind):
@@ -78,10 +80,10 @@ def bound(data: bytes, kind: pa.DataType) -> Any:
 
 
 class GroupRanges:
-    """The ranges of the columns in the row groups of one Parquet file."""
+    """Value ranges of columns in the row groups of one Parquet file."""
 
     def __init__(self, metadata: pq.FileMetaData, names: Mapping[str, str], kinds: Mapping[str, pa.DataType]) -> None:
-        """`names` are the columns in the file, by our names; one that is not there has no range."""
+        """`names` maps our columns to the file's columns. A column that the file lacks has no range."""
         self._metadata, self._kinds = metadata, kinds
         first = metadata.row_group(0) if metadata.num_row_groups else None
         paths = {first.column(place).path_in_schema: place for place in range(first.num_columns)} if first else {}
@@ -103,7 +105,7 @@ class GroupRanges:
 
 
 def _known(value: Any, kind: pa.DataType) -> Any:
-    """A value of Parquet's statistics as one of the column's type; None for another."""
+    """A Parquet statistic as a value of the column's type; None if it has another type."""
     t = pa.types
     if t.is_timestamp(kind):
         return value if isinstance(value, datetime) and (value.tzinfo is None) == (kind.tz is None) else None
@@ -123,14 +125,14 @@ def _known(value: Any, kind: pa.DataType) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RowNumbers:
-    """Lowest and highest `__bucket` and `__offset` of a data file; None where its metrics do not say."""
+    """The lowest and highest `__bucket` and `__offset` of a data file; None if its metrics lack them."""
 
     buckets: tuple[int, int] | None
     offsets: tuple[int, int] | None
 
     @staticmethod
     def of(file: File) -> RowNumbers:
-        """The numbers of a file by its manifest."""
+        """The numbers of a file, from its manifest entry."""
 
         def pair(field: int, code: str) -> tuple[int, int] | None:
             low, high = file.metrics.lower.get(field), file.metrics.upper.get(field)
@@ -142,11 +144,11 @@ class RowNumbers:
 
     @property
     def bucket(self) -> int | None:
-        """The one bucket of all rows, if that is known."""
+        """The bucket of all rows if there is only one; else None."""
         return self.buckets[0] if self.buckets and self.buckets[0] == self.buckets[1] else None
 
     def near(self, dead: Hidden) -> Hidden:
-        """The dead among which a row of the file can be."""
+        """The dead rows that can be in this file."""
         found = {bucket: offsets for bucket, offsets in dead.items() if self._may_hold(bucket, offsets)}
         return found  # type: ignore[return-value]
 
@@ -160,7 +162,7 @@ class RowNumbers:
 
 
 def dead_mask(buckets: np.ndarray | int, offsets: np.ndarray, dead: Hidden) -> np.ndarray:
-    """For each row, whether it is among the dead; one bucket may stand for all rows."""
+    """Marks the dead rows. `buckets` is one bucket number per row, or one number for all rows."""
     if isinstance(buckets, int):
         return dead[buckets].contains(offsets) if buckets in dead else np.zeros(len(offsets), dtype=np.bool_)
     gone = np.zeros(len(offsets), dtype=np.bool_)

@@ -1,7 +1,7 @@
-"""A snapshot of the lake as its files: data files, each with the delete files that may name rows of it.
+"""A lake snapshot as its files: data files, each with the delete files that may name its rows.
 
-A manifest never changes, and neighbouring snapshots share most of theirs: its entries are kept, laid out as arrays, in
-bounded memory. So planning a snapshot anew reads the manifests that it added, and a read looks at the files it opens.
+A manifest never changes and consecutive snapshots share most manifests. Decoded manifests are therefore cached as
+arrays, in bounded memory: planning a new snapshot reads only its new manifests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lakestore.union.plan import TableScan
 
 
 def declared(array: pa.Array, field: pa.Field, table: Table) -> pa.Array:
-    """A column of a file as the table declares it."""
+    """A column of a file in the table's type."""
     if array.type == field.type and not pa.types.is_nested(field.type):
         return array
     nested = next((column.nested for column in table.columns if column.name == field.name), ())
@@ -46,17 +46,17 @@ def declared(array: pa.Array, field: pa.Field, table: Table) -> pa.Array:
 
 
 def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The array in another type of the same shape, at every depth; fields by name."""
+    """The array in another type of the same shape, at every depth. Struct fields are matched by name."""
     if array.type == kind and not pa.types.is_nested(kind):
         return array
     return _Stored("", WIDEST).stored(array, Wanted.of(kind), "")
 
 
 class _Stored(Cast):
-    """Finds fields by id, and takes values as they are."""
+    """Matches struct fields by field id and leaves values unchanged."""
 
     def stored(self, array: pa.Array, want: Wanted, path: str) -> pa.Array:
-        """The array in the wanted type."""
+        """The array in the wanted type. `path` names the file in errors."""
         return self._any(array, want, path, lambda index: index)
 
     def _places(self, source: pa.StructType, want: Wanted, path: str) -> list[int | None]:
@@ -88,15 +88,15 @@ def _index(known: Sequence[object], one: object) -> int | None:
 
 METADATA_KEPT = 32
 MANIFESTS_BYTES_MAX = 256 << 20
-"""Memory of manifests that were read: some 300,000 files with statistics of six columns."""
+"""Memory for cached manifests: about 300,000 files with statistics of six columns."""
 LISTED_BYTES = 600
-"""Memory of one row of a manifest list."""
+"""Memory of one entry of a manifest list."""
 _GZIP = b"\x1f\x8b"
 
 
 @contextmanager
 def named(path: str) -> Iterator[None]:
-    """Errors of files as errors of ours that name the file."""
+    """Turns errors of the storage into errors that name the file."""
     try:
         yield
     except FileNotFoundError as error:
@@ -107,15 +107,15 @@ def named(path: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class LakeTable:
-    """An Iceberg table as one metadata file says; such files never change."""
+    """An Iceberg table as described by one metadata file. Metadata files never change."""
 
     location: str
-    """The metadata file's own."""
+    """Location of the metadata file."""
     document: Mapping[str, Any]
 
     @property
     def specs(self) -> Mapping[int, Mapping[str, Any]]:
-        """The partition specs by their ids."""
+        """Partition specs by id."""
         return {spec["spec-id"]: spec for spec in self.document.get("partition-specs", ())}
 
     @property
@@ -125,7 +125,7 @@ class LakeTable:
         return next((each for each in self.document["schemas"] if each["schema-id"] == current), {})
 
     def snapshot(self, number: int) -> Mapping[str, Any]:
-        """A snapshot, or `Invalid`."""
+        """A snapshot's entry in the metadata. Raises `Invalid` if there is none."""
         for snapshot in self.document.get("snapshots", ()):
             if snapshot["snapshot-id"] == number:
                 found: Mapping[str, Any] = snapshot
@@ -135,13 +135,13 @@ class LakeTable:
 
 @lru_cache(maxsize=METADATA_KEPT)
 def metadata(location: str) -> LakeTable:
-    """The table as one metadata file says."""
+    """The table as described by one metadata file."""
     with named(location):
         data = places.read(location)
         try:
             return LakeTable(location, orjson.loads(gzip.decompress(data) if data.startswith(_GZIP) else data))
         except (ValueError, OSError, EOFError) as error:
-            raise Corrupt(f"file {location} is no metadata of a table: {error}") from error
+            raise Corrupt(f"file {location} is not the metadata of an Iceberg table: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +150,12 @@ class PlannedFile:
 
     file: File
     deletes: tuple[File, ...] = ()
-    """Delete files and vectors that may name rows of it."""
+    """Delete files and vectors that may name its rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot's manifests, of which a read opens as many as it needs."""
+    """A snapshot's manifests. A read opens only those that it needs."""
 
     data: tuple[Manifest, ...]
     deletes: DeleteIndex
@@ -163,7 +163,7 @@ class Snapshot:
     nbytes: int
 
     def planned(self, entries: Entries, places: Iterable[int]) -> Iterator[PlannedFile]:
-        """Data files at these places of a manifest."""
+        """The data files at these positions of a manifest."""
         for place in places:
             entry = entries.read(place)
             yield PlannedFile(entry.file, tuple(each.file for each in self.deletes.of(entry)))
@@ -174,7 +174,7 @@ _SNAPSHOTS: Kept[Snapshot] = Kept(MANIFESTS_BYTES_MAX)
 
 
 def snapshot(scan: TableScan) -> Snapshot:
-    """A plan's snapshot; `Invalid` for one whose deletes are not read here."""
+    """The snapshot of a plan. Raises `Invalid` if it has equality deletes, which reads do not support."""
     listed = metadata(scan.metadata_location).snapshot(scan.snapshot_id)["manifest-list"]
     known = _SNAPSHOTS.get(listed)
     if known is None:
@@ -184,7 +184,9 @@ def snapshot(scan: TableScan) -> Snapshot:
 
 
 def _opened(listed: str, name: str) -> Snapshot:
-    """A snapshot with its deletes, by the data files that they name and by sequence number, as the format says."""
+    """A snapshot with its deletes. A delete applies to a data file by path, partition and sequence number, as
+    Iceberg's specification says.
+    """
     found, deletes, size = _manifests(listed), DeleteIndex(), 0
     for manifest in found:
         if manifest.content == DELETES:
@@ -205,7 +207,7 @@ def _refuse_equality(held: Entries, name: str) -> None:
 
 
 def forget() -> None:
-    """Forget everything that was read: a measure begins so."""
+    """Empty all caches. Benchmarks call it for a cold start."""
     metadata.cache_clear()
     _MANIFESTS.clear()
     _SNAPSHOTS.clear()
@@ -228,7 +230,7 @@ def _manifests(listed: str) -> list[Manifest]:
 
 
 def entries_of(manifest: Manifest) -> Entries:
-    """The living entries of a manifest."""
+    """The live entries of a manifest."""
     known = _MANIFESTS.get(manifest.path)
     if known is None:
         with named(manifest.path):
@@ -253,7 +255,7 @@ _CONTENT = {manifests.DATA: "data", manifests.POSITION_DELETES: "position delete
 
 
 def files(metadata_location: str, snapshot_id: int) -> list[LakeFile]:
-    """The files that a snapshot consists of."""
+    """The files of a snapshot."""
     listed = metadata(metadata_location).snapshot(snapshot_id)["manifest-list"]
     held = sorted(_manifests(listed), key=lambda each: each.content == DELETES)
     found = (entry.file for manifest in held for entry in entries_of(manifest))
@@ -264,7 +266,9 @@ def files(metadata_location: str, snapshot_id: int) -> list[LakeFile]:
 
 
 def history(metadata_location: str) -> list[str]:
-    """The operations of main's kept snapshots, oldest first: append, overwrite, replace (a compaction), delete."""
+    """The operations of the snapshots that branch main still has, oldest first: append, overwrite, replace (a
+    compaction), delete.
+    """
     document = metadata(metadata_location).document
     known = {snapshot["snapshot-id"]: snapshot for snapshot in document.get("snapshots", ())}
     kept = [known[entry["snapshot-id"]] for entry in document.get("snapshot-log", ()) if entry["snapshot-id"] in known]
@@ -276,7 +280,7 @@ class FileList(Sequence[PlannedFile]):
     """Data files of one snapshot, in the order of its manifests."""
 
     snapshot: Snapshot | None
-    """None where there are no files."""
+    """None if there are no files."""
     places: tuple[tuple[Entries, Longs], ...]
     """Manifests, each with the positions of its files."""
 
@@ -307,25 +311,25 @@ class FileList(Sequence[PlannedFile]):
 
     @property
     def rows(self) -> int:
-        """Rows of all files, deleted ones among them."""
+        """Rows of all files, including deleted ones."""
         return sum(int(entries.rows[positions].sum()) for entries, positions in self.places)
 
     def sizes(self) -> list[tuple[str, int]]:
-        """Path and bytes of each file."""
+        """Path and size in bytes of each file."""
         found: list[tuple[str, int]] = []
         for entries, positions in self.places:
             found += zip(entries.paths(positions), entries.sizes[positions].tolist(), strict=True)
         return found
 
     def shared_deletes(self) -> Iterator[Entry]:
-        """The deletes of whole partitions, each as often as one of these files will ask for it."""
+        """Deletes that apply to whole partitions, each once for every file here that will ask for it."""
         for entries, positions in self.places:
             assert self.snapshot is not None
             for _, delete in self.snapshot.deletes.shared(entries, positions):
                 yield delete
 
     def split(self, meant: Callable[[Entries, Longs], Mask]) -> tuple[FileList, FileList]:
-        """(the files that are meant, the others); `meant` judges positions of one manifest."""
+        """(files that `meant` accepts, the others). `meant` judges positions of one manifest."""
         masks = [meant(entries, positions) for entries, positions in self.places]
         return self._only(masks), self._only([~mask for mask in masks])
 
@@ -334,7 +338,9 @@ class FileList(Sequence[PlannedFile]):
         return FileList(self.snapshot, tuple((entries, positions) for entries, positions in both if len(positions)))
 
     def split_whole(self, meant: Callable[[Entries, Longs], Mask], hidden: Hidden) -> tuple[FileList, FileList]:
-        """The parts of `split`; of files of the first every row is there, none deleted or among the hidden."""
+        """Like `split`, but the first part has only files of which every row is visible: none deleted, none in
+        `hidden`.
+        """
         return self.split(partial(self._is_whole, meant, _Near(hidden)))
 
     def _is_whole(
@@ -348,7 +354,7 @@ class FileList(Sequence[PlannedFile]):
 
 
 class _Near:
-    """Which files may hold a hidden row: `RowNumbers.near` of many at once."""
+    """Finds the files that may hold a hidden row: `RowNumbers.near` for many files at once."""
 
     def __init__(self, hidden: Hidden) -> None:
         self._hidden = hidden
@@ -359,7 +365,7 @@ class _Near:
         self._starts = np.array([starts[bucket] for bucket in sorted(starts)], np.int64)
 
     def of(self, entries: Entries, places: Longs) -> Mask:
-        """Which of the files at these places may hold one."""
+        """Marks the positions whose file may hold a hidden row."""
         found = np.zeros(len(places), np.bool_)
         if not self._hidden:
             return found
@@ -374,7 +380,7 @@ class _Near:
         return found
 
     def _behind(self, ends: Longs) -> Mask:
-        """Which files may hold an offset at or behind the end of its bucket."""
+        """Marks files that may hold an offset at or after the end of its bucket."""
         found, (least, most, _, last) = np.zeros(len(ends), np.bool_), ends.T
         first, end = np.searchsorted(self._buckets, least), np.searchsorted(self._buckets, most, side="right")
         one = np.flatnonzero(end - first == 1)

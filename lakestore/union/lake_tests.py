@@ -1,7 +1,7 @@
-"""A condition held against the figures of many data files at once: whether rows of each may meet it, or all do.
+"""Compares a condition with the statistics of many data files at once: may rows of a file meet it, or must all?
 
-The answers are those of `may_meet` and `all_meet` on each file's own ranges. Bounds of whole numbers, dates and times
-are compared as arrays; other bounds are read one by one, of the files that are left. No file's entry is decoded.
+The results equal `may_meet` and `all_meet` on each file's ranges. Bounds of integers, dates and timestamps are compared
+as arrays. Bounds of other types are decoded one by one, and only for files that are still undecided.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ _INT64 = np.iinfo(np.int64)
 
 @dataclass(frozen=True, slots=True)
 class FileTests:
-    """The tests of a condition's columns."""
+    """Tests of a condition's columns."""
 
     fields: Fields
     also: Callable[[Comparison, Entries], Mask | None] = lambda *_: None
-    """More that is known of a comparison and the files of a manifest: which may hold a row that meets it."""
+    """An additional test, such as by partition: marks files that may hold a row for the comparison, or None if it
+    knows nothing.
+    """
 
     def may(self, skip: Skip, entries: Entries, among: Mask) -> Mask:
-        """The files among these of which a row may meet the condition."""
-        return _connected(skip, among, lambda test, left: self._may(test, entries, left), lambda left: left)
+        """Marks the files among `among` in which some row may meet the condition."""
+        return _combined(skip, among, lambda test, left: self._may(test, entries, left), lambda left: left)
 
     def must(self, skip: Skip, entries: Entries, among: Mask) -> Mask:
-        """The files among these of which every row certainly meets the condition."""
-        return _connected(skip, among, lambda test, left: self._must(test, entries, left), np.zeros_like)
+        """Marks the files among `among` in which every row certainly meets the condition."""
+        return _combined(skip, among, lambda test, left: self._must(test, entries, left), np.zeros_like)
 
     def _may(self, test: Comparison, entries: Entries, among: Mask) -> Mask:
         known = self.also(test, entries)
@@ -72,12 +74,12 @@ class FileTests:
         return sure | self._one_by_one(test, entries, among, ends.is_odd, all_meet)
 
     def _counts(self, test: Comparison, entries: Entries) -> tuple[Longs, Longs]:
-        """Nulls and values of the column in each file."""
+        """The numbers of nulls and of values of the column in each file."""
         number = self.fields.ids[test.column]
         return entries.counts(number, NULLS), entries.counts(number, VALUES)
 
     def _ends(self, test: Comparison, entries: Entries) -> _Ends | None:
-        """The bounds as numbers; None of a column that has no such bounds."""
+        """The bounds as integers; None if the column's type has no integer bounds."""
         number, kind = self.fields.ids[test.column], self.fields.kinds[test.column]
         values = _whole(test.values, kind)
         if values is None:
@@ -96,7 +98,7 @@ class FileTests:
         which: Mask,
         meets: Callable[[Skip, Callable[[str], Range]], bool],
     ) -> Mask:
-        """The files among some whose ranges meet the comparison."""
+        """Marks the files among `which` whose decoded ranges meet the comparison."""
         found = np.zeros(len(entries), np.bool_)
         places = np.flatnonzero(among & which)
         if len(places):
@@ -110,34 +112,34 @@ class FileTests:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """Bounds of one column in the files of a manifest, and the values that they are compared with."""
+    """A column's bounds in the files of a manifest, and the values of the comparison."""
 
     low: Longs
     high: Longs
     values: Longs
     is_known: Mask
     is_absent: Mask
-    """Whether a file lacks one of them."""
+    """Marks files that lack a bound."""
 
     @property
     def is_odd(self) -> Mask:
-        """Whether a file has bounds that are no such numbers."""
+        """Marks files whose bounds cannot be compared as integers."""
         odd: Mask = ~(self.is_known | self.is_absent)
         return odd
 
 
-def _connected(
+def _combined(
     skip: Skip, among: Mask, compared: Callable[[Comparison, Mask], Mask], unknown: Callable[[Mask], Mask]
 ) -> Mask:
-    """The files among some that the comparisons of a condition leave, connected as the condition connects them."""
+    """Combines the masks of comparisons by the AND and OR of the condition."""
     if isinstance(skip, AllOf):
         for part in skip.parts:
-            among = _connected(part, among, compared, unknown)
+            among = _combined(part, among, compared, unknown)
         return among
     if isinstance(skip, AnyOf):
         found = np.zeros_like(among)
         for part in skip.parts:
-            found |= _connected(part, among, compared, unknown)
+            found |= _combined(part, among, compared, unknown)
         return found
     return compared(skip, among) if isinstance(skip, Comparison) else unknown(among)
 
@@ -155,7 +157,7 @@ def _range(low: bytes | None, high: bytes | None, nulls: int, rows: int, kind: p
 
 
 def _numbers(entries: Entries, begin: Longs, size: Longs, kind: pa.DataType) -> tuple[Longs, Mask]:
-    """Bounds as numbers, and which of them are such as the column has."""
+    """Bounds as integers, and a mask of the ones that are valid for the type."""
     value, known = entries.numbers(begin, size)
     t = pa.types
     if t.is_date32(kind):
@@ -179,7 +181,7 @@ def _micros(value: datetime) -> int:
 
 
 def _whole(values: Sequence[Any], kind: pa.DataType) -> list[int] | None:
-    """Values of a column of numbers, dates or times as the numbers of their bounds, sorted; None of another column."""
+    """The compared values as the integers of their bounds, sorted; None for a column without integer bounds."""
     t = pa.types
     if t.is_integer(kind):
         found = [int(value) for value in values]

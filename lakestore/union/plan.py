@@ -1,8 +1,8 @@
-"""The union-read plan as a value: what makes up each table at one cut.
+"""The plan of a union read as a value: the parts that make up each table at one cut.
 
-A table at a cut is its lake snapshot at the tier point, less the dead offsets, and the live rows of the hot
-ranges. Rows are told apart by (bucket, offset), so the answer is exact whatever the lake's files look like.
-Nothing here reads anything; `lake`, `arrow` and Spark are the executors.
+A table at a cut is its lake snapshot at the tier point, minus the dead offsets, plus the live rows of the hot ranges.
+Rows are identified by (bucket, offset), so the result does not depend on how the lake's files are arranged. This module
+reads nothing; `lake_files`, `arrow` and Spark execute plans.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from lakestore.rows.ranges import OffsetSet
 from lakestore.v1 import lakestore_pb2 as pb
 
 SPLIT_ROWS = 1 << 20
-"""Offsets that one fetch of the hot side covers, unless told otherwise."""
+"""Default number of offsets of one fetch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A run of hot offsets of one bucket, fetched in one call."""
+    """A run of hot offsets of one bucket that one call fetches."""
 
     bucket: int
     start: int
     end: int
     tier_point: int
-    """Start of the bucket's whole hot range, whose changes decide liveness."""
+    """Start of the bucket's whole hot range. All changes from here on decide which rows are alive."""
     head: int
-    """End of it."""
+    """End of the bucket's hot range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class BucketPlan:
 
     bucket: int
     tier_point: int
-    """The lake holds the rows live at this offset."""
+    """The lake holds the rows that were alive at this offset."""
     head: int
-    """First offset after the cut."""
+    """The first offset after the cut."""
     dead: OffsetSet
-    """Every offset that a change in [tier_point, head) supersedes."""
+    """Offsets superseded by a change in [tier_point, head)."""
     live_sum: int
     """Live sum at `head`."""
     live_rows: int
@@ -60,14 +60,14 @@ class BucketPlan:
 
 @dataclass(frozen=True, slots=True)
 class TierState:
-    """The tier record of a planned snapshot, from the server's journal."""
+    """The tier record of the planned snapshot, from the server's journal."""
 
     snapshot_ids: frozenset[int]
-    """Every snapshot of main at this tier point: rewrites by other engines stand upon the tierer's."""
+    """Every snapshot of branch main with this tier point. Other engines may have rewritten the tierer's snapshot."""
     tier_point: tuple[int, ...]
-    """Per bucket, the offset below which everything is in the lake."""
+    """For each bucket, the offset below which all rows are in the lake."""
     live_sum: tuple[int, ...]
-    """Per bucket, the live sum at the tier point."""
+    """For each bucket, the live sum at the tier point."""
     lsn: int
     epoch: int
     schema_id: int
@@ -75,7 +75,7 @@ class TierState:
 
 @dataclass(frozen=True, slots=True)
 class ScanPart:
-    """The part of a table's plan that one of several readers reads; the parts of all are each row once."""
+    """The share of a table's plan that one of several readers reads. The shares together contain each row once."""
 
     files: frozenset[str]
     """Paths of the lake's data files."""
@@ -88,18 +88,18 @@ class TableScan:
 
     table: Table
     metadata_location: str
-    """URI of the lake table's metadata; empty when there is none."""
+    """URI of the lake table's metadata; empty if there is none."""
     snapshot_id: int
-    """Lake snapshot to read; 0 when nothing is tiered."""
+    """Lake snapshot to read; 0 if nothing is tiered."""
     buckets: tuple[BucketPlan, ...]
     lake_table: Table
-    """The definition in the version that the lake snapshot has: `table` is the one at the cut."""
+    """The definition in the lake snapshot's schema version. `table` is the definition at the cut."""
     lake_beyond: bool = False
-    """Whether the snapshot holds rows of a log table that are newer than the cut: those from `tier_point` on."""
+    """Whether a log table's snapshot also has rows newer than the cut: those from `tier_point` on."""
     tier: TierState | None = None
-    """None when nothing is tiered, or of a server that does not say."""
+    """None if nothing is tiered, or if the server does not report it."""
     part: ScanPart | None = None
-    """The part that this reader reads; None for all of it."""
+    """The share that this reader reads; None for everything."""
 
     @property
     def in_lake(self) -> bool:
@@ -113,11 +113,11 @@ class TableScan:
 
     @property
     def hot_rows(self) -> int:
-        """Offsets in the hot ranges, dead and alive."""
+        """Offsets in the hot ranges, of live and dead rows."""
         return sum(bucket.head - bucket.tier_point for bucket in self.buckets)
 
     def hot_splits(self, rows_per_split: int = SPLIT_ROWS) -> list[Split]:
-        """The hot ranges of all buckets as runs to fetch, or the part's runs."""
+        """The hot ranges of all buckets, or of this reader's share, as runs to fetch."""
         if self.part is not None:
             return list(self.part.splits)
         return [split for bucket in self.buckets for split in bucket.splits(rows_per_split)]
@@ -128,12 +128,14 @@ class TableScan:
         return part.dead.below(part.tier_point)
 
     def cold_dead(self) -> dict[int, OffsetSet]:
-        """Bucket to its dead offsets in the lake; buckets without any are absent."""
+        """Bucket to its dead offsets in the lake. Buckets without dead rows are absent."""
         dead = {part.bucket: OffsetSet(self.dead_below(part.bucket)) for part in self.buckets}
         return {bucket: offsets for bucket, offsets in dead.items() if len(offsets)}
 
     def lake_ends(self) -> list[int] | None:
-        """Per bucket, where the lake rows of the cut end; None when all rows of the snapshot belong to it."""
+        """For each bucket, the end of the lake rows that belong to the cut; None if the whole snapshot belongs to
+        it.
+        """
         return [part.head for part in self.buckets] if self.lake_beyond else None
 
 
@@ -142,14 +144,14 @@ class ReadPlan:
     """One cut over the tables of a read."""
 
     token: str
-    """The cut, as `at=` takes it."""
+    """The cut as a text that `at=` accepts."""
     lsn: int
     lease: str
-    """Holds the lake snapshots and log ranges of the plan; empty when none was asked for."""
+    """The lease that keeps the plan's snapshots and log ranges; empty if none was requested."""
     tables: tuple[TableScan, ...]
 
     def scan(self, name: str) -> TableScan:
-        """The part of the plan for the table of that name."""
+        """The plan of one table."""
         for part in self.tables:
             if part.table.name == name:
                 return part
@@ -157,7 +159,7 @@ class ReadPlan:
 
 
 def decode(answer: pb.PlanAnswer) -> ReadPlan:
-    """The plan that the server sent."""
+    """Decodes the plan that the server sent."""
     return ReadPlan(answer.token, answer.lsn, answer.lease, tuple(_table(part) for part in answer.tables))
 
 
@@ -169,13 +171,13 @@ def request(
     no_dead: bool = False,
     require: Requirement | None = None,
 ) -> pb.PlanRequest:
-    """The request for one cut over the named tables."""
+    """Builds the request for one cut over the named tables."""
     asked = None if require is None else required(require)
     return pb.PlanRequest(tables=list(tables), at=at, lease_seconds=lease_seconds, no_dead=no_dead, require=asked)
 
 
 def required(require: Requirement) -> pb.Requirement:
-    """A requirement as it is asked for."""
+    """Encodes a requirement."""
     wait_ms = int(require.wait_seconds * 1_000)
     return pb.Requirement(
         complete_through_us=require.through_us, freshness_us=require.freshness_us, wait_ms=max(wait_ms, 0)
@@ -185,7 +187,7 @@ def required(require: Requirement) -> pb.Requirement:
 def fetch_request(
     scan: TableScan, split: Split, columns: Iterable[str], lease: str, where: str = ""
 ) -> pb.FetchRequest:
-    """The request for the live rows of one split, or for those that meet a condition in SQL."""
+    """Builds the request for the live rows of one split. `where` is a condition in SQL; empty for all rows."""
     return pb.FetchRequest(
         table_uuid=scan.table.uuid,
         bucket=split.bucket,

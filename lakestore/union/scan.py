@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Scan:
-    """A union read; nothing happens before one of its `to_…` methods or `count` is called."""
+    """A union read, which starts with the call of a `to_…` method or of `count`."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Scan:
         uuid: str = "",
         require: Requirement | None = None,
     ) -> None:
-        """`uuid` says which table of that name is meant; empty for any."""
+        """If `uuid` is set, the read fails with `NotFound` when the name belongs to another table by now."""
         if isinstance(columns, str):
             raise Invalid(f"columns= takes a list of names, not the text {columns!r}")
         self._source = source
@@ -48,12 +48,12 @@ class Scan:
         self._at, self._uuid, self._require = at, uuid, require
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows in batches of bounded size, read while they are taken."""
+        """The rows in batches of bounded size, read while the caller iterates."""
         with self._begun() as (cut, scan, columns, condition):
             yield from arrow.execute(cut, scan, columns, condition)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows as a stream that knows its schema: the one of the cut, which may be older than the table's."""
+        """The rows as a stream with a schema: the cut's schema, which may be older than the table's."""
         held = ExitStack()
         cut, scan, columns, condition = held.enter_context(self._begun())
 
@@ -64,7 +64,7 @@ class Scan:
         return pa.RecordBatchReader.from_batches(arrow.schema(scan.table, columns), batches())
 
     def to_arrow(self) -> pa.Table:
-        """The rows as one table in the declared types."""
+        """The rows as one table, in the declared types."""
         with self._traced(), self._begun() as (cut, scan, columns, condition):
             schema = arrow.schema(scan.table, columns)
             return pa.Table.from_batches(arrow.execute(cut, scan, columns, condition), schema=schema)
@@ -87,7 +87,7 @@ class Scan:
             return arrow.count(cut, scan, condition)
 
     def explain(self) -> Explanation:
-        """Read the rows, throw them away, and tell what was read, what was spared, and what it took."""
+        """Read all rows, discard them, and report what was read, what was skipped and what it cost."""
         figures = Figures()
         with ExitStack() as held:
             with figures.timed("plan_seconds"):
@@ -108,14 +108,14 @@ class Scan:
             yield cut, scan, columns, condition
 
     def _meant(self, scan: TableScan) -> TableScan:
-        """The plan of the table, or `NotFound` if that is another one of its name."""
+        """The table's plan. Raises `NotFound` if the name belongs to another table."""
         if self._uuid and scan.table.uuid != self._uuid:
             raise NotFound(f"table {self._table!r} was dropped, and a new table has its name: open it again")
         return scan
 
 
 def frame_of_pandas(table: pa.Table) -> pd.DataFrame:
-    """An Arrow table as a pandas frame, or a sentence that says how to get pandas."""
+    """An Arrow table as a pandas frame. Without pandas, the error says how to install it."""
     try:
         frame: pd.DataFrame = table.to_pandas()
     except ModuleNotFoundError as error:
@@ -124,7 +124,7 @@ def frame_of_pandas(table: pa.Table) -> pd.DataFrame:
 
 
 def frame_of_polars(table: pa.Table) -> pl.DataFrame:
-    """An Arrow table as a polars frame, or a sentence that says how to get polars."""
+    """An Arrow table as a polars frame. Without polars, the error says how to install it."""
     try:
         import polars
     except ModuleNotFoundError as error:

@@ -1,7 +1,9 @@
-"""Several sources of items read side by side by a few threads, in whatever order they come.
+"""Reads several sources with a few threads and merges their items in order of arrival.
 
-What is read ahead is bounded, so a slow taker stops the threads; they end soon when it goes. An interpreter that ends
-gives them a moment to leave Arrow's code: a thread that comes back from there to no interpreter aborts the process.
+- The read-ahead is bounded: a slow consumer stops the threads.
+- The threads end soon after the consumer stops.
+- At interpreter exit the threads get up to `LEAVE_SECONDS` to leave Arrow's code: a thread that returns from there to a
+  finalised interpreter aborts the process.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 T = TypeVar("T")
 TICK_SECONDS = 1.0
 LEAVE_SECONDS = 2.0
-"""The longest that the end of the interpreter waits for the threads: one may wait for a pipe that nobody writes to."""
+"""The longest wait for the threads at interpreter exit. A thread may block on a pipe that nobody writes to."""
 Source = Callable[[], Iterable[T]]
 
 
 def merged(sources: Iterable[Source[T]], *, threads: int, ahead: int, tick: Callable[[], None]) -> Generator[T]:
-    """The items of all sources; `tick` is called about once a second while none comes.
+    """The items of all sources. `tick` is called about once a second while no item arrives.
 
-    At most `ahead` items wait to be taken, beside the one in each thread's hand.
+    At most `ahead` items wait for the consumer, plus one in each thread.
     """
     channel: _Channel[T] = _Channel(iter(sources), ahead)
     for number in range(threads):
@@ -36,14 +38,14 @@ def merged(sources: Iterable[Source[T]], *, threads: int, ahead: int, tick: Call
 
 
 class _Channel(Generic[T]):
-    """Items between the threads that read and the one that takes."""
+    """Passes items from the reading threads to the consumer."""
 
     running: ClassVar[dict[threading.Thread, _Channel[Any]]] = {}
-    """The threads of all channels that have not ended."""
+    """The running threads of all channels."""
 
     def __init__(self, sources: Iterator[Source[T]], ahead: int) -> None:
         self._sources, self._ahead = sources, ahead
-        # The garbage collector may close a channel within any thread, one that holds this very lock included.
+        # Reentrant: the garbage collector may close a channel in any thread, even in one that holds this lock.
         self._changed = threading.Condition(threading.RLock())
         self._items: deque[T] = deque()
         self._running = 0
@@ -58,7 +60,7 @@ class _Channel(Generic[T]):
         thread.start()
 
     def take(self, tick: Callable[[], None]) -> T | None:
-        """The next item; None behind the last one."""
+        """The next item; None at the end."""
         while True:
             with self._changed:
                 if self._failure is not None:
@@ -73,7 +75,7 @@ class _Channel(Generic[T]):
                 tick()
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Make the threads end."""
         with self._changed:
             self._is_closed = True
             self._items.clear()
@@ -99,7 +101,7 @@ class _Channel(Generic[T]):
             return None if self._is_closed or self._failure is not None else next(self._sources, None)
 
     def _put(self, item: T) -> bool:
-        """Wait for room and put an item there; False when nobody takes any more."""
+        """Wait for room and put the item there. False if the consumer has stopped."""
         with self._changed:
             while len(self._items) >= self._ahead and not self._is_closed:
                 self._changed.wait()
@@ -112,7 +114,7 @@ class _Channel(Generic[T]):
 
 @atexit.register
 def _leave() -> None:
-    """Have the threads end while there is an interpreter."""
+    """At interpreter exit: make the threads end while the interpreter still runs."""
     end = time.monotonic() + LEAVE_SECONDS
     left = [(thread, channel) for thread, channel in list(_Channel.running.items()) if thread.is_alive()]
     for _, channel in left:

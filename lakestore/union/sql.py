@@ -1,7 +1,7 @@
-"""SQL by DuckDB over union reads: every table of a query at one cut.
+"""SQL by DuckDB over union reads: all tables of a query at one cut.
 
-Each `database.table` of the text becomes a view over a scan that DuckDB asks, as it would ask a pyarrow dataset,
-for the columns and rows its plan needs. DuckDB is an extra and imported when it is first used.
+Each `database.table` in the text becomes a view over a scan. DuckDB asks the scan, as it asks a pyarrow dataset, for
+the columns and rows that its plan needs. DuckDB is an optional dependency, imported on first use.
 """
 
 from __future__ import annotations
@@ -47,16 +47,18 @@ if TYPE_CHECKING:
 
 _EMPTY = "__lakestore_empty"
 CATALOG = "memory"
-"""DuckDB's catalog of what is in memory, named in full: a database of the lake may be called `temp` or `system`."""
+"""DuckDB's in-memory catalog. Its name is always written out, because a database of the lake may be called `temp` or
+`system`.
+"""
 _FULL_SCHEMAS = frozenset({"information_schema", "pg_catalog"})
-"""Schemas that DuckDB takes no table in."""
+"""DuckDB's schemas in which no table can be created."""
 
 
 def declare(connection: Any, tables: Iterable[Table]) -> None:
-    """Make an empty table of each definition, with its key and the columns that take no nulls.
+    """Create an empty DuckDB table for each definition, with its primary key and NOT NULL columns.
 
-    DuckDB has no room for some tables: those in its own schemas, and of names that differ by case alone all but the
-    first. They are left out, so that the others can be shown.
+    Some tables cannot be created and are skipped: tables in DuckDB's own schemas, and all but the first of names that
+    differ only in case.
     """
     taken: set[str] = set()
     for table in tables:
@@ -81,12 +83,12 @@ def declare(connection: Any, tables: Iterable[Table]) -> None:
 
 
 def quoted(name: str) -> str:
-    """A name as an identifier of SQL."""
+    """A name as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def first(reader: pa.RecordBatchReader, rows: int) -> pa.Table:
-    """The first rows of an answer; the others are not made."""
+    """The first rows of a result; the rest is not computed."""
     batches: list[pa.RecordBatch] = []
     while sum(batch.num_rows for batch in batches) < rows:
         try:
@@ -97,7 +99,7 @@ def first(reader: pa.RecordBatchReader, rows: int) -> pa.Table:
 
 
 def kept(reader: pa.RecordBatchReader, rows: int, nbytes: int | None) -> tuple[pa.Table, int]:
-    """The first rows of an answer, and the number of the others, one batch of which is held at a time."""
+    """The first rows of a result, and the number of the others, which are computed one batch at a time and dropped."""
     batches: list[pa.RecordBatch] = []
     taken = behind = 0
     for batch in reader:
@@ -115,7 +117,7 @@ def kept(reader: pa.RecordBatchReader, rows: int, nbytes: int | None) -> tuple[p
 
 
 def _fitting(batch: pa.RecordBatch, nbytes: int, *, first: bool) -> pa.RecordBatch:
-    """The first rows of a batch within so many bytes, copied if they are not all; with `first` one row at least."""
+    """The first rows of a batch that fit into `nbytes`, copied unless all fit. With `first`, at least one row."""
     if batch.nbytes <= nbytes:
         return batch
     fits = bisect_right(range(1, batch.num_rows + 1), nbytes, key=lambda rows: batch.slice(0, rows).nbytes)
@@ -124,17 +126,18 @@ def _fitting(batch: pa.RecordBatch, nbytes: int, *, first: bool) -> pa.RecordBat
 
 Params = Sequence[Any] | Mapping[str, Any] | None
 PUSHED_CHARS_MAX = 16 << 10
-"""Characters of a query whose conditions DuckDB may hand to a scan: as one nested expression, which Arrow walks down by
-recursion until the stack is at its end."""
+"""In a longer query DuckDB pushes no conditions into scans. It passes them as one nested expression, and Arrow
+recurses through it until the stack overflows.
+"""
 _OPEN = {"python_enable_replacements": "false"}
-"""Settings of a query that may read files: names are tables or files, never variables of the program that asks."""
+"""Settings of a query that may read files. Names mean tables or files, never variables of the calling program."""
 _BATCH_ROWS = 2_048
-"""Rows of a batch of an answer that is not kept as a whole: one of DuckDB's own vectors."""
+"""Rows of a batch of a result that is not kept whole: the size of DuckDB's own vectors."""
 _DOTTED = re.compile(r"\w+\.\w+")
 _WORD = re.compile(r"\w+")
 _INTERRUPTED = "INTERRUPT Error"
 _NOT_PUSHED = re.compile(rf"{pushed.ANOTHER}|Arrow Scan|\bAt:\n +pyarrow/")
-"""Errors of DuckDB where it cannot write a condition as an expression of Arrow, or writes another one than it means."""
+"""Errors that mean: DuckDB could not express a condition in Arrow, or expressed another one."""
 _NO_PUSHDOWN = {"disabled_optimizers": "filter_pushdown"}
 
 
@@ -143,16 +146,16 @@ class SqlResult:
     """The rows of a query."""
 
     table: pa.Table
-    """All of them, or the first as many as are kept."""
+    """All rows, or as many of the first as the query keeps."""
     token: str
-    """The cut they were read at; empty when the query names no table."""
+    """The cut of the read; empty if the query names no table."""
     reads: tuple[Explanation, ...] = ()
-    """The reads of tables that the query made, each with the condition that reached it and its figures."""
+    """One entry for each table read, with the condition that reached it and its figures."""
     rows_behind: int = 0
-    """Rows that the query made and did not keep, as `Query.kept_rows` asked."""
+    """Rows that the query produced and did not keep because of `Query.kept_rows`."""
 
     def explain(self) -> str:
-        """A few lines for each table: what was read of it, what was spared, and what it took."""
+        """A few lines for each table: what was read, what was skipped, what it cost."""
         return "\n".join(map(str, self.reads))
 
     def to_arrow(self) -> pa.Table:
@@ -197,47 +200,47 @@ class SqlResult:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most that a query of somebody else's may take."""
+    """The limits of a query on the server's console."""
 
     memory_bytes: int
-    """DuckDB's memory; nothing is spilled to files."""
+    """DuckDB's memory. It may not spill to disk."""
     rows: int
-    """Rows of the answer; the ones behind are not made."""
+    """The most rows of the result; no more are computed."""
 
     @property
     def settings(self) -> dict[str, str]:
-        """DuckDB's settings for it."""
+        """The limits as settings of DuckDB."""
         return {"memory_limit": f"{self.memory_bytes}B", "temp_directory": "", "threads": "2"}
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query, and how it is asked."""
+    """A query with its options."""
 
     text: str
     params: Params = None
-    """Values of its parameters: of `?` and `$1` by place, of `$name` by name."""
+    """Values of the parameters: a list for `?` and `$1`, a mapping for `$name`."""
     at: str | Token | None = None
     require: Requirement | None = None
     external_access: bool = False
-    """Whether it may read files and addresses."""
+    """Whether the query may read files and URLs."""
     bounds: Bounds | None = None
-    """None: as much as there is."""
+    """None for no limits."""
     kept_rows: int | None = None
-    """Rows that are kept, in bounded memory; those behind are made and counted. None: all."""
+    """Rows to keep, in bounded memory. Further rows are computed and counted. None for all."""
     kept_bytes: int | None = None
-    """Bytes of Arrow in which the kept rows end as well, but for the first one; None: as many as the rows have."""
+    """Bytes of Arrow after which no further rows are kept (one row at least); None for no limit."""
     started: Callable[[Callable[[], None]], None] | None = None
-    """Told, before the query runs, the function by which another thread interrupts it."""
+    """Called before the query runs, with a function by which another thread can interrupt it."""
 
     @property
     def settings(self) -> dict[str, str]:
-        """DuckDB's settings for it."""
+        """The options as settings of DuckDB."""
         return (_OPEN if self.external_access else sql_gate.CLOSED) | (self.bounds.settings if self.bounds else {})
 
 
 def run(source: Source, query: Query | str, tables: Callable[[], Sequence[Table]] = tuple) -> SqlResult:
-    """The answer of one query over the tables at one cut; `tables` are all those that the caller may see."""
+    """Run one query over the tables at one cut. `tables` returns all tables that the caller may see."""
     query = Query(query) if isinstance(query, str) else query
     asked = sql_text.statement(query.text)
     try:
@@ -252,7 +255,7 @@ def run(source: Source, query: Query | str, tables: Callable[[], Sequence[Table]
 
 
 def _run(source: Source, query: Query, asked: Statement, tables: Callable[[], Sequence[Table]]) -> SqlResult:
-    from lakestore.union.dataset import Rows  # pyarrow.dataset imports pandas, if there is one: only for queries
+    from lakestore.union.dataset import Rows  # imports pandas if it is installed: only for queries
 
     engine = _duckdb()
     named = {name: name for name in asked.names} if not asked.of_catalog else {}
@@ -287,14 +290,14 @@ def _run(source: Source, query: Query, asked: Statement, tables: Callable[[], Se
 def _rules(
     asked: Statement, query: Query, names: tuple[set[str], frozenset[str]], tables: Callable[[], Sequence[Table]]
 ) -> sql_gate.Rules:
-    """The names that the text may use: its tables of the lake, and the lists of `sql_functions`."""
+    """The names that the text may use: its tables, and the lists in `sql_functions`."""
     past = (sql_text.past_name(place, name) for place, (name, _) in enumerate(asked.past))
     dotted, bare = (frozenset(map(sql_gate.folded, each)) for each in ((*names[0], *past), names[1]))
     return sql_gate.Rules(dotted, bare, files=query.external_access, hint=lambda name: _hint(name, tables))
 
 
 def _position(engine: Any, text: str) -> str:
-    """The position that the constant behind AT means: a token, or a time."""
+    """The position that the constant after AT means: a token or a time."""
     try:
         found = sql_gate.constant(engine, literals.fixed(text))
     except (engine.Error, Invalid) as error:
@@ -305,14 +308,14 @@ def _position(engine: Any, text: str) -> str:
 
 
 def _meant(error: NotFound, asked: Statement, tables: Callable[[], Sequence[Table]]) -> NotFound:
-    """The error with the name of ours that is most like the one that is not there."""
+    """The error extended by the table name that is most similar to the unknown one."""
     known = [table.name for table in tables()]
     wrong = [name for name in (*asked.names, *(name for name, _ in asked.past)) if name not in known]
     return NotFound(f"{error.message}{suggestion(wrong[0], known)}") if wrong and suggestion(wrong[0], known) else error
 
 
 def _counted(asked: Statement, cut: Cut, name: str) -> SqlResult | None:
-    """The answer of `SELECT count(*) FROM t WHERE …`, where statistics may know it; None for any other query."""
+    """The result of `SELECT count(*) FROM t WHERE …`, which statistics may know; None for any other query."""
     tree = asked.tree
     if not isinstance(tree, exp.Select) or not tree.args.get("where"):
         return None
@@ -329,9 +332,9 @@ def _counted(asked: Statement, cut: Cut, name: str) -> SqlResult | None:
     try:
         condition = condition_text.parse(literals.fixed(where.sql(dialect="duckdb")), scan.table)
     except Invalid:
-        return None  # DuckDB understands more.
+        return None  # DuckDB accepts more than this parser
     if isinstance(condition.expression, RowTest):
-        return None  # Computed values: here integers have 64 bits, and in SQL those of their types.
+        return None  # computed values: integers have 64 bits here, and the width of their type in SQL
     count = arrow.count(cut, scan, condition, figures)
     read = Explanation(scan.table.name, cut.token, (), condition.text, count, scan.live_rows, figures)
     found = pa.table({column.alias or "count_star()": pa.array([count], pa.int64())})
@@ -339,7 +342,9 @@ def _counted(asked: Statement, cut: Cut, name: str) -> SqlResult | None:
 
 
 def _reads_alike(where: exp.Expr, name: str) -> bool:
-    """Whether names mean the same in SQL and in a condition, where `t.id` is a field of a struct and of no table."""
+    """Whether names mean the same in SQL and in a Lakestore condition. In a condition `t.id` is a field of a struct,
+    never a column of table t.
+    """
     own = {part.lower() for part in name.split(".")}
     return not any(len(each.parts) > 1 and each.parts[0].name.lower() in own for each in where.find_all(exp.Column))
 
@@ -352,33 +357,33 @@ def _duckdb() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A query with the engine that is to answer it."""
+    """A query and the DuckDB connection that answers it."""
 
     engine: Any
     asked: Statement
     query: Query
     declared: Sequence[Table] = ()
-    """Tables that stand in DuckDB without rows."""
+    """Tables that are created in DuckDB without rows."""
     quoted: frozenset[str] = frozenset()
-    """Tables that the query names in one pair of quotes."""
+    """Tables that the query names as one quoted name, such as `"db.t"`."""
 
 
 def _answer(request: _Request, tables: Mapping[str, Rows], failures: list[LakestoreError]) -> tuple[pa.Table, int]:
-    """The rows that are kept, and the number of those behind them."""
+    """(the rows to keep, the number of further rows)."""
     settings = dict(request.query.settings)
     if len(request.asked.text) > PUSHED_CHARS_MAX:
         settings |= _NO_PUSHDOWN
     while True:
         try:
             return _answered(request, tables, failures, settings)
-        except _AgainError as again:
+        except _RetryError as again:
             settings |= again.settings
             for rows in tables.values():
                 rows.checks &= not _NO_PUSHDOWN.items() <= settings.items()
 
 
-class _AgainError(Exception):
-    """The query is to run again with more settings."""
+class _RetryError(Exception):
+    """The query has to run again with these additional settings."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         super().__init__()
@@ -411,20 +416,22 @@ def _answered(
         found = _executed(connection, text, query.params)
         kept, behind = _kept(found, query)
         return _utc(kept), behind
-    except (engine.Error, pa.ArrowException, OSError) as error:  # of a stream they are Arrow's
+    # while results are streamed, DuckDB's errors arrive as Arrow's
+    except (engine.Error, pa.ArrowException, OSError) as error:
         if failures:
             raise failures[0] from error
         if _INTERRUPTED in str(error) and settings.get("threads") != "1" and not asked_to_stop.is_set():
-            raise _AgainError({"threads": "1"}) from error  # one thread stops no other before the failure is told
+            # with one thread, no other thread stops before the failure is reported
+            raise _RetryError({"threads": "1"}) from error
         if _NOT_PUSHED.search(str(error)) and not _NO_PUSHDOWN.items() <= settings.items():
-            raise _AgainError(_NO_PUSHDOWN) from error
+            raise _RetryError(_NO_PUSHDOWN) from error
         raise Invalid(f"the query failed: {sql_text.plain(error)}") from error
     finally:
         connection.close()
 
 
 def _kept(found: Any, query: Query) -> tuple[pa.Table, int]:
-    """The rows of an answer that are kept, and the number of those behind them that were made."""
+    """(the rows to keep, the number of further rows)."""
     if query.kept_rows is not None:
         return kept(found.to_arrow_reader(_BATCH_ROWS), query.kept_rows, query.kept_bytes)
     if query.bounds is not None:
@@ -438,7 +445,7 @@ def _executed(connection: Any, text: str, params: Params) -> Any:
 
 
 def _hint(name: str, tables: Callable[[], Sequence[Table]]) -> str:
-    """The end of an error for a name that is no table's."""
+    """The end of the error for a name that is not a table."""
     names = [table.name for table in tables()]
     known = {each.lower() if "." in name else each.split(".")[1].lower(): each for each in names}
     close = nearest(name, known)
@@ -446,10 +453,10 @@ def _hint(name: str, tables: Callable[[], Sequence[Table]]) -> str:
 
 
 def _register(connection: Any, name: str, alias: str, rows: Rows) -> None:
-    """A view over a table's rows.
+    """Create a view over a table's rows.
 
-    DuckDB takes no number of rows from a Python object. A branch of no rows with an estimate (`UNION ALL` of a range
-    with a LIMIT that is no constant) would say it; joins like those of TPC-H were slower with it, by up to a half.
+    DuckDB cannot take a row count from a Python object. An empty branch with an estimate (`UNION ALL` with a range
+    whose LIMIT is not constant) would provide it, but made joins like those of TPC-H slower by up to half.
     """
     database, short = name.split(".")
     connection.register(alias, rows)
@@ -460,7 +467,7 @@ def _register(connection: Any, name: str, alias: str, rows: Rows) -> None:
 
 
 def _utc(table: pa.Table) -> pa.Table:
-    """DuckDB calls the zone Etc/UTC; here it is UTC everywhere."""
+    """DuckDB calls the time zone Etc/UTC; results use UTC."""
     return table.cast(pa.schema([field.with_type(_utc_type(field.type)) for field in table.schema]))
 
 

@@ -1,9 +1,9 @@
-"""The functions of DuckDB that a query may call: an allow list by name, each name under the reason that admits it.
+"""The functions of DuckDB that a query may call: an allow list by name, grouped by the reason for admission.
 
-A function that no group names is refused, so a new function of a newer DuckDB is refused until somebody lists it. A
-test compares both lists with `duckdb_functions()` and shows what an upgrade of DuckDB brings.
-A function is admitted if its answer follows from its arguments alone, or if it is named under CLOCK, CHANCE or SESSION.
-A macro is admitted if its body calls admitted functions only; a test reads the bodies.
+- A function in no group is refused. So a function that a newer DuckDB adds is refused until somebody lists it. A test
+  compares the lists with `duckdb_functions()`.
+- A function is admitted if its result depends on its arguments alone, or if it is in CLOCK, CHANCE or SESSION.
+- A macro is admitted if its body calls admitted functions only. A test reads the bodies.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TEXTS = _names(
     " substring_grapheme suffix to_base64 to_binary to_hex translate trim ucase unbin unhex unicode upper"
     " url_decode url_encode icu_sort_key"
 )
-"""Texts and bytes. The path functions cut a text at its slashes and open nothing."""
+"""Texts and bytes. The path functions split a text at its slashes and open no file."""
 TIMES = _names(
     "age century date_add date_diff date_part date_sub date_trunc datediff datepart datesub datetrunc day dayname"
     " dayofmonth dayofweek dayofyear days_in_month decade epoch epoch_ms epoch_ns epoch_us era hour isodow isoyear"
@@ -51,11 +51,11 @@ CLOCK = _names(
     "ago current_date current_localtime current_localtimestamp get_current_time get_current_timestamp now today"
     " transaction_timestamp"
 )
-"""The time of the query, which the asker knows anyway."""
+"""The time of the query, which is no secret."""
 CHANCE = _names("gen_random_uuid random setseed uuid uuidv4 uuidv7")
 """Random values. Their state belongs to the connection, which ends with the query."""
 AGGREGATE_BY_NAME = _names("aggregate array_aggr array_aggregate list_aggr list_aggregate")
-"""Functions whose second argument names an aggregate. It must be a constant, and the name of one of AGGREGATES."""
+"""Functions whose second argument names an aggregate. It must be a constant that is in AGGREGATES."""
 LISTS = _names(
     "apply array_append array_apply array_cat array_concat array_contains array_cosine_distance"
     " array_cosine_similarity array_cross_product array_distance array_distinct array_dot_product array_extract"
@@ -76,7 +76,7 @@ LISTS = _names(
     " list_where list_zip range reduce unpivot_list"
 )
 ROWS = _names("generate_subscripts regexp_split_to_table unnest")
-"""Functions that make several rows of one."""
+"""Functions that return several rows for one."""
 STRUCTS = _names(
     "cardinality element_at map map_concat map_contains map_contains_entry map_contains_value map_entries"
     " map_extract map_extract_value map_from_entries map_keys map_values row struct_concat struct_contains"
@@ -92,12 +92,12 @@ JSON = _names(
     " json_value row_to_json to_json"
 )
 CHOICES = _names("alias can_cast_implicitly constant_or_null error greatest least nullif switch typeof pg_typeof")
-"""Choices between values, and what is known of a value without it."""
+"""Choices between values, and facts about a value's type."""
 SESSION = _names(
     "current_catalog current_database current_query current_role current_schema current_schemas current_user"
     " in_search_path session_user user version"
 )
-"""Names that are the same for every query, the text of the query, and DuckDB's version."""
+"""Names that are the same for every query, the query's text, and DuckDB's version."""
 POSTGRES = _names(
     "col_description format_pg_type format_type has_any_column_privilege has_column_privilege"
     " has_database_privilege has_foreign_data_wrapper_privilege has_function_privilege has_language_privilege"
@@ -109,7 +109,7 @@ POSTGRES = _names(
     " pg_ts_config_is_visible pg_ts_dict_is_visible pg_ts_parser_is_visible pg_ts_template_is_visible"
     " pg_type_is_visible shobj_description"
 )
-"""Macros that tools for Postgres call: constants, and reads of the catalog tables below."""
+"""Macros for Postgres tools: constants, and reads of the catalog tables below."""
 AGGREGATES = _names(
     "any_value approx_count_distinct approx_quantile approx_top_k arbitrary arg_max arg_max_null"
     " arg_max_nulls_last arg_min arg_min_null arg_min_nulls_last argmax argmin array_agg avg bit_and bit_or"
@@ -139,22 +139,22 @@ SCALARS = {
     "session": SESSION,
     "Postgres": POSTGRES,
 }
-"""The groups of functions of one row."""
+"""Groups of functions of one row."""
 PURE = OPERATORS | NUMBERS | TEXTS | TIMES | LISTS | STRUCTS | JSON | CHOICES | AGGREGATE_BY_NAME
-"""Functions of one row whose answer follows from their arguments alone."""
+"""Functions of one row whose result depends on their arguments alone."""
 FUNCTIONS = frozenset().union(*SCALARS.values()) | AGGREGATES | WINDOWS
-"""Every function that may stand in an expression."""
+"""Every function that may occur in an expression."""
 
 CATALOG_TABLES = _names(
     "duckdb_columns duckdb_constraints duckdb_databases duckdb_functions duckdb_indexes duckdb_keywords"
     " duckdb_schemas duckdb_sequences duckdb_tables duckdb_types duckdb_dependencies"
 )
-"""Table functions that list the names and types of the query's own connection."""
+"""Table functions that list names and types of the query's own connection."""
 ROW_TABLES = _names(
     "generate_series icu_calendar_names json_each json_tree pg_timezone_names range repeat repeat_row unnest"
     " generate_subscripts regexp_split_to_table"
 )
-"""Table functions that make rows of their arguments alone."""
+"""Table functions that compute rows from their arguments alone."""
 TABLE_FUNCTIONS = CATALOG_TABLES | ROW_TABLES
 FILE_TABLES = _names(
     "glob parquet_bloom_probe parquet_file_metadata parquet_full_metadata parquet_kv_metadata parquet_metadata"
@@ -162,7 +162,7 @@ FILE_TABLES = _names(
     " read_json_objects_auto read_ndjson read_ndjson_auto read_ndjson_objects read_parquet read_text sniff_csv"
     " delta_scan iceberg_metadata iceberg_scan iceberg_snapshots read_avro read_xlsx"
 )
-"""Table functions that read files and addresses: admitted by `external_access=True` only."""
+"""Table functions that read files and URLs: admitted only by `external_access=True`."""
 
 VIEWS = {
     "main": _names(
@@ -179,7 +179,7 @@ VIEWS = {
         " pg_type"
     ),
 }
-"""Views of DuckDB that a query may name, by schema. A test reads their bodies: they call admitted functions only."""
+"""DuckDB's views that a query may name, by schema. A test checks that their bodies call admitted functions only."""
 
 REFUSED = {
     "executes a text as SQL, or serialises a plan": _names(
@@ -209,16 +209,16 @@ REFUSED = {
     ),
     "serves DuckDB's own tests": _names("summary test_all_types test_vector_types"),
 }
-"""Functions that somebody has read and left out, by the reason."""
+"""Functions that were reviewed and refused, by reason."""
 REFUSED_PREFIXES = ("__internal_", "icu_collate_")
-"""DuckDB's own compression, which trusts its input, and collations, which are written COLLATE."""
+"""DuckDB's internal compression functions, which trust their input, and collations, which are written COLLATE."""
 REFUSED_VIEWS = {
     "main": _names("duckdb_logs duckdb_views sqlite_master sqlite_schema sqlite_temp_master sqlite_temp_schema"),
     "information_schema": _names("views"),
     "pg_catalog": _names("pg_prepared_statements pg_settings pg_views"),
 }
-"""Views of DuckDB that show settings, or the texts of views."""
+"""DuckDB's views that show settings or the texts of views."""
 OWN_SCHEMAS = frozenset({"information_schema", "pg_catalog", "main", "temp", "system"})
-"""Schemas of DuckDB's own."""
+"""DuckDB's own schemas."""
 ENGINE_PREFIXES = ("duckdb_", "pg_", "pragma_", "sqlite_")
-"""Names of DuckDB's own views begin so. A WITH part of such a name is refused unless VIEWS has the name."""
+"""Prefixes of DuckDB's own views. A WITH part with such a name is refused unless VIEWS has the name."""

@@ -1,9 +1,10 @@
 """The first wall around SQL: a query runs only if every part of it is on an allow list.
 
-DuckDB's own parser turns the text into a tree: `json_serialize_sql` parses and runs nothing, and takes SELECT only.
-1. The text that was checked is the text that runs, and the same parser reads both times.
-2. Every node is compared with a list: kinds of nodes here, functions and views in `sql_functions`.
-3. A node that no list names is refused, so what a newer DuckDB adds is refused until it is listed.
+DuckDB's own parser turns the text into a tree: `json_serialize_sql` only parses, and accepts SELECT only.
+
+1. The text that was checked is the text that runs, and the same parser reads it both times.
+2. Every node is compared with a list: node kinds here, functions and views in `sql_functions`.
+3. A node that is in no list is refused. So syntax that a newer DuckDB adds is refused until somebody lists it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ CLOSED = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
 }
-"""DuckDB's settings: no file, no address, no extension, no variable of the program."""
+"""DuckDB's settings: no files, no network, no extensions, no variables of the program."""
 _PARSER = CLOSED | {"threads": "1", "memory_limit": "256MB", "temp_directory": ""}
 _PARSE = "SELECT json_serialize_sql(?::VARCHAR, skip_default := true, skip_empty := true, skip_null := true)"
 _CLASSES = frozenset(
@@ -41,7 +42,7 @@ _KINDS = frozenset(
     " ORDER_MODIFIER ASCENDING DESCENDING ORDER_DEFAULT ARRAY_TYPE_INFO DECIMAL_TYPE_INFO LIST_TYPE_INFO"
     " STRING_TYPE_INFO STRUCT_TYPE_INFO UNBOUND_TYPE_INFO".split()
 )
-"""Kinds of nodes that are no expressions: queries, tables, modifiers, descriptions of types."""
+"""Kinds of nodes other than expressions: queries, tables, modifiers, types."""
 _TYPES = frozenset(
     {"TIMESTAMP WITH TIME ZONE", "TIME WITH TIME ZONE"}.union(
         "ARRAY BIGINT BIGNUM BIT BLOB BOOLEAN CHAR DATE DECIMAL DOUBLE FLOAT HUGEINT INTEGER INTEGER_LITERAL"
@@ -49,7 +50,7 @@ _TYPES = frozenset(
         " TIMESTAMP_S TINYINT UBIGINT UHUGEINT UINTEGER UNBOUND UNION USMALLINT UTINYINT UUID VARCHAR VARIANT".split()
     )
 )
-"""Types of constants and casts. POINTER and AGGREGATE_STATE are addresses of the process."""
+"""Types of constants and casts. POINTER and AGGREGATE_STATE are missing: they are addresses in the process."""
 _NAMED_TYPES = frozenset({"enum", "json"})
 _SHOWN = frozenset({"DESCRIBE", "SUMMARY"})
 _CONSTANT_NODE = frozenset({"type", "select_list", "from_table", "aggregate_handling"})
@@ -60,7 +61,7 @@ _OPEN_FILES = "a query reads the tables of the lake alone: external_access=True 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The names that one query may use, folded by `folded`."""
+    """The names that one query may use, in the form of `folded`."""
 
     tables: frozenset[str] = frozenset()
     """`database.table` of each table that is registered for the query."""
@@ -71,23 +72,23 @@ class Rules:
     views: bool = True
     """Whether DuckDB's own views may be named."""
     files: bool = False
-    """Whether files and addresses may be read."""
+    """Whether files and URLs may be read."""
     hint: Callable[[str], str] = field(default=lambda _: "")
-    """The end of the error for a table's name that is unknown."""
+    """The end of the error for an unknown table name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The WITH parts that DuckDB finds from one place of a query.
+    """The WITH parts in scope at one place of a query.
 
-    DuckDB looks for any other name among its tables, and then for a file of that name. So a part is known only where
-    DuckDB knows it: below its WITH, in the parts after it, and in itself if it is recursive.
+    DuckDB resolves any other name among its tables, and then as a file name. A part is therefore in scope only where
+    DuckDB resolves it: below its WITH, in the parts after it, and in itself if it is recursive.
     """
 
     places: Mapping[str, int]
-    """Name of each part of one WITH to its place."""
+    """Index of each part of one WITH, by name."""
     end: int
-    """The parts from this place on are not known yet."""
+    """Parts from this index on are not in scope yet."""
     above: _Parts | None = None
 
     def __contains__(self, name: str) -> bool:
@@ -100,31 +101,31 @@ class _Parts:
 
 
 def folded(name: object) -> str:
-    """A name as DuckDB compares names: it folds the letters A to Z alone."""
+    """A name in the form in which DuckDB compares names: only A to Z are lowercased."""
     return str(name).encode(errors="surrogatepass").lower().decode(errors="surrogatepass")
 
 
 def check(engine: Any, text: str, rules: Rules) -> None:
-    """Refuse a text by `Invalid` unless it is one query and every part of it is on a list."""
+    """Raises `Invalid` unless the text is one query and every part of it is on a list."""
     _Walk(rules).query(_statement(engine, text))
 
 
 def constant(engine: Any, text: str) -> Any:
     """The value of a text that is one constant, such as a literal or `TIMESTAMP '…' - INTERVAL 1 HOUR`.
 
-    `Invalid` for any other text; DuckDB's error if the constant cannot be computed.
+    Raises `Invalid` for any other text, and DuckDB's error if the constant cannot be computed.
     """
     node = _statement(engine, f"SELECT {text}")["node"]
     items = node.get("select_list", ())
     if node.keys() - _CONSTANT_NODE or node.get("from_table") != {"type": "EMPTY"} or len(items) != 1:
-        raise Invalid("it is no single constant")
+        raise Invalid("the text is not one constant")
     _Walk(Rules(functions=_CONSTANT_FUNCTIONS), _CONSTANT_CLASSES).query(node)
     (value,) = _parser(engine).cursor().execute(f"SELECT {text}").fetchone()
     return value
 
 
 def _statement(engine: Any, text: str) -> dict[str, Any]:
-    """The tree of the one query that a text is."""
+    """The tree of a text that is exactly one query."""
     try:
         (answer,) = _parser(engine).cursor().execute(_PARSE, [text]).fetchone()
         found = json.loads(answer)
@@ -143,7 +144,7 @@ def _statement(engine: Any, text: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _parser(engine: Any) -> Any:
-    """A connection that parses: it has no table, and its settings are locked."""
+    """A connection for parsing: it has no tables, and its settings are locked."""
     connection = engine.connect(":memory:", config=_PARSER)
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET lock_configuration = true")
@@ -157,7 +158,7 @@ class _Walk:
         self._rules, self._classes = rules, classes
 
     def query(self, tree: dict[str, Any]) -> None:
-        """Visit every node, each with the WITH parts that it may name."""
+        """Visit every node, each with the WITH parts in its scope."""
         left: list[tuple[Any, _Parts]] = [(tree, _Parts({}, 0))]
         while left:
             node, parts = left.pop()
@@ -168,7 +169,7 @@ class _Walk:
                 left += self._below(node, parts)
 
     def _below(self, node: dict[str, Any], parts: _Parts) -> Iterator[tuple[Any, _Parts]]:
-        """The parts of a node. The call of a table function is judged with its table."""
+        """The children of a node. A table function's call is checked together with its table."""
         inner = parts
         if "cte_map" in node:
             entries = node["cte_map"].get("map", ())
@@ -216,7 +217,8 @@ class _Walk:
         if name not in self._rules.functions:
             raise _unlisted(name, self._rules.functions)
         if name in lists.AGGREGATE_BY_NAME:
-            # t.x.list_aggregate('sum') has t for a catalog and x for a schema: its first argument is the column t.x.
+            # In t.x.list_aggregate('sum') the parser reads t as a catalog and x as a schema: the first argument is the
+            # column t.x.
             arguments = call.get("children", ())
             constant = arguments[1] if len(arguments) > 1 and not call.keys() & {"catalog", "schema"} else {}
             value = constant.get("value") or {}

@@ -1,7 +1,7 @@
-"""The text of a query: one statement, the tables that it names, and the past cuts of `FROM t AT (…)`.
+"""The text of a query: one statement, the tables that it names, and past cuts (`FROM t AT (…)`).
 
-`AT (TIMESTAMP => …)`, `AT (VERSION => …)` and `AT (TOKEN => …)` stand behind a table's name, as in DuckDB; the name and
-the clause are replaced by the name of a view before DuckDB sees the text.
+`AT (TIMESTAMP => …)`, `AT (VERSION => …)` and `AT (TOKEN => …)` follow a table's name, as in DuckDB. The name and the
+clause are replaced by the name of a view before DuckDB sees the text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lakestore.union.sql_functions import OWN_SCHEMAS
 
 TEXT_CHARS_MAX = 1 << 20
 PAST = "__lakestore_at_"
-"""The schema of the tables of a past cut, before its number."""
+"""The schema prefix of tables at a past cut; the cut's number follows."""
 _QUERIES = (exp.Query, exp.Describe, exp.Summarize)
 _EXPLAIN = re.compile(r"\s*EXPLAIN\b(\s+ANALYZE\b)?", re.IGNORECASE)
 _SHOW = re.compile(r"\s*SHOW\s+(?:ALL\s+)?(TABLES|DATABASES|SCHEMAS)(?:\s+(?:FROM|IN)\s+(\w+))?\s*;?\s*", re.IGNORECASE)
@@ -38,27 +38,27 @@ SHOWN_DATABASES = (
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A query as DuckDB is asked it."""
+    """A query as it is passed to DuckDB."""
 
     text: str
     tree: exp.Expr
     explained: bool = False
-    """Whether it is to be explained rather than answered."""
+    """Whether to explain the query instead of running it."""
     past: tuple[tuple[str, str], ...] = ()
-    """Table and position, an SQL expression, of each past cut; its number is its place here."""
+    """Table and position (an SQL expression) of each past cut. Its index is the cut's number."""
     names: tuple[str, ...] = field(default=())
     """The `database.table` names at the query's own cut."""
 
     @property
     def of_catalog(self) -> bool:
-        """Whether it asks for the tables themselves: DESCRIBE of a table, information_schema."""
+        """Whether the query is about the tables themselves: DESCRIBE, information_schema."""
         if isinstance(self.tree, exp.Describe) and isinstance(self.tree.this, exp.Table):
             return True
         return any(table.db.lower() in ("information_schema", "pg_catalog") for table in self.tree.find_all(exp.Table))
 
 
 def statement(text: str) -> Statement:
-    """The one statement that a text is, or `Invalid`."""
+    """Parses a text. Raises `Invalid` unless it is one statement."""
     if len(text) > TEXT_CHARS_MAX:
         raise Invalid(f"the query has {len(text)} characters; at most {TEXT_CHARS_MAX} are read")
     if shown := _SHOW.fullmatch(text):
@@ -79,7 +79,7 @@ def _shown(what: str, database: str | None) -> str:
 
 
 def _parsed(text: str) -> exp.Expr:
-    """The tree of a text that is one query, or `Invalid`."""
+    """The tree of a text. Raises `Invalid` unless it is one query."""
     try:
         trees = [tree for tree in sqlglot.parse(text, dialect="duckdb") if tree is not None]
     except (SqlglotError, RecursionError) as error:
@@ -93,20 +93,20 @@ def _parsed(text: str) -> exp.Expr:
 
 
 def table_names(tree: exp.Expr) -> list[str]:
-    """The `database.table` names of a query. Names without a database are DuckDB's: functions and WITH parts."""
+    """The `database.table` names of a query. Names without a database are functions of DuckDB or WITH parts."""
     found = [table for table in tree.find_all(exp.Table) if table.db and table.db.lower() not in OWN_SCHEMAS]
     return list(dict.fromkeys(f"{table.db}.{table.name}" for table in found if not table.catalog))
 
 
 def bare_names(tree: exp.Expr) -> list[str]:
-    """The names of tables without a database that are none of the query's WITH parts."""
+    """Table names without a database, except the query's WITH parts."""
     parts = {part.alias for part in tree.find_all(exp.CTE)}
     found = [table.name for table in tree.find_all(exp.Table) if not table.db]
     return list(dict.fromkeys(name for name in found if name and name not in parts))
 
 
 def _without_past(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """The text with a view's name for each table at a past cut; the tables and the positions."""
+    """The text with each table at a past cut replaced by a view's name; the tables and their positions."""
     if not re.search(r"\bAT\s*\(", text, re.IGNORECASE):
         return text, []
     try:
@@ -130,7 +130,9 @@ def _without_past(text: str) -> tuple[str, list[tuple[str, str]]]:
 
 
 def _clause(tokens: list[Any], place: int) -> tuple[int, str, int] | None:
-    """First token of the name, the name, and the closing token, if `AT (KIND => …)` begins at this place."""
+    """The first token of the name, the name, and the closing token, if `AT (KIND => …)` begins at this token; else
+    None.
+    """
     words = [token.text.lower() for token in tokens[place : place + 4]]
     if len(words) < 4 or words[0] != "at" or words[1] != "(" or words[2] not in _KINDS:
         return None
@@ -146,23 +148,23 @@ def _clause(tokens: list[Any], place: int) -> tuple[int, str, int] | None:
     if dotted and end < len(tokens):
         return place - 1, tokens[place - 1].text, end
     if place < 3 or tokens[place - 2].token_type is not TokenType.DOT or end == len(tokens):
-        raise Invalid("AT (…) stands behind a table's name, database.table, and before its alias")
+        raise Invalid("AT (…) follows a table's name, written database.table, and precedes its alias")
     return place - 3, f"{tokens[place - 3].text}.{tokens[place - 1].text}", end
 
 
 def past_name(place: int, table: str) -> str:
-    """The name of the view of a table at the past cut of this number."""
+    """The name of the view of a table at the past cut with this number."""
     return f"{PAST}{place}.{table.split('.')[1]}"
 
 
 def past_hint(text: str) -> str:
-    """The way to write a past cut, for a text that asks for one in another dialect; empty for other texts."""
+    """The syntax of a past cut, for a text that uses another dialect's syntax; empty for other texts."""
     if not re.search(r"\b(AS\s+OF|FOR\s+(SYSTEM_)?(TIME|VERSION))\b", text, re.IGNORECASE):
         return ""
     return "; for a past cut write FROM shop.orders AT (TIMESTAMP => '2026-11-20T10:00Z'), or AT (TOKEN => '…')"
 
 
 def plain(error: BaseException) -> str:
-    """The message of another parser on one line, without its colours and without its drawing of the place."""
+    """The message of DuckDB's or sqlglot's parser on one line, without colours and without the marked source text."""
     said = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     return " ".join(re.split(r"\n\s*LINE \d+:", said)[0].split())

@@ -1,8 +1,8 @@
-"""`lakestore verify`: log fold = index = lake + hot, per bucket, at one cut.
+"""`lakestore verify`: checks that log fold = index = lake + hot rows, for each bucket, at one cut.
 
-The server adds up its log and its key index; a union read at the same cut adds up what a reader sees. Sums are
-live sums of offsets, so a row that is lost or there twice shows. A sum over all columns, from the log and from
-the read, shows a wrong value as well.
+The server sums up its log and its key index; a union read at the same cut sums up what a reader sees. The sums are live
+sums of offsets, so a lost or duplicate row changes them. A second sum over all columns, from log and read, shows wrong
+values.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from lakestore.v1 import lakestore_pb2 as pb
 
 ATTEMPTS = 3
 GATHERED_ROWS, GATHERED_BYTES = 1 << 14, 8 << 20
-"""Rows and bytes from which on batches are added up."""
+"""Small batches are joined until they have so many rows or bytes, then summed."""
 
 
 class Auditor(Transport, Protocol):
-    """A server that can also add up what it holds."""
+    """A server that can also sum up its own data."""
 
     def audit(self, request: pb.AuditRequest, /) -> pb.AuditAnswer:
         """Sums of log and index at one cut."""
@@ -43,17 +43,17 @@ class Sums:
     rows: int = 0
     offsets: int = 0
     values: int | None = None
-    """Sum over all columns; None where it was not computed."""
+    """Sum over all columns; None if it was not computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketCheck:
-    """One bucket: what each part of the system says."""
+    """One bucket: the sums of each part of the system."""
 
     bucket: int
     head: int
     sides: dict[str, Sums] = field(default_factory=dict)
-    """The sums of commits, log, index (of primary-key tables), and read."""
+    """Sums of commits, log, index (keyed tables only) and read."""
 
     @property
     def same(self) -> bool:
@@ -64,16 +64,16 @@ class BucketCheck:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The outcome for one table."""
+    """The result for one table."""
 
     table: str
     token: str
-    """The cut at which all was compared."""
+    """The cut of the comparison."""
     buckets: tuple[BucketCheck, ...]
     compared_values: bool
-    """Whether all columns were compared too: not when the log no longer reaches back to the first row."""
+    """Whether all columns were compared too. Not possible once the log's first rows are gone."""
     damage: tuple[str, ...] = ()
-    """With `deep`: what does not match its checksum; nothing else is compared then."""
+    """With `deep`: stored bytes that do not match their checksums. Nothing else is compared then."""
     bytes_checked: int = 0
 
     @property
@@ -90,7 +90,7 @@ class Verification:
 
 
 def verify(transport: Auditor, table: str, *, values: bool = True, deep: bool = False) -> Verification:
-    """Compare log, index and union read of a table at one cut; with `deep` read every stored byte before."""
+    """Compare log, index and union read of a table at one cut. With `deep`, first read and check every stored byte."""
     for attempt in range(ATTEMPTS):
         audit = transport.audit(pb.AuditRequest(table=table, deep=deep))
         if audit.damage:
@@ -99,7 +99,7 @@ def verify(transport: Auditor, table: str, *, values: bool = True, deep: bool = 
             with Cut(transport, [table], at=audit.token) as cut:
                 return _compared(cut, table, audit, values=values)
         except (NotFound, PositionExpired):
-            # A flush or a moved log start that landed after the audit can leave no way to read at its cut.
+            # A flush, or a moved log start, after the audit can make its cut unreadable: audit again.
             if attempt == ATTEMPTS - 1:
                 raise
     raise AssertionError("unreachable")
@@ -128,7 +128,7 @@ def _bucket(part: pb.BucketAudit, scan: TableScan, read: list[Sums], log: list[S
 
 
 def _log_values(cut: Cut, scan: TableScan, columns: list[str], names: list[str]) -> list[Sums] | None:
-    """The whole table from the log alone; None when its oldest rows are only in the lake."""
+    """Sums of the whole table from the log alone; None if its oldest rows are only in the lake."""
     try:
         return _summed(_whole_log(cut, scan, columns), scan, names)
     except PositionExpired:
@@ -152,7 +152,7 @@ def _summed(batches: Iterable[pa.RecordBatch], scan: TableScan, names: list[str]
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches: one of a small file would cost as much as one of thousands of rows."""
+    """The same rows in fewer batches: summing a batch of ten rows costs as much as one of thousands."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -105,7 +105,7 @@ def test_past_cuts_stand_beside_the_present(lake: Lake, served: Served) -> None:
         assert _one(lake, f"SELECT count(orders.id) FROM shop.orders AT (TIMESTAMP => {time})") == 7
     with pytest.raises(Invalid, match="neither a position token nor a time"):
         lake.sql("SELECT * FROM shop.orders AT (TOKEN => 'soon')")
-    with pytest.raises(Invalid, match="behind a table's name"):
+    with pytest.raises(Invalid, match="follows a table's name"):
         lake.sql("SELECT * FROM shop.orders o AT (TOKEN => 'x')")
 
 
@@ -122,7 +122,7 @@ _ERRORS_CASES: list[Any] = [
     ("SELECT whoo FROM shop.orders", '"who"'),
     ("SELECT sqr(id) FROM shop.orders", "sqrt"),
     ("DESCRIBE shop.ordrs", "orders"),
-    ("SELECT * FROM shop.orders AT (TOKEN => 'x'", "behind a table's name"),
+    ("SELECT * FROM shop.orders AT (TOKEN => 'x'", "follows a table's name"),
     ("INSERT INTO shop.orders VALUES (1)", "takes one query"),
 ]
 
