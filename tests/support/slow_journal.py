@@ -40,7 +40,7 @@ class SlowJournal:
         self._changed = threading.Condition()
         self._on_way: deque[tuple[float, int, Sequence[Buffer]]] = deque()
         self._held = False
-        self._durable = self._stood = 0
+        self._durable = self._mark_durable = 0
         self.most_on_way = 0
         """Records that were on their way at once."""
 
@@ -70,7 +70,7 @@ class SlowJournal:
 
     def durable(self) -> int:
         """The last record that was acknowledged."""
-        if self._fate is not None and self._stood >= self._fate.at:
+        if self._fate is not None and self._mark_durable >= self._fate.at:
             if self._fate.stands:
                 self._arrive(len(self._on_way))
             raise self._fate.error("the journal ends")
@@ -84,8 +84,8 @@ class SlowJournal:
                 self._changed.wait(None if self._held or not self._on_way else left)
             arrived = sum(due <= time.monotonic() for due, _, _ in self._on_way)
             if self._fate is not None:
-                arrived = min(arrived, self._fate.at - self._stood)
-            self._stood += arrived
+                arrived = min(arrived, self._fate.at - self._mark_durable)
+            self._mark_durable += arrived
             self._durable = self._arrive(arrived)
             return self._durable
 

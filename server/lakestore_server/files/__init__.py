@@ -1,10 +1,13 @@
-"""The formats of everything on disk: one module a format, which encodes and decodes.
+"""The formats of all files on disk: one module for each format, which encodes and decodes it.
 
-All numbers are little-endian but those in keys. Every file begins with a magic and a version; an older version is
-read, a newer one refused with the release to run. A CRC covers all bytes. A file is written aside, synced, renamed,
-and its folder synced, before anything names it: it is there whole or not at all.
+- Numbers are little-endian, except in keys.
+- Every file begins with a magic number and a version. Older versions are read. A newer one is refused, and the error
+  names the release that reads it.
+- A CRC covers all bytes.
+- A file is written under a temporary name, synced and renamed, and its folder is synced, before anything refers to it.
+  So a file is complete or absent.
+- Rows are Arrow record batches without their schema. Rows of keyed tables begin with `__change int8` and `__prev int64`
+  (-1: none). All rows of a batch in a segment or journal frame have the same schema version.
 
-Rows are Arrow record batches without a schema; those of primary-key tables begin with `__change int8` and
-`__prev int64` (-1: none). A run of rows in a segment or a journal part is of one version of its table. The meaning of
-these bytes to the server is the room `state`.
+The meaning of the contents to the server is the room `state`.
 """

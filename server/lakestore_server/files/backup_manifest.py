@@ -1,7 +1,7 @@
-"""The manifest of a backup: its files with their checksums, so that a restore knows a whole backup.
+"""The manifest of a backup: its files with their checksums, so that a restore can tell a complete backup.
 
-Magic u32 · version u16 · flags u16 · bytes u64 · crc32c u32 of the JSON that follows. The manifest is written
-last: a folder without one is a backup that was not finished. The files named lie beside it, as in a data folder.
+Magic u32 · version u16 · flags u16 · bytes u64 · crc32c u32 of the JSON that follows. The manifest is written last: a
+folder without one is an unfinished backup. The listed files lie beside it, arranged as in a data folder.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from lakestore_server.host import versions
 NAME = "MANIFEST"
 MAGIC = 0x4C534231
 VERSION, READ = 2, (1, 2)
-"""The version that is written, and those that are read; release 0.2 wrote 1."""
+"""The version that is written, and the versions that are read. Release 0.2 wrote 1."""
 WAREHOUSE = "warehouse"
-"""The folder of the lake's files in a backup."""
+"""The folder with the lake's files in a backup."""
 _HEADER = struct.Struct("<IHHQI")
 
 
 class LakePlace(StrEnum):
-    """The place of the lake's files, as far as a backup is concerned."""
+    """Where the lake's files are, from the backup's point of view."""
 
     INSIDE = "inside"
-    """In the backup, as they were at its commit."""
+    """In the backup, as of its commit."""
     OUTSIDE = "outside"
-    """Where the warehouse is, which is not part of the data folder."""
+    """In the warehouse, which is outside of the data folder."""
     LEFT_OUT = "left out"
-    """Nowhere but in the data folder that was backed up: they were left out when asked."""
+    """Only in the data folder that was backed up: the user asked to leave them out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One file."""
+class BackupFile:
+    """One file of a backup."""
 
     path: str
-    """Below the folder, with `/`."""
+    """The path in the folder, with `/`."""
     size: int
     crc32c: int
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
-    """A backup."""
+class BackupManifest:
+    """The content of a backup."""
 
     release: str
     """The release that wrote the backup."""
@@ -58,16 +58,16 @@ class Manifest:
     """The time of the newest commit in the backup."""
     timeline: str
     lsn: int
-    """Everything up to this commit is in it, and nothing else."""
+    """The newest commit in the backup. The backup contains all commits up to it and no later one."""
     checkpoint: str
     """Name of the checkpoint file."""
-    files: tuple[Entry, ...]
+    files: tuple[BackupFile, ...]
     pointers: Mapping[str, str]
-    """Table name to its current metadata in the warehouse."""
+    """Table name to its current metadata file in the warehouse."""
     warehouse: str = ""
-    """URI of the warehouse; empty in a backup of a release that did not note it."""
+    """URI of the warehouse; empty in a backup of an older release, which did not record it."""
     lake: LakePlace = LakePlace.OUTSIDE
-    """The place of the lake's files."""
+    """Where the lake's files are."""
 
     def encode(self) -> bytes:
         """The file's bytes."""
@@ -75,8 +75,8 @@ class Manifest:
         return _HEADER.pack(MAGIC, VERSION, 0, len(body), crc32c(body)) + body
 
     @staticmethod
-    def decode(raw: bytes, name: str) -> Manifest:
-        """The manifest in a file's bytes, or `Corrupt`."""
+    def decode(raw: bytes, name: str) -> BackupManifest:
+        """The manifest in a file's bytes. Raises `Corrupt` if they are damaged."""
         damaged = Corrupt(f"{name} is damaged: this backup cannot be trusted, take another one")
         if len(raw) < _HEADER.size:
             raise damaged
@@ -88,6 +88,6 @@ class Manifest:
         if len(body) != size or crc32c(body) != crc:
             raise damaged
         data: dict[str, Any] = orjson.loads(body)
-        files = tuple(Entry(**entry) for entry in data.pop("files"))
+        files = tuple(BackupFile(**entry) for entry in data.pop("files"))
         lake = LakePlace(data.pop("lake", LakePlace.OUTSIDE))
-        return Manifest(**data, files=files, lake=lake)
+        return BackupManifest(**data, files=files, lake=lake)

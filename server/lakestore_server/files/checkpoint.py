@@ -1,8 +1,8 @@
-"""The checkpoint file `checkpoint-<lsn>`: everything that is not rows, and the list of segment files.
+"""The checkpoint file `checkpoint-<lsn>`: the whole state at one LSN without rows, and the list of segment files.
 
-Magic u32 · version u16 · flags u16 · bytes u64 · crc32c u32, then JSON. Written aside, synced, renamed, the
-folder synced: it is there whole or not at all. A `Checkpoint` is the file's content as a value: made of a frozen state
-and the segments that were cut of it, and turned into the state of a server that starts.
+Magic u32 · version u16 · flags u16 · bytes u64 · crc32c u32, then JSON. Written under a temporary name, synced and
+renamed, and the folder synced: it is complete or absent. A `Checkpoint` is the file's content as a value. It is made
+from a frozen state and the segments cut from it, and it becomes the state of a server that starts.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ _FIELDS = len(fields(ChangeResult))
 
 
 def result_list(result: ChangeResult) -> list[Any]:
-    """The stored form of a change's result; the last three counts only where one of them is not zero."""
+    """The stored form of a change's result. The last three counts are stored only if one of them is not zero."""
     counts = [result.table, result.inserted, result.updated, result.deleted, result.not_found, result.schema_id]
     merged = [result.ignored, result.unchanged, result.folded]
     return [*counts, *merged] if any(merged) else counts
 
 
 def result_of(data: Sequence[Any]) -> ChangeResult:
-    """The result that `result_list` wrote."""
+    """Decodes `result_list`."""
     return ChangeResult(*data[:_FIELDS])
 
 
@@ -79,7 +79,7 @@ def mark_list(mark: Mark) -> list[int]:
 
 
 def subscription_list(held: Subscription) -> list[Any]:
-    """The stored form of a subscription; marks only of a shared one."""
+    """The stored form of a subscription. Only a shared one has marks."""
     place = [held.place.table, held.place.bucket, held.place.offset] if held.place else None
     alone = [held.name, list(held.tables), held.lsn, place, held.epoch, held.acked_us]
     marks = [[mark_list(mark) for mark in table] for table in held.marks]
@@ -94,12 +94,12 @@ def refusals_list(refusals: Sequence[Refusal]) -> list[list[int]]:
 
 
 def refusals_of(data: Sequence[Sequence[int]]) -> tuple[Refusal, ...]:
-    """The refusals that `refusals_list` wrote."""
+    """Decodes `refusals_list`."""
     return tuple(Refusal(*each) for each in data)
 
 
 def subscription_of(data: Sequence[Any]) -> Subscription:
-    """The subscription that `subscription_list` wrote."""
+    """Decodes `subscription_list`."""
     name, tables, lsn, place, epoch, acked_us = data[:6]
     marks = tuple(tuple(Mark(*mark) for mark in table) for table in data[6]) if len(data) > 6 else ()
     refusals = refusals_of(data[7]) if len(data) > 7 else ()
@@ -108,7 +108,9 @@ def subscription_of(data: Sequence[Any]) -> Subscription:
 
 
 def registers_list(change: RegisterChange) -> list[Any]:
-    """Told apart by their length: dropped names alone, an opening, or names with their new values."""
+    """The stored form of a register change. The length tells the three forms apart: dropped names; an opening; names
+    with new values.
+    """
     if isinstance(change, RegistersDrop):
         return [change.names]
     if isinstance(change, RegistersMove):
@@ -117,7 +119,7 @@ def registers_list(change: RegisterChange) -> list[Any]:
 
 
 def registers_of(data: Sequence[Any]) -> RegisterChange:
-    """The change that `registers_list` wrote."""
+    """Decodes `registers_list`."""
     names = tuple(data[0])
     if len(data) == 1:
         return RegistersDrop(names)
@@ -125,45 +127,45 @@ def registers_of(data: Sequence[Any]) -> RegisterChange:
 
 
 def producer_change_list(change: ProducerChange) -> list[Any]:
-    """The stored form of a producer's commit, or a dropped name alone: told apart by their length."""
+    """The stored form of a producer's commit, or of a dropped name alone. The length tells the two apart."""
     if isinstance(change, ProducerDrop):
         return [change.producer]
     results = [result_list(result) for result in change.results]
     said = [change.producer, change.epoch, change.sequence, results, change.progress]
-    if (change.owner, change.is_named) == _unsaid(change.producer, change.epoch):
+    if (change.owner, change.is_named) == _default_owner(change.producer, change.epoch):
         return said
     return [*said, change.owner, int(change.is_named)]
 
 
-def _unsaid(producer: str, epoch: int) -> tuple[str, bool]:
-    """Owner, and whether named, of a producer whose commit says neither."""
+def _default_owner(producer: str, epoch: int) -> tuple[str, bool]:
+    """Owner, and whether it is named, for a producer's commit that stores neither."""
     return "", not is_drawn(producer, epoch)
 
 
 def producer_change_of(data: Sequence[Any]) -> ProducerChange:
-    """The change that `producer_change_list` wrote; releases up to 0.2 did not say who owns a producer and named it."""
+    """Decodes `producer_change_list`. Releases up to 0.2 did not store who owns a producer and whether it is named."""
     if len(data) == 1:
         return ProducerDrop(data[0])
     producer, epoch, sequence, results, progress = data[:5]
-    owner, is_named = data[5:7] if len(data) > 5 else _unsaid(producer, epoch)
+    owner, is_named = data[5:7] if len(data) > 5 else _default_owner(producer, epoch)
     made = tuple(map(result_of, results))
     return ProducerCommit(producer, epoch, sequence, made, progress, owner, bool(is_named))
 
 
 def tier_list(record: TierRecord) -> list[Any]:
-    """The stored form of a tier record; sums as text, for JSON numbers end at 2^53."""
+    """The stored form of a tier record. Sums are texts, because JSON numbers are exact only up to 2^53."""
     sums = [str(value) for value in record.live_sums]
     known = [record.live_rows, record.schema_id]
     return [record.snapshot_id, list(record.tier_point), sums, record.lsn, record.epoch, *known]
 
 
 def tier_of(data: list[Any]) -> TierRecord:
-    """The record that `tier_list` wrote."""
+    """Decodes `tier_list`."""
     return TierRecord(data[0], tuple(data[1]), tuple(int(value) for value in data[2]), *data[3:])
 
 
 def encode_catalog_change(change: CatalogChange) -> dict[str, Any]:
-    """The journal's form of a change."""
+    """The stored form of a catalog change."""
     return {"key": change.idempotency_key, "steps": [_encode_step(step) for step in change.steps]}
 
 
@@ -180,7 +182,7 @@ def _encode_step(step: CatalogStep) -> list[Any]:
 
 
 def decode_catalog_change(data: dict[str, Any]) -> CatalogChange:
-    """The change that `encode` wrote."""
+    """Decodes `encode_catalog_change`."""
     return CatalogChange(tuple(_decode_step(step) for step in data["steps"]), data["key"])
 
 
@@ -199,7 +201,7 @@ def _decode_step(data: list[Any]) -> CatalogStep:
 
 MAGIC = 0x4C534350
 VERSION, READ = 4, (1, 4)
-"""The version that is written, and those that are read; release 0.2 wrote 1."""
+"""The version that is written, and the versions that are read. Release 0.2 wrote 1."""
 PREFIX = "checkpoint-"
 _HEADER = struct.Struct("<IHHQI")
 
@@ -211,12 +213,12 @@ class TableEntry:
     versions: Versions
     created_lsn: int
     created_us: int
-    """0: of a table that release 0.1 made."""
+    """0 for a table that release 0.1 created."""
     tiers: tuple[TierRecord, ...]
     buckets: tuple[tuple[SegmentFile, ...], ...]
-    """Each bucket's segments, in offset order."""
+    """The segments of each bucket, in the order of offsets."""
     bases: tuple[Position, ...]
-    """Each bucket at its log start."""
+    """The position of each bucket's log start."""
     truncated_lsn: int = 0
 
     @property
@@ -241,7 +243,7 @@ class Checkpoint:
 
     timeline: str
     restored: Origin | None
-    """The backup that this history began with."""
+    """The backup from which this server was restored."""
     lsn: int
     time_us: int
     next_number: int
@@ -255,24 +257,24 @@ class Checkpoint:
     marks: ClockMarks = NO_MARKS
     registers: Mapping[str, Register] = field(default_factory=dict)
     extents: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of the kept journal files in which segments have rows, by name."""
+    """Journal file name to the number of its bytes that segments refer to."""
     runs: tuple[RunFile, ...] = ()
     """The runs of the key index, newest first."""
     index_lsn: int = EMPTY_LSN
-    """Where the key index stands. `EMPTY_LSN`: a start rebuilds it."""
+    """The LSN up to which the key index is complete. With `EMPTY_LSN`, the next start rebuilds it."""
     dropped: tuple[DroppedEntry, ...] = ()
-    """Tables that were dropped and are kept for a time."""
+    """Dropped tables that are still kept for their drop grace."""
 
     @property
     def entries(self) -> tuple[TableEntry, ...]:
-        """All tables whose rows are kept."""
+        """All tables whose rows are kept, dropped ones included."""
         return (*self.tables, *(each.entry for each in self.dropped))
 
     @staticmethod
     def of(
         frozen: FrozenState, cut: Mapping[tuple[str, int], Sequence[Chunk]], index: NamedRuns = NO_RUNS
     ) -> Checkpoint:
-        """The checkpoint of a frozen state; `cut` has the chunks of those buckets that got new segments."""
+        """The checkpoint of a frozen state. `cut` has the chunks of the buckets that got new segments."""
         view = frozen.view
         return Checkpoint(
             view.timeline,
@@ -296,7 +298,9 @@ class Checkpoint:
         )
 
     def segment_names(self) -> dict[str, set[str]]:
-        """The names of the segment files, by their folder: a table's uuid, or that of shared or of kept ones."""
+        """The names of the segment files by folder: a table's uuid, the folder of shared files or of kept journal
+        files.
+        """
         named: dict[str, set[str]] = {SHARED: set(), EXTENTS: set(self.extents)}
         for entry in self.entries:
             own = named.setdefault(entry.table.uuid, set())
@@ -305,7 +309,7 @@ class Checkpoint:
         return named
 
     def state(self, disk: Disk, folder: Path, limits: Limits = DEFAULT) -> State:
-        """The state that a server begins with; the segments of its tables are mapped. `Corrupt` if one is missing."""
+        """The state with which a server starts. Its segments are mapped. Raises `Corrupt` if a segment is missing."""
         lone = sum(not file.is_shared for entry in self.entries for files in entry.buckets for file in files)
         opener = SegmentFiles(disk, folder, is_crowded=lone > LONE_MAPS_MAX)
         for name, size in self.extents.items():
@@ -365,7 +369,7 @@ def _table_state(entry: TableEntry, opener: SegmentFiles) -> TableState:
 
 
 def name_of(lsn: int) -> str:
-    """File name; sorts by LSN."""
+    """The file name. Names sort by LSN."""
     return f"{PREFIX}{lsn:020d}"
 
 
@@ -412,7 +416,7 @@ def _producer_list(name: str, producer: ProducerState) -> list[Any]:
 
 
 def _producer_of(data: Sequence[Any]) -> ProducerState:
-    """The producer that `_producer_list` wrote; releases up to 0.2 kept nothing behind its answers."""
+    """Decodes `_producer_list`. Releases up to 0.2 stored nothing after the answers."""
     name, epoch, last, progress, answers = data[:5]
     known = {sequence: Answer(lsn, tuple(map(result_of, made))) for sequence, (lsn, made) in answers}
     owner, is_named, used_us, lsn = data[5:9] if len(data) > 5 else ("", not is_drawn(name, epoch), 0, 0)
@@ -420,7 +424,7 @@ def _producer_of(data: Sequence[Any]) -> ProducerState:
 
 
 def _registers_data(registers: Mapping[str, Register]) -> dict[str, list[list[Any]]]:
-    """Owner to registers, which name the owner no more."""
+    """Registers grouped by owner, without the owner in each register."""
     owned: dict[str, list[list[Any]]] = {}
     for name, held in registers.items():
         owned.setdefault(held.owner, []).append([name, held.epoch, held.value, held.moved, held.mark])
@@ -428,7 +432,7 @@ def _registers_data(registers: Mapping[str, Register]) -> dict[str, list[list[An
 
 
 def _registers_of(data: Mapping[str, list[list[Any]]]) -> dict[str, Register]:
-    """The registers that `_registers_data` wrote; releases up to 0.2 had none."""
+    """Decodes `_registers_data`. Releases up to 0.2 had no registers."""
     return {
         name: Register(epoch, value, owner, moved, mark)
         for owner, held in data.items()
@@ -459,7 +463,7 @@ def _file_list(file: SegmentFile) -> list[Any]:
 
 
 def _entry_of(data: dict[str, Any]) -> TableEntry:
-    """The table that `_table_data` wrote."""
+    """Decodes `_table_data`."""
     definitions = data["versions"]
     buckets = tuple(tuple(SegmentFile(*file) for file in files) for files in data["buckets"])
     return TableEntry(
@@ -474,7 +478,7 @@ def _entry_of(data: dict[str, Any]) -> TableEntry:
 
 
 def decode(raw: bytes, name: str) -> Checkpoint:
-    """The checkpoint in a file's bytes, or `Corrupt`."""
+    """The checkpoint in a file's bytes. Raises `Corrupt` if they are damaged."""
     damaged = Corrupt(f"checkpoint file {name} is damaged: restore it from a copy or a backup; nothing was changed")
     if len(raw) < _HEADER.size:
         raise damaged
@@ -510,7 +514,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         _registers_of(data.get("registers", {})),
         data.get("extents", {}),
         tuple(RunFile(*run) for run in data.get("runs", ())),
-        data.get("runs_lsn", EMPTY_LSN),  # 0.3.0 said `index`, and meant runs and LMDB together
+        data.get("runs_lsn", EMPTY_LSN),  # release 0.3.0 wrote `index`, for runs and LMDB together
         tuple(DroppedEntry(_entry_of(entry), *about) for entry, *about in data.get("dropped", ())),
     )
 
@@ -521,7 +525,7 @@ def _producers_of(data: dict[str, Any]) -> FrozenProducers:
 
 
 def write(disk: Disk, folder: Path, checkpoint: Checkpoint) -> None:
-    """Make a checkpoint durable."""
+    """Write a checkpoint durably."""
     path = folder / name_of(checkpoint.lsn)
     temporary = folder / f"{path.name}.tmp"
     if temporary.name in disk.list(folder):
@@ -541,18 +545,18 @@ def write(disk: Disk, folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def names(disk: Disk, folder: Path) -> list[str]:
-    """The checkpoints of a folder, the oldest first."""
+    """The names of the checkpoints in a folder, oldest first."""
     return [name for name in disk.list(folder) if name.startswith(PREFIX) and not name.endswith(".tmp")]
 
 
 def newest(disk: Disk, folder: Path) -> Checkpoint | None:
-    """The newest valid checkpoint; None for an empty folder, `Corrupt` when there are only damaged ones."""
+    """The newest valid checkpoint; None for an empty folder. Raises `Corrupt` if all checkpoints are damaged."""
     damage: Corrupt | None = None
     for name in reversed(names(disk, folder)):
         try:
             return decode(disk.read(folder / name), name)
         except NewerFormat:
-            raise  # an older checkpoint is not what the newer release would go on from
+            raise  # an older checkpoint would lose what the newer release wrote
         except Corrupt as error:
             damage = error
     if damage:

@@ -1,4 +1,4 @@
-"""The data folder: its parts, its modes, its lock, and the removal of files that nothing names."""
+"""The data folder: its subfolders, file modes and lock, and the removal of files that nothing refers to."""
 
 from __future__ import annotations
 
@@ -20,49 +20,51 @@ log = logging.getLogger("lakestore.folder")
 
 SEGMENTS = "segments"
 SHARED = "shared"
-"""The folder of files with segments of several tables, beside the folders of tables."""
+"""The folder of files with segments of several tables. It lies beside the tables' folders."""
 EXTENTS = "extents"
-"""The folder of journal files that are kept for rows in them, beside the folders of tables."""
+"""The folder of journal files that are kept because segments refer to their rows. It lies beside the tables'
+folders.
+"""
 SUFFIX = ".seg"
 INDEX = "index"
-"""The key index's folder."""
+"""The folder of the key index."""
 OFFSETS = "cache/offsets"
-"""The folder of offset indexes of the lake's data files, which can all be made again."""
+"""The folder of offset indexes of the lake's data files. All of them can be rebuilt."""
 LOCK = "lock"
 _PORTS = " ports "
-"""Between the process in the lock file and the addresses of its ports."""
+"""Separates the process id in the lock file from the addresses of the ports."""
 LAKE_HELD = "lake-held"
-"""The folder with links to the lake's files while a backup copies them."""
+"""The folder of links to the lake's files while a backup copies them."""
 RESTORING = "restoring"
-"""A file that is there until a restore is whole."""
+"""A file that exists until a restore is complete."""
 _MARK = "description-lock"
-"""In the lock's file since release 0.3: whoever ran here last holds, or held, the lock of a file description."""
+"""Written to the lock file since release 0.3: the last server here took a lock of an open file description."""
 _LOCK_MODE, _LOCK_CHARS_MAX = 0o600, 256
 _NO_SUCH_LOCK = (errno.EINVAL, errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 def make(disk: Disk, folder: Path) -> None:
-    """Make the folder with its parts, where they are missing."""
+    """Create the folder and its subfolders as far as they are missing."""
     disk.make_folder(folder)
     disk.make_folder(folder / SEGMENTS)
     disk.make_folder(folder / INDEX)
 
 
 def check_whole(folder: Path) -> None:
-    """`Invalid` for a folder that a restore has begun to make and not finished."""
+    """Raises `Invalid` if a restore into this folder was begun and not finished."""
     if (folder / RESTORING).exists():
-        raise Invalid(f"{folder} is what an unfinished restore left: remove the folder, and restore again")
+        raise Invalid(f"{folder} holds an unfinished restore: remove the folder, and restore again")
 
 
 def remove_temporary(disk: Disk, folder: Path) -> None:
-    """Remove files that were written aside and never renamed."""
+    """Remove temporary files of writes that were not finished."""
     for name in disk.list(folder):
         if name.endswith(".tmp"):
             disk.remove(folder / name)
 
 
 def remove_unnamed(disk: Disk, folder: Path, named: Mapping[str, Container[str]]) -> None:
-    """Remove segment files that the checkpoint does not name; `named` has the names by their folder."""
+    """Remove segment files that the checkpoint does not list. `named` has the listed names by folder."""
     for uuid in disk.list(folder / SEGMENTS):
         if uuid not in named:
             disk.remove_folder(folder / SEGMENTS / uuid)
@@ -74,7 +76,9 @@ def remove_unnamed(disk: Disk, folder: Path, named: Mapping[str, Container[str]]
 
 
 def remove_files(disk: Disk, folder: Path, gone: Mapping[str, Collection[str]], kept: Container[str]) -> None:
-    """Remove these segment files, and the folders of which nothing is kept; all by their names."""
+    """Remove segment files, and the folders that are empty then. `gone` has file names by folder, `kept` folder
+    names.
+    """
     for name, files in gone.items():
         for file in sorted(files):
             path = folder / SEGMENTS / name / file
@@ -89,12 +93,12 @@ def remove_files(disk: Disk, folder: Path, gone: Mapping[str, Collection[str]], 
 
 
 def lock_folder(folder: Path) -> IO[str]:
-    """Keep a second server out; the lock ends with the process.
+    """Prevent a second server on this folder, until this process ends.
 
-    The lock is one of an open file description that only a writer of the file can take, and only the owner can open the
-    file. Releases up to 0.2 hold a `flock` instead, which anybody who can read the file can hold as well. So both are
-    taken, and a `flock` that somebody else holds counts only if such a release may be running: it writes its process
-    number over the file's mark.
+    Two locks are taken. The first is a lock of the open file description: it needs write access, which only the owner
+    of the file has. The second is the `flock` that releases up to 0.2 used; anybody who can read the file can take it.
+    A `flock` of somebody else therefore counts only if an old release may be running. An old release overwrites the
+    mark in the file with its process id.
     """
     try:
         _make_private(folder)
@@ -119,12 +123,12 @@ def _lock(file: IO[str], folder: Path) -> None:
     except OSError as error:
         if not (is_held and is_marked):
             raise in_use from error
-        log.warning("%s: another program holds a flock on it, which stops nobody", folder / LOCK)
+        log.warning("%s: another program holds a flock on it; it locks nobody out", folder / LOCK)
     _write_owner(file, f"{os.getpid()} {_MARK if is_held else ''}")
 
 
 def name_ports(file: IO[str], grpc: str, http: str) -> None:
-    """Write the addresses of both ports into the lock file, for the error of a second server on the folder."""
+    """Write the addresses of both ports into the lock file. The error of a second server on this folder shows them."""
     file.seek(0)
     owner = file.read(_LOCK_CHARS_MAX).partition(_PORTS)[0].rstrip()
     _write_owner(file, f"{owner}{_PORTS}{grpc} {http}")
@@ -138,7 +142,7 @@ def _write_owner(file: IO[str], text: str) -> None:
 
 
 def _owner(text: str) -> str:
-    """The process and the ports that a lock file names, as the end of a sentence."""
+    """The process and the ports in a lock file, as the end of an error."""
     process, _, ports = text.partition(_PORTS)
     number = process.split()[:1]
     if not number or not number[0].isdecimal():
@@ -150,7 +154,7 @@ def _owner(text: str) -> str:
 
 
 def _take_description_lock(file: IO[str], in_use: Conflict) -> bool:
-    """Take the lock of the open file description; False where the system has none."""
+    """Take the lock of the open file description. False if the system does not support it."""
     number = getattr(fcntl, "F_OFD_SETLK", None)
     if number is None:
         return False
@@ -167,7 +171,7 @@ def _take_description_lock(file: IO[str], in_use: Conflict) -> bool:
 
 
 def _make_private(folder: Path) -> None:
-    """Make the folder where it is missing."""
+    """Create the folder if it is missing."""
     if folder.is_dir():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -176,9 +180,10 @@ def _make_private(folder: Path) -> None:
 
 
 def tighten(folder: Path, warehouse: Path | None) -> None:
-    """Take from a folder what an earlier release or another umask left to others; the warehouse is left as it is.
+    """Remove the modes for group and others that an earlier release or another umask left. The warehouse is left
+    alone.
 
-    Bits are only taken away. What belongs to somebody else stays, and the log says so.
+    Modes are only taken away. For a file of another owner, the log has a warning.
     """
     kept = warehouse.resolve() if warehouse else None
     for place, folders, files in os.walk(folder):
@@ -196,6 +201,6 @@ def _take_away(path: Path, allowed: int) -> None:
             return
         path.chmod(stat.S_IMODE(found.st_mode) & allowed)
     except FileNotFoundError:
-        return  # a temporary file of another process
+        return  # another process removed its temporary file
     except PermissionError:
-        log.warning("%s is open to other users of this machine, and belongs to another one: mend its mode", path)
+        log.warning("%s belongs to another user and is open to users of this machine: change its mode", path)

@@ -1,9 +1,10 @@
-"""Extents: rows of a log that stay where the journal wrote them, and the journal files that are kept for them.
+"""Extents: rows of a log table that stay where the journal wrote them, in journal files that are kept for this.
 
-A kept file is a second name (a hard link) of a journal file, in a folder beside those of segments: the journal drops
-its own name as ever, and reads no kept file when a server starts. It lives as a segment file does, which is as long as
-a checkpoint names it. An extent is one record batch in such a file, just as the journal wrote it; the segment that
-names it has the CRC32C of each 64 KB of it. Frames around it are of no use any more, and are not checked.
+- A kept file is a hard link to a journal file, in a folder beside those of segments. The journal removes its own name
+  as always, and reads no kept file at a start.
+- A kept file lives as long as a checkpoint names it, like a segment file.
+- An extent is one record batch in a kept file, exactly as the journal wrote it. The segment that names it has the
+  CRC32C of each 64 KB of it. The journal's frames around it have no meaning any more and are not checked.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SUFFIX = ".journal"
 
 @dataclass(frozen=True, slots=True)
 class KeptFile:
-    """A mapped journal file that is kept."""
+    """A kept journal file, mapped."""
 
     path: Path
     data: pa.Buffer
@@ -36,15 +37,15 @@ class KeptFile:
 
 
 class KeptFiles:
-    """The kept files of a folder; each one is mapped once."""
+    """The kept files of a folder. Each file is mapped once."""
 
     def __init__(self, disk: Disk, folder: Path, mapped: Iterable[KeptFile] = ()) -> None:
-        """The folder is that of kept files alone; some may be mapped already."""
+        """`folder` holds kept files only. `mapped` are files that are mapped already."""
         self._disk, self._folder = disk, folder
         self._mapped = {file.name: file for file in mapped}
 
     def file(self, name: str) -> KeptFile:
-        """The file of that name; `Corrupt` if it is missing."""
+        """The file of that name. Raises `Corrupt` if it is missing."""
         found = self._mapped.get(name)
         if found is None:
             path = self._folder / name
@@ -55,7 +56,7 @@ class KeptFiles:
 
 
 def missing(name: str) -> Corrupt:
-    """The error of a kept file that is not there, or is shorter than it was."""
+    """The error for a kept file that is missing or shorter than it was."""
     return Corrupt(f"kept journal file {name} is missing or cut short: restore it from a copy or a backup")
 
 
@@ -65,12 +66,12 @@ class Extent:
 
     file: KeptFile
     at: int
-    """Its first byte."""
+    """Position of its first byte."""
     size: int
-    """In bytes."""
+    """Its size in bytes."""
     rows: int
     crcs: npt.NDArray[np.uint32]
-    """The checksum of each block, counted from its first byte."""
+    """The checksum of each block, counted from the extent's first byte."""
 
     @property
     def data(self) -> pa.Buffer:

@@ -1,15 +1,14 @@
-"""The journal's format: a file header, then frames, each a whole commit, numbered by LSN without gaps.
+"""The journal's format: a file header, then frames. A frame is one commit; LSNs have no gaps.
 
-File header: magic u32 · version u16 · flags u16 · salt u64 · crc32c u32, padding to 64. Frame: magic u32 · version
-u16 · unsynced u16 · lsn u64 · meta bytes u32 · body bytes u64 · salt u64 · crc32c u32 of all but itself, padding to 64,
-meta (JSON), padding to 64, then parts, each at a multiple of 64. The salt tells a file's own frames from bytes of a
-user that look like one. Version 2 is release 0.2's. Files of release 0.1 have no header, and are refused by name.
-`unsynced`: frames before this one that were not durable when it was written (0 in release 0.2), see `_was_durable`.
-Keys of the meta: t (time in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows,
-schema version]], producers, create, alter, drop, catalog, tierer, starts, subscriptions,
-slots [[part, row, slot, link]], registers [[names, [epoch, owner]] | [names, values, mark] | [names]],
-parts (their ids), rename [[table, name]], truncate [[table, number]],
-shelve [[table, until in µs]], undrop [[table, name]]. Version 4 has the last four. Zeros may fill the last block up.
+- File header, 64 bytes: magic u32 · version u16 · flags u16 · salt u64 · crc32c u32.
+- Frame: header of 64 bytes (magic u32 · version u16 · unsynced u16 · lsn u64 · meta bytes u32 · body bytes u64 ·
+  salt u64 · crc32c u32 of the rest of the frame), meta (JSON), then batches, each part padded to 64 bytes.
+- The salt tells this file's frames from look-alikes in users' rows. `unsynced`: see `_was_durable`.
+- Meta: t (time in µs), rows [[table, bucket, start, rows, part offset, part bytes, live sum, live rows, schema
+  version]], producers, create, alter, drop, catalog, tierer, starts, subscriptions, slots [[part, row, slot, link]],
+  registers [[names, [epoch, owner]] | [names, values, mark] | [names]], parts (ids), rename [[table, name]],
+  truncate [[table, number]], shelve [[table, until in µs]], undrop [[table, name]].
+- Version 4 added the last four. In version 2 (release 0.2) `unsynced` is 0. Zeros may fill a file's last block.
 """
 
 from __future__ import annotations
@@ -50,20 +49,20 @@ from lakestore_server.state.subscription import Mark, MovedMark, SubscriptionDro
 MAGIC = 0x4C534A31
 FILE_MAGIC = 0x4C534A46
 VERSION, READ = 4, (2, 4)
-"""The version that is written, and those that are read."""
+"""The version that is written, and the versions that are read."""
 _FILE = struct.Struct("<IHHQ")
 HEADER = struct.Struct("<IHHQIQQ")
 CRC = struct.Struct("<I")
 HEADER_BYTES = 64
-"""Every frame begins at a multiple of it."""
+"""Every frame begins at a multiple of this."""
 _SALT_WORDS = slice(7, 9)
-"""The words of four bytes of a frame's header that are the salt."""
+"""The 32-bit words of a frame's header that hold the salt."""
 FILE_HEADER_BYTES = 64
 PADDING = bytes(64)
 
 
 def file_header(salt: int) -> bytes:
-    """The first bytes of a journal file; synced before the first frame is written."""
+    """The first bytes of a journal file. They are synced before the first frame is written."""
     header = _FILE.pack(FILE_MAGIC, VERSION, 0, salt)
     return (header + CRC.pack(crc32c(header))).ljust(FILE_HEADER_BYTES, b"\0")
 
@@ -84,7 +83,7 @@ def encode(record: CommitRecord) -> list[Buffer]:
 
 
 def nbytes_of(record: Sequence[Buffer]) -> int:
-    """The bytes of all buffers."""
+    """The total size of the buffers."""
     return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in record)
 
 
@@ -116,8 +115,9 @@ def _meta(record: CommitRecord, rows: list[list[Any]]) -> dict[str, Any]:
 
 
 def _subscription_list(change: SubscriptionChange) -> list[Any]:
-    """Told apart by their length: a dropped name alone, a name with its moved marks, maybe with refusals, or a whole
-    subscription."""
+    """The stored form of a subscription change. The length tells the forms apart: a dropped name; a name with its
+    moved marks and maybe refusals; a whole subscription.
+    """
     if isinstance(change, SubscriptionDrop):
         return [change.name]
     if isinstance(change, SubscriptionMove):
@@ -139,7 +139,7 @@ def _subscription_of(data: Sequence[Any]) -> SubscriptionChange:
 
 @dataclass(frozen=True, slots=True)
 class RowsHead:
-    """One entry of a frame's rows section: what the batch is of, and where its bytes lie in the frame's body."""
+    """One entry of a frame's rows section: which rows the batch has, and where its bytes lie in the frame's body."""
 
     table: str
     bucket: int
@@ -157,7 +157,7 @@ _HEAD_ENTRIES = len(fields(RowsHead))
 
 
 def rows_of(meta: Mapping[str, Any]) -> list[RowsHead]:
-    """The heads of a frame's batches, without entries that a later release adds."""
+    """The heads of a frame's batches. Fields that a later release added are ignored."""
     return [RowsHead(*entry[:_HEAD_ENTRIES]) for entry in meta.get("rows", ())]
 
 
@@ -167,22 +167,22 @@ Schemas = Callable[[str, int], pa.Schema]
 
 @dataclass
 class RawFrame:
-    """A frame read back; its rows stay bytes until the table's schema is known."""
+    """A frame that was read. Its rows stay bytes until the table's schema is known."""
 
     lsn: int
     head: Plain
     """The meta as stored."""
     body: pa.Buffer
     end: int = 0
-    """Place of the next frame in the file."""
+    """Position of the next frame in the file."""
     version: int = VERSION
     salt: int = 0
     unsynced: int = 0
-    """Frames before this one that were not durable when it was written."""
+    """The number of frames before this one that were not durable when it was written."""
 
     @cached_property
     def meta(self) -> dict[str, Any]:
-        """The sections beside the batches."""
+        """The sections other than batches."""
         return dict(orjson.loads(memoryview(self.head)))
 
     @property
@@ -192,7 +192,9 @@ class RawFrame:
 
     @property
     def sections(self) -> list[str]:
-        """The names of the sections beside time and rows, sorted; among them those of other releases."""
+        """The names of the sections other than time and rows, sorted. Unknown sections of other releases are
+        included.
+        """
         return sorted(set(self.meta) - {"t", "rows"})
 
     def rows(self) -> list[RowsHead]:
@@ -204,19 +206,19 @@ class RawFrame:
         return pa.ipc.read_record_batch(self.body.slice(rows.at, rows.nbytes), schema)
 
     def definitions(self) -> list[dict[str, Any]]:
-        """The table definitions that the commit makes, as stored: another release may say them otherwise."""
+        """The table definitions of the commit as stored. Other releases may store them differently."""
         return [*self.meta.get("create", ()), *self.meta.get("alter", ())]
 
 
 def raw_of(lsn: int, record: Sequence[Buffer]) -> RawFrame:
-    """A record as a journal gives it back."""
+    """A record in the form in which a journal returns it."""
     head, *parts = map(plain, record)
     body = parts[0] if len(parts) == 1 and isinstance(parts[0], pa.Buffer) else pa.py_buffer(b"".join(parts))
     return RawFrame(lsn, head, body)
 
 
 def decode(raw: RawFrame, schemas: Schemas) -> CommitRecord:
-    """The record of a frame; `schemas` knows every table that has rows in it."""
+    """The record of a frame. `schemas` must know every table that has rows in it."""
     meta = raw.meta
     slots: dict[int, list[KeySlot]] = {}
     for part, row, slot, link in meta.get("slots", []):
@@ -261,14 +263,14 @@ def _rows_part(raw: RawFrame, rows: RowsHead, schemas: Schemas, slots: Sequence[
 
 @dataclass(frozen=True, slots=True)
 class FileHead:
-    """The first bytes of a journal file, read."""
+    """The decoded header of a journal file."""
 
     version: int
     salt: int
 
 
 def head_of(data: bytes, name: str) -> FileHead | None:
-    """The head of a journal file; None when its header is torn or damaged, `Invalid` for a file of release 0.1."""
+    """The header of a journal file; None if it is torn or damaged. Raises `Invalid` for a file of release 0.1."""
     if len(data) >= 4 and struct.unpack_from("<I", data)[0] == MAGIC:
         raise versions.of_first_release(f"journal file {name}")
     if len(data) < FILE_HEADER_BYTES:
@@ -281,10 +283,10 @@ def head_of(data: bytes, name: str) -> FileHead | None:
 
 
 def frames(data: bytes, name: str, *, last: bool) -> Iterator[RawFrame]:
-    """The frames of a journal file. A torn tail ends the last file; anything else damaged is `Corrupt`."""
+    """The frames of a journal file. A torn tail ends the last file; any other damage raises `Corrupt`."""
     head = head_of(data, name)
     if head is None:
-        # The header is synced before the first frame: without a frame behind it, it was never finished.
+        # The header is synced before the first frame. A file without a frame was never finished.
         is_unfinished = last and data.count(0, FILE_HEADER_BYTES) == max(len(data) - FILE_HEADER_BYTES, 0)
         if data and not is_unfinished:
             raise damaged(name, 0)
@@ -302,18 +304,20 @@ def frames(data: bytes, name: str, *, last: bool) -> Iterator[RawFrame]:
 
 
 def is_filling(rest: bytes, size: int) -> bool:
-    """Whether the bytes behind a frame of a file of that size, of which at most a block is given, only fill it up."""
+    """Whether the bytes after a frame only fill up the file's last block. `rest` is at most one block, `size` the
+    file's size.
+    """
     return len(rest) < BLOCK and size % BLOCK == 0 and not any(rest)
 
 
 def damaged(name: str, at: int) -> Corrupt:
-    """The error of a file that is not whole at a byte."""
+    """The error for a file with damage at byte `at`."""
     remedy = "restore it from a copy or a backup, `lakestore inspect` shows what is whole; nothing was changed"
     return Corrupt(f"journal file {name} is damaged at byte {at}: {remedy}")
 
 
 def frame_at(buffer: pa.Buffer, data: bytes | memoryview, at: int) -> RawFrame | None:
-    """The whole frame at a place of a file's bytes, `buffer` and `data` both; None if there is none."""
+    """The complete frame at a position; None if there is none. `buffer` and `data` are the same bytes."""
     head = frame_head(data, at)
     if head is None:
         return None
@@ -329,7 +333,7 @@ def frame_at(buffer: pa.Buffer, data: bytes | memoryview, at: int) -> RawFrame |
 
 
 class FrameHead(NamedTuple):
-    """The header of a frame; its checksum covers meta and body as well."""
+    """The header of a frame. Its checksum also covers meta and body."""
 
     lsn: int
     meta_bytes: int
@@ -337,7 +341,7 @@ class FrameHead(NamedTuple):
     version: int
     salt: int
     crc: int
-    """The checksum of the header itself."""
+    """The checksum of the header alone."""
     stored_crc: int
     """The checksum of the whole frame."""
     unsynced: int
@@ -349,7 +353,7 @@ class FrameHead(NamedTuple):
 
 
 def frame_head(data: bytes | memoryview, at: int) -> FrameHead | None:
-    """The header of the frame at a place; None if there is none."""
+    """The header of the frame at a position; None if there is none."""
     if at + HEADER_BYTES > len(data):
         return None
     magic, version, unsynced, lsn, meta_bytes, body_bytes, salt = HEADER.unpack_from(data, at)
@@ -361,13 +365,15 @@ def frame_head(data: bytes | memoryview, at: int) -> FrameHead | None:
 
 
 def _was_durable(data: bytes, at: int, head: FileHead, lsn: int) -> bool:
-    """Whether the frame `lsn`, which is not whole at a place, was durable: a later whole frame was written after that.
+    """Whether frame `lsn`, which is damaged at `at`, was durable once: then a later frame was written after its
+    sync.
 
-    Of frames 2, 3, 4 under one sync a power cut may leave 3 and 4 whole and 2 torn. They say 1 and 2 in `unsynced`, so
-    nobody had an answer for 2, and the file ends behind frame 1. A whole frame 5 that says 0 makes the same 2 damage.
+    Example: frames 2, 3 and 4 share one sync, and a power cut leaves 3 and 4 complete and 2 torn. Their `unsynced` is 1
+    and 2, so nobody had an answer for 2, and the journal ends after frame 1. If a complete frame 5 has `unsynced` 0,
+    frame 2 was durable, and the file is damaged.
 
-    Only frames with this file's salt and a later LSN are compared with their checksums. No user knows the salt, so
-    headers in rows of users cost nothing; a copy of this very file has older LSNs.
+    Checksums are computed only for frames with this file's salt and a later LSN. Users do not know the salt, so header
+    look-alikes in rows cost nothing; a stale copy of this file has older LSNs.
     """
     words = np.frombuffer(data, "<u4", len(data) // HEADER_BYTES * (HEADER_BYTES // 4)).reshape(-1, HEADER_BYTES // 4)
     first = -(-at // HEADER_BYTES)

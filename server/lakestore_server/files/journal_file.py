@@ -1,10 +1,13 @@
-"""The journal in files of the data folder: records are framed, appended and synced, several with one sync.
+"""The journal as files of the data folder: records are framed, appended and synced, several with one sync.
 
-A failed write is cut off again, and the cut synced; a failed sync ends the journal. A new file is durable before its
-first frame. A torn tail is told from damage by looking for frames behind it: damage refuses the start. The valid frames
-of the last file are copied to a new one before anything is served. The claim is the lock of the data folder, which the
-server takes before it reads anything, so the epoch is always 1. The place behind an LSN is the name of the file that
-begins with the next one, so a checkpoint need not keep it. A record is one frame, however long.
+- A failed write is cut off, and the cut is synced. A failed sync ends the journal.
+- A new file is durable before its first frame. Before anything is served, the valid frames of the last file are copied
+  to a new file.
+- A torn tail differs from damage: no complete, later frame follows it. Damage refuses the start.
+- The lock of the data folder is the claim to the journal. The server takes it before it reads anything, so the epoch is
+  always 1.
+- The place after an LSN is the name of the file that begins with the next LSN, so a checkpoint need not store it. A
+  record is one frame, however long.
 """
 
 from __future__ import annotations
@@ -47,13 +50,15 @@ from lakestore_server.state.commit_record import (
 
 
 class SyncThread:
-    """One sync at a time, of whichever file. Its user holds no lock while it waits; the thread begins when it must."""
+    """Syncs one file at a time in a thread of its own, which starts with the first sync. Users hold no lock while
+    they wait.
+    """
 
     def __init__(self, changed: threading.Condition) -> None:
-        """`changed` is notified when a sync is over."""
+        """`changed` is notified at the end of each sync."""
         self._changed = changed
         self._wanted = threading.Condition()
-        """The thread's own condition: records that come in need not wake it."""
+        """Separate from `changed`, so that appended records do not wake the thread."""
         self._file: AppendFile | None = None
         self._failure: BaseException | None = None
         self._is_closed = False
@@ -61,11 +66,11 @@ class SyncThread:
 
     @property
     def is_over(self) -> bool:
-        """Whether the sync that was begun has ended."""
+        """Whether no sync is running."""
         return self._file is None
 
     def begin(self, file: AppendFile) -> None:
-        """Begin to sync what the file has now."""
+        """Begin to sync what the file contains now."""
         with self._wanted:
             assert self._file is None, "one sync at a time"
             self._file, self._failure = file, None
@@ -75,7 +80,7 @@ class SyncThread:
             self._thread.start()
 
     def finish(self) -> None:
-        """Wait for the end of the sync; raises what it raised."""
+        """Wait for the end of the sync. Raises the sync's error."""
         with self._changed:
             self._changed.wait_for(lambda: self._file is None)
             failure, self._failure = self._failure, None
@@ -83,7 +88,7 @@ class SyncThread:
             raise failure
 
     def close(self) -> None:
-        """End the thread behind the sync that runs."""
+        """End the thread after the running sync."""
         with self._wanted:
             self._is_closed = True
             self._wanted.notify_all()
@@ -101,7 +106,7 @@ class SyncThread:
             failure: BaseException | None = None
             try:
                 file.sync()
-            except BaseException as error:  # the boundary of the thread: who waits raises it
+            except BaseException as error:  # the boundary of the thread: `finish` raises it
                 failure = error
             with self._changed:
                 self._file, self._failure = None, failure
@@ -115,15 +120,15 @@ class Frame(NamedTuple):
     """A frame to write."""
 
     parts: list[Plain]
-    """One after the other."""
+    """The frame's bytes, in order."""
     body_at: int
-    """Place of the body, from the frame's first byte."""
+    """Position of the body in the frame."""
     crcs: dict[int, npt.NDArray[np.uint32]]
-    """Checksums of the blocks of large batches, by the place of their first byte in the body."""
+    """Checksums of the blocks of large batches, by the position of the batch in the body."""
 
 
 def framed(lsn: int, record: Sequence[Buffer], salt: int, unsynced: int = 0) -> Frame:
-    """A record's frame, to write into a file with that salt behind so many frames that are not durable yet."""
+    """The frame of a record. `salt` is the file's; `unsynced` frames before it are not durable yet."""
     meta, *parts = record
     sizes = len(meta), journal.nbytes_of(parts)
     header = journal.HEADER.pack(journal.MAGIC, journal.VERSION, min(unsynced, UNSYNCED_MAX), lsn, *sizes, salt)
@@ -147,23 +152,22 @@ def framed(lsn: int, record: Sequence[Buffer], salt: int, unsynced: int = 0) -> 
 
 @dataclass(frozen=True, slots=True)
 class KnownFrame:
-    """A frame with large batches that was written by this process."""
+    """A frame with large batches that this process wrote."""
 
     body_at: int
-    """Place of its body in the file."""
+    """Position of its body in the file."""
     end: int
-    """Place of the next frame."""
+    """Position of the next frame."""
     meta: bytes
     crcs: Mapping[int, npt.NDArray[np.uint32]]
-    """The checksum of each block of large batches, by their places in the body."""
+    """The checksum of each block of large batches, by the position of the batch in the body."""
 
     def rows(self) -> list[RowsHead]:
-        """Its batches."""
         return journal.rows_of(orjson.loads(self.meta))
 
 
 def file_of(path: Path, data: pa.Buffer, bytes_min: int, known: Mapping[int, KnownFrame]) -> JournalFile:
-    """A journal file with the places of its parts of so many bytes or more."""
+    """A journal file with the positions of its batches of at least `bytes_min` bytes."""
     return JournalFile(path, data, tuple(_places(path.name, data, bytes_min, known)))
 
 
@@ -183,7 +187,9 @@ def _places(name: str, data: pa.Buffer, bytes_min: int, known: Mapping[int, Know
 
 
 def _read(data: pa.Buffer, view: memoryview, at: int, bytes_min: int, file: FileHead) -> KnownFrame | None:
-    """A frame of a mapped file, without its meta if it cannot have a part of so many bytes; None if it is not whole."""
+    """The frame at a position of a mapped file; None if it is not complete. Without meta if the frame is too small
+    to have a batch of `bytes_min` bytes.
+    """
     head = journal.frame_head(bytes(view[at : at + journal.HEADER_BYTES]), 0)
     if head is None or (head.salt, head.version) != (file.salt, file.version):
         return None
@@ -196,18 +202,18 @@ def _read(data: pa.Buffer, view: memoryview, at: int, bytes_min: int, file: File
 
 PREFIX = "journal-"
 AHEAD_BYTES = 1 << 20
-"""From so many bytes on a sync runs in a thread, and records that come meanwhile are written beside it."""
+"""A sync of at least this many bytes runs in a thread, while further records are written."""
 NEXT = "next-journal.tmp"
-"""The file that is prepared, before it has its name."""
+"""The temporary name of the file that is prepared."""
 
 
 def name_of(first_lsn: int) -> str:
-    """File name; sorts by LSN."""
+    """The file name. Names sort by LSN."""
     return f"{PREFIX}{first_lsn:020d}"
 
 
 def names(disk: Disk, folder: Path) -> list[str]:
-    """The journal's files, the oldest first."""
+    """The names of the journal's files, oldest first."""
     return [name for name in disk.list(folder) if name.startswith(PREFIX) and not name.endswith(".tmp")]
 
 
@@ -217,12 +223,12 @@ def _gap(name: str, lsn: int, wanted: int) -> Corrupt:
 
 
 @contextmanager
-def _full() -> Iterator[None]:
-    """A step without which no new file begins, and the old one goes on."""
+def _old_file_stays() -> Iterator[None]:
+    """A step of beginning a new file. If it fails, the journal continues in the old file."""
     try:
         yield
     except OSError as error:
-        raise Exhausted(f"no journal file can be begun ({error.strerror}): free space on the disk") from error
+        raise Exhausted(f"a new journal file cannot be created ({error.strerror}): free space on the disk") from error
 
 
 class FileJournal:
@@ -235,39 +241,39 @@ class FileJournal:
         self._file: AppendFile | None = None
         self._salt = 0
         self._next: tuple[AppendFile, int] | None = None
-        """The file that is prepared, and its salt."""
+        """The prepared file and its salt."""
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, Sequence[Buffer]]] = deque()
-        """Appended, not yet durable; changed under the lock."""
+        """Appended records that are not durable. Changed under the lock."""
         self._wrote = self._size = 0
-        """(number of these that are written, end of the last of them in the file)."""
+        """(number of waiting records that are written, end of the last of them in the file)."""
         self._sync = SyncThread(self._changed)
         self._syncing: tuple[int, int] | None = None
-        """(records written, end of the last) when the sync that runs began; None while none runs."""
+        """(records written, end of the last) when the running sync began; None if no sync runs."""
         self._last = self._durable = 0
-        """LSNs of the last record that was appended, and of the last one that stands."""
+        """LSNs of the last appended record and of the last durable one."""
         self._refusal: NotWritten | None = None
-        """The refusal of records that were given back, which `durable` has still to raise."""
+        """The error for records that could not be written. The next `durable` raises it."""
         self._lost: Unknown | None = None
         self.written = ("", 0)
-        """(name of the open file, bytes of it that are durable)."""
+        """(name of the open file, number of its bytes that are durable)."""
         self._known: dict[str, dict[int, KnownFrame]] = {}
-        """Large frames that were written here, by file and place in it."""
+        """Large frames written by this process, by file name and position."""
         self._tail: tuple[str, bytes] | None = None
-        """(name, whole frames) of the last file that was there, until they are made durable."""
+        """(name, complete frames) of the last file found at the start, until they are durable again."""
 
     def place_after(self, lsn: int) -> Place:
-        """The name of the file that begins behind an LSN."""
+        """The name of the file that begins after an LSN."""
         return Place(name_of(lsn + 1))
 
     def read(self, after: Place) -> Iterator[Entry]:
-        """The records behind a place; `Corrupt` if one is missing or damaged. A torn tail ends the last file.
+        """The records after a place. Raises `Corrupt` if one is missing or damaged. A torn tail ends the last file.
 
-        A file's name says the LSN of its first record, so a missing file is found also if no record follows it.
+        A file's name contains the LSN of its first record, so a missing file is noticed even if no record follows it.
         """
         lsn = int(after.removeprefix(PREFIX)) - 1
         found = [name for name in names(self._disk, self._folder) if name >= after]
-        if not found and lsn:  # a new folder has its first checkpoint, of LSN 0, before it has a journal
+        if not found and lsn:  # in a new folder, the checkpoint of LSN 0 comes before the first journal file
             raise Corrupt(f"there is no journal file {after}: restore it from a copy or a backup; nothing was changed")
         for name in found:
             if name != name_of(lsn + 1):
@@ -281,14 +287,14 @@ class FileJournal:
             self._tail = name, data[:end]
 
     def lead(self, address: str) -> Iterator[Entry]:
-        """Make durable what was read, for it may have been in the page cache only; nothing else can have come."""
+        """Make durable what `read` returned: it may have been in the page cache only. Returns no further records."""
         if self._tail is not None and self._tail[1]:
             self._copy_synced(*self._tail)
-        self._tail = None  # a file without a record stays until `roll` begins the next one, under the same name
+        self._tail = None  # a file without a record stays until `roll` writes a new file of the same name
         return iter(())
 
     def _copy_synced(self, name: str, data: bytes) -> None:
-        """Put the whole frames of the last file into a new one of that name, without the torn tail."""
+        """Copy the complete frames of the last file to a new file of that name, without the torn tail."""
         temporary = self._folder / f"{name}.tmp"
         file = self._disk.create(temporary)
         try:
@@ -303,7 +309,7 @@ class FileJournal:
         self._disk.reach(CrashPoint.RECOVERY_DURABLE)
 
     def roll(self, first_lsn: int) -> Place:
-        """Go on in a new file, unless the open one has no record yet."""
+        """Begin a new file, unless the open file has no record yet."""
         if self._file is None or self.written[1] > journal.FILE_HEADER_BYTES:
             old = self._file
             self._open(first_lsn)
@@ -313,7 +319,9 @@ class FileJournal:
         return Place(self.written[0])
 
     def prepare(self) -> None:
-        """Write and sync the file that `roll` names next; called by one thread, beside the one that appends."""
+        """Write and sync the next file, so that `roll` only renames it. May run in parallel to `append`, in one
+        thread.
+        """
         if self._next is None and self.written[1] > journal.FILE_HEADER_BYTES:
             self._next = self._prepared()
 
@@ -321,7 +329,7 @@ class FileJournal:
         """A file with a durable header, and its salt."""
         aside = self._folder / NEXT
         salt = secrets.randbits(64)
-        with _full():
+        with _old_file_stays():
             if aside.name in self._disk.list(self._folder):
                 self._disk.remove(aside)
             file = self._disk.create(aside, is_cached=False)
@@ -336,10 +344,10 @@ class FileJournal:
         return file, salt
 
     def _open(self, first_lsn: int) -> None:
-        """Begin a file: its header is durable before it has its name, and its name before it has a frame."""
+        """Begin a file. Its header is durable before it gets its name, and its name before its first frame."""
         path = self._folder / name_of(first_lsn)
         file, salt = self._next = self._next or self._prepared()
-        with _full():
+        with _old_file_stays():
             self._disk.rename(self._folder / NEXT, path)
         self._next = None
         self._disk.reach(CrashPoint.ROLL_RENAMED)
@@ -349,7 +357,7 @@ class FileJournal:
         self._wrote, self._size = 0, journal.FILE_HEADER_BYTES
 
     def append(self, lsn: int, record: Sequence[Buffer]) -> None:
-        """Keep the record until `settle` writes it."""
+        """Queue a record. `settle` writes it."""
         with self._changed:
             if lsn != self._last + 1:
                 raise NotWritten(self._last + 1, "an earlier record of the journal was not written: try again")
@@ -358,7 +366,7 @@ class FileJournal:
             self._changed.notify_all()
 
     def durable(self) -> int:
-        """The last LSN that is synced."""
+        """The LSN of the last synced record."""
         if self._lost is not None:
             raise self._lost
         if self._refusal is not None:
@@ -367,7 +375,7 @@ class FileJournal:
         return self._durable
 
     def settle(self, beyond: int) -> int:
-        """Write and sync all records that wait."""
+        """Write and sync all queued records. Returns the LSN of the last durable one, which is above `beyond`."""
         if self._durable > beyond:
             return self._durable
         if self.durable() <= beyond:
@@ -379,7 +387,9 @@ class FileJournal:
         return self._durable if self._durable > beyond else self.durable()
 
     def _settle(self) -> None:
-        """Make more durable: in place, or beside the records that come meanwhile where much is to be synced."""
+        """Sync more records: directly, or in the thread while further records are written, if there are many bytes
+        to sync.
+        """
         self._write()
         if self._syncing is None and self._refusal is None and self._size - self.written[1] >= AHEAD_BYTES:
             self._begin_sync()
@@ -391,14 +401,14 @@ class FileJournal:
         if self._syncing is None:
             assert self._file is not None, "the journal was rolled before it was appended to"
             self._file.sync()
-            self._stood(self._wrote, self._size)
+            self._mark_durable(self._wrote, self._size)
         else:
             self._end_sync()
             if self._wrote:
                 self._begin_sync()
 
     def _write(self) -> None:
-        """Write all records that wait; one that cannot be written is given back, with all behind it."""
+        """Write all queued records. If one fails, it and all later ones are given back."""
         assert self._file is not None, "the journal was rolled before it was appended to"
         with self._changed:
             batch = tuple(islice(self._waiting, self._wrote, None))
@@ -426,14 +436,14 @@ class FileJournal:
         self._sync.begin(self._file)
 
     def _end_sync(self) -> None:
-        """Wait for the sync that runs; what was written before it began stands."""
+        """Wait for the running sync. What was written before it began is durable then."""
         assert self._syncing is not None
         (written, size), self._syncing = self._syncing, None
         self._sync.finish()
-        self._stood(written, size)
+        self._mark_durable(written, size)
 
-    def _stood(self, written: int, size: int) -> None:
-        """So many of the first records that wait are durable, and so many bytes of the file."""
+    def _mark_durable(self, written: int, size: int) -> None:
+        """Mark the first `written` queued records, and `size` bytes of the file, as durable."""
         if not written:
             return
         self._disk.reach(CrashPoint.JOURNAL_SYNCED)
@@ -444,7 +454,9 @@ class FileJournal:
                 self._durable, _ = self._waiting.popleft()
 
     def _give_back(self, written: int, lsn: int, error: OSError) -> None:
-        """Drop the records from one on that could not be written; said once the cut before it is synced."""
+        """Drop the records from `lsn` on, which could not be written. `durable` reports this after the cut before
+        them is synced.
+        """
         said = f"the journal cannot be written ({error.strerror}): free space on the disk"
         with self._changed:
             while len(self._waiting) > written:
@@ -453,14 +465,14 @@ class FileJournal:
         self._refusal = NotWritten(lsn, said)
 
     def files(self, below: Place, bytes_min: int) -> Iterator[JournalFile]:
-        """The files before one; called beside the thread that appends, which is at a later one."""
+        """The files below a place. May run in parallel to `append`, which writes to a later file."""
         for name in names(self._disk, self._folder):
             path = self._folder / name
             if name < below and self._disk.size(path):
                 yield file_of(path, self._disk.map(path), bytes_min, self._known.get(name, {}))
 
     def trim(self, below: Place) -> None:
-        """Remove the files before one."""
+        """Remove the files below a place."""
         for name in names(self._disk, self._folder):
             if name < below:
                 self._disk.remove(self._folder / name)
@@ -468,7 +480,7 @@ class FileJournal:
                 self._disk.reach(CrashPoint.TRIM_FILE_REMOVED)
 
     def close(self) -> None:
-        """Close the files; one that is only prepared goes, or at the next start."""
+        """Close the files. A prepared file is removed now, or at the next start."""
         self._sync.close()
         if self._file is not None:
             self._file.close()

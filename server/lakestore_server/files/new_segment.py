@@ -1,6 +1,6 @@
-"""Segments that are to be written: rows of neighbouring chunks as bytes, and the file of one segment.
+"""Encodes and writes new segments: rows of neighbouring chunks as bytes, and as the file of one segment.
 
-A row of a log is copied and compressed, or stays in its extent.
+Rows of a log table are either copied and compressed, or stay in their extent.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.state.chunk import Chunk, CommitIndex, Ints
 
 SHORT = 64 << 10
-"""Pieces that are shorter on average are copied by Arrow: to handle each takes longer, and the interpreter's lock."""
+"""If pieces are shorter than this on average, Arrow copies them: handling each takes longer and holds the
+interpreter's lock.
+"""
 PADDED = 64
-"""The message and what follows it begin at multiples of this."""
+"""The message, and whatever follows it, begin at multiples of this."""
 _OFFSET_BYTES, _OFFSET_MAX = 4, (1 << 31) - 1
 
 
 def joined_message(batches: Sequence[pa.RecordBatch]) -> list[pa.Buffer]:
-    """The message of all rows, padded. Its parts hold the memory of the batches, which nobody changes meanwhile."""
+    """The Arrow message of all rows, padded. Its parts refer to the memory of the batches, which must not change."""
     batch, places = batches[0], _Places()
     if sum(each.get_total_buffer_size() for each in batches) < SHORT * len(batches):
         batch = pa.concat_batches(batches)
@@ -59,27 +61,27 @@ def joined_message(batches: Sequence[pa.RecordBatch]) -> list[pa.Buffer]:
     sink = _Sink()
     with pa.ipc.new_stream(pa.PythonFile(sink, "w"), batch.schema) as writer:
         writer.write_batch(batch)
-        parts = list(_without(sink.parts, batch.schema.serialize().size))  # which is the table's
+        parts = list(_without(sink.parts, batch.schema.serialize().size))  # the schema is stored with the table
     return padded(places.filled(parts))
 
 
 def padded(parts: Sequence[pa.Buffer]) -> list[pa.Buffer]:
-    """Parts up to a multiple of `PADDED` bytes."""
+    """The parts, with zeros up to a multiple of `PADDED` bytes."""
     short = -sum(part.size for part in parts) % PADDED
     return [*parts, pa.py_buffer(bytes(short))] if short else list(parts)
 
 
 class _Places:
-    """Memory of which nothing but the addresses is used: Arrow passes buffers on without a look at them.
+    """Stand-ins for buffers. Arrow passes buffers through without reading them, so only their addresses matter.
 
-    Whoever asked for a place holds it until all are filled, so that no other buffer gets its address.
+    The caller keeps a reference to each stand-in until all are replaced, so that no other buffer gets its address.
     """
 
     def __init__(self) -> None:
         self._sources: dict[int, Sequence[pa.Buffer]] = {}
 
     def place(self, sources: Sequence[pa.Buffer]) -> pa.Buffer:
-        """The place of bytes that lie in several pieces elsewhere."""
+        """A stand-in for one buffer whose bytes lie in several pieces."""
         size = sum(source.size for source in sources)
         if not size:
             return pa.py_buffer(b"")
@@ -88,20 +90,22 @@ class _Places:
         return place
 
     def filled(self, parts: Sequence[pa.Buffer]) -> list[pa.Buffer]:
-        """The parts with the pieces in their places, each of which must be there as it is."""
+        """The parts with the pieces in place of the stand-ins. Raises `Internal` if Arrow copied or split a
+        stand-in.
+        """
         found: list[pa.Buffer] = []
         for part in parts:
             sources = self._sources.pop(part.address, None) or (part,)
             if part.size != sum(source.size for source in sources):
-                raise Internal("Arrow has written a part of a buffer")
+                raise Internal("Arrow wrote a part of a buffer")
             found += sources
         if self._sources:
-            raise Internal("Arrow has written copies of buffers")
+            raise Internal("Arrow copied buffers")
         return found
 
 
 def _column(pieces: Sequence[pa.Array], places: _Places) -> pa.Array:
-    """The values of all pieces in one array, whose long buffers may be places."""
+    """The values of all pieces as one array. Long buffers are stand-ins."""
     kind, rows = pieces[0].type, sum(map(len, pieces))
     width = value_bytes(kind)
     if width:
@@ -116,12 +120,12 @@ def _column(pieces: Sequence[pa.Array], places: _Places) -> pa.Array:
 
 
 def _values(pieces: Sequence[pa.Array], width: int, places: _Places) -> list[pa.Buffer]:
-    """The buffer of values of one width."""
+    """The value buffer of a fixed-width type."""
     return [places.place([each.buffers()[1].slice(each.offset * width, len(each) * width) for each in pieces])]
 
 
 def _texts(pieces: Sequence[pa.Array], places: _Places) -> list[pa.Buffer]:
-    """The buffers of texts: their offsets, and their bytes."""
+    """The buffers of a text type: offsets and bytes."""
     ends, data = zip(*map(_text, pieces), strict=True)
     sizes = [each.size for each in data]
     if sum(sizes) > _OFFSET_MAX:
@@ -135,7 +139,7 @@ def _texts(pieces: Sequence[pa.Array], places: _Places) -> list[pa.Buffer]:
 
 
 def _text(piece: pa.Array) -> tuple[np.ndarray[Any, np.dtype[np.int32]], pa.Buffer]:
-    """(the offsets of texts and the end of the last one, the bytes from the first to that)."""
+    """(offsets of the texts with the end of the last one, the bytes between the first and the last offset)."""
     _, offsets, data = piece.buffers()
     ends = np.frombuffer(offsets, dtype=np.int32, count=len(piece) + 1, offset=_OFFSET_BYTES * piece.offset)
     first, last = int(ends[0]), int(ends[-1])
@@ -143,7 +147,7 @@ def _text(piece: pa.Array) -> tuple[np.ndarray[Any, np.dtype[np.int32]], pa.Buff
 
 
 def _without(parts: Sequence[pa.Buffer], count: int) -> Iterator[pa.Buffer]:
-    """The parts without the first bytes."""
+    """The parts without their first `count` bytes."""
     for part in parts:
         skipped = min(count, part.size)
         count -= skipped
@@ -152,7 +156,7 @@ def _without(parts: Sequence[pa.Buffer], count: int) -> Iterator[pa.Buffer]:
 
 
 class _Sink:
-    """Keeps what is written to it as it is. `pa.PythonFile` asks for the rest of a file's methods."""
+    """A file that keeps each written part. `pa.PythonFile` needs the other methods of a file."""
 
     closed = False
 
@@ -160,27 +164,26 @@ class _Sink:
         self.parts: list[pa.Buffer] = []
 
     def write(self, data: Any) -> int:
-        """Keep a part."""
         part = data if isinstance(data, pa.Buffer) else pa.py_buffer(bytes(data))
         self.parts.append(part)
         return int(part.size)
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Nothing is buffered."""
 
 
 LOG_BATCH_ROWS = 65_536
 LOG_BATCH_BYTES = 16 << 20
-"""A reader unpacks a whole batch, however few of its rows it wants."""
+"""A reader decompresses a whole batch, however few of its rows it needs."""
 POINTS = CrashPoint.SEGMENT_WRITTEN, CrashPoint.SEGMENT_SYNCED
-"""Reached by every file of one segment."""
+"""Crash points that each segment file passes."""
 Piece: TypeAlias = Extent | Callable[[], pa.RecordBatch]
-"""Rows that stay in place, or a batch that is loaded to be copied."""
+"""Rows that stay in an extent, or a function that loads a batch to be copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparseRows:
-    """The rows that are left of a run of offsets of which some are gone."""
+    """The remaining rows of a range of offsets in which some rows are gone."""
 
     start: int
     end: int
@@ -189,31 +192,35 @@ class SparseRows:
     offsets: Ints
     """The offsets of the batch's rows."""
     kills: Ints
-    """Offsets that gone records superseded, and whose rows may still be there; sorted."""
+    """Offsets superseded by rows that are gone from this range, sorted. The superseded rows may still be in earlier
+    segments.
+    """
     index: CommitIndex
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The bytes of a segment that is to be written."""
+    """The bytes of a new segment."""
 
     head: Sequence[Any]
     body: Sequence[pa.Buffer]
-    """Parts that lie behind one another, some in the memory of the rows that it was made of."""
+    """The parts of the body in order. Some are memory of the rows' batches."""
     tail: bytes
 
     @property
     def parts(self) -> Sequence[Any]:
-        """All of it."""
+        """All bytes, in parts."""
         return (*self.head, *self.body, self.tail)
 
     def whole(self) -> pa.Buffer:
-        """All of it in one piece."""
+        """All bytes in one buffer."""
         return pa.py_buffer(b"".join(self.parts))
 
 
 def encoded(chunks: Sequence[Chunk], *, keyed: bool, pieces: Sequence[Piece] | None = None) -> Encoded:
-    """Neighbouring chunks of one schema version as a segment; `pieces` has all rows of a log, some of them in place."""
+    """Neighbouring chunks of one schema version as a segment. `pieces` replaces the rows of a log table, for
+    instance by extents.
+    """
     every = [piece.load for chunk in chunks for piece in chunk.batches()] if pieces is None else pieces
     about: dict[str, Any] = {"start": chunks[0].start, "end": chunks[-1].end, "schema": chunks[0].schema_id}
     index = CommitIndex.joined([chunk.index for chunk in chunks])
@@ -229,7 +236,7 @@ def encoded(chunks: Sequence[Chunk], *, keyed: bool, pieces: Sequence[Piece] | N
 
 
 def encoded_sparse(left: SparseRows) -> Encoded:
-    """The rest of neighbouring chunks as a segment."""
+    """Remaining rows as a sparse segment."""
     about = {"start": left.start, "end": left.end, "schema": left.schema_id}
     return encoded_rows([left.batch], about, left.index, (left.offsets, left.kills))
 
@@ -240,9 +247,9 @@ def encoded_rows(
     index: CommitIndex,
     sparse: tuple[Ints, Ints] | None = None,
 ) -> Encoded:
-    """Rows of a primary-key table as a segment of one batch, whose entry counts what pads it.
+    """Rows of a keyed table as a segment of one batch. The size of the batch includes its padding.
 
-    `sparse` has the rows' offsets and the kills, where rows of the range are gone.
+    For a sparse segment, `sparse` is (offsets of the rows, kills).
     """
     parts = joined_message(batches)
     size = sum(part.size for part in parts)
@@ -261,7 +268,7 @@ def _encoded(
     index: CommitIndex,
     beside: Sequence[npt.NDArray[np.uint32]] = (),
 ) -> Encoded:
-    """`beside` has the checksums of blocks that lie elsewhere."""
+    """`beside` has the checksums of blocks in extents."""
     crcs = block_crcs(*body, block=FINE_BLOCK if version == KEYED_VERSION else BLOCK)
     size = sum(part.size for part in body)
     head, tail = _framed(version, about, size, np.concatenate([crcs, *beside]), index)
@@ -271,7 +278,7 @@ def _encoded(
 def _framed(
     version: int, about: dict[str, Any], size: int, crcs: npt.NDArray[np.uint32], index: CommitIndex
 ) -> tuple[Sequence[Any], bytes]:
-    """(what stands in front of a body of so many bytes, what stands behind it)."""
+    """(the bytes before a body of `size` bytes, the bytes after it)."""
     arrays = (index.lsn, index.time_us, index.end, index.live_sum.view(np.int64), index.live_rows)
     tail = crcs.tobytes() + bytes(-crcs.nbytes % 8) + b"".join(array.tobytes() for array in arrays)
     meta = orjson.dumps(about | {"commits": len(index.lsn)})
@@ -283,25 +290,27 @@ def _framed(
 def write(
     disk: Disk, path: Path, chunks: Sequence[Chunk], *, keyed: bool, pieces: Sequence[Piece] | None = None
 ) -> int:
-    """Write neighbouring chunks of one schema version as one synced segment file; its size.
+    """Write neighbouring chunks of one schema version as one synced segment file. Returns its size.
 
-    The folder is the caller's to sync.
+    The caller syncs the folder.
     """
     return write_encoded(disk, path, encoded(chunks, keyed=keyed, pieces=pieces))
 
 
 def write_sparse(disk: Disk, path: Path, left: SparseRows) -> int:
-    """Write what is left of neighbouring chunks as one synced segment file; its size. The folder is the caller's."""
+    """Write remaining rows as one synced segment file. Returns its size. The caller syncs the folder."""
     return write_encoded(disk, path, encoded_sparse(left))
 
 
 def write_encoded(disk: Disk, path: Path, segment: Encoded) -> int:
-    """Write a segment as one synced file; its size. The folder is the caller's to sync."""
+    """Write a segment as one synced file. Returns its size. The caller syncs the folder."""
     return even_writes.write(disk, path, segment.parts, POINTS)
 
 
 def _packed(pieces: Sequence[Piece], names: Sequence[str]) -> tuple[pa.Buffer, list[list[int]]]:
-    """Compressed batches of about one size; only one of them is in memory unpacked. Extents are entries alone."""
+    """Compressed batches of similar size, with their entries. Only one batch at a time is in memory uncompressed.
+    Extents get entries only.
+    """
     sink = pa.BufferOutputStream()
     entries: list[list[int]] = []
     number = {name: at for at, name in enumerate(names)}
@@ -325,7 +334,7 @@ def _packed_into(sink: pa.BufferOutputStream, batch: pa.RecordBatch) -> list[int
 
 
 def _even(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches as large as a segment's may be."""
+    """The same rows in batches of the largest size that a segment may have."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -1,8 +1,9 @@
-"""The part file's format: rows that were uploaded for a later commit, in a file of their own until that is durable.
+"""The part file's format: uploaded rows of a commit that comes later. The file is removed when the commit is
+durable.
 
-Header: magic u32 · version u16 · flags u16 · meta bytes u32 · row bytes u64 · crc32c u32 of header and meta, padding
-to 64. Then the meta (JSON: owner, time in µs, rows, and the change without its rows), then the rows as they were sent,
-an Arrow IPC stream whose crc32c is in the meta. A file has its name once it is whole and synced.
+Header: magic u32 · version u16 · flags u16 · meta bytes u32 · row bytes u64 · crc32c u32 of header and meta, padding to
+64. Then the meta (JSON: owner, time in µs, rows, and the change without its rows), then the rows as they were sent: an
+Arrow IPC stream whose crc32c is in the meta. A file gets its name after it is complete and synced.
 """
 
 from __future__ import annotations
@@ -36,25 +37,25 @@ class PartHead:
 
     id: str
     owner: str
-    """The principal that uploaded it; empty in a process of its own."""
+    """The principal that uploaded it; empty on an embedded server."""
     time_us: int
     """Time of the upload."""
     rows: int
     nbytes: int
-    """Bytes of the rows as they were sent."""
+    """Size of the rows as they were sent."""
     crc32c: int
-    """Checksum of these bytes."""
+    """Checksum of those bytes."""
     table: str
-    """The table's name at that time."""
+    """The table's name at the time of the upload."""
     table_uuid: str
     kind: int
     """Kind of the change, as `pb.ChangeKind`."""
     schema_id: int
-    """The version whose names the rows use."""
+    """The schema version of the rows' column names."""
     keep: tuple[str, ...] = ()
     as_of: bool = False
     damage: str = ""
-    """Sentence about a head that is not whole; empty for one that is."""
+    """An error sentence if the head is damaged; empty otherwise."""
 
     def change(self, rows: bytes) -> pb.Change:
         """The change that was uploaded."""
@@ -71,12 +72,12 @@ class PartHead:
 
 
 def name_of(part: str) -> str:
-    """File name."""
+    """The file name."""
     return f"{part}{SUFFIX}"
 
 
 def write(disk: Disk, folder: Path, head: PartHead, rows: bytes) -> None:
-    """Make a part durable: the file first, then its name."""
+    """Write a part durably: first the file, then its name."""
     path = folder / name_of(head.id)
     aside = folder / f"{path.name}.tmp"
     file = disk.create(aside)
@@ -116,7 +117,7 @@ def _header(head: PartHead) -> Sequence[bytes]:
 
 
 def read_head(disk: Disk, path: Path) -> PartHead:
-    """The head of a part; `Corrupt` if it is damaged."""
+    """The head of a part. Raises `Corrupt` if it is damaged."""
     header = b"".join(disk.pieces(path, _HEADER_BYTES))
     if len(header) < _HEADER_BYTES:
         raise damaged(path.name)
@@ -148,7 +149,7 @@ def read_head(disk: Disk, path: Path) -> PartHead:
 
 
 def read_rows(disk: Disk, folder: Path, head: PartHead) -> bytes:
-    """The rows of a part; `Corrupt` if they are damaged."""
+    """The rows of a part. Raises `Corrupt` if they are damaged."""
     data = disk.read(folder / name_of(head.id))
     rows = data[len(data) - head.nbytes :]
     if crc32c(rows) != head.crc32c:
@@ -157,5 +158,5 @@ def read_rows(disk: Disk, folder: Path, head: PartHead) -> bytes:
 
 
 def damaged(name: str) -> Corrupt:
-    """The error of a part whose bytes are not those that were written."""
+    """The error for a damaged part."""
     return Corrupt(f"the part file {name} is damaged: upload its rows again; nothing was committed")

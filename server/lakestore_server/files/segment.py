@@ -1,15 +1,13 @@
-"""The segment's format: a columnar file of a run of offsets of one bucket.
+"""The segment's format: the rows of a range of offsets of one bucket, in a file of its own or in a shared file.
 
-Header (64 bytes): magic u32 · version u16 · flags u16 · meta bytes u32 · body bytes u64 · tail bytes u64 · crc32c u32
-of header, meta and tail. Then meta (JSON), body (record batches) and tail (CRC32C of each block of the body, then the
-commit index), each at a multiple of 64. A block's checksum is checked before anything in it is first read, but for
-bytes that this process wrote.
-Primary-key tables (version 4): one uncompressed batch, for random reads in the mapped file, with checksums of 4 KB;
-release 0.2 had them of 64 KB (1, sparse: 2). Log tables (1): lz4 batches. A sparse segment has keyed rows below a
-log start of which others are gone. Behind the batch lie the rows' offsets and those that gone records superseded, i64
-each; the meta says where, the commit index has the commits of which rows are left, and the last one. Version 3 is of a
-log with rows in extents: the meta has the kept files by name, an entry of a batch has the number of its file, and the
-checksums of each extent's blocks stand behind the body's. The same bytes are a file, or lie in a shared one.
+- Header, 64 bytes: magic u32 · version u16 · flags u16 · meta bytes u32 · body bytes u64 · tail bytes u64 · crc32c u32
+  of header, meta, tail. Then, at multiples of 64: meta (JSON), body (batches), tail (CRC32C of each block of the body,
+  commit index). A block is checked before its first read, unless this process wrote it.
+- Keyed tables (version 4): one uncompressed batch, for random reads, with blocks of 4 KB. Release 0.2 had blocks of
+  64 KB (version 1; 2 if sparse). A sparse segment lacks rows of its range below the log start. After its batch follow
+  the rows' offsets and the offsets that missing rows superseded (i64; positions in the meta).
+- Log tables (version 1): lz4 batches. Version 3 has batches in extents: the meta lists the kept journal files, such a
+  batch's entry has its file's number, and the tail has the extents' checksums after the body's.
 """
 
 from __future__ import annotations
@@ -41,18 +39,18 @@ from lakestore_server.state.chunk import CommitIndex, Ints, StoredBatch
 BLOCK = 64 << 10
 """Bytes that one checksum covers."""
 FINE_BLOCK = 4 << 10
-"""Bytes of one where rows are looked up one by one."""
+"""Bytes that one checksum covers where single rows are looked up."""
 STAGE_BLOCKS = 64
-"""Blocks that are gone through at a stretch."""
+"""Blocks between two yield points."""
 
 
 def blocks_of(size: int, block: int = BLOCK) -> int:
-    """The number of blocks in so many bytes."""
+    """The number of blocks in `size` bytes."""
     return -(-size // block)
 
 
 def block_crcs(*parts: pa.Buffer, block: int = BLOCK) -> Crcs:
-    """The checksum of each block of parts that lie behind one another."""
+    """The checksum of each block of the concatenated parts."""
     found: list[int] = []
     crc = filled = 0
     for part in parts:
@@ -72,14 +70,16 @@ def block_crcs(*parts: pa.Buffer, block: int = BLOCK) -> Crcs:
 
 
 def extended(data: pa.Buffer, crc: int) -> tuple[int, Crcs]:
-    """(the checksum of what was before and all of this, those of the blocks of this)."""
+    """(checksum of everything before and of `data`, checksums of the blocks of `data`)."""
     found = [crc32c(data.slice(at, min(BLOCK, data.size - at))) for at in range(0, data.size, BLOCK)]
     crcs = np.array(found, dtype=np.uint32)
     return joined(crc, data, crcs), crcs
 
 
 def joined(crc: int, data: pa.Buffer, crcs: Crcs) -> int:
-    """The checksum of what was before and of bytes whose blocks have these: only a block cut short is gone through."""
+    """The checksum of everything before and of `data`, computed from the blocks' checksums. Only the last, short
+    block is read.
+    """
     first, second, third, fourth = behind_a_block(BLOCK)
     for own in crcs[: data.size // BLOCK].tolist():
         crc = first[crc & 255] ^ second[crc >> 8 & 255] ^ third[crc >> 16 & 255] ^ fourth[crc >> 24] ^ own
@@ -88,11 +88,13 @@ def joined(crc: int, data: pa.Buffer, crcs: Crcs) -> int:
 
 
 AHEAD = 64
-"""Pieces that a look ahead compares at once, and asks the disk for before: few turns, beside threads that compute."""
+"""Pieces that `ahead` compares and prefetches at once: many, so that it takes few turns beside computing threads."""
 
 
 class BlockChecks:
-    """Bytes, and which blocks of them are known to be whole. Thread-safe: two may compare the same block."""
+    """Bytes with block checksums, and which blocks were already found whole. Thread-safe: two threads may check the
+    same block.
+    """
 
     __slots__ = ("_all_known", "_block", "_crcs", "_damaged", "_data", "_known", "_next", "_per_piece", "_piece_crcs")
 
@@ -105,14 +107,16 @@ class BlockChecks:
         is_known: bool,
         block: int = BLOCK,
     ) -> None:
-        """`damaged` makes the error of a block; `is_known` for bytes that were made and written by this process."""
+        """`damaged` makes the error for a block number. `is_known`: this process made and wrote the bytes, so no
+        check is needed.
+        """
         self._data, self._crcs, self._damaged = data, crcs, damaged
         self._block, self._per_piece = block, BLOCK // block
         self._known = np.full(len(crcs), is_known, dtype=np.bool_)
         self._all_known = is_known
         self._piece_crcs = crcs if block == BLOCK else None
         self._next = 0
-        """The block from which on one that nobody has read is looked for; a piece begins with it."""
+        """The block at which the search for an unread piece begins; the start of a piece."""
 
     @property
     def is_needless(self) -> bool:
@@ -120,9 +124,9 @@ class BlockChecks:
         return self._all_known
 
     def check(self, offset: int, size: int) -> None:
-        """Compare the blocks under a small range of bytes, or all pieces around a large one, or `Corrupt`.
+        """Check the blocks of a small range of bytes, or all pieces around a large one. Raises `Corrupt` for damage.
 
-        Other threads run while pieces are compared.
+        Other threads can run between pieces.
         """
         if not size or self._all_known:
             return
@@ -138,13 +142,14 @@ class BlockChecks:
         self._all_known = bool(self._known.all())
 
     def check_all(self) -> None:
-        """Compare every block, or `Corrupt`."""
+        """Check every block. Raises `Corrupt` for damage."""
         self.check(0, int(self._data.size))
 
     def touch(self, first: Ints, last: Ints) -> None:
-        """Compare the blocks under ranges of bytes, or `Corrupt`.
+        """Check the blocks under ranges of bytes. Raises `Corrupt` for damage.
 
-        Where that was done before, a piece is compared that nobody has read: in the end nothing has to be looked at.
+        If all of them were checked before, one further piece is checked instead. So in the end no check is needed any
+        more.
         """
         if self._all_known or not len(first):
             return
@@ -157,7 +162,7 @@ class BlockChecks:
             self._next_one()
 
     def _next_one(self) -> None:
-        """Compare the next piece that nobody has read; a block that is damaged stays for those who read it."""
+        """Check the next unread piece. A damaged block is reported later, to the reader who needs it."""
         block = self._next + int(self._known[self._next :].argmin())
         piece = block // self._per_piece
         self._next = (piece + 1) % len(self._pieces) * self._per_piece
@@ -166,9 +171,9 @@ class BlockChecks:
         self._all_known = bool(self._known.all())
 
     def ahead(self, goes_on: Callable[[int], bool]) -> None:
-        """Compare what nobody has read, as long as it goes on, which is asked with the bytes to come.
+        """Check unread pieces while `goes_on` returns True. It is called with the number of bytes of the next check.
 
-        A block that is damaged stays for its readers. Other threads run meanwhile.
+        A damaged block is reported later, to the reader who needs it. Other threads can run meanwhile.
         """
         wanted = folded(self._pieces[: self._data.size // BLOCK], AHEAD, BLOCK).tolist()
         for at in range(0, len(self._pieces), AHEAD):
@@ -186,7 +191,7 @@ class BlockChecks:
         self._all_known = bool(self._known.all())
 
     def scrub(self) -> Iterator[tuple[int, str]]:
-        """(bytes, damage or nothing) of each piece, compared again; a damaged block is not served any more."""
+        """Check every piece again: yields (bytes, damage or ""). A damaged block is not served any more."""
         for piece in range(len(self._pieces)):
             damage = self._again(piece)
             self._all_known = not damage and bool(self._known.all())
@@ -195,7 +200,7 @@ class BlockChecks:
 
     @property
     def _pieces(self) -> Crcs:
-        """The checksum of each 64 KB; 0 for those of several blocks of which the last one is cut short."""
+        """The checksum of each piece of 64 KB; 0 for a last piece that ends in a short block."""
         if self._piece_crcs is None:
             found = np.zeros(blocks_of(self._data.size), dtype=np.uint32)
             whole = folded(self._crcs[: self._data.size // self._block], self._per_piece, self._block)
@@ -204,13 +209,13 @@ class BlockChecks:
         return self._piece_crcs
 
     def _unknown_pieces(self, first: int, last: int) -> Ints:
-        """Pieces of [first, last) that have an unknown block."""
+        """Pieces of [first, last) that have an unchecked block."""
         begins = np.arange(first * self._per_piece, min(last * self._per_piece, len(self._known)), self._per_piece)
         known = np.logical_and.reduceat(self._known[: last * self._per_piece], begins)
         return first + np.flatnonzero(~known)
 
     def _again(self, piece: int) -> int:
-        """Compare a piece and note what is known by that; its first damaged block counted from 1, or 0."""
+        """Check a piece and record the result. Returns its first damaged block, counted from 1, or 0."""
         first = piece * self._per_piece
         last = min(first + self._per_piece, len(self._crcs))
         if self._crc(piece, 1, BLOCK) == int(self._pieces[piece]):
@@ -229,7 +234,9 @@ class BlockChecks:
         self._all_known = bool(self._known.all())
 
     def _ask(self, parts: Ints, size: int) -> None:
-        """Have the disk read these ascending parts of one size, all at once: a touch waits for a few pages each."""
+        """Prefetch these ascending parts of equal size from disk all at once. Touching them would wait for a few
+        pages each.
+        """
         if len(parts) > 1:
             for several in np.split(parts, np.flatnonzero(np.diff(parts) > 1) + 1):
                 will_need(self._bytes(int(several[0]), len(several), size))
@@ -245,29 +252,31 @@ class BlockChecks:
 
 
 def _between(low: Ints, high: Ints) -> Ints:
-    """All numbers of ranges, the last one of each included."""
+    """All numbers of the ranges [low, high]."""
     counts = high - low + 1
     begins = np.cumsum(counts) - counts
     return np.repeat(low - begins, counts) + np.arange(counts.sum())
 
 
 AHEAD_BYTES = 4 << 20
-"""Bytes that are asked for behind the part that is read."""
+"""Bytes to prefetch beyond the part that is read."""
 READERS_MAX = 16
-"""Readers that are known at once; one more, and all are new ones again."""
+"""The most readers that are tracked. With one more, all are forgotten and start again."""
 
 
 class ReadAhead:
-    """The parts that readers come to next. Thread-safe: at worst one is asked for twice, or by nobody."""
+    """Prefetches for sequential readers. Thread-safe: in a race, a part is prefetched twice or not at all."""
 
     __slots__ = ("_readers",)
 
     def __init__(self) -> None:
         self._readers: dict[int, tuple[int, int]] = {}
-        """The part that each reader will come to next, with the first one not asked for, and the bytes up to there."""
+        """By the next part of each reader: (the first part not prefetched, the bytes up to there)."""
 
     def read(self, part: int, nbytes: int, ask: Callable[[int], int]) -> None:
-        """A part of so many bytes is about to be read: `ask` for what follows, which gives a part's bytes or 0."""
+        """A part of `nbytes` is about to be read. Calls `ask` to prefetch the following parts; `ask` returns a
+        part's bytes, or 0.
+        """
         known = self._readers.pop(part, None if part else (0, 0))
         unasked, ahead = known or (part, 0)
         if unasked > part:
@@ -285,21 +294,21 @@ VERSION = 1
 EXTENTS_VERSION = 3
 KEYED_VERSION = 4
 READ = (VERSION, 2, EXTENTS_VERSION, KEYED_VERSION)
-"""The versions that are read: 2 is a sparse segment of release 0.2."""
+"""The versions that are read. Version 2 is a sparse segment of release 0.2."""
 HEADER = struct.Struct("<IHHIQQ")
 CRC = struct.Struct("<I")
 HEADER_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SegmentBytes:
     """The bytes of a segment, in memory or in a mapped file."""
 
     data: pa.Buffer
     file: pa.Buffer
-    """The whole file; the same bytes where the segment has it for itself."""
+    """The whole file: the same bytes if the segment has a file of its own."""
     at: int | None = None
-    """The first byte in a shared file."""
+    """Position of the first byte in a shared file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,12 +321,12 @@ class Layout:
     body: pa.Buffer
     crcs: npt.NDArray[np.uint32]
     block: int
-    """Bytes of the body that a checksum covers."""
+    """Bytes of the body that one checksum covers."""
     index: CommitIndex
     schema_id: int
     sparse: dict[str, Any] | None
     files: tuple[KeptFile, ...] = ()
-    """The files of its extents, by their numbers in the batches."""
+    """The kept journal files of its extents, in the order of the numbers that batches have."""
 
 
 class Segment:
@@ -330,22 +339,22 @@ class Segment:
         stored: Callable[[int], pa.Schema],
         *,
         keyed: bool,
-        part: Part | None = None,
+        part: SegmentBytes | None = None,
         layout: Layout | None = None,
         kept: KeptFiles | None = None,
         is_known: bool = False,
     ) -> None:
-        """A segment file; or, with `part`, bytes that are mapped already, of which the layout may be known.
+        """Opens a segment file; or, with `part`, bytes that are mapped already, whose `layout` may be known.
 
-        Kept files that are mapped already are those of `kept`. Bytes are not compared with their checksums before they
-        are read if they are known: made and written by this process.
+        `kept` provides kept journal files that are mapped already. `is_known`: this process made and wrote the bytes,
+        so they need no check before they are read.
         """
         self.path = path
-        """The file that it lies in."""
+        """The file in which the segment lies."""
         self._disk, self._keyed = disk, keyed
         if part is None:
             data = disk.map(path)
-            part = Part(data, data)
+            part = SegmentBytes(data, data)
         self.part = part
         self._kept = KeptFiles(disk, path.parent.parent / EXTENTS) if kept is None else kept
         self._layout = _parsed(part.data, path, self._kept) if layout is None else layout
@@ -355,7 +364,7 @@ class Segment:
         block, blocks = self._layout.block, blocks_of(self._layout.body.size, self._layout.block)
         self._body = BlockChecks(self._layout.body, self._layout.crcs[:blocks], damaged, is_known=is_known, block=block)
         self._extents: dict[int, BlockChecks] = {}
-        """Batches in extents that were read, by number."""
+        """The checks of extents that were read, by batch number."""
         self._ahead = ReadAhead()
         self._batch: pa.RecordBatch | None = None
         self._flat_batch: FlatBatch | None = None
@@ -376,20 +385,20 @@ class Segment:
         """Commits that end in this segment."""
         return self._layout.index
 
-    def placed(self, path: Path, part: Part) -> Segment:
-        """The same segment where its bytes lie now."""
-        layout = _laid_out(part.data, self._layout)
+    def placed(self, path: Path, part: SegmentBytes) -> Segment:
+        """The same segment at another place, such as in a shared file."""
+        layout = _layout_at(part.data, self._layout)
         schema, about = self._schema, {"keyed": self._keyed, "is_known": self._body.is_needless}
         return Segment(self._disk, path, lambda _: schema, part=part, layout=layout, kept=self._kept, **about)
 
     @property
     def size(self) -> int:
-        """Bytes of the segment, with those of its extents."""
+        """Bytes of the segment, with its extents."""
         return self.own_size + sum(self.bytes_in.values())
 
     @property
     def own_size(self) -> int:
-        """Bytes that lie in its own file, or in its part of a shared one."""
+        """Bytes in its own file, or in its part of a shared file; without extents."""
         return int(self.part.data.size)
 
     @cached_property
@@ -399,7 +408,7 @@ class Segment:
 
     @cached_property
     def bytes_in(self) -> Mapping[str, int]:
-        """The bytes of its extents in each kept journal file, by name."""
+        """Kept journal file name to the bytes of this segment's extents in it."""
         found = dict.fromkeys((file.name for file in self.files), 0)
         for _, size, _, *extent in self._layout.batches:
             for number in extent:
@@ -408,11 +417,11 @@ class Segment:
 
     @property
     def files(self) -> Sequence[KeptFile]:
-        """The kept journal files that it has extents in."""
+        """The kept journal files that contain its extents."""
         return self._layout.files
 
     def pieces(self) -> Iterator[tuple[StoredBatch, Extent | None]]:
-        """Its record batches, and the extents of such as lie in one."""
+        """Each record batch, with its extent if it has one."""
         for number, (piece, batch) in enumerate(zip(self._batches, self._layout.batches, strict=True)):
             if len(batch) == 3:
                 yield piece, None
@@ -424,11 +433,11 @@ class Segment:
 
     @property
     def rows(self) -> int:
-        """The number of rows that it holds."""
+        """The number of rows."""
         return sum(batch[2] for batch in self._layout.batches)
 
     def kills(self) -> Ints:
-        """Offsets that records superseded which are gone from here; sorted."""
+        """Offsets superseded by rows that are gone from here, sorted."""
         if self._layout.sparse is None:
             return np.empty(0, dtype=np.int64)
         return self._numbers(*self._layout.sparse["kills"])
@@ -440,21 +449,21 @@ class Segment:
 
     @property
     def schema_id(self) -> int:
-        """The table's version that the rows were stored in."""
+        """The schema version of the stored rows."""
         return self._layout.schema_id
 
     @property
     def is_looked_up(self) -> bool:
-        """Whether somebody has read single rows of it, and may do so again."""
+        """Whether single rows were looked up in it, so that they may be again."""
         return self._flat_batch is not None
 
     def check_all(self) -> None:
-        """Compare every stored byte with its checksum, or `Corrupt`."""
+        """Check every stored byte. Raises `Corrupt` for damage."""
         for checks in self._every_check():
             checks.check_all()
 
     def batches(self) -> Sequence[StoredBatch]:
-        """Its record batches."""
+        """The record batches."""
         return self._batches
 
     def _all_batches(self) -> list[StoredBatch]:
@@ -471,18 +480,18 @@ class Segment:
         return pieces
 
     def _checks_of(self, number: int) -> BlockChecks:
-        """The checks of a batch in an extent, which lies as it came: it is always compared."""
+        """Checks for a batch in an extent. The journal wrote it, so it always has to be checked."""
         at, size, _, file = self._layout.batches[number]
         kept, crcs = self._layout.files[file], self._layout.crcs[self._firsts[number] :][: blocks_of(size)]
         damaged = partial(_damaged, f"kept journal file {kept.name}")
         return BlockChecks(kept.data.slice(at, size), crcs, damaged, is_known=False)
 
     def verify_ahead(self, goes_on: Callable[[int], bool]) -> None:
-        """Compare rows before a look-up asks for them, as long as it goes on; not those in extents."""
+        """Check rows before a look-up needs them, while `goes_on` returns True. Extents are left out."""
         self._body.ahead(goes_on)
 
     def _every_check(self) -> Iterator[BlockChecks]:
-        """The checks of all bytes; what nobody has read yet is not remembered: a log has very many extents."""
+        """The checks of all bytes. New checks of extents are not kept: a log has very many extents."""
         yield self._body
         for number, batch in enumerate(self._layout.batches):
             if len(batch) > 3:
@@ -498,15 +507,15 @@ class Segment:
         self._body.check(offset, size)
         if self._keyed:
             return self._mapped()
-        # No column at all would be every column; any one of them tells the number of rows.
+        # With an empty list Arrow would read all columns. Any one column gives the number of rows.
         places = None if names is None else [self._schema.get_field_index(name) for name in names] or [0]
         options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
         with pa.ipc.open_stream(self._layout.body.slice(offset, size), options=options) as reader:
             return reader.read_next_batch()
 
     def _mapped(self) -> pa.RecordBatch:
-        """The one batch of a primary-key table, of which no more than the head may be known to be whole."""
-        if self._batch is None:  # it lies in the mapped file: keeping it costs nothing
+        """The one batch of a keyed table. Only its head has been checked."""
+        if self._batch is None:  # the batch lies in the mapped file, so keeping it costs nothing
             [[offset, size, _]] = self._layout.batches
             self._body.check(offset, FRAME.size)
             _, head_bytes = FRAME.unpack_from(self._layout.body, offset)
@@ -515,16 +524,17 @@ class Segment:
         return self._batch
 
     def _flat(self) -> FlatBatch:
-        """The same batch for those who read few rows of it: what they touch is compared first."""
+        """The same batch for look-ups of few rows. The bytes that they touch are checked first."""
         if self._flat_batch is None:
             self._flat_batch = FlatBatch(self._mapped(), self._layout.body, self._body)
         return self._flat_batch
 
     def _load_extent(self, number: int, names: Sequence[str] | None = None) -> pa.RecordBatch:
-        """A batch in the mapped file: columns that nobody reads are not touched but for their checksums, once.
+        """A batch in a kept journal file. Its checksums are verified once; columns that are not read are not touched
+        after that.
 
-        Who reads all columns, or has them compared, has the disk asked for what follows; also again, as what lay in
-        the page cache may have left it.
+        A read of all columns, and the first check, prefetch the following extents, every time: the page cache may have
+        dropped them.
         """
         at, size, _, file = self._layout.batches[number]
         known = self._extents.get(number)
@@ -534,14 +544,16 @@ class Segment:
         return pa.ipc.read_record_batch(self._layout.files[file].data.slice(at, size), self._schema)
 
     def _ask(self, number: int) -> int:
-        """Have the disk read a batch's extent; its bytes, or 0 if it has none."""
+        """Prefetch a batch's extent. Returns its bytes, or 0 if the batch has none."""
         at, size, _, *file = self._layout.batches[number] if number < len(self._layout.batches) else (0, 0, 0)
         if file:
             will_need(self._layout.files[file[0]].data.slice(at, size))
         return size if file else 0
 
     def scrub(self, *, with_extents: bool = True) -> Iterator[tuple[int, str]]:
-        """(bytes read again, damage or nothing) of the header and of each block; a damaged block is not served."""
+        """Check the header and each block again: yields (bytes, damage or ""). A damaged block is not served any
+        more.
+        """
         beside = self.own_size - self._layout.body.size
         try:
             _parsed(self.part.data, self.path, self._kept)
@@ -558,7 +570,7 @@ def _damaged(name: str, block: int) -> Corrupt:
 
 
 def _first_blocks(layout: Layout) -> list[int]:
-    """The number of the first checksum of each batch's bytes: those in the body share its."""
+    """For each batch, the index of its first checksum. Batches in the body share the body's checksums."""
     firsts, at = [], blocks_of(layout.body.size, layout.block)
     for _, size, _, *extent in layout.batches:
         firsts.append(at if extent else 0)
@@ -566,8 +578,8 @@ def _first_blocks(layout: Layout) -> list[int]:
     return firsts
 
 
-def _laid_out(data: pa.Buffer, known: Layout) -> Layout:
-    """The layout of the same bytes elsewhere: nothing of it holds the place where they were."""
+def _layout_at(data: pa.Buffer, known: Layout) -> Layout:
+    """The layout of the same bytes at another place. It holds no reference to the old place."""
     _, _, _, meta_bytes, body_bytes, tail_bytes = HEADER.unpack_from(data)
     body_at = HEADER_BYTES + meta_bytes + -meta_bytes % 64
     tail = data.slice(body_at + body_bytes, tail_bytes)

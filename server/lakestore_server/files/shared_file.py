@@ -1,9 +1,9 @@
-"""The shared file's format: small segments of many buckets behind one another, written and synced once.
+"""The shared file's format: small segments of many buckets in one file, written and synced once.
 
 Header (64 bytes): magic u32 · version u16 · flags u16 · directory bytes u32 · file bytes u64 · crc32c u32 of header and
-directory. Then the directory (JSON) and the segments, each at a multiple of 64 and just as in a file of its own. The
-directory has for each one: bucket, first offset, offset after the last, first byte behind the directory, bytes, crc32c;
-by the table's uuid. A checkpoint names the parts that it needs; the file goes with the last of them.
+directory. Then the directory (JSON) and the segments, each at a multiple of 64 and encoded as in a file of its own. By
+table uuid, the directory has for each segment: bucket, first offset, offset after the last, position after the
+directory, bytes, crc32c. A checkpoint names the segments that it needs. The file is removed with the last of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lakestore.errors import Corrupt
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files.segment import Part
+from lakestore_server.files.segment import SegmentBytes
 from lakestore_server.host import even_writes, versions
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
@@ -27,7 +27,7 @@ from lakestore_server.host.disk import Disk
 MAGIC = 0x4C535346
 VERSION = 1
 BYTES_MAX = 32 << 20
-"""About how large a shared file becomes: its segments are in memory until it is written."""
+"""The approximate largest size of a shared file. Its segments are in memory until it is written."""
 _HEADER = struct.Struct("<IHHIQ")
 _CRC = struct.Struct("<I")
 _HEADER_BYTES = 64
@@ -35,7 +35,7 @@ _POINTS = CrashPoint.SHARED_WRITTEN, CrashPoint.SHARED_SYNCED
 
 
 @dataclass(frozen=True, slots=True)
-class PartEntry:
+class SegmentEntry:
     """A segment in a directory."""
 
     table: str
@@ -44,14 +44,14 @@ class PartEntry:
     start: int
     end: int
     at: int
-    """Its first byte in the file."""
+    """Position of its first byte in the file."""
     size: int
     crc32c: int
 
 
 @dataclass(frozen=True, slots=True)
-class NewPart:
-    """A segment that is to lie in a shared file."""
+class NewSegment:
+    """A segment to be written to a shared file."""
 
     table: str
     bucket: int
@@ -64,22 +64,22 @@ class SharedFile:
     """A mapped shared file."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
-        """`Corrupt` if header or directory are damaged."""
+        """Raises `Corrupt` if header or directory are damaged."""
         self.path = path
         self.data = disk.map(path)
         self.entries = _parsed(self.data, path)
-        """By first byte."""
+        """By position of the first byte."""
 
-    def part(self, at: int, size: int) -> Part:
-        """The segment at a place; `Corrupt` if the directory has another one."""
+    def part(self, at: int, size: int) -> SegmentBytes:
+        """The segment at a position. Raises `Corrupt` if the directory has no such segment there."""
         entry = self.entries.get(at)
         if entry is None or entry.size != size:
             raise Corrupt(f"shared segment file {self.path.name} has no segment at {at}: restore it from a copy")
-        return Part(self.data.slice(at, size), self.data, at)
+        return SegmentBytes(self.data.slice(at, size), self.data, at)
 
 
 def damage_of(data: pa.Buffer, path: Path) -> str:
-    """The damage of a mapped file's header and directory, or nothing."""
+    """The damage of a mapped file's header and directory; empty if there is none."""
     try:
         _parsed(data, path)
     except Corrupt as error:
@@ -88,12 +88,12 @@ def damage_of(data: pa.Buffer, path: Path) -> str:
 
 
 def is_shared(data: pa.Buffer | bytes) -> bool:
-    """Whether the bytes are a shared file, by its magic."""
+    """Whether the bytes are a shared file, by its magic number."""
     return len(data) >= _CRC.size and _CRC.unpack_from(data) == (MAGIC,)
 
 
-def write(disk: Disk, path: Path, parts: Sequence[NewPart]) -> int:
-    """Write segments as one synced file; its size. The folder is the caller's to sync."""
+def write(disk: Disk, path: Path, parts: Sequence[NewSegment]) -> int:
+    """Write segments as one synced file. Returns its size. The caller syncs the folder."""
     directory: dict[str, list[list[int]]] = {}
     body: list[Any] = []
     at = 0
@@ -114,7 +114,7 @@ def _body_at(directory_bytes: int) -> int:
     return _HEADER_BYTES + directory_bytes + -directory_bytes % 64
 
 
-def _parsed(data: pa.Buffer, path: Path) -> Mapping[int, PartEntry]:
+def _parsed(data: pa.Buffer, path: Path) -> Mapping[int, SegmentEntry]:
     damaged = Corrupt(f"shared segment file {path.name} is damaged in its directory: restore it from a copy")
     if data.size < _HEADER_BYTES:
         raise damaged
@@ -129,7 +129,7 @@ def _parsed(data: pa.Buffer, path: Path) -> Mapping[int, PartEntry]:
         raise damaged
     first = _body_at(directory_bytes)
     entries = (
-        PartEntry(table, bucket, start, end, first + at, size, crc)
+        SegmentEntry(table, bucket, start, end, first + at, size, crc)
         for table, parts in orjson.loads(memoryview(known)).items()
         for bucket, start, end, at, size, crc in parts
     )

@@ -31,7 +31,7 @@ from lakestore_server.catalog.metadata_store import local_folder
 from lakestore_server.commit.engine import Engine
 from lakestore_server.duties.checkpoint import Checkpointer
 from lakestore_server.files import backup_manifest, checkpoint, data_folder, journal_file
-from lakestore_server.files.backup_manifest import WAREHOUSE, Entry, LakePlace, Manifest
+from lakestore_server.files.backup_manifest import WAREHOUSE, BackupFile, BackupManifest, LakePlace
 from lakestore_server.files.checkpoint import Checkpoint
 from lakestore_server.files.data_folder import SEGMENTS
 from lakestore_server.files.segment import Segment
@@ -142,7 +142,7 @@ def release(data: Path) -> None:
         shutil.rmtree(stage)
 
 
-def write_lake_files(disk: Disk, stage: Path, folder: Path) -> Iterator[Entry]:
+def write_lake_files(disk: Disk, stage: Path, folder: Path) -> Iterator[BackupFile]:
     """Move the held files into a backup's folder, durably; yields the manifest's entries."""
     place = folder / WAREHOUSE
     try:
@@ -153,7 +153,7 @@ def write_lake_files(disk: Disk, stage: Path, folder: Path) -> Iterator[Entry]:
             disk.make_folder(target.parent)
             write_file(disk, target, disk.pieces(Path(path)))
     for path, size in _files(place):
-        yield Entry(path[len(str(folder)) + 1 :], size, crc_of(disk, Path(path)))
+        yield BackupFile(path[len(str(folder)) + 1 :], size, crc_of(disk, Path(path)))
     for found, _, _ in os.walk(place):
         disk.sync_folder(Path(found))
 
@@ -214,7 +214,7 @@ class BackupVerbs:
             warehouse=manifest.warehouse,
         )
 
-    def _made(self, folder: Path, *, without_lake: bool) -> Manifest:
+    def _made(self, folder: Path, *, without_lake: bool) -> BackupManifest:
         engine = self._engine
         inner = inner_warehouse(engine.folder, self._warehouse)
         lake = LakePlace.OUTSIDE if inner is None else LakePlace.LEFT_OUT if without_lake else LakePlace.INSIDE
@@ -294,7 +294,7 @@ class Origin:
     lake: LakePlace
 
 
-def write(disk: Disk, folder: Path, cut: BackupCut, origin: Origin, held: Path | None = None) -> Manifest:
+def write(disk: Disk, folder: Path, cut: BackupCut, origin: Origin, held: Path | None = None) -> BackupManifest:
     """Write a cut into an empty folder, durably, with the held lake files. The manifest is written last."""
     disk.make_folder(folder)
     entries = list(_segments(disk, folder, cut.segments))
@@ -303,12 +303,12 @@ def write(disk: Disk, folder: Path, cut: BackupCut, origin: Origin, held: Path |
     name = checkpoint.name_of(cut.checkpoint.lsn)
     checkpoint.write(disk, folder, replace(cut.checkpoint, runs=(), index_lsn=EMPTY_LSN))  # the index is not copied
     encoded = disk.read(folder / name)
-    entries.append(Entry(name, len(encoded), crc32c(encoded)))
+    entries.append(BackupFile(name, len(encoded), crc32c(encoded)))
     view = cut.view
     locations = {f"{namespace}.{name}": pointer.location for (namespace, name), pointer in pointers(view).items()}
     entries += write_lake_files(disk, held, folder) if held else ()
     about = origin.warehouse, origin.lake
-    manifest = Manifest(RELEASE, view.time_us, origin.timeline, view.lsn, name, tuple(entries), locations, *about)
+    manifest = BackupManifest(RELEASE, view.time_us, origin.timeline, view.lsn, name, tuple(entries), locations, *about)
     disk.sync_folder(folder)
     aside = f"{backup_manifest.NAME}.tmp"
     _written(disk, folder, aside, manifest.encode())
@@ -317,7 +317,7 @@ def write(disk: Disk, folder: Path, cut: BackupCut, origin: Origin, held: Path |
     return manifest
 
 
-def _segments(disk: Disk, folder: Path, segments: Sequence[Segment]) -> Iterator[Entry]:
+def _segments(disk: Disk, folder: Path, segments: Sequence[Segment]) -> Iterator[BackupFile]:
     """Copy each file that holds needed segments once and whole, with its unneeded parts."""
     files = {each.path: each.part.file for each in segments}
     files |= {kept.path: kept.data for each in segments for kept in each.files}
@@ -329,10 +329,10 @@ def _segments(disk: Disk, folder: Path, segments: Sequence[Segment]) -> Iterator
     for path, data in files.items():
         name = path.parent.name
         written = _written(disk, folder / SEGMENTS / name, path.name, data)
-        yield Entry(f"{SEGMENTS}/{name}/{written.path}", written.size, written.crc32c)
+        yield BackupFile(f"{SEGMENTS}/{name}/{written.path}", written.size, written.crc32c)
     for name in folders:
         disk.sync_folder(folder / SEGMENTS / name)
 
 
-def _written(disk: Disk, folder: Path, name: str, data: Any) -> Entry:
-    return Entry(name, *write_file(disk, folder / name, pieces_of(data)))
+def _written(disk: Disk, folder: Path, name: str, data: Any) -> BackupFile:
+    return BackupFile(name, *write_file(disk, folder / name, pieces_of(data)))

@@ -31,7 +31,7 @@ from lakestore_server.catalog.schemas import Json
 from lakestore_server.commit.engine import Engine
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.files import backup_manifest, checkpoint, data_folder, journal_file
-from lakestore_server.files.backup_manifest import WAREHOUSE, Entry, LakePlace, Manifest
+from lakestore_server.files.backup_manifest import WAREHOUSE, BackupFile, BackupManifest, LakePlace
 from lakestore_server.host.clock import RealClock
 from lakestore_server.host.disk import Disk, RealDisk
 from lakestore_server.operate import backup
@@ -396,11 +396,11 @@ def _unfinished(disk: Disk, target: Path) -> Iterator[None]:
     disk.sync_folder(target)
 
 
-def _brings_lake(manifest: Manifest, ways: Ways) -> bool:
+def _brings_lake(manifest: BackupManifest, ways: Ways) -> bool:
     return manifest.lake is LakePlace.INSIDE and (not ways.anew or ways.rewind)
 
 
-def _warehouse(manifest: Manifest, target: Path, given: str, ways: Ways) -> str:
+def _warehouse(manifest: BackupManifest, target: Path, given: str, ways: Ways) -> str:
     inner = target / WAREHOUSE
     if given:
         place = file_uri.user_location(given)
@@ -418,11 +418,11 @@ def _warehouse(manifest: Manifest, target: Path, given: str, ways: Ways) -> str:
     return place
 
 
-def verified(source: Path, disk: Disk) -> Manifest:
+def verified(source: Path, disk: Disk) -> BackupManifest:
     """The manifest of a backup whose files all match their checksums, or an error that names the file."""
     if backup_manifest.NAME not in disk.list(source):
         raise NotFound(f"{source} has no {backup_manifest.NAME}: it is no backup, or an unfinished backup")
-    manifest = Manifest.decode(disk.read(source / backup_manifest.NAME), str(source / backup_manifest.NAME))
+    manifest = BackupManifest.decode(disk.read(source / backup_manifest.NAME), str(source / backup_manifest.NAME))
     for entry in manifest.files:
         path = source / entry.path
         if path.resolve().parent != (source / entry.path).parent or source not in path.resolve().parents:
@@ -432,11 +432,11 @@ def verified(source: Path, disk: Disk) -> Manifest:
     return manifest
 
 
-def _is_lake(entry: Entry) -> bool:
+def _is_lake(entry: BackupFile) -> bool:
     return entry.path.startswith(f"{WAREHOUSE}/")
 
 
-def _copy(disk: Disk, source: Path, target: Path, manifest: Manifest, timeline: str) -> None:
+def _copy(disk: Disk, source: Path, target: Path, manifest: BackupManifest, timeline: str) -> None:
     """Copy the journal first and the checkpoint last: a server refuses a folder with a journal and no checkpoint."""
     rest = [entry for entry in manifest.files if entry.path != manifest.checkpoint and not _is_lake(entry)]
     rest.sort(key=lambda entry: not entry.path.startswith(journal_file.PREFIX))
@@ -453,7 +453,7 @@ def _copy(disk: Disk, source: Path, target: Path, manifest: Manifest, timeline: 
     checkpoint.write(disk, target, replace(held, timeline=timeline, restored=origin))
 
 
-def _copy_lake(disk: Disk, source: Path, manifest: Manifest, place: str) -> Mapping[str, str]:
+def _copy_lake(disk: Disk, source: Path, manifest: BackupManifest, place: str) -> Mapping[str, str]:
     """Copy the lake's files into the warehouse, rewritten for another place; old to new metadata files."""
     old, folder = manifest.warehouse, Path(locations.plain(place))
     for entry in filter(_is_lake, manifest.files):
@@ -480,6 +480,6 @@ def _save(location: str, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _copy_file(disk: Disk, source: Path, target: Path, entry: Entry) -> None:
+def _copy_file(disk: Disk, source: Path, target: Path, entry: BackupFile) -> None:
     if backup.write_file(disk, target, disk.pieces(source)) != (entry.size, entry.crc32c):
         raise Corrupt(f"file {entry.path} changed while it was read: nothing usable was restored")

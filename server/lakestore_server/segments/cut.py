@@ -27,8 +27,8 @@ from lakestore_server.files import extent, new_segment, shared_file
 from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SHARED, SUFFIX
 from lakestore_server.files.extent import Extent, KeptFile, KeptFiles
 from lakestore_server.files.new_segment import Encoded, Piece, SparseRows
-from lakestore_server.files.segment import Part, Segment, block_crcs
-from lakestore_server.files.shared_file import NewPart, SharedFile
+from lakestore_server.files.segment import Segment, SegmentBytes, block_crcs
+from lakestore_server.files.shared_file import NewSegment, SharedFile
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.segments.compaction import Compactor
@@ -319,7 +319,7 @@ class SegmentCut:
         """A segment in memory that is written later together with others."""
         data, keyed = made.whole(), state.logs[bucket].keyed
         path = self._place / state.table.uuid
-        stored, part = state.versions.stored, Part(data, data)
+        stored, part = state.versions.stored, SegmentBytes(data, data)
         new = Segment(self._disk, path, stored, keyed=keyed, part=part, kept=kept, is_known=True)
         self._small.append(_Small((state.table.uuid, bucket), new))
         return new
@@ -373,7 +373,7 @@ class SegmentCut:
             new_segment.write_encoded(self._disk, path, Encoded((), [only.segment.part.data], b""))
             self._say_rewritten([only])
             data = self._disk.map(path)
-            return {id(only.segment): only.segment.placed(path, Part(data, data))}
+            return {id(only.segment): only.segment.placed(path, SegmentBytes(data, data))}
         for parts in _groups(self._small):
             path = self._new_shared_path()
             shared_file.write(self._disk, path, [_new_part(each) for each in parts])
@@ -426,9 +426,9 @@ def worth_emptying(newest_first: Sequence[_Held], size: int, bytes_max: int) -> 
     return chosen
 
 
-def _new_part(small: _Small) -> NewPart:
+def _new_part(small: _Small) -> NewSegment:
     held = small.segment
-    return NewPart(*small.key, held.start, held.end, held.part.data)
+    return NewSegment(*small.key, held.start, held.end, held.part.data)
 
 
 def _groups(parts: Sequence[_Small], bytes_max: int = shared_file.BYTES_MAX) -> Iterator[list[_Small]]:

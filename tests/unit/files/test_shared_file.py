@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lakestore.errors import Corrupt, NewerFormat
 from lakestore_server.files import shared_file
-from lakestore_server.files.shared_file import NewPart, SharedFile
+from lakestore_server.files.shared_file import NewSegment, SharedFile
 from lakestore_server.host.disk import RealDisk
 from tests.support.flips import flipped
 
@@ -23,7 +23,7 @@ PARTS = st.lists(
 
 
 def written(path: Path, parts: list[tuple[str, int, bytes]]) -> SharedFile:
-    new = [NewPart(table, bucket, i, i + 1, pa.py_buffer(data)) for i, (table, bucket, data) in enumerate(parts)]
+    new = [NewSegment(table, bucket, i, i + 1, pa.py_buffer(data)) for i, (table, bucket, data) in enumerate(parts)]
     size = shared_file.write(RealDisk(), path, new)
     assert size == path.stat().st_size
     return SharedFile(RealDisk(), path)

@@ -24,7 +24,7 @@ from lakestore.rows.live_sum import live_sum, moved
 from lakestore.union.cut import Cut
 from lakestore.union.verify import verify
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.files.backup_manifest import LakePlace, Manifest
+from lakestore_server.files.backup_manifest import BackupManifest, LakePlace
 from lakestore_server.operate import backup
 from lakestore_server.operate.restore import Ways, restore, without_base
 from lakestore_server.state.bucket_log import BucketLog
@@ -132,7 +132,7 @@ def test_lake_files_that_expire_while_a_backup_is_made_are_in_it(
     with world(tmp_path / "data") as before:
         write = backup.write
 
-        def late(*args: Any) -> Manifest:
+        def late(*args: Any) -> BackupManifest:
             for path in (tmp_path / "data" / "warehouse").rglob("*"):
                 if path.is_file():
                     path.unlink()
@@ -278,7 +278,7 @@ def test_a_folder_that_is_half_restored_is_refused(tmp_path: Path, monkeypatch: 
         patched.setattr(restore_module, "finish", power_goes)
         with pytest.raises(OSError, match="power"):
             restore(tmp_path / "backup", tmp_path / "half")
-    with pytest.raises(Invalid, match="unfinished restore left: remove the folder"):
+    with pytest.raises(Invalid, match="unfinished restore: remove the folder"):
         World(tmp_path / "half")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
@@ -302,7 +302,7 @@ def test_a_manifest_of_an_earlier_release_is_read() -> None:
         }
     )
     raw = struct.pack("<IHHQI", 0x4C534231, 1, 0, len(body), crc32c(body)) + body
-    found = Manifest.decode(raw, "MANIFEST")
+    found = BackupManifest.decode(raw, "MANIFEST")
     assert (found.lake, found.warehouse, found.pointers) == (LakePlace.OUTSIDE, "", {"a.t": "file:///x"})
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from lakestore.errors import Corrupt
 from lakestore.model.times import text_of
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files.backup_manifest import Entry, Manifest
+from lakestore_server.files.backup_manifest import BackupFile, BackupManifest
 from lakestore_server.operate.inspect.report import Report
 
 _READ_BYTES = 16 << 20
@@ -18,7 +18,7 @@ def describe(path: Path) -> Report:
     raw = path.read_bytes()
     report = Report(str(path), "manifest", {"bytes": len(raw)})
     try:
-        manifest = Manifest.decode(raw, path.name)
+        manifest = BackupManifest.decode(raw, path.name)
     except Corrupt as error:
         report.damage.append(error.message)
         return report
@@ -46,7 +46,7 @@ def describe(path: Path) -> Report:
     return report
 
 
-def _is_whole(file: Path, entry: Entry) -> bool:
+def _is_whole(file: Path, entry: BackupFile) -> bool:
     if not file.is_file() or file.stat().st_size != entry.size:
         return False
     crc = 0

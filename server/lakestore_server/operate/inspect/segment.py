@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lakestore.errors import Corrupt
 from lakestore_server.files import shared_file
-from lakestore_server.files.segment import Part, Segment
+from lakestore_server.files.segment import Segment, SegmentBytes
 from lakestore_server.files.shared_file import SharedFile
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.operate.inspect.definitions import Definitions
@@ -37,7 +37,7 @@ def describe(path: Path, known: Definitions, *, rows: bool) -> Iterator[Report]:
         yield _segment(path, entry.table, known, held.part(at, entry.size), rows=rows)
 
 
-def _segment(path: Path, uuid: str, known: Definitions, part: Part | None, *, rows: bool) -> Report:
+def _segment(path: Path, uuid: str, known: Definitions, part: SegmentBytes | None, *, rows: bool) -> Report:
     """The report on a segment; damaged blocks are named and the others are read."""
     place = str(path) if part is None else f"{path} at {part.at}"
     size = path.stat().st_size if part is None else part.data.size
