@@ -6,8 +6,10 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -52,9 +54,12 @@ def measured(parts: Parts, names: Iterable[str], widths: tuple[int, int, int]) -
 
 
 def write(figures: list[Figure]) -> None:
-    """Put the figures into the store and the page, replacing those of the same group and name."""
+    """Put the figures into the store and the page, with day and commit, replacing those of the same group and name."""
     known: dict[str, dict[str, object]] = json.loads(STORE.read_text()) if STORE.exists() else {}
-    known.update({f"{figure.group}/{figure.name}": asdict(figure) for figure in figures})
+    git = ["git", "-C", str(STORE.parent), "rev-parse", "--short=8", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    origin = {"day": time.strftime("%Y-%m-%d", time.gmtime()), "commit": commit}
+    known.update({f"{figure.group}/{figure.name}": asdict(figure) | origin for figure in figures})
     STORE.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
     text = PAGE.read_text()
     head, rest = text.split(_BEGIN)
@@ -71,7 +76,8 @@ def _tables(known: dict[str, dict[str, object]]) -> str:
     for entry in sorted(known.values(), key=lambda entry: str(entry["group"])):
         if entry["group"] != group:
             group = str(entry["group"])
-            lines += [f"\n## {group}\n", "| work | measured | bar | met |", "|---|---|---|---|"]
+            lines += [f"\n## {group}\n", "| work | measured | bar | met | day, commit |", "|---|---|---|---|---|"]
         met = {True: "yes", False: "**no**", None: "–"}[entry["met"]]  # type: ignore[index]
-        lines.append(f"| {entry['name']} | {entry['measured']} | {entry['bar']} | {met} |")
+        origin = f"{entry['day']} {entry['commit']}"
+        lines.append(f"| {entry['name']} | {entry['measured']} | {entry['bar']} | {met} | {origin} |")
     return "\n".join(lines) + "\n"
