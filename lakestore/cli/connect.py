@@ -17,6 +17,8 @@ from lakestore.release import wheel_with
 
 HTTP_PORT = 7341
 PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+STORE_PACKAGE = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
+"""A package that Spark also needs if the warehouse is in S3."""
 _COUNT = "SELECT count(*) FROM"
 _WAREHOUSES = ("now", "earlier", "lake")
 """Catalog names in the examples: the head, a cut of the past, and the tiered state."""
@@ -32,6 +34,8 @@ class EngineTarget:
     time: str
     is_open: bool
     """True if the catalog needs no token. Otherwise the lines contain PRINCIPAL and TOKEN as placeholders."""
+    is_store: bool = False
+    """True if the warehouse is in S3."""
 
     @property
     def tokens(self) -> str:
@@ -42,11 +46,18 @@ class EngineTarget:
         return f"at:{self.time}" if name == "earlier" else name
 
 
+_SPARK_STORE = (
+    "# The warehouse is in S3: Spark takes its keys from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION. For a",
+    "# store that is not AWS's, each catalog also needs .s3.endpoint=URL and .s3.path-style-access=true.",
+)
+
+
 def _spark(of: EngineTarget) -> str:
     lines = [
         "# spark-sql, spark-shell, spark-submit or the Thrift server. A query sees the newest commits in `now`;",
         "# without cache-enabled=false Spark would go on with the table that it has seen first.",
-        f"--packages {PACKAGES}",
+        *(_SPARK_STORE if of.is_store else ()),
+        f"--packages {','.join((PACKAGES, STORE_PACKAGE) if of.is_store else (PACKAGES,))}",
         "--conf spark.sql.extensions=org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     ]
     for name in _WAREHOUSES:
@@ -102,6 +113,9 @@ def _duckdb(of: EngineTarget) -> str:
     return "\n".join(lines)
 
 
+_TRINO_STORE = ("fs.native-s3.enabled=true", "# and s3.region, s3.aws-access-key, s3.aws-secret-key, s3.endpoint")
+
+
 def _trino(of: EngineTarget) -> str:
     lines = []
     for name in _WAREHOUSES:
@@ -118,7 +132,7 @@ def _trino(of: EngineTarget) -> str:
                 f"iceberg.rest-catalog.oauth2.server-uri={of.tokens}",
                 "iceberg.rest-catalog.oauth2.credential=PRINCIPAL:TOKEN",
             ]
-        lines += ["fs.native-local.enabled=true", "local.location=/"]
+        lines += _TRINO_STORE if of.is_store else ("fs.native-local.enabled=true", "local.location=/")
     lines += [
         f"-- {_COUNT} now.{of.table};",
         f"-- {_COUNT} earlier.{of.table};  every table at one cut",
@@ -194,7 +208,8 @@ def connect(engine: str, http: str | None, table: str | None, server: str, as_js
     """Print the lines that open this lake in ENGINE: its head, a past cut, what is tiered."""
     found = _catalog_of(server)
     catalog = f"{found.scheme}://{http or found.host}/iceberg"
-    lines = LINES[engine](EngineTarget(server, catalog, table or found.table, found.time, found.is_open))
+    target = EngineTarget(server, catalog, table or found.table, found.time, found.is_open, found.is_store)
+    lines = LINES[engine](target)
     emit_json({"engine": engine, "catalog": catalog, "lines": lines.splitlines()}) if as_json else emit_text(lines)
 
 
@@ -207,8 +222,10 @@ class _Catalog:
     is_open: bool
     """True if the catalog needs no token."""
     time: str
+    is_store: bool = False
+    """True if the warehouse is in S3. False if the server does not answer."""
     table: str = "shop.orders"
-    """A table of the lake, if there is one, that is no dead-letter or proposals table."""
+    """The lake's first table that is not a dead-letter or proposals table."""
 
 
 def _catalog_of(server: str) -> _Catalog:
@@ -227,7 +244,12 @@ def _catalog_of(server: str) -> _Catalog:
         is_open = is_open and not isinstance(error, Denied)
         return _Catalog(scheme, f"{host}:{HTTP_PORT}", is_open, _text(datetime.now(UTC)))
     http = f"{host}:{said['http'].rsplit(':', 1)[1]}"
-    return _Catalog(said["scheme"], http, is_open, _text(moment_of(said["clock"]["time_us"])), *sorted(tables)[:1])
+    time, is_store = _text(moment_of(said["clock"]["time_us"])), _is_in_s3(said["warehouse"])
+    return _Catalog(said["scheme"], http, is_open, time, is_store, *sorted(tables)[:1])
+
+
+def _is_in_s3(warehouse: str) -> bool:
+    return warehouse.startswith("s3")
 
 
 def _text(moment: datetime) -> str:

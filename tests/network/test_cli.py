@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakestore as ls
+from lakestore.cli import connect
 from lakestore.cli.main import COMMANDS, run_command
+from lakestore_spark.session import RUNTIME, STORE_RUNTIME
 from tests.support.waiting import until
 
 ORDERS = pa.table(
@@ -199,6 +201,20 @@ def test_connect_prints_lines_for_each_engine(shell: Shell, orders: str, engine:
     named = [each for each in json.loads(shell("tables", "--json")[0]) if each["name"] in out]
     assert named, orders
     assert "a.b" in shell("connect", engine, "--table", "a.b")[0]
+
+
+def test_connect_prints_what_a_warehouse_in_s3_needs(
+    shell: Shell, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Iceberg's runtime alone has no S3, and a local file system of Trino's opens no bucket."""
+    assert "iceberg-aws-bundle" not in shell("connect", "spark")[0]
+    assert "fs.native-local.enabled=true" in shell("connect", "trino")[0]
+    monkeypatch.setattr(connect, "_is_in_s3", lambda _: True)
+    (packages,) = re.findall(r"--packages (\S+)", shell("connect", "spark")[0])
+    assert packages.split(",") == [RUNTIME, STORE_RUNTIME]
+    assert "AWS_ACCESS_KEY_ID" in shell("connect", "spark")[0]
+    trino = shell("connect", "trino")[0]
+    assert "fs.native-s3.enabled=true" in trino and "local" not in re.findall(r"fs\.\S+", trino), orders
 
 
 def test_apply_makes_and_evolves_the_tables_of_a_file(shell: Shell, tmp_path: Path) -> None:
