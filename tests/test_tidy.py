@@ -155,7 +155,7 @@ BROAD_EXCEPT_ALLOWED = {
     "server/lakestore_server/commit/in_flight.py",
     "server/lakestore_server/commit/engine.py",
     "server/lakestore_server/commit/build.py",  # the same loop: one request that fails, and its group goes on
-    "server/lakestore_server/commit/producers.py",  # requests of a stream before one that fails go on
+    "server/lakestore_server/commit/commit_verbs.py",  # requests of a stream before one that fails go on
     "server/lakestore_server/edge/catalog_request.py",
     "server/lakestore_server/edge/console/answers.py",
     "server/lakestore_server/edge/console/api.py",
@@ -178,7 +178,7 @@ BROAD_EXCEPT_ALLOWED = {
 THREADS = {
     "server/lakestore_server/commit/in_flight.py",
     "server/lakestore_server/commit/engine.py",
-    "server/lakestore_server/commit/producers.py",
+    "server/lakestore_server/commit/commit_verbs.py",
     "server/lakestore_server/edge/http.py",
     "server/lakestore_server/edge/rpc_port.py",
     "server/lakestore_server/files/journal_file.py",

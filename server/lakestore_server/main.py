@@ -26,7 +26,7 @@ from lakestore_server.catalog.journal_ledger import JournalLedger
 from lakestore_server.catalog.metadata_store import MetadataStore, local_folder, storage_for
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.producer_verbs import NamedProducers
+from lakestore_server.commit.producer_verbs import ProducerVerbs
 from lakestore_server.commit.recovery import JournalOf
 from lakestore_server.duties.dropped_tables import DroppedTables
 from lakestore_server.duties.expiry import Expiry
@@ -225,7 +225,7 @@ class Server:
         self._look_at_lake(store)
         idle_seconds, rebalance_seconds = settings.subscription_idle_seconds, settings.rebalance_seconds
         subscriptions = Subscriptions(self.engine, clock, idle_seconds, rebalance_seconds)
-        producers = NamedProducers(self.engine, settings.producer_idle_seconds)
+        producers = ProducerVerbs(self.engine, settings.producer_idle_seconds)
         names = subscriptions, producers
         check_seconds, wake_checkpoint = settings.retention_check_seconds, self.upkeep.checkpointer.wake
         self.retention = Retention(self.engine, leases, *names, check_seconds, wake_checkpoint)

@@ -23,11 +23,11 @@ from lakestore_server.changes.ranges import change_ranges
 from lakestore_server.changes.reset import reset
 from lakestore_server.changes.stream import Feed, Listener
 from lakestore_server.changes.subscriptions import Subscriptions
+from lakestore_server.commit.commit_verbs import CommitVerbs, WriteStream
 from lakestore_server.commit.durable import Pause
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.producer_verbs import NamedProducers
-from lakestore_server.commit.producers import Writes, WriteStream
-from lakestore_server.commit.registers import RegisterVerbs
+from lakestore_server.commit.producer_verbs import ProducerVerbs
+from lakestore_server.commit.register_verbs import RegisterVerbs
 from lakestore_server.duties.dropped_tables import DroppedTables
 from lakestore_server.duties.expiry import Expiry
 from lakestore_server.duties.retention import Retention
@@ -107,9 +107,9 @@ class _Parts:
     truncations: Truncations
     deletes: ConditionalDeletes
     databases: Databases
-    producers: NamedProducers
+    producers: ProducerVerbs
     registers: RegisterVerbs
-    writes: Writes
+    writes: CommitVerbs
     lookups: Lookups
     feed: Feed
     subscriptions: Subscriptions
@@ -180,7 +180,7 @@ class Service:
         clock: Clock,
         about: Mapping[str, str],
         subscriptions: Subscriptions,
-        producers: NamedProducers,
+        producers: ProducerVerbs,
         retention: Retention,
         expiry: Expiry,
         dropped: DroppedTables,
@@ -194,7 +194,7 @@ class Service:
         )
         """The source of the status."""
         lookups = Lookups(engine, Completeness(engine, clock))
-        writes = Writes(engine, InsertedRows(lookups, engine.limits).add)
+        writes = CommitVerbs(engine, InsertedRows(lookups, engine.limits).add)
         parts = _Parts(
             engine,
             StatusVerbs(engine, leases, self.status),

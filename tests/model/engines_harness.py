@@ -16,8 +16,8 @@ from lakestore.client.writer import change as wire_change
 from lakestore.errors import ChangeRows
 from lakestore.rows.live_sum import live_sum
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.commit.commit_verbs import CommitVerbs
 from lakestore_server.commit.priority import BackgroundPriority, CommitPriority
-from lakestore_server.commit.producers import Writes
 from lakestore_server.commit.request import Task
 from lakestore_server.state.chunk import CHANGE, DELETE, PREV
 from tests.model.engines import EPOCH, SPECS, IdRow, Mirror, batch_of, by_id, folded, marked_batch_of
@@ -85,7 +85,7 @@ class EnginesHarness(Harness):
         gate = threading.Event()
         self.server.engine.loop.queue.put(Task(lambda: _wait(gate)))
         writes: Any = getattr(self.server.service.verb("Write"), "__self__")  # noqa: B009 (a bound method's object)
-        assert isinstance(writes, Writes)
+        assert isinstance(writes, CommitVerbs)
         try:
             waiting = [writes._submit(request, BackgroundPriority(CommitPriority())) for request in requests]
         finally:

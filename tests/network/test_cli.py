@@ -214,7 +214,7 @@ def test_connect_prints_what_a_warehouse_in_s3_needs(
     assert packages.split(",") == [RUNTIME, STORE_RUNTIME]
     assert "AWS_ACCESS_KEY_ID" in shell("connect", "spark")[0]
     trino = shell("connect", "trino")[0]
-    assert "fs.native-s3.enabled=true" in trino and "local" not in re.findall(r"fs\.\S+", trino), orders
+    assert set(re.findall(r"fs\.\S+", trino)) == {"fs.native-s3.enabled=true"}, orders
 
 
 def test_apply_makes_and_evolves_the_tables_of_a_file(shell: Shell, tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_registers_belong_to_their_principal(world: World) -> None:
 
 
 def test_a_list_of_registers_goes_on_behind_those_of_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestore_server.commit.registers.LIST_BYTES", 1)
+    monkeypatch.setattr("lakestore_server.commit.register_verbs.LIST_BYTES", 1)
     with world.lake("etl") as etl, world.lake("pool") as pool, world.lake("root") as root:
         etl.registers(["k/0", "k/1", "k/2"])
         pool.registers(["a", "etl", "z/0", "z/1"])

@@ -22,7 +22,7 @@ from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors
 from lakestore_server.access.admission import Admission
-from lakestore_server.commit.producers import WriteStream
+from lakestore_server.commit.commit_verbs import WriteStream
 from lakestore_server.edge.arrivals import Arrivals
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings

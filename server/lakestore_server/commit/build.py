@@ -22,7 +22,7 @@ from lakestore_server.commit.in_flight import PendingCommit
 from lakestore_server.commit.merge.current_rows import runs
 from lakestore_server.commit.merge.engines import MergedChanges
 from lakestore_server.commit.merge.kept import refusal
-from lakestore_server.commit.request import Change, IndexEntries, Request
+from lakestore_server.commit.request import IndexEntries, Request, TableChange
 from lakestore_server.files.journal import encode
 from lakestore_server.host.stages import stage
 from lakestore_server.index.collisions import Entries, FoundKeys
@@ -42,7 +42,7 @@ from lakestore_server.state.view import View, stored_schema
 
 
 @dataclass(slots=True)
-class Commit:
+class BuiltCommit:
     """A record to write, and the work for the time when it is durable."""
 
     record: CommitRecord
@@ -50,9 +50,10 @@ class Commit:
     entries: IndexEntries
 
 
-def build(group: Sequence[Request], view: View, index: Index, record: CommitRecord, limits: Limits) -> Commit:
-    """The commit of these requests; or `RequestRefused`, after which the others may be built again. `GroupTooLarge` if
-    they need more than `batch_memory_bytes` of existing rows."""
+def build(group: Sequence[Request], view: View, index: Index, record: CommitRecord, limits: Limits) -> BuiltCommit:
+    """The commit of these requests. Raises `RequestRefused`, after which the others may be built again, or
+    `GroupTooLarge` if they need more than `batch_memory_bytes` of existing rows.
+    """
     draft = Draft(record, limits.batch_memory_bytes, limits.message_bytes)
     _store(group, view, index, draft)
     answers = []
@@ -64,11 +65,11 @@ def build(group: Sequence[Request], view: View, index: Index, record: CommitReco
         draft.record.parts += request.parts
         if request.moves.each:
             draft.record.registers.append(_registers_move(request))
-    return Commit(draft.record, answers, draft.entries)
+    return BuiltCommit(draft.record, answers, draft.entries)
 
 
 def _store(group: Sequence[Request], view: View, index: Index, draft: Draft) -> None:
-    by_table: dict[str, list[Change]] = {}
+    by_table: dict[str, list[TableChange]] = {}
     for request in group:
         for change in request.changes:
             by_table.setdefault(change.table.uuid, []).append(change)
@@ -102,14 +103,14 @@ def _registers_move(request: Request) -> RegistersMove:
     return RegistersMove(tuple([move.register for move in moves]), tuple([m.after for m in moves]), request.moves.mark)
 
 
-def _is_plain(change: Change, table: Table) -> bool:
+def _is_plain(change: TableChange, table: Table) -> bool:
     """Whether rows replace existing rows whatever these hold."""
     if change.delete:
         return not table.merge.folds and table.deletes != "ignore"
     return not (table.merge.folds or table.skip_unchanged or change.insert or change.marks.kept)
 
 
-def _append(table: TableDraft, change: Change) -> None:
+def _append(table: TableDraft, change: TableChange) -> None:
     for bucket, first, last in runs(change.buckets):
         start, count = table.next[bucket], last - first
         born = np.arange(start, start + count, dtype=np.int64)
@@ -121,7 +122,7 @@ def _append(table: TableDraft, change: Change) -> None:
     table.draft.results[id(change)] = ChangeResult(definition.name, inserted, schema_id=definition.schema_id)
 
 
-def _replace(table: TableDraft, changes: Sequence[Change], index: Index) -> None:
+def _replace(table: TableDraft, changes: Sequence[TableChange], index: Index) -> None:
     deletes = np.concatenate([np.full(len(c.keys), c.delete) for c in changes])
     buckets = np.concatenate([c.buckets for c in changes])
     found = table.found(changes, index)
@@ -139,7 +140,7 @@ def _part(assigned: Assigned, rows: slice) -> Assigned:
     return Assigned(assigned.kept[rows], assigned.change[rows], assigned.prev[rows], assigned.offset[rows])
 
 
-def _replace_by(table: TableDraft, change: Change, found: FoundKeys, rows: Assigned) -> None:
+def _replace_by(table: TableDraft, change: TableChange, found: FoundKeys, rows: Assigned) -> None:
     batch, buckets, keys = change.batch, change.buckets, found.keys
     missing = 0
     if not rows.kept.all():

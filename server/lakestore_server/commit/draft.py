@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.rows.live_sum import moved
-from lakestore_server.commit.request import Change, Request
+from lakestore_server.commit.request import Request, TableChange
 from lakestore_server.index.collisions import FoundKeys, KeyQuery, resolved
 from lakestore_server.index.key_index import Index
 from lakestore_server.index.keys import IndexKeys, joined
@@ -69,7 +69,7 @@ def _offsets(buckets: npt.NDArray[np.int32], kept: npt.NDArray[np.bool_], heads:
 class RequestRefused(Exception):
     """A request whose rows cannot be merged; nothing of its group is written yet."""
 
-    def __init__(self, change: Change, error: LakestoreError) -> None:
+    def __init__(self, change: TableChange, error: LakestoreError) -> None:
         super().__init__(error.message)
         self.change, self.error = change, error
 
@@ -99,7 +99,7 @@ class Draft:
     results: dict[int, ChangeResult] = field(default_factory=dict)
     """By the id of the change object."""
     entries: list[tuple[IndexKeys, Ints]] = field(default_factory=list)
-    baseless: list[tuple[Change, Ints]] = field(default_factory=list)
+    baseless: list[tuple[TableChange, Ints]] = field(default_factory=list)
     """Rows of changes that have nothing to keep: the draft becomes no commit."""
 
     def claim(self, nbytes: int, table: str) -> None:
@@ -149,7 +149,7 @@ class TableDraft:
         inserted, updated, deleted = int(counts[INSERT]), int(counts[UPDATE]), int(counts[DELETE])
         return ChangeResult(self.table.name, inserted, updated, deleted, not_found, self.table.schema_id)
 
-    def found(self, changes: Sequence[Change], index: Index) -> FoundKeys:
+    def found(self, changes: Sequence[TableChange], index: Index) -> FoundKeys:
         keys = joined([c.keys for c in changes])
         deletes = np.concatenate([np.full(len(c.keys), c.delete and not c.is_remembered) for c in changes])
 

@@ -18,7 +18,7 @@ from lakestore_server.state.state import State
 PROGRESS_CHARS_SHOWN = 256
 
 
-class NamedProducers:
+class ProducerVerbs:
     """Names, epochs and progress. Thread-safe."""
 
     def __init__(self, engine: Engine, idle_seconds: float) -> None:

@@ -19,7 +19,7 @@ from functools import partial
 from lakestore.errors import Exhausted
 from lakestore.limits import Limits
 from lakestore_server.commit.priority import CommitPriority, Pace
-from lakestore_server.commit.request import Change, Request, Work
+from lakestore_server.commit.request import Request, TableChange, Work
 
 SMALL_BYTES_MAX = 64 << 10
 """A request up to this size goes before larger ones of others."""
@@ -256,7 +256,7 @@ class CommitQueue:
         pass."""
         group: list[Request] = []
         named: set[tuple[str, int] | str] = set()
-        inserts: list[Change] = []
+        inserts: list[TableChange] = []
         weight = 0
         large_max = max(self._limits.group_bytes // (BESIDE_PART if self._beside else 1), 1)
         takes_large = takes_large and (not self._small or self._passed > 0)
@@ -319,7 +319,7 @@ def is_small(nbytes: int) -> bool:
     return nbytes <= SMALL_BYTES_MAX
 
 
-def _touches(change: Change, insert: Change) -> bool:
+def _touches(change: TableChange, insert: TableChange) -> bool:
     """Whether a change may concern a row that the answer of an earlier insert shows. Another insert does not, except
     for a key whose row was ignored by its version."""
     if change.table.uuid != insert.table.uuid or (change.insert and change.table.merge.engine != "versioned"):

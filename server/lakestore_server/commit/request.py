@@ -237,7 +237,7 @@ REFUSALS = (Invalid, NotFound, Conflict, Corrupt)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TableChange:
     """Rows for one table."""
 
     table: Table
@@ -267,7 +267,7 @@ class Change:
             return False
         return self.table.column(merge.column).id in self.given
 
-    def taken(self, rows: Ints) -> Change:
+    def taken(self, rows: Ints) -> TableChange:
         batch, keys = self.batch.take(pa.array(rows)), self.keys.take(rows)
         marks = self.marks.taken(rows)
         return replace(self, batch=batch, buckets=self.buckets[rows], keys=keys, marks=marks, hint=None, message=None)
@@ -282,7 +282,7 @@ class Change:
 class Request:
     """A request of one producer: the unit that the commit loop puts into a group."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[TableChange, ...]
     producer: str = ""
     epoch: int = 0
     sequence: int = 0
@@ -319,7 +319,7 @@ class Request:
     @staticmethod
     def of(
         message: pb.CommitRequest,
-        changes: tuple[Change, ...],
+        changes: tuple[TableChange, ...],
         refusal: Refusal | None,
         moves: RegisterUpdates = NO_MOVES,
     ) -> Request:
@@ -357,7 +357,7 @@ def change_of(
     limits: Limits = DEFAULT,
     claim: Claim | None = None,
     rows: pa.Buffer | None = None,
-) -> Change:
+) -> TableChange:
     """A change in its wire form, in the current version; names are of the version that it states. `claim` is called
     before memory is taken that the message's length does not show. `rows` are those outside the message."""
     table = versions.current
@@ -465,7 +465,7 @@ def renewed(request: Request, view: View, limits: Limits = DEFAULT) -> Request:
     )
 
 
-def _renewed(change: Change, table: Table, limits: Limits = DEFAULT) -> Change:
+def _renewed(change: TableChange, table: Table, limits: Limits = DEFAULT) -> TableChange:
     if table.keyed and change.table.number != table.number:  # the table was truncated
         change = replace(change, keys=_index_keys(change.table, change.batch, WIDEST.key_bytes, table.number))
     _check_deletes(table, delete=change.delete)
@@ -493,7 +493,7 @@ def _routed(
     *,
     producer: str,
     limits: Limits,
-) -> Change:
+) -> TableChange:
     """Key the rows of a conforming batch and sort them by bucket; `message` is the received batch, if unchanged."""
     sent, buckets = batch, _buckets(table, batch, producer)
     if table.buckets > 1 and len(buckets) and (buckets[1:] < buckets[:-1]).any():
@@ -513,7 +513,7 @@ def _routed(
     if batch.schema.names != table.storage_schema.names:
         message = None
     stored, delete, insert = _stored(table, batch), kind == "DELETE", kind == "INSERT"
-    return Change(table, stored, buckets, index_keys, delete, given, insert, marks, message=message)
+    return TableChange(table, stored, buckets, index_keys, delete, given, insert, marks, message=message)
 
 
 def _index_keys(table: Table, batch: pa.RecordBatch, bytes_max: int, number: int | None = None) -> IndexKeys:

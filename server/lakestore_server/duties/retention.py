@@ -21,7 +21,7 @@ from lakestore.errors import Conflict, LakestoreError
 from lakestore_server.changes.shared.positions import needed
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.producer_verbs import NamedProducers
+from lakestore_server.commit.producer_verbs import ProducerVerbs
 from lakestore_server.host.clock import Reading
 from lakestore_server.host.worker import Worker
 from lakestore_server.read.leases import Leases
@@ -122,7 +122,7 @@ class Retention:
         engine: Engine,
         leases: Leases,
         subscriptions: Subscriptions,
-        producers: NamedProducers,
+        producers: ProducerVerbs,
         check_seconds: float,
         wake_checkpoint: Callable[[], None],
     ) -> None:

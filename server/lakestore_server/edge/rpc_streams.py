@@ -18,8 +18,8 @@ from lakestore.errors import LakestoreError
 from lakestore.wire import errors
 from lakestore.wire.rpc import grpc
 from lakestore_server.access.admission import RpcCall
+from lakestore_server.commit.commit_verbs import WriteStream
 from lakestore_server.commit.durable import Pause
-from lakestore_server.commit.producers import WriteStream
 from lakestore_server.edge.rpc_port import Rpc
 from lakestore_server.host.quota import SLAB_BYTES_MIN, BufferPool
 from lakestore_server.host.workers import Workers

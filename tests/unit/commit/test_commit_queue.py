@@ -18,7 +18,7 @@ from lakestore.model.table import define
 from lakestore_server.commit import queue as commit_queue
 from lakestore_server.commit.priority import CommitPriority, JournalSize, Pace
 from lakestore_server.commit.queue import BESIDE_PART, SMALL_BYTES_MAX, TURNS_PASSED_MAX, CommitQueue
-from lakestore_server.commit.request import Change, Operation, Request
+from lakestore_server.commit.request import Operation, Request, TableChange
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import NO_KEYS, encoded
 from lakestore_server.state.registers import RegisterUpdate, RegisterUpdates
@@ -38,7 +38,7 @@ def queue_of(priority: CommitPriority | None = None, **limits: int) -> CommitQue
 def request(producer: str, sequence: int, nbytes: int = 1) -> Request:
     batch = pa.record_batch([pa.array([b"x" * nbytes])], names=["v"])
     return Request(
-        (Change(TABLE, batch, np.zeros(1, dtype=np.int32), NO_KEYS, False, frozenset()),), producer, 1, sequence
+        (TableChange(TABLE, batch, np.zeros(1, dtype=np.int32), NO_KEYS, False, frozenset()),), producer, 1, sequence
     )
 
 
@@ -130,7 +130,7 @@ def keyed(producer: str, ids: list[int], kind: str) -> Request:
     index_keys = encoded(batch.columns, prefix)
     shown = kind == "insert_if_absent"
     return Request(
-        (Change(KEYED, batch, where, index_keys, kind == "delete", known, insert, is_shown=shown),), producer, 1, 1
+        (TableChange(KEYED, batch, where, index_keys, kind == "delete", known, insert, is_shown=shown),), producer, 1, 1
     )
 
 

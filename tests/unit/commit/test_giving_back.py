@@ -45,7 +45,7 @@ def test_every_row_has_all_its_values_in_order(merge: str, tmp_path: Path, monke
     given_back = list[int]()
     give_back = CommitQueue.give_back
 
-    def slowly_built(group: Sequence[Request], *rest: Any) -> build.Commit:
+    def slowly_built(group: Sequence[Request], *rest: Any) -> build.BuiltCommit:
         if group[0].changes[0].batch.num_rows > 1:
             time.sleep(0.002)
         return _BUILD(group, *rest)

@@ -15,6 +15,7 @@ import pytest
 
 from lakestore.limits import Limits
 from lakestore_server.commit import build, priority
+from lakestore_server.commit.commit_verbs import CommitVerbs
 from lakestore_server.commit.priority import (
     PATIENT_SECONDS_MAX,
     PATIENT_SHARE,
@@ -24,7 +25,6 @@ from lakestore_server.commit.priority import (
     Pace,
     RequestPriority,
 )
-from lakestore_server.commit.producers import Writes
 from lakestore_server.commit.request import Request
 from tests.support.served import Served
 from tests.support.waiting import until
@@ -108,13 +108,13 @@ def test_large_commits_give_way_and_small_ones_are_seen_before_they_are_queued(
     monkeypatch.setattr(CommitPriority, "answered", noted_wait)
     schema = pa.schema([("id", pa.int64()), ("v", pa.string())])
     with Served(tmp_path / "data") as served:
-        way, queued = served.engine.loop.priority, Writes._queued
+        way, queued = served.engine.loop.priority, CommitVerbs._queued
 
-        def noted(writes: Writes, several: Sequence[Request], priority: RequestPriority) -> Iterator[Request]:
+        def noted(writes: CommitVerbs, several: Sequence[Request], priority: RequestPriority) -> Iterator[Request]:
             seen.extend([way._coming, len(way._under_way)])
             return queued(writes, several, priority)
 
-        monkeypatch.setattr(Writes, "_queued", noted)
+        monkeypatch.setattr(CommitVerbs, "_queued", noted)
         table = served.lake.create_table("d.t", schema, primary_key=["id"])
         table.upsert([{"id": 1, "v": "small"}])
         assert (given, seen) == ([], [1, 1])
@@ -183,7 +183,7 @@ def test_a_large_commit_that_is_being_made_lets_a_small_one_go_first_once(
 ) -> None:
     built, small = list[int](), list[Future[str]]()
 
-    def built_with(group: Sequence[Request], *rest: Any) -> build.Commit:
+    def built_with(group: Sequence[Request], *rest: Any) -> build.BuiltCommit:
         """Has a small commit come while a large one is made."""
         rows = sum(change.batch.num_rows for request in group for change in request.changes)
         built.append(rows)

@@ -18,8 +18,8 @@ from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import Sent
+from lakestore_server.commit.commit_verbs import WriteStream
 from lakestore_server.commit.durable import Pause
-from lakestore_server.commit.producers import WriteStream
 from lakestore_server.commit.queue import SMALL_BYTES_MAX, CommitQueue
 from lakestore_server.commit.request import Work
 from lakestore_server.index.hints import Hint
@@ -36,7 +36,7 @@ def test_a_defect_in_a_write_stream_is_told(served: Served, monkeypatch: pytest.
     def broken(*_: object) -> None:
         raise ValueError("boom")
 
-    monkeypatch.setattr("lakestore_server.commit.producers.change_of", broken)
+    monkeypatch.setattr("lakestore_server.commit.commit_verbs.change_of", broken)
     opened = table.writer()
     opened.upsert([{"id": 1, "v": "a"}])
     with pytest.raises(LakestoreError, match="boom"):

@@ -286,7 +286,7 @@ def test_moves_are_counted_against_the_memory_of_decoding(tmp_path: Path) -> Non
 
 
 def test_a_list_goes_on_over_several_answers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestore_server.commit.registers.LIST_BYTES", 20)
+    monkeypatch.setattr("lakestore_server.commit.register_verbs.LIST_BYTES", 20)
     served.lake.registers(["b/1", "b/3", "a/1", "b/2", "c/1"])
     assert [held.name for held in served.lake.list_registers("b/")] == ["b/1", "b/2", "b/3"]
     assert len(served.lake.list_registers()) == 5

@@ -16,7 +16,7 @@ from lakestore.model.table import Table
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import CommitMessage
-from lakestore_server.commit.request import Change, _renewed, change_of
+from lakestore_server.commit.request import TableChange, _renewed, change_of
 from lakestore_server.files import journal_file
 from lakestore_server.files import segment as block_crcs_module
 from lakestore_server.files.segment import BLOCK, block_crcs
@@ -36,7 +36,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield made
 
 
-def taken(served: Served, batch: pa.RecordBatch, source: Table | None = None) -> Change:
+def taken(served: Served, batch: pa.RecordBatch, source: Table | None = None) -> TableChange:
     """Rows as the server takes them, before they are committed; their message reads as the batch."""
     versions = served.engine.view.named("a.b").versions
     change, rows = change_beside(source or versions.current, pb.APPEND, [batch])

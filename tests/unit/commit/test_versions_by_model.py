@@ -17,7 +17,7 @@ from lakestore_server.arrays.grouping import Groups, Ints
 from lakestore_server.commit.merge import kept
 from lakestore_server.commit.merge.current_rows import CurrentRows
 from lakestore_server.commit.merge.versions import CameIn
-from lakestore_server.commit.request import NEVER, Change, Kept, RowMarks
+from lakestore_server.commit.request import NEVER, Kept, RowMarks, TableChange
 from lakestore_server.index.keys import NO_KEYS
 from tests.model.merging import AS_OF, KEPT, Mark, Merged, Row
 
@@ -47,7 +47,7 @@ ROWS = st.lists(
 HELD = st.lists(st.none() | st.tuples(VERSIONS, SOURCES, TIMES, st.booleans()), min_size=4, max_size=4)
 
 
-def change_of(rows: Sequence[Row], table: Table) -> Change:
+def change_of(rows: Sequence[Row], table: Table) -> TableChange:
     """The rows as the merge is given them."""
     names = [name for name, _ in FIELDS]
     values = [{name: None if row[name] == KEPT else row[name] for name in names} for row in rows]
@@ -58,7 +58,7 @@ def change_of(rows: Sequence[Row], table: Table) -> Change:
     due = [NEVER if row[AS_OF] is None else micros(row[AS_OF]) for row in rows]
     as_of = np.array(due, dtype=np.int64) if table.merge.within else None
     buckets = np.zeros(len(rows), dtype=np.int32)
-    return Change(table, batch, buckets, NO_KEYS, False, frozenset(), marks=RowMarks(tuple(marks), as_of))
+    return TableChange(table, batch, buckets, NO_KEYS, False, frozenset(), marks=RowMarks(tuple(marks), as_of))
 
 
 def micros(time: datetime) -> int:

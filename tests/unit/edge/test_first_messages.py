@@ -14,8 +14,8 @@ import pyarrow as pa
 from lakestore.errors import Invalid, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import Sent, beside
+from lakestore_server.commit.commit_verbs import WriteStream
 from lakestore_server.commit.durable import Bell, Pause, Wakeups
-from lakestore_server.commit.producers import WriteStream
 from lakestore_server.edge.first_messages import FirstMessages
 from lakestore_server.edge.rpc_streams import Intake
 from lakestore_server.host.quota import BufferPool

@@ -32,7 +32,7 @@ from lakestore_server.commit.draft import ABSENT, RequestRefused, TableDraft
 from lakestore_server.commit.merge.current_rows import Columns, CurrentRows, RowSource, runs
 from lakestore_server.commit.merge.kept import baseless, filled
 from lakestore_server.commit.merge.versions import AgainstHeld, CameIn
-from lakestore_server.commit.request import Change
+from lakestore_server.commit.request import TableChange
 from lakestore_server.host.stages import stage
 from lakestore_server.index.collisions import Entries, FoundKeys
 from lakestore_server.index.entry import FLAG, is_live
@@ -233,7 +233,7 @@ class Merged:
     folded: int = 0
 
 
-def merged(change: Change, table: Table, found: CurrentRows) -> Merged:
+def merged(change: TableChange, table: Table, found: CurrentRows) -> Merged:
     """The records that a change of a keyed table makes."""
     rows = change.batch.num_rows
     if change.delete and table.deletes == "ignore":
@@ -258,7 +258,7 @@ def merged(change: Change, table: Table, found: CurrentRows) -> Merged:
     return _put(table, found, batch, np.arange(found.count), folded=folded)
 
 
-def _none(change: Change, *, ignored: int = 0) -> Merged:
+def _none(change: TableChange, *, ignored: int = 0) -> Merged:
     return Merged(change.batch.slice(0, 0), _NONE, np.empty(0, dtype=np.int8), ignored=ignored)
 
 
@@ -266,7 +266,7 @@ def _not_key(table: Table) -> list[str]:
     return [column.name for column in table.columns if column.name not in table.primary_key]
 
 
-def _named(change: Change, table: Table) -> list[str]:
+def _named(change: TableChange, table: Table) -> list[str]:
     return [c.name for c in table.columns if c.id in change.given and c.name not in table.primary_key]
 
 
@@ -296,7 +296,7 @@ def _put(
     return Merged(batch, keys, change, ignored=ignored, unchanged=unchanged, folded=folded)
 
 
-def _upserted(change: Change, table: Table, found: CurrentRows) -> Merged:
+def _upserted(change: TableChange, table: Table, found: CurrentRows) -> Merged:
     """Each row replaces the one before it, of the change or of the table."""
     groups = found.groups
     if change.marks.kept:
@@ -321,7 +321,7 @@ def _same(batch: pa.RecordBatch, rows: Ints, old: Columns) -> Flags:
     return equal_rows(((new.column(name), column) for name, column in old.items()), len(rows))
 
 
-def _inserted(change: Change, table: Table, found: CurrentRows) -> Merged:
+def _inserted(change: TableChange, table: Table, found: CurrentRows) -> Merged:
     """The first row of each key without a row; for `versioned`, the first that is not older than a tombstone."""
     groups = found.groups
     going, first = ~found.alive, groups.first
@@ -340,7 +340,7 @@ def _inserted(change: Change, table: Table, found: CurrentRows) -> Merged:
     return Merged(batch, keys, kinds, ignored=found.count - len(keys), folded=change.batch.num_rows - found.count)
 
 
-def _updated(change: Change, table: Table, found: CurrentRows, old: Ints) -> pa.RecordBatch:
+def _updated(change: TableChange, table: Table, found: CurrentRows, old: Ints) -> pa.RecordBatch:
     """`partial`: the last row of each key, with unnamed columns unchanged."""
     batch = _taken(change.batch, found.groups.last)
     named = set(_named(change, table))
@@ -363,7 +363,7 @@ def _replaced(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
-def _aggregated(change: Change, table: Table, groups: Groups, old: Ints, rows: Columns) -> pa.RecordBatch:
+def _aggregated(change: TableChange, table: Table, groups: Groups, old: Ints, rows: Columns) -> pa.RecordBatch:
     """One row of each key by the columns' functions; `rows` are the old rows of the keys `old`."""
     stack = Stack.of_rows(old, groups)
     order = pa.array(stack.order)
@@ -389,7 +389,7 @@ def _aggregated(change: Change, table: Table, groups: Groups, old: Ints, rows: C
 
 
 def _by(
-    function: Function, column: pa.Array, stack: Stack, table: Table, name: str, change: Change, groups: Groups
+    function: Function, column: pa.Array, stack: Stack, table: Table, name: str, change: TableChange, groups: Groups
 ) -> pa.Array:
     try:
         return aggregated(function, column, stack)
@@ -397,13 +397,13 @@ def _by(
         raise _overflow(table, name, change, groups, error) from error
 
 
-def _overflow(table: Table, name: str, change: Change, groups: Groups, error: Overflow) -> Invalid:
+def _overflow(table: Table, name: str, change: TableChange, groups: Groups, error: Overflow) -> Invalid:
     row = int(groups.first[error.key])
     key = {part: change.batch.column(part)[row].as_py() for part in table.primary_key}
     return Invalid(f"table {table.name}, column {name!r}, key {key}: {error.problem}")
 
 
-def _counted(table: Table, name: str, groups: Groups, old: Ints, rows: pa.Array, change: Change) -> pa.Array:
+def _counted(table: Table, name: str, groups: Groups, old: Ints, rows: pa.Array, change: TableChange) -> pa.Array:
     kind = table.column(name).arrow.type
     counts = np.bincount(groups.of, minlength=len(groups.first))
     counts[old] += integers(pc.fill_null(rows, 0))
@@ -414,7 +414,7 @@ def _counted(table: Table, name: str, groups: Groups, old: Ints, rows: pa.Array,
     return pa.array(counts.astype(kind.to_pandas_dtype()))
 
 
-def _deleted(change: Change, table: Table, found: CurrentRows) -> Merged:
+def _deleted(change: TableChange, table: Table, found: CurrentRows) -> Merged:
     groups = found.groups
     again = change.batch.num_rows - found.count
     folds = table.merge.folds
@@ -443,7 +443,7 @@ def _counting(part: Merged, *, not_found: int, folded: int) -> Merged:
     return Merged(part.batch, part.keys, part.change, not_found, part.ignored, part.unchanged, folded)
 
 
-def _emptied(change: Change, table: Table, found: CurrentRows, keys: Ints, named: list[str]) -> Merged:
+def _emptied(change: TableChange, table: Table, found: CurrentRows, keys: Ints, named: list[str]) -> Merged:
     """`partial`: the named columns become null; a row is removed if no other column holds a value."""
     kept = [name for name in _not_key(table) if name not in named]
     old = found.rows(keys, kept)
@@ -472,7 +472,7 @@ class MergedChanges:
     def _claim(self, nbytes: int) -> None:
         self._draft.draft.claim(nbytes, self._table.name)
 
-    def run(self, changes: Sequence[Change], index: Index) -> None:
+    def run(self, changes: Sequence[TableChange], index: Index) -> None:
         whole = self._draft.found(changes, index)
         places_of, values = whole.keys.places(), whole.values
         at = 0
@@ -499,7 +499,9 @@ class MergedChanges:
             after = self._numbered(change, groups, made, values[places], known)
             values[places[made.keys]] = after
 
-    def _based(self, change: Change, mine: Ints, known: FoundKeys, values: Ints) -> tuple[Change, Ints, FoundKeys]:
+    def _based(
+        self, change: TableChange, mine: Ints, known: FoundKeys, values: Ints
+    ) -> tuple[TableChange, Ints, FoundKeys]:
         """(change, places of its keys, keys) without the rows that have nothing to keep. These rows refuse the commit
         in the end; later changes are judged as if they had not been sent."""
         if not change.marks.kept:
@@ -527,7 +529,7 @@ class MergedChanges:
 
         return CurrentRows(groups, alive, remembered, rows, times, self._claim)
 
-    def _numbered(self, change: Change, groups: Groups, made: Merged, values: Ints, known: FoundKeys) -> Ints:
+    def _numbered(self, change: TableChange, groups: Groups, made: Merged, values: Ints, known: FoundKeys) -> Ints:
         """Store the records; returns each record's value for the index."""
         rows = groups.first[made.keys]
         buckets = change.buckets[rows]

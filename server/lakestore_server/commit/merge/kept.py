@@ -21,13 +21,13 @@ from lakestore_server.arrays.grouping import Groups, Ints
 from lakestore_server.commit.draft import RequestRefused
 from lakestore_server.commit.merge.current_rows import CurrentRows, taken_at
 from lakestore_server.commit.merge.versions import AgainstHeld
-from lakestore_server.commit.request import Change, Request
+from lakestore_server.commit.request import Request, TableChange
 
 Flags = npt.NDArray[np.bool_]
 _NONE: Ints = np.empty(0, dtype=np.int64)
 
 
-def baseless(change: Change, table: Table, found: CurrentRows) -> Ints:
+def baseless(change: TableChange, table: Table, found: CurrentRows) -> Ints:
     """The rows of a change that have nothing to keep, ascending."""
     of, count = found.groups.of, change.batch.num_rows
     keeps = np.zeros(count, dtype=np.bool_)
@@ -46,7 +46,7 @@ def baseless(change: Change, table: Table, found: CurrentRows) -> Ints:
     return np.flatnonzero(wanting & comes & (np.arange(count) < first[of]))
 
 
-def refusal(group: Sequence[Request], baseless: Sequence[tuple[Change, Ints]]) -> RequestRefused:
+def refusal(group: Sequence[Request], baseless: Sequence[tuple[TableChange, Ints]]) -> RequestRefused:
     """The refusal of the first request of a group with rows that have nothing to keep; later requests are judged again
     without it."""
     rows = {id(change): found for change, found in baseless}
@@ -60,7 +60,7 @@ def refusal(group: Sequence[Request], baseless: Sequence[tuple[Change, Ints]]) -
     return RequestRefused(first, NothingToKeep.of(told))
 
 
-def filled(change: Change, found: CurrentRows, rows: Ints, came_in: Flags | None = None) -> pa.RecordBatch:
+def filled(change: TableChange, found: CurrentRows, rows: Ints, came_in: Flags | None = None) -> pa.RecordBatch:
     """Some rows of a change, ascending, with their kept columns; by default all rows are accepted."""
     batch = change.batch if len(rows) == change.batch.num_rows else change.batch.take(pa.array(rows))
     columns = list(batch.columns)

@@ -19,7 +19,7 @@ from lakestore_server.arrays.equal_rows import equal
 from lakestore_server.arrays.grouping import Ints
 from lakestore_server.arrays.integers import integers
 from lakestore_server.commit.merge.current_rows import CurrentRows, taken_at
-from lakestore_server.commit.request import Change
+from lakestore_server.commit.request import TableChange
 
 Flags = npt.NDArray[np.bool_]
 _ROOM = 1 << 62
@@ -35,7 +35,7 @@ class AgainstHeld:
     """The stored row has another `within` and was committed at or after the row's own time."""
 
     @staticmethod
-    def judge(change: Change, table: Table, found: CurrentRows) -> AgainstHeld:
+    def judge(change: TableChange, table: Table, found: CurrentRows) -> AgainstHeld:
         lower, late = np.zeros((2, change.batch.num_rows), dtype=np.bool_)
         held = found.alive | found.remembered
         keys = np.flatnonzero(held)
@@ -66,7 +66,7 @@ class CameIn:
     """The last accepted row of each key; -1 for none."""
 
     @staticmethod
-    def judge(change: Change, table: Table, found: CurrentRows) -> CameIn:
+    def judge(change: TableChange, table: Table, found: CurrentRows) -> CameIn:
         groups, against = found.groups, AgainstHeld.judge(change, table, found)
         if groups.distinct:
             rows = ~(against.lower | against.late)

@@ -18,7 +18,7 @@ from lakestore_server.commit.durable import Bell, Pause, waited
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.priority import BackgroundPriority, ForegroundPriority, RequestPriority
 from lakestore_server.commit.queue import SMALL_STRETCH, is_small
-from lakestore_server.commit.request import REFUSALS, Change, Refusal, Request, change_of
+from lakestore_server.commit.request import REFUSALS, Refusal, Request, TableChange, change_of
 from lakestore_server.commit.sequences import check_name, register_updates
 from lakestore_server.host.quota import Claim, Quota
 from lakestore_server.host.stages import at_each_stage, stage
@@ -32,7 +32,7 @@ DECODING_COPIES = 3
 """Copies of a request's bytes that decoding makes: the rows, the cast rows, and the rows sorted by bucket."""
 
 
-class Writes:
+class CommitVerbs:
     """The verbs of commits. Thread-safe."""
 
     def __init__(self, engine: Engine, add_rows: Callable[[pb.CommitRequest, pb.CommitAnswer], None]) -> None:
@@ -184,7 +184,7 @@ class Writes:
 
     def _changes(
         self, message: CommitMessage, parts: list[str], moves: RegisterUpdates, claim: Claim, held: ExitStack
-    ) -> tuple[Change, ...]:
+    ) -> tuple[TableChange, ...]:
         """The changes of a request; its parts stay reserved until `held` is closed."""
         request = message.request
         engine, spread = self._engine, request.producer or (moves.each[0].register if moves.each else "")
