@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from enum import Enum
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from lakestore.errors import LakestoreError, Unavailable
 from lakestore.release import RELEASE
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.v1.lakestore_pb2 import Rule
 from lakestore.wire import rpc, tracing
 
 CALL_SECONDS = 120.0
@@ -31,67 +31,7 @@ BACKUP_SECONDS = 86_400.0
 """A backup is one call of any size."""
 
 
-class Tries(Enum):
-    """When an RPC is sent again after a passing failure."""
-
-    ALWAYS = "twice is as good as once"
-    NUMBERED = "as ALWAYS, for a commit with a producer's sequence or with registers; else as UNLESS_APPLIED"
-    UNLESS_APPLIED = "only while no try may have been applied: a second one would be told that it is done"
-    ONCE = "its caller tries again by a clock of its own"
-    PARTING = "once, also when the caller's time is over: what it gives back would be held for long"
-    RESUMED = "a stream, which goes on where it broke: Fetch here, Changes and Write by those who know their place"
-
-
-TRIES: dict[str, Tries] = {
-    "Hello": Tries.ALWAYS,
-    "Head": Tries.ALWAYS,
-    "CreateTable": Tries.UNLESS_APPLIED,
-    "DropTable": Tries.UNLESS_APPLIED,
-    "AlterTable": Tries.UNLESS_APPLIED,
-    "GetTable": Tries.ALWAYS,
-    "ListTables": Tries.ALWAYS,
-    "RenameTable": Tries.UNLESS_APPLIED,
-    "TruncateTable": Tries.UNLESS_APPLIED,
-    "UndropTable": Tries.UNLESS_APPLIED,
-    "ListDroppedTables": Tries.ALWAYS,
-    "DeleteWhere": Tries.ALWAYS,
-    "ListDatabases": Tries.ALWAYS,
-    "CreateDatabase": Tries.UNLESS_APPLIED,
-    "DropDatabase": Tries.UNLESS_APPLIED,
-    "OpenProducer": Tries.ALWAYS,
-    "ListProducers": Tries.ALWAYS,
-    "DropProducer": Tries.UNLESS_APPLIED,
-    "OpenRegisters": Tries.ALWAYS,
-    "ListRegisters": Tries.ALWAYS,
-    "DropRegisters": Tries.ALWAYS,
-    "UploadPart": Tries.ALWAYS,
-    "DropParts": Tries.ALWAYS,
-    "Commit": Tries.NUMBERED,
-    "Write": Tries.RESUMED,
-    "Lookup": Tries.ALWAYS,
-    "Changes": Tries.RESUMED,
-    "ChangeRanges": Tries.ALWAYS,
-    "Ack": Tries.ALWAYS,
-    "ListSubscriptions": Tries.ALWAYS,
-    "DropSubscription": Tries.UNLESS_APPLIED,
-    "ResetSubscription": Tries.ALWAYS,
-    "Plan": Tries.ALWAYS,
-    "Fetch": Tries.RESUMED,
-    "RenewLease": Tries.ALWAYS,
-    "ReleaseLease": Tries.PARTING,
-    "AcquireTierer": Tries.ONCE,
-    "ReleaseTierer": Tries.ONCE,
-    "Status": Tries.ALWAYS,
-    "Audit": Tries.ALWAYS,
-    "Backup": Tries.UNLESS_APPLIED,
-    "AcceptClock": Tries.ALWAYS,
-    "Report": Tries.ONCE,
-}
-"""The rule of every RPC. A second `OpenProducer` or `OpenRegisters` only fences an epoch that nobody received. A
-second `UploadPart` leaves a part that nobody names; it expires.
-"""
-
-_HELLO = next(method for method in rpc.methods() if method.name == "Hello")
+_HELLO = rpc.METHODS["Hello"]
 
 
 class Calls:
@@ -102,7 +42,7 @@ class Calls:
         """Single tries, for callers that retry themselves."""
         self.credentials = wire.credentials
         self._call_seconds = call_seconds
-        for method in rpc.methods():
+        for method in rpc.METHODS.values():
             setattr(self, method.attribute, self._of(method))
 
     @property
@@ -132,16 +72,16 @@ class Calls:
         self.wire.close()
 
     def _of(self, method: rpc.Method) -> Callable[[Any], Any]:
-        tries = TRIES[method.name]
+        retry = method.rule.retry
         if method.name == "Fetch":
             return lambda request: self._fetched(method, request)
-        if tries is Tries.RESUMED:
+        if retry == Rule.RESUMED:
             return lambda request: self._opened(method, request)
-        if tries is Tries.PARTING:
+        if retry == Rule.PARTING:
             return lambda request: self._parting(method, request)
-        return self._unary(method, tries)
+        return self._unary(method, retry)
 
-    def _unary(self, method: rpc.Method, tries: Tries) -> Callable[[Any], Any]:
+    def _unary(self, method: rpc.Method, retry: int) -> Callable[[Any], Any]:
         longest = BACKUP_SECONDS if method.name == "Backup" else self._call_seconds
         wire = self.wire
 
@@ -153,10 +93,10 @@ class Calls:
             try:
                 return wire.call(method, request, seconds)
             except LakestoreError as error:
-                if not is_passing(error) or tries is Tries.ONCE:
+                if not is_passing(error) or retry == Rule.ONCE:
                     raise
                 with within(longest + began - time.monotonic()):
-                    return self._again(method, tries, request, error)
+                    return self._again(method, retry, request, error)
 
         def traced(request: Any) -> Any:
             with tracing.span(method.name, "CLIENT"):
@@ -164,11 +104,11 @@ class Calls:
 
         return traced
 
-    def _again(self, method: rpc.Method, tries: Tries, request: Any, error: LakestoreError) -> Any:
+    def _again(self, method: rpc.Method, retry: int, request: Any, error: LakestoreError) -> Any:
         backoff, is_lost = Backoff(), False
         while True:
             is_lost = is_lost or error.applied == "unknown"
-            if not _may_repeat(tries, request, is_lost=is_lost) or not backoff.wait(error):
+            if not _may_repeat(retry, request, is_lost=is_lost) or not backoff.wait(error):
                 raise _told(error, is_lost=is_lost)
             try:
                 return self.wire.call(method, request, seconds_left(self._call_seconds))
@@ -209,8 +149,8 @@ class Calls:
                 return
 
 
-def _may_repeat(tries: Tries, request: Any, *, is_lost: bool) -> bool:
-    if tries is Tries.ALWAYS or (tries is Tries.NUMBERED and _is_known_again(request)):
+def _may_repeat(retry: int, request: Any, *, is_lost: bool) -> bool:
+    if retry == Rule.ALWAYS or (retry == Rule.NUMBERED and _is_known_again(request)):
         return True
     return not is_lost
 

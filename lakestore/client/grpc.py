@@ -304,7 +304,7 @@ def _error_of(error: grpc.RpcError, method: rpc.Method, release: str, address: s
     if code == "UNIMPLEMENTED":
         return UnknownCall(
             f"the server ({release or 'an older release'}) has no {method.name}, which came with protocol"
-            f" {rpc.SINCE.get(method.name, rpc.PROTOCOL_MIN)}: run the server with release {RELEASE} or newer"
+            f" {method.since}: run the server with release {RELEASE} or newer"
         )
     metadata = dict(call.trailing_metadata() or ())
     return errors.unpack_error(metadata, code, call.details() or "", reads=method.reads, address=address)
@@ -349,8 +349,8 @@ class GrpcWire:
         self._lock = threading.Lock()
         self._greeting: _Greeting | None = None
         self.server = pb.HelloAnswer()
-        self._calls: dict[str, Any] = {method.name: self._callable(method) for method in rpc.methods()}
-        self._hello = next(method for method in rpc.methods() if method.name == "Hello")
+        self._calls: dict[str, Any] = {name: self._callable(method) for name, method in rpc.METHODS.items()}
+        self._hello = rpc.METHODS["Hello"]
 
     def _callable(self, method: rpc.Method) -> Any:
         coder = encoded if method.name == "Write" else method.request.SerializeToString

@@ -41,7 +41,7 @@ class LocalWire:
         self.server = verbs.verb("Hello")(pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL))
         self.server.message_bytes = WIDEST.message_bytes  # no message is sent over a network
         self.is_closed = self._is_orphan = False
-        self._verbs = {method.name: verbs.verb(method.name) for method in rpc.methods()}
+        self._verbs = {name: verbs.verb(name) for name in rpc.METHODS}
         self._streams: dict[Generator[EncodedMessage], _Listener] = {}
         self._abandoned: deque[Generator[EncodedMessage]] = deque()
         PROCESS.adopt(self)

@@ -25,7 +25,7 @@ DROPPED_AT_ONCE = 1_000
 
 def has_parts(server: pb.HelloAnswer) -> bool:
     """True if a server accepts parts. The server must have been greeted."""
-    return server.protocol >= rpc.SINCE["UploadPart"]
+    return server.protocol >= rpc.METHODS["UploadPart"].since
 
 
 def part_bytes(server: pb.HelloAnswer) -> int:

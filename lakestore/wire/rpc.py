@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,14 +40,6 @@ TALK_BYTES_MAX = 64 << 10
 """A longer request goes by itself."""
 PROTOCOL, PROTOCOL_MIN = 5, 4
 """The protocol of this release, and the oldest one that either end understands: that of release 0.2."""
-SINCE = {
-    "AcceptClock": 5,
-    "ChangeRanges": 5,
-    "Report": 5,
-    **dict.fromkeys(("UploadPart", "DropParts"), 5),
-    **dict.fromkeys(("ListProducers", "DropProducer", "OpenRegisters", "ListRegisters", "DropRegisters"), 5),
-}
-"""RPC to the protocol that it came with, where that is not `PROTOCOL_MIN`."""
 FIELDS_SINCE = {
     "BackupRequest": {"without_lake": 5},
     "Change": {"keep": 5, "as_of": 5, "part": 5},
@@ -65,24 +56,6 @@ serves without them, as it always did.
 """
 LAKE_SINCE = {"snapshots": 5, "snapshot_seconds": 5}
 """Keys of `lake` in a new table's definition to the protocol they came with; said only where they ask for something."""
-READS = {
-    "Hello",
-    "Head",
-    "GetTable",
-    "ListTables",
-    "Lookup",
-    "Changes",
-    "ChangeRanges",
-    "Plan",
-    "Fetch",
-    "Status",
-    "Audit",
-    "ListSubscriptions",
-    "ListProducers",
-    "ListRegisters",
-}
-"""RPCs that change nothing: when they fail, nothing was applied."""
-
 PING_SECONDS, PING_ANSWER_SECONDS = 15, 10
 CLIENT_KEEPALIVE = [
     ("grpc.keepalive_time_ms", PING_SECONDS * 1_000),
@@ -118,11 +91,18 @@ class Method:
     answer: Any
     streams_in: bool
     streams_out: bool
+    rule: lakestore_pb2.Rule
+    """Its right, its retries, whether it reads, and the protocol that it came with: the options of the proto file."""
 
     @property
     def reads(self) -> bool:
-        """Whether it changes nothing."""
-        return self.name in READS
+        """Whether it changes nothing: when it fails, nothing was applied."""
+        return self.rule.reads
+
+    @property
+    def since(self) -> int:
+        """The protocol that it came with, `PROTOCOL_MIN` if it is not newer."""
+        return self.rule.since or PROTOCOL_MIN
 
     @property
     def path(self) -> str:
@@ -130,17 +110,20 @@ class Method:
         return f"/{SERVICE}/{self.name}"
 
 
-def methods() -> Iterator[Method]:
-    """Every RPC of the service."""
-    for method in lakestore_pb2.DESCRIPTOR.services_by_name["Lakestore"].methods:
-        yield Method(
-            method.name,
-            re.sub(r"(?<=[a-z])(?=[A-Z])", "_", method.name).lower(),
-            message_factory.GetMessageClass(method.input_type),
-            message_factory.GetMessageClass(method.output_type),
-            method.client_streaming,
-            method.server_streaming,
-        )
+def _method(method: Any) -> Method:
+    return Method(
+        method.name,
+        re.sub(r"(?<=[a-z])(?=[A-Z])", "_", method.name).lower(),
+        message_factory.GetMessageClass(method.input_type),
+        message_factory.GetMessageClass(method.output_type),
+        method.client_streaming,
+        method.server_streaming,
+        method.GetOptions().Extensions[lakestore_pb2.rule],
+    )
+
+
+METHODS = {method.name: _method(method) for method in lakestore_pb2.DESCRIPTOR.services_by_name["Lakestore"].methods}
+"""Every RPC of the service by its name."""
 
 
 def _says(message: Any, name: str) -> bool:

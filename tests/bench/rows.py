@@ -31,7 +31,7 @@ def _pool() -> list[pa.Array]:
     return [
         pa.StringArray.from_buffers(count, ends, pa.py_buffer(_LETTERS[chance.integers(0, len(_LETTERS), 16 * count)])),
         pa.array(chance.standard_normal(count)),
-        pa.array(chance.integers(-(1 << 30), 1 << 30, count).astype(np.int32)),
+        pa.array(chance.integers(-(1 << 27), 1 << 27, count).astype(np.int32)),
         pa.array(chance.integers(0, 1 << 50, count), pa.timestamp("us")),
     ]
 

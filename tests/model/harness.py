@@ -39,7 +39,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "t.log": {"buckets": 2, "lake": {"format_version": 3}},
 }
 KINDS = {"upsert": pb.UPSERT, "delete": pb.DELETE, "append": pb.APPEND}
-COMMIT, UPLOAD = ({method.name: method for method in rpc.methods()}[name] for name in ("Commit", "UploadPart"))
+COMMIT, UPLOAD = rpc.METHODS["Commit"], rpc.METHODS["UploadPart"]
 PRODUCER = "machine"
 Place = tuple[str, int, int]
 

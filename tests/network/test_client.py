@@ -301,7 +301,7 @@ def test_a_server_that_is_too_old_is_told_by_name(tmp_path: Path, monkeypatch: p
 
 def test_a_server_that_knows_no_hello_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = SimpleNamespace(**vars(rpc))
-    known.methods = lambda: (method for method in rpc.methods() if method.name != "Hello")
+    known.METHODS = {name: method for name, method in rpc.METHODS.items() if name != "Hello"}
     monkeypatch.setattr(grpc_server, "rpc", known)
     with served(tmp_path) as older, ls.connect(older) as lake:
         with pytest.raises(Invalid, match=r"release 0\.1, or no Lakestore"):
@@ -312,7 +312,7 @@ def test_a_server_that_knows_no_hello_is_too_old(tmp_path: Path, monkeypatch: py
 def served_by_the_previous_protocol(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A server of release 0.2: without the RPCs that came later."""
     known = SimpleNamespace(**vars(rpc))
-    known.methods = lambda: (method for method in rpc.methods() if method.name not in rpc.SINCE)
+    known.METHODS = {name: method for name, method in rpc.METHODS.items() if not method.rule.since}
     monkeypatch.setattr(grpc_server, "rpc", known)
     answer = pb.HelloAnswer(release="0.2.0", protocol_min=1, protocol=4)
     monkeypatch.setattr(StatusVerbs, "hello", lambda *_: answer)

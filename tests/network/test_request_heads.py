@@ -13,7 +13,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from lakestore_server.access import policy
+from lakestore.wire import rpc
 from lakestore_server.edge import iceberg_rest, presented_rest
 from lakestore_server.edge.catalog_request import Sources
 from tests.console.scene import address
@@ -73,7 +73,7 @@ def test_a_head_that_reads_in_one_way_is_answered(served: Served) -> None:
 def test_a_call_with_two_tokens_is_nobodys(served: Served) -> None:
     with grpc.insecure_channel(served.server.about["grpc"]) as channel:
         metadata = tuple(("authorization", f"Bearer {token_of(name)}") for name in ("root", "none"))
-        head = channel.unary_unary(f"{policy.SERVICE}Head", None, None)
+        head = channel.unary_unary(rpc.METHODS["Head"].path, None, None)
         with pytest.raises(grpc.RpcError) as refused:
             head(b"", metadata=metadata)
         assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED

@@ -178,7 +178,7 @@ def filled(kind: Any, target: Target, *, has_uuid: bool, is_new: bool) -> Any:
 
 def kind_of(path: str) -> Any:
     """The request of an RPC."""
-    ours = {method.path: method.request for method in rpc.methods()}
+    ours = {method.path: method.request for method in rpc.METHODS.values()}
     return ours.get(path) or ASKED[path.rsplit("/", 1)[-1]]
 
 
@@ -235,7 +235,7 @@ def leaks(world: World, who: str, target: Target, answer: tuple[bytes, ...]) -> 
 @pytest.mark.parametrize("path", policy.RPCS)
 def test_an_rpc_refuses_by_the_policy_and_tells_nothing_of_hidden_tables(world: World, path: str) -> None:
     row, kind = policy.RPCS[path], kind_of(path)
-    method = next((each for each in rpc.methods() if each.path == path), None)
+    method = next((each for each in rpc.METHODS.values() if each.path == path), None)
     for variant in variants(kind):
         for who in CALLERS:
             sees = bool(who) and principal(world, who).sees("secret.x")

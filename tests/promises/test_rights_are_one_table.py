@@ -121,7 +121,7 @@ def test_without_a_rule_even_who_may_everything_is_denied() -> None:
     assert not may(None, principal("admin", "*"), pb.HelloRequest())
 
 
-@pytest.mark.parametrize("method", list(rpc.methods()), ids=lambda method: method.name)
+@pytest.mark.parametrize("method", list(rpc.METHODS.values()), ids=lambda method: method.name)
 def test_a_row_names_what_is_owned_and_what_is_listed(method: rpc.Method) -> None:
     """A field of these names holds something of one principal's, wherever the proto file has it."""
     row, asked, answered = RPCS[method.path], method.request.DESCRIPTOR, method.answer.DESCRIPTOR
@@ -195,14 +195,14 @@ EVERYTHING = {
 
 
 def test_the_matrix_of_rpcs_and_rights_is_complete() -> None:
-    ours = {path.removeprefix(policy.SERVICE) for path in RPCS if path.startswith(policy.SERVICE)}
-    assert ours == {*ON_ORDERS, *NOT_OF_A_TABLE, *EVERYTHING}
+    ours = {path for path in RPCS if path.startswith(f"/{rpc.SERVICE}/")}
+    assert ours == {rpc.METHODS[name].path for name in (*ON_ORDERS, *NOT_OF_A_TABLE, *EVERYTHING)}
 
 
 @pytest.mark.parametrize(("name", "right"), list(itertools.product(ON_ORDERS, RIGHTS)))
 def test_an_rpc_on_a_table_takes_the_right_on_that_table(name: str, right: str) -> None:
     request, allowed = ON_ORDERS[name]
-    row = RPCS[policy.SERVICE + name]
+    row = RPCS[rpc.METHODS[name].path]
     for pattern in ("shop.orders", "shop.*", "*"):
         assert may(row, principal(right, pattern), request) == (right in allowed), pattern
     for pattern in ("shop.items", "sho", "other.*"):
@@ -212,7 +212,7 @@ def test_an_rpc_on_a_table_takes_the_right_on_that_table(name: str, right: str) 
 
 @pytest.mark.parametrize("name", [*NOT_OF_A_TABLE, *EVERYTHING])
 def test_other_rpcs_take_the_right_somewhere_or_on_everything(name: str) -> None:
-    row, request = RPCS[policy.SERVICE + name], next(each.request() for each in rpc.methods() if each.name == name)
+    row, request = RPCS[rpc.METHODS[name].path], rpc.METHODS[name].request()
     for right in RIGHTS:
         assert may(row, principal(right, "*"), request) == (right in {**NOT_OF_A_TABLE, **EVERYTHING}[name])
         assert may(row, principal(right, "a.b"), request) == (right in NOT_OF_A_TABLE.get(name, ()))
@@ -221,23 +221,23 @@ def test_other_rpcs_take_the_right_somewhere_or_on_everything(name: str) -> None
 def test_each_of_several_tables_is_asked_for() -> None:
     who = Principal("p", (Grant(frozenset({"read", "write"}), ("shop.orders",)),))
     changes = [pb.Change(table="shop.orders"), pb.Change(table="shop.items")]
-    assert not may(RPCS[f"{policy.SERVICE}Commit"], who, pb.CommitRequest(changes=changes))
+    assert not may(RPCS[rpc.METHODS["Commit"].path], who, pb.CommitRequest(changes=changes))
     for name, request in (("Plan", pb.PlanRequest), ("Changes", pb.ChangesRequest), ("Status", pb.StatusRequest)):
-        assert not may(RPCS[policy.SERVICE + name], who, request(tables=["shop.orders", "shop.items"])), name
-        assert may(RPCS[policy.SERVICE + name], who, request(tables=["shop.orders"])), name
+        assert not may(RPCS[rpc.METHODS[name].path], who, request(tables=["shop.orders", "shop.items"])), name
+        assert may(RPCS[rpc.METHODS[name].path], who, request(tables=["shop.orders"])), name
 
 
 def test_a_rename_and_an_undrop_take_the_right_on_both_names() -> None:
     who = principal("admin", "shop.*")
     for name, kind in (("RenameTable", pb.RenameTableRequest), ("UndropTable", pb.UndropTableRequest)):
-        row = RPCS[policy.SERVICE + name]
+        row = RPCS[rpc.METHODS[name].path]
         assert may(row, who, kind(table="shop.orders", new_name="shop.old")), name
         assert not may(row, who, kind(table="shop.orders", new_name="web.orders")), name
         assert not may(row, who, kind(table="web.orders", new_name="shop.orders")), name
 
 
 def test_a_delete_by_a_condition_takes_the_right_to_read_what_it_asks() -> None:
-    row, request = RPCS[f"{policy.SERVICE}DeleteWhere"], pb.DeleteWhereRequest(table="shop.orders")
+    row, request = RPCS[rpc.METHODS["DeleteWhere"].path], pb.DeleteWhereRequest(table="shop.orders")
     both = Principal("p", (Grant(frozenset({"read", "write"}), ("shop.orders",)),))
     assert may(row, both, request)
     for right in ("read", "write", "tier"):
@@ -246,14 +246,14 @@ def test_a_delete_by_a_condition_takes_the_right_to_read_what_it_asks() -> None:
 
 def test_a_database_takes_the_right_on_all_of_its_tables() -> None:
     for name in ("CreateDatabase", "DropDatabase"):
-        row = RPCS[policy.SERVICE + name]
+        row = RPCS[rpc.METHODS[name].path]
         assert may(row, principal("admin", "shop.*"), pb.DatabaseRequest(database="shop")), name
         for pattern in ("shop.orders", "web.*", "sho"):
             assert not may(row, principal("admin", pattern), pb.DatabaseRequest(database="shop")), name
 
 
 def test_a_feed_of_a_table_takes_the_right_to_write_that_table() -> None:
-    row, who = RPCS[f"{policy.SERVICE}OpenRegisters"], principal("write", "shop.orders")
+    row, who = RPCS[rpc.METHODS["OpenRegisters"].path], principal("write", "shop.orders")
     for name in ("complete/shop.orders/etl", "p/complete/shop.orders/etl", "orders/0"):
         assert may(row, who, pb.OpenRegistersRequest(registers=["orders/1", name])), name
     for name in ("complete/shop.items/etl", "q/complete/shop.items/etl"):
@@ -261,7 +261,7 @@ def test_a_feed_of_a_table_takes_the_right_to_write_that_table() -> None:
 
 
 def test_a_table_that_is_gone_or_cannot_be_read_takes_a_right_on_everything() -> None:
-    fetch, create = RPCS[f"{policy.SERVICE}Fetch"], RPCS[f"{policy.SERVICE}CreateTable"]
+    fetch, create = RPCS[rpc.METHODS["Fetch"].path], RPCS[rpc.METHODS["CreateTable"].path]
     assert not may(fetch, principal("read", "shop.*"), pb.FetchRequest(table_uuid="gone"))
     assert may(fetch, principal("read", "*"), pb.FetchRequest(table_uuid="gone"))
     for definition in ("", "[]", "{}", "{", "[" * 100_000):

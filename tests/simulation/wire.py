@@ -28,7 +28,7 @@ KEEPALIVE_SECONDS = 25.0
 HELLO_SECONDS = 10.0
 WINDOW = 4
 """Messages of a stream that are sent before the client has taken one, unless the network is narrower."""
-HELLO = next(method for method in rpc.methods() if method.name == "Hello")
+HELLO = rpc.METHODS["Hello"]
 
 
 @dataclass

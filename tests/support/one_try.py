@@ -14,7 +14,7 @@ from lakestore.wire import rpc
 class _OneTry:
     def __init__(self, lake: ls.Lake) -> None:
         transport: Any = lake.transport
-        for method in rpc.methods():
+        for method in rpc.METHODS.values():
             if method.streams_out:
                 setattr(self, method.attribute, getattr(transport, method.attribute))
             else:

@@ -393,7 +393,7 @@ class Fuzz:
             "RenewLease": pb.LeaseRequest(lease="x", seconds=5),
             "DropSubscription": pb.DropSubscriptionRequest(subscription="s"),
         }
-        method = self.chance.choice([method for method in rpc.methods() if method.name not in _NEVER])
+        method = self.chance.choice([method for method in rpc.METHODS.values() if method.name not in _NEVER])
         if method.name in ("DropTable", "AlterTable", "Talk"):
             return
         request = good.get(method.name)

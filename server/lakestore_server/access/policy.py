@@ -18,6 +18,8 @@ from enum import Enum
 from typing import Any
 
 from lakestore.errors import Denied
+from lakestore.v1.lakestore_pb2 import Rule
+from lakestore.wire import rpc
 from lakestore_server.access import finders
 from lakestore_server.access.finders import Finder, Kind, TableFacts, catalog_target
 from lakestore_server.access.principals import EVERYTHING, RIGHTS, Principal
@@ -71,7 +73,6 @@ def _markdown(rows: Iterable[tuple[str, str, Row]]) -> Iterable[str]:
         yield f"| `{name}` | {row.right} | {row.tables or '-'} | {owns or '-'} | {lists or '-'} |"
 
 
-SERVICE = "/lakestore.v1.Lakestore/"
 HEALTH = "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/"
 CATALOG = "/iceberg/v1"
@@ -204,86 +205,97 @@ def _sentence(principal: Principal, right: str, target: str) -> str:
 
 
 _NAMED = "`table`"
-_OF_DATABASE = Row("admin", lambda asked, _: (catalog_target(asked.database, EVERYTHING),), "every table of `database`")
-_OF_SUBSCRIPTION = Row(
-    "read",
-    finders.nothing,
-    "each table of the subscription, or some table",
-    owns=(Own.SUBSCRIPTION,),
-    held=finders.present_subscription,
-)
-RPCS: dict[str, Row] = {
-    f"{SERVICE}Hello": Row("known", finders.nothing),
-    f"{SERVICE}Head": Row("known", finders.nothing, "with a lease `read` on some table", owns=(Own.GRANTED_LEASE,)),
-    f"{SERVICE}CreateTable": Row("admin", finders.definition_field, "the name in `definition`"),
-    f"{SERVICE}DropTable": Row("admin", finders.table_field, _NAMED),
-    f"{SERVICE}AlterTable": Row("admin", finders.table_field, _NAMED),
-    f"{SERVICE}GetTable": Row("see", finders.table_field, _NAMED),
-    f"{SERVICE}ListTables": Row("known", finders.nothing, lists=Listing.TABLES),
-    f"{SERVICE}RenameTable": Row("admin", finders.both_names, "both names"),
-    f"{SERVICE}TruncateTable": Row("admin", finders.table_field, _NAMED, lists=Listing.SUBSCRIPTIONS),
-    f"{SERVICE}UndropTable": Row("admin", finders.both_names, "both names"),
-    f"{SERVICE}ListDroppedTables": Row("known", finders.nothing, lists=Listing.DROPPED),
-    f"{SERVICE}DeleteWhere": Row("write", finders.table_field, "`table`, and `read` too", reads=finders.table_field),
-    f"{SERVICE}ListDatabases": Row("known", finders.nothing, lists=Listing.DATABASES),
-    **dict.fromkeys((f"{SERVICE}CreateDatabase", f"{SERVICE}DropDatabase"), _OF_DATABASE),
-    f"{SERVICE}OpenProducer": Row("write", finders.nothing, "some table", owns=(Own.PRODUCER,)),
-    f"{SERVICE}ListProducers": Row("known", finders.nothing, lists=Listing.PRODUCERS),
-    f"{SERVICE}DropProducer": Row("write", finders.nothing, "some table", owns=(Own.PRODUCER,)),
-    f"{SERVICE}OpenRegisters": Row(
-        "write", finders.fed_tables, "some table; the tables of feeds", owns=(Own.REGISTERS,)
-    ),
-    f"{SERVICE}ListRegisters": Row("known", finders.nothing, owns=(Own.REGISTER_PREFIX,), lists=Listing.REGISTERS),
-    f"{SERVICE}DropRegisters": Row(
-        "write", finders.fed_tables, "some table; the tables of feeds", owns=(Own.REGISTERS,)
-    ),
-    f"{SERVICE}UploadPart": Row("write", finders.change_field, "the table of `change`"),
-    f"{SERVICE}DropParts": Row("write", finders.nothing, "some table"),
-    f"{SERVICE}Commit": Row(
-        "write",
+
+
+def _database(asked: Any, _: TableFacts) -> Iterable[str]:
+    return (catalog_target(asked.database, EVERYTHING),)
+
+
+def _rpc(name: str, finder: Finder, tables: str = "", **rest: Any) -> tuple[str, Row]:
+    """Path and row of one of our RPCs. The right that it needs stands in the proto file."""
+    method = rpc.METHODS[name]
+    return method.path, Row(Rule.Right.Name(method.rule.right).lower(), finder, tables, **rest)
+
+
+_OWN_RPCS = (
+    _rpc("Hello", finders.nothing),
+    _rpc("Head", finders.nothing, "with a lease `read` on some table", owns=(Own.GRANTED_LEASE,)),
+    _rpc("CreateTable", finders.definition_field, "the name in `definition`"),
+    _rpc("DropTable", finders.table_field, _NAMED),
+    _rpc("AlterTable", finders.table_field, _NAMED),
+    _rpc("GetTable", finders.table_field, _NAMED),
+    _rpc("ListTables", finders.nothing, lists=Listing.TABLES),
+    _rpc("RenameTable", finders.both_names, "both names"),
+    _rpc("TruncateTable", finders.table_field, _NAMED, lists=Listing.SUBSCRIPTIONS),
+    _rpc("UndropTable", finders.both_names, "both names"),
+    _rpc("ListDroppedTables", finders.nothing, lists=Listing.DROPPED),
+    _rpc("DeleteWhere", finders.table_field, "`table`, and `read` too", reads=finders.table_field),
+    _rpc("ListDatabases", finders.nothing, lists=Listing.DATABASES),
+    *(_rpc(name, _database, "every table of `database`") for name in ("CreateDatabase", "DropDatabase")),
+    _rpc("OpenProducer", finders.nothing, "some table", owns=(Own.PRODUCER,)),
+    _rpc("ListProducers", finders.nothing, lists=Listing.PRODUCERS),
+    _rpc("DropProducer", finders.nothing, "some table", owns=(Own.PRODUCER,)),
+    _rpc("OpenRegisters", finders.fed_tables, "some table; the tables of feeds", owns=(Own.REGISTERS,)),
+    _rpc("ListRegisters", finders.nothing, owns=(Own.REGISTER_PREFIX,), lists=Listing.REGISTERS),
+    _rpc("DropRegisters", finders.fed_tables, "some table; the tables of feeds", owns=(Own.REGISTERS,)),
+    _rpc("UploadPart", finders.change_field, "the table of `change`"),
+    _rpc("DropParts", finders.nothing, "some table"),
+    _rpc(
+        "Commit",
         finders.committed_tables,
         "each table of `changes` and of the feeds it moves, or some table; `read` too on those with `want_rows`",
         owns=(Own.PRODUCER, Own.REGISTERS),
         reads=finders.wanted_field,
     ),
-    f"{SERVICE}Write": Row(
-        "write",
+    _rpc(
+        "Write",
         finders.committed_tables,
         "each table of `changes` and of the feeds it moves, or some table, for every commit of the stream",
         owns=(Own.PRODUCER, Own.REGISTERS),
     ),
-    f"{SERVICE}Lookup": Row("read", finders.table_field, _NAMED),
-    f"{SERVICE}Changes": Row(
-        "read",
+    _rpc("Lookup", finders.table_field, _NAMED),
+    _rpc(
+        "Changes",
         finders.tables_field,
         "each of `tables` and of the subscription's; while the stream runs, on these tables by their present names",
         owns=(Own.SUBSCRIPTION,),
         held=finders.present_subscription,
         present=finders.present_stream,
     ),
-    f"{SERVICE}ChangeRanges": Row("read", finders.table_field, _NAMED),
-    f"{SERVICE}Ack": _OF_SUBSCRIPTION,
-    f"{SERVICE}ListSubscriptions": Row("known", finders.nothing, lists=Listing.SUBSCRIPTIONS),
-    f"{SERVICE}DropSubscription": Row("read", finders.nothing, "some table", owns=(Own.SUBSCRIPTION,)),
-    f"{SERVICE}ResetSubscription": _OF_SUBSCRIPTION,
-    f"{SERVICE}Plan": Row("read", finders.tables_field, "each of `tables`", owns=(Own.GRANTED_LEASE,)),
-    f"{SERVICE}Fetch": Row(
-        "read",
+    _rpc("ChangeRanges", finders.table_field, _NAMED),
+    *(
+        _rpc(
+            name,
+            finders.nothing,
+            "each table of the subscription, or some table",
+            owns=(Own.SUBSCRIPTION,),
+            held=finders.present_subscription,
+        )
+        for name in ("Ack", "ResetSubscription")
+    ),
+    _rpc("ListSubscriptions", finders.nothing, lists=Listing.SUBSCRIPTIONS),
+    _rpc("DropSubscription", finders.nothing, "some table", owns=(Own.SUBSCRIPTION,)),
+    _rpc("Plan", finders.tables_field, "each of `tables`", owns=(Own.GRANTED_LEASE,)),
+    _rpc(
+        "Fetch",
         finders.uuid_field,
         "the table of `table_uuid`",
         owns=(Own.LEASE,),
         by_uuid=True,
         present=finders.present_uuid,
     ),
-    f"{SERVICE}RenewLease": Row("read", finders.nothing, "some table", owns=(Own.LEASE,)),
-    f"{SERVICE}ReleaseLease": Row("read", finders.nothing, "some table", owns=(Own.LEASE,)),
-    f"{SERVICE}AcquireTierer": Row("tier", finders.everything, "every table"),
-    f"{SERVICE}ReleaseTierer": Row("tier", finders.everything, "every table"),
-    f"{SERVICE}Status": Row("see", finders.tables_field, "each of `tables`", lists=Listing.STATUS),
-    f"{SERVICE}Audit": Row("read", finders.table_field, _NAMED),
-    f"{SERVICE}Backup": Row("admin", finders.everything, "every table"),
-    f"{SERVICE}AcceptClock": Row("admin", finders.everything, "every table"),
-    f"{SERVICE}Report": Row("write", finders.nothing, "some table", owns=(Own.PRODUCER,)),
+    _rpc("RenewLease", finders.nothing, "some table", owns=(Own.LEASE,)),
+    _rpc("ReleaseLease", finders.nothing, "some table", owns=(Own.LEASE,)),
+    _rpc("AcquireTierer", finders.everything, "every table"),
+    _rpc("ReleaseTierer", finders.everything, "every table"),
+    _rpc("Status", finders.tables_field, "each of `tables`", lists=Listing.STATUS),
+    _rpc("Audit", finders.table_field, _NAMED),
+    _rpc("Backup", finders.everything, "every table"),
+    _rpc("AcceptClock", finders.everything, "every table"),
+    _rpc("Report", finders.nothing, "some table", owns=(Own.PRODUCER,)),
+)
+RPCS: dict[str, Row] = {
+    **dict(_OWN_RPCS),
     "/lakestore.v1.SmallCalls/Talk": Row("known", finders.nothing, "every call on it is judged by itself"),
     f"{HEALTH}Check": Row("open", finders.nothing),
     f"{HEALTH}List": Row("open", finders.nothing),

@@ -102,7 +102,7 @@ CALLS_MAX = 64
 """The most running calls of one stream."""
 ASK_BYTES_MAX = 2 * rpc.TALK_BYTES_MAX
 """A longer message ends its stream; a request that is only slightly too long is refused alone."""
-_PATHS = {method.name: method.path for method in rpc.methods() if method.name in rpc.TALKED}
+_PATHS = {name: rpc.METHODS[name].path for name in rpc.TALKED}
 
 
 class CallStream:
@@ -300,7 +300,7 @@ class GrpcServer:
     def _all_handlers(self) -> dict[str, Callable[[Rpc, RpcCall], None]]:
         """Path to the begin of an admitted call, before its first message."""
         found: dict[str, Callable[[Rpc, RpcCall], None]] = {}
-        for method in rpc.methods():
+        for method in rpc.METHODS.values():
             if method.streams_in:
                 found[method.path] = partial(self._write, method)
             elif method.streams_out:

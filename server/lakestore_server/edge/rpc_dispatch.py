@@ -33,7 +33,7 @@ class Dispatch:
 
     def __init__(self, service: Service, clock: Clock, limits: Limits) -> None:
         self._verbs = {
-            method.path: (method, service.watched(method)) for method in rpc.methods() if not method.streams_out
+            method.path: (method, service.watched(method)) for method in rpc.METHODS.values() if not method.streams_out
         }
         refusal = f"the server serves {limits.threads} calls at once: try again later"
         self._running = Quota(limits.threads, 0.0, refusal, share_of(limits.threads, limits))

@@ -13,6 +13,7 @@ import yaml
 
 from lakestore.errors import Invalid, NotAuthenticated
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import rpc
 from lakestore_server.access import ownership, policy, signing
 from lakestore_server.access.callers import Access
 from lakestore_server.access.principals import ANYONE, book_of, hash_of
@@ -214,7 +215,7 @@ def test_a_status_names_no_subscription_and_no_report_of_others(access: Access) 
     held = ["lake", "subscription etl/daily", "subscription plain", "subscription report/daily"]
     said = {"tables": [{"name": "shop.orders", "held_by": held}], "reports": [{"name": "etl/b"}, {"name": "report/b"}]}
     answer = pb.StatusAnswer(status=json.dumps(said))
-    ownership.to_shown_names(access.caller(TOKEN), policy.RPCS[f"{policy.SERVICE}Status"], answer)
+    ownership.to_shown_names(access.caller(TOKEN), policy.RPCS[rpc.METHODS["Status"].path], answer)
     shown = json.loads(answer.status)
     assert shown["reports"] == [{"name": "b"}]
     (table,) = shown["tables"]

@@ -13,12 +13,13 @@ import pytest
 import lakestore as ls
 from lakestore.cli.shell import Shell
 from lakestore.client import calls, grpc
-from lakestore.client.calls import TRIES, Calls, Tries, transport_of
+from lakestore.client.calls import Calls, transport_of
 from lakestore.client.retry import within
 from lakestore.client.writer import change
 from lakestore.errors import Exhausted, LakestoreError, LimitReached, Stopped, Unavailable
 from lakestore.union.cut import Cut
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.v1.lakestore_pb2 import Rule
 from lakestore.wire import rpc
 from tests.support.faulty_wire import Fault, FaultyWire, over
 from tests.support.served import Served
@@ -34,10 +35,12 @@ def once(name: str, *faults: Fault) -> Callable[[str], Fault | None]:
 
 
 def test_every_rpc_has_a_rule_and_every_read_is_tried_again() -> None:
-    assert list(TRIES) == [method.name for method in rpc.methods()]
-    for method in rpc.methods():
-        if method.reads and not method.streams_out:
-            assert TRIES[method.name] is Tries.ALWAYS
+    for method in rpc.METHODS.values():
+        assert method.rule.right != Rule.UNKNOWN_RIGHT, method.name
+        assert method.rule.retry != Rule.UNKNOWN_RETRY, method.name
+        assert method.streams_in or method.streams_out or method.rule.retry != Rule.RESUMED, method.name
+        if method.reads:
+            assert method.rule.retry == (Rule.RESUMED if method.streams_out else Rule.ALWAYS), method.name
 
 
 def test_a_call_that_begins_after_its_deadline_is_not_sent(served: Served) -> None:

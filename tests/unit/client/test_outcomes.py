@@ -14,6 +14,7 @@ import lakestore as ls
 from lakestore.errors import LakestoreError, Unavailable
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.wire import rpc
 from lakestore_server.access import policy
 from lakestore_server.access.principals import Grant, Principal
 from tests.support.faulty_wire import over
@@ -62,7 +63,7 @@ def test_rows_without_room_in_the_answer_are_looked_up_and_else_the_outcome_is_u
 
 
 def test_who_may_not_read_is_given_no_rows_and_nothing_is_stored() -> None:
-    row = policy.RPCS[f"{policy.SERVICE}Commit"]
+    row = policy.RPCS[rpc.METHODS["Commit"].path]
     writer = Principal("w", (Grant(frozenset({"write"}), ("a.*",)),))
     known: Any = None
     plain = pb.CommitRequest(changes=[pb.Change(table="a.b", kind=pb.INSERT)])

@@ -19,7 +19,7 @@ from lakestore_server.host import event_log
 from lakestore_server.host.histogram import Histogram
 from lakestore_server.operate.calls import Calls
 
-METHODS = {method.name: method for method in rpc.methods()}
+METHODS = rpc.METHODS
 
 
 class Clock:

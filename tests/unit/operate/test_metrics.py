@@ -19,7 +19,7 @@ from lakestore_server.operate import metrics
 from lakestore_server.settings import Settings
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-METHODS = {method.name: method for method in rpc.methods()}
+METHODS = rpc.METHODS
 
 
 @pytest.fixture

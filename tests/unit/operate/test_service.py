@@ -19,7 +19,7 @@ from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 
 ROWS = typing.get_type_hints(service.Verbs)
-METHODS = list(rpc.methods())
+METHODS = list(rpc.METHODS.values())
 
 
 def test_the_rows_are_the_rpcs_of_the_proto_file_in_their_order() -> None:

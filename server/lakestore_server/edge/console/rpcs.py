@@ -17,7 +17,8 @@ ASKED_BYTES_MAX = 64 << 20
 """Bytes of the requests of one query that name different tables: they are kept for as long as it runs."""
 CALL_BYTES = 2_000
 """Memory of a call that is kept, beside its request."""
-READS = rpc.READS - {"Changes", "ChangeRanges", "Audit"} | {"RenewLease", "ReleaseLease"}
+_READS = {name for name, method in rpc.METHODS.items() if method.reads}
+READS = _READS - {"Changes", "ChangeRanges", "Audit"} | {"RenewLease", "ReleaseLease"}
 """RPCs that a query may make."""
 
 
@@ -26,7 +27,7 @@ class Rpcs:
 
     def __init__(self, service: Service, admission: Admission) -> None:
         self._admission = admission
-        self._methods = {method.name: method for method in rpc.methods()}
+        self._methods = rpc.METHODS
         self._verbs: dict[str, Callable[..., Any]] = {
             name: service.watched(method) for name, method in self._methods.items()
         }
