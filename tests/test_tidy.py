@@ -83,6 +83,8 @@ GENERATORS = ("random.Random", "Random", "random.default_rng", "SystemRandom")
 UNSEEDED_CALLS = r"random\.[a-z]\w*|(np|numpy)\.random\.(?!Generator)\w+|secrets\.\w+|os\.urandom"
 CLOCKS = r"time\.(time|time_ns|monotonic|monotonic_ns|perf_counter|perf_counter_ns|process_time|thread_time)"
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+BY_PLACE_MAX = 5
+"""The most values that a constructor takes by their place."""
 RIDDLE = re.compile(r"\s*(Of|As|What|How|Those|Whoever|Who)\b")
 BANNED_IMPORTS = {"threading", "asyncio", "random", "secrets", "time"}
 
@@ -411,6 +413,16 @@ def riddles(source: Source) -> Iterator[str]:
                 yield f"{node.lineno}: a docstring that does not name its noun first"
 
 
+def long_constructors(source: Source) -> Iterator[str]:
+    """A constructor takes no `*values`, and its parameters by keyword only if they are more than five."""
+    for node in ast.walk(source.tree) if source.product else ():
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            if node.args.vararg is not None:
+                yield f"{node.lineno}: a constructor takes *{node.args.vararg.arg}"
+            if len(node.args.args) > 1 + BY_PLACE_MAX:
+                yield f"{node.lineno}: a constructor takes {len(node.args.args) - 1} values by their place"
+
+
 def decisions_by_message(source: Source) -> Iterator[str]:
     """A message is for people: the server decides by types and fields, never by the English of an error."""
     if not source.path.startswith("server/"):
@@ -571,6 +583,7 @@ RULES: tuple[Rule, ...] = (
     missing_module_docstring,
     missing_public_docstrings,
     riddles,
+    long_constructors,
     file_uris_by_hand,
     decisions_by_message,
     foreign_loggers,
@@ -674,6 +687,7 @@ PLANTED: dict[Rule, tuple[str, str]] = {
     missing_public_docstrings: ("server/x.py", '"""X."""\n\n\ndef f() -> None:\n    pass\n'),
     unmarked_spark: ("tests/x/test_x.py", "def test_x(spark: SparkSession) -> None:\n    pass\n"),
     file_uris_by_hand: ("server/x.py", "from urllib.parse import quote\n"),
+    long_constructors: ("server/x.py", "class X:\n    def __init__(self, a, b, c, d, e, f): ...\n"),
     riddles: ("server/x.py", '"""X."""\n\nY = 1\n"""As it was."""\n'),
 }
 

@@ -50,7 +50,7 @@ class DebeziumLines:
         ours = f'"connector":"{CONNECTOR}"'.encode() in text.head.replace(b" ", b"")
         spec = TableSpec(table.name, columns=_micros(table) if ours else ())
         topic = TopicSpec(_TOPIC, _TOPIC, target=spec, format="debezium-json", wire="plain")
-        self._pipeline = Pipeline(topic, {table.name: table}, DebeziumJson(wire="plain"))
+        self._pipeline = Pipeline(topic=topic, tables={table.name: table}, decoder=DebeziumJson(wire="plain"))
 
     def chunks(self, place: Place) -> Iterator[Chunk]:
         for records in self._text.blocks(place, texts.lines):

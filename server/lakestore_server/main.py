@@ -226,27 +226,34 @@ class Server:
         idle_seconds, rebalance_seconds = settings.subscription_idle_seconds, settings.rebalance_seconds
         subscriptions = Subscriptions(self.engine, clock, idle_seconds, rebalance_seconds)
         producers = ProducerVerbs(self.engine, settings.producer_idle_seconds)
-        names = subscriptions, producers
         check_seconds, wake_checkpoint = settings.retention_check_seconds, self.upkeep.checkpointer.wake
-        self.retention = Retention(self.engine, leases, *names, check_seconds, wake_checkpoint)
+        self.retention = Retention(
+            engine=self.engine,
+            leases=leases,
+            subscriptions=subscriptions,
+            producers=producers,
+            check_seconds=check_seconds,
+            wake_checkpoint=wake_checkpoint,
+        )
         self.expiry = Expiry(self.engine, settings.expiry_check_seconds)
         presenter = presenter or SnapshotBuilderProcess(Room.of(settings.data / data_folder.OFFSETS, settings.limits))
         self.presented = SnapshotTables(self.engine, leases, self.catalog, clock, presenter)
         calls = Calls(clock, settings.slow_seconds)
         self.dropped = DroppedTables(self.engine, leases, self.catalog, check_seconds, wake_checkpoint)
         self.service = Service(
-            self.engine,
-            self.upkeep,
-            self.catalog,
-            leases,
-            clock,
-            self.about,
-            *names,
-            self.retention,
-            self.expiry,
-            self.dropped,
-            calls,
-            self.presented,
+            engine=self.engine,
+            upkeep=self.upkeep,
+            catalog=self.catalog,
+            leases=leases,
+            clock=clock,
+            about=self.about,
+            subscriptions=subscriptions,
+            producers=producers,
+            retention=self.retention,
+            expiry=self.expiry,
+            dropped=self.dropped,
+            calls=calls,
+            presented=self.presented,
         )
         self.sources = Sources(
             self.engine,
@@ -319,18 +326,25 @@ class Server:
         )
         self._console = console = Console(self.service, self.sources, admission, self._clock)
         gate = app(self.sources, admission, console, self.settings.http.allowed_hosts)
-        self._http = HttpServer(gate, host, self.settings.http_port, self._keys, limits, self._on_fatal)
+        self._http = HttpServer(
+            application=gate,
+            host=host,
+            port=self.settings.http_port,
+            keys=self._keys,
+            limits=limits,
+            on_end=self._on_fatal,
+        )
         self._http.start()
         self.presented.start()
         try:
             self._grpc = GrpcServer(
-                self.service,
-                f"{host}:{self.settings.port}",
-                admission,
-                self._clock,
-                self._keys,
-                limits,
-                console.clients,
+                service=self.service,
+                address=f"{host}:{self.settings.port}",
+                admission=admission,
+                clock=self._clock,
+                keys=self._keys,
+                limits=limits,
+                clients=console.clients,
             )
         except RuntimeError as error:
             raise Unavailable(
@@ -398,7 +412,9 @@ def serve(settings: Settings, announce: Callable[[Mapping[str, str]], None]) -> 
         server.start()
         _log_start(server)
         announce(server.about)
-        rights = Worker(server.engine.supervisor, "auth-refresh", server.access.refresh, _not_refreshed)
+        rights = Worker(
+            supervisor=server.engine.supervisor, name="auth-refresh", work=server.access.refresh, failed=_not_refreshed
+        )
         rights.start()
         signals.wait(rights.wake)
     finally:

@@ -173,6 +173,7 @@ class Service:
 
     def __init__(
         self,
+        *,
         engine: Engine,
         upkeep: Upkeep,
         catalog: Catalog,
@@ -190,7 +191,16 @@ class Service:
         self.reports = Reports(clock, engine.limits)
         """The reports of other processes."""
         self.status = StatusReader(
-            engine, upkeep, about, retention, expiry, clock, catalog, self.reports, presented, leases
+            engine=engine,
+            upkeep=upkeep,
+            about=about,
+            retention=retention,
+            expiry=expiry,
+            clock=clock,
+            catalog=catalog,
+            reports=self.reports,
+            presented=presented,
+            leases=leases,
         )
         """The source of the status."""
         lookups = Lookups(engine, Completeness(engine, clock))

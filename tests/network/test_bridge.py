@@ -307,7 +307,7 @@ def test_rows_that_the_server_refuses_are_found_and_the_others_come_in(
             return replace(mapped, tables=[replace(rows, kept=kept) for rows in mapped.tables])
 
     def keeping(each: TopicSpec, _: str) -> Pipeline:
-        return Keeping(each, {"shop.kept": lake.table("shop.kept").definition}, JsonDecoder())
+        return Keeping(topic=each, tables={"shop.kept": lake.table("shop.kept").definition}, decoder=JsonDecoder())
 
     said = _once(lake, spec, pipeline=keeping)
     assert said["rejected"] == {"shop.kept refused": 50}

@@ -165,7 +165,9 @@ class TopicPipeline:
         self._assembly, self._topic, self._name = assembly, topic, name
         decoder = decoders.decoder(topic, source)
         keys = decoders.key_decoder(topic, source, reads_fields=reads_key_fields(topic))
-        self._pipeline = Pipeline(topic, assembly.tables, decoder, keys, drift=assembly.watch(topic))
+        self._pipeline = Pipeline(
+            topic=topic, tables=assembly.tables, decoder=decoder, keys=keys, drift=assembly.watch(topic)
+        )
         named = all(each.columns for each in topic.tables)
         self._is_ready = named and assembly.prepare(topic, name, None)
 

@@ -234,14 +234,14 @@ class _Cluster:
     def run(self, once: bool) -> None:
         job = self._job
         self._consumer = consumer = BridgeConsumer(
-            lambda consumer: Source(self._spec, consumer.revoked, consumer.lost),
-            self._committer,
-            self._named,
-            lambda topic: job.pipeline(self._topic_spec(topic), topic),
-            job.spec.batch,
-            job.counts,
-            job.stop,
-            self._whole() if self._marks else None,
+            source=lambda consumer: Source(self._spec, consumer.revoked, consumer.lost),
+            committer=self._committer,
+            topics=self._named,
+            pipeline=lambda topic: job.pipeline(self._topic_spec(topic), topic),
+            bounds=job.spec.batch,
+            counts=job.counts,
+            stop=job.stop,
+            whole=self._whole() if self._marks else None,
         )
         consumer.run(once=once)
 
@@ -257,15 +257,15 @@ class _Cluster:
     def _committer(self, source: Source) -> Committer:
         job = self._job
         return Committer(
-            job.lake,
-            job.spec.name,
-            self._spec.name,
-            source,
-            Starts(source, self._topic_spec, self._is_later),
-            job.accepted,
-            lambda topic, table: spec_of(self._topic_spec(topic), table),
-            job.counts,
-            job.stop.is_set,
+            lake=job.lake,
+            bridge=job.spec.name,
+            source_name=self._spec.name,
+            source=source,
+            starts=Starts(source, self._topic_spec, self._is_later),
+            accepted=job.accepted,
+            table_spec=lambda topic, table: spec_of(self._topic_spec(topic), table),
+            counts=job.counts,
+            is_stopped=job.stop.is_set,
         )
 
     def _topic_spec(self, topic: str) -> TopicSpec:

@@ -143,6 +143,7 @@ class Committer:
 
     def __init__(
         self,
+        *,
         lake: Lake,
         bridge: str,
         source_name: str,

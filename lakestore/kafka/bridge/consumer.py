@@ -243,6 +243,7 @@ class BridgeConsumer:
 
     def __init__(
         self,
+        *,
         source: Callable[[BridgeConsumer], Source],
         committer: Callable[[Source], Committer],
         topics: Callable[[Source], Sequence[str]],

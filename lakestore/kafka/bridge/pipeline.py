@@ -37,6 +37,7 @@ class Pipeline:
 
     def __init__(
         self,
+        *,
         topic: TopicSpec,
         tables: Mapping[str, Table],
         decoder: Decoder,

@@ -67,6 +67,7 @@ class CommitLoop:
 
     def __init__(
         self,
+        *,
         opened: Opened,
         parts: PartStore,
         disk: Disk,
@@ -84,9 +85,16 @@ class CommitLoop:
         """The state with all commits in flight, on which the next commit is built."""
         self.pace, self.priority = Pace(self.durable_state.size, limits, clock.monotonic), CommitPriority()
         self.queue = CommitQueue(limits, self.pace, self.refuse_when_down, self.priority)
-        lsn, bytes_max = opened.state.view.lsn, IN_FLIGHT_GROUPS * limits.group_bytes
-        hooks = self._publish, self.queue.wake, self.queue.poke
-        self._in_flight = InFlight(self.journal, lsn, bytes_max, clock, self.totals, *hooks)
+        self._in_flight = InFlight(
+            journal=self.journal,
+            durable=opened.state.view.lsn,
+            bytes_max=IN_FLIGHT_GROUPS * limits.group_bytes,
+            clock=clock,
+            totals=self.totals,
+            publish=self._publish,
+            made_room=self.queue.wake,
+            wake=self.queue.poke,
+        )
         self._current: Sequence[Work] = ()
         self._checkpoint_due: Callable[[], None] = lambda: None
         self.failure: BaseException | None = None
@@ -405,7 +413,9 @@ class Engine:
         opened = recovery.open_folder(folder, disk, limits, journal_of, beside)
         self.recovery_seconds = clock.monotonic() - began
         self.parts = PartStore(disk, folder, limits, opened.parts, clock.now_us())
-        self.loop = CommitLoop(opened, self.parts, disk, clock, limits, on_fatal)
+        self.loop = CommitLoop(
+            opened=opened, parts=self.parts, disk=disk, clock=clock, limits=limits, on_fatal=on_fatal
+        )
         self.time, self._durable_state = self.loop.time, self.loop.durable_state
         self.index, self.wakeups, self.totals = self.loop.index, self.loop.durable_state.wakeups, self.loop.totals
         self.supervisor = self.loop.supervisor

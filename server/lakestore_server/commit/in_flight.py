@@ -65,6 +65,7 @@ class InFlight:
 
     def __init__(
         self,
+        *,
         journal: Journal,
         durable: int,
         bytes_max: int,

@@ -112,8 +112,14 @@ def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, besid
     data_folder.make(disk, folder)
     held = checkpoint.newest(disk, folder) or _first_checkpoint(folder, disk)
     state = held.state(disk, folder, limits)
-    place, about = folder / data_folder.INDEX, (held.runs, held.lsn, held.index_lsn)
-    index = Index(place, disk, limits.index_cache_keys, *about)
+    index = Index(
+        folder=folder / data_folder.INDEX,
+        disk=disk,
+        cache_keys_max=limits.index_cache_keys,
+        runs=held.runs,
+        checkpoint_lsn=held.lsn,
+        index_lsn=held.index_lsn,
+    )
     beside(state.view, index.runs)
     keyed: list[KeyedRows] = []
     parts: list[str] = []

@@ -86,7 +86,7 @@ class Checkpointer:
         self._made: list[Path] = []
         """Files of failed attempts, and files that this attempt has already replaced."""
         self._done: Callable[[], None] = lambda: None
-        self._duty = Worker(loop.supervisor, "checkpoint", self.run_once, _failed)
+        self._duty = Worker(supervisor=loop.supervisor, name="checkpoint", work=self.run_once, failed=_failed)
         self._duty.start()
         loop.on_checkpoint_due(self.wake)
 
@@ -136,8 +136,16 @@ class Checkpointer:
         self._duty.taken()
         view, time = frozen.view, self._loop.time
         deleting_us = time.deleting_us(view.time_us)
-        about = self._compactor, self.merger, view, deleting_us, self._loop.journal
-        segments = SegmentCut(self._folder, self._disk, self._limits, *about)
+        segments = SegmentCut(
+            folder=self._folder,
+            disk=self._disk,
+            limits=self._limits,
+            compactor=self._compactor,
+            merger=self.merger,
+            view=view,
+            deleting_us=deleting_us,
+            journal=self._loop.journal,
+        )
         try:
             cut = segments.run()
             served = served_tables(frozen.view, frozen.next_number)

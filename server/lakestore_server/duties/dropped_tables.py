@@ -41,7 +41,9 @@ class DroppedTables:
         self._engine, self._leases, self._catalog = engine, leases, catalog
         self._wake_checkpoint = wake_checkpoint
         self._running = threading.Lock()
-        self._duty = Worker(engine.supervisor, "dropped-tables", self.run_once, _failed, check_seconds)
+        self._duty = Worker(
+            supervisor=engine.supervisor, name="dropped-tables", work=self.run_once, failed=_failed, every=check_seconds
+        )
         self._duty.start()
 
     def wake(self) -> None:

@@ -172,7 +172,9 @@ class Expiry:
         self._due: dict[tuple[str, int, int], ExpiryBounds] = {}
         """By table uuid, bucket and id of the TTL's column."""
         self._expired: Counter[str] = Counter()
-        self._duty = Worker(engine.supervisor, "expiry", self.run_once, _failed, check_seconds)
+        self._duty = Worker(
+            supervisor=engine.supervisor, name="expiry", work=self.run_once, failed=_failed, every=check_seconds
+        )
         self._duty.start()
 
     def close(self) -> None:
@@ -202,7 +204,14 @@ class Expiry:
 
     def _tried(self, state: TableState, now_us: int) -> bool:
         try:
-            _Round(self._engine, state, now_us, self._due, self._counted, lambda: self._duty.is_closing).run()
+            _Round(
+                engine=self._engine,
+                state=state,
+                now_us=now_us,
+                known=self._due,
+                counted=self._counted,
+                is_over=lambda: self._duty.is_closing,
+            ).run()
         except (Exhausted, Unavailable) as error:
             log.info("rows expire later: %s", error)
             return False
@@ -229,6 +238,7 @@ class _Round:
 
     def __init__(
         self,
+        *,
         engine: Engine,
         state: TableState,
         now_us: int,

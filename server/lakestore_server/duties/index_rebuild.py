@@ -47,7 +47,9 @@ class IndexMerger:
         self._index, self._wake_checkpoint = loop.index, wake_checkpoint
         self._began, self._swept = 0.0, time.monotonic()
         self._running = threading.Lock()
-        self._duty = Worker(loop.supervisor, "index-merge", self.run_once, _failed, SWEEP_SECONDS)
+        self._duty = Worker(
+            supervisor=loop.supervisor, name="index-merge", work=self.run_once, failed=_failed, every=SWEEP_SECONDS
+        )
         self._duty.start()
         self.wake()
 
@@ -94,7 +96,7 @@ class Rebuilder:
     def __init__(self, loop: CommitLoop, done: Callable[[], None]) -> None:
         """`done` is called after each rebuild, because a checkpoint must name the new runs."""
         self._loop, self._index, self._done = loop, loop.index, done
-        self._duty = Worker(loop.supervisor, "index-rebuild", self._rebuild, self._failed)
+        self._duty = Worker(supervisor=loop.supervisor, name="index-rebuild", work=self._rebuild, failed=self._failed)
         self._index.call_on_problem(self._duty.wake)
         if not self._index.ready:
             self._duty.wake()

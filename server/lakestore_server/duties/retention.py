@@ -119,6 +119,7 @@ class Retention:
 
     def __init__(
         self,
+        *,
         engine: Engine,
         leases: Leases,
         subscriptions: Subscriptions,
@@ -131,7 +132,9 @@ class Retention:
         self._running = threading.Lock()
         self._decisions: dict[str, Decision] = {}
         self._said: dict[str, tuple[str, ...]] = {}
-        self._duty = Worker(engine.supervisor, "retention", self.run_once, _failed, check_seconds)
+        self._duty = Worker(
+            supervisor=engine.supervisor, name="retention", work=self.run_once, failed=_failed, every=check_seconds
+        )
         self._duty.start()
 
     def close(self) -> None:

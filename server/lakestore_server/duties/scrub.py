@@ -107,7 +107,14 @@ class Scrubber:
         """Damage found by the last finished round and by this round so far."""
         self.bytes = 0
         self.rounds = 0
-        self._duty = Worker(supervisor, "scrub", self._round, _failed, PAUSE_SECONDS, FIRST_SECONDS)
+        self._duty = Worker(
+            supervisor=supervisor,
+            name="scrub",
+            work=self._round,
+            failed=_failed,
+            every=PAUSE_SECONDS,
+            first=FIRST_SECONDS,
+        )
         if bytes_per_second:
             self._duty.start()
 

@@ -244,6 +244,7 @@ class GrpcServer:
 
     def __init__(
         self,
+        *,
         service: Service,
         address: str,
         admission: Admission,
@@ -385,13 +386,21 @@ class GrpcServer:
                 yield from verb(request, call) if waits else verb(request)
 
         encode: Callable[[Any], bytes] = _encoded if waits else method.answer.SerializeToString
-        self._begin(call, admitted, AnswerStream(call, admitted, items(), encode, self._stream_workers, self._fail))
+        self._begin(
+            call,
+            admitted,
+            AnswerStream(
+                rpc=call, call=admitted, items=items(), encode=encode, workers=self._stream_workers, failed=self._fail
+            ),
+        )
 
     def _write(self, method: rpc.Method, call: Rpc, admitted: RpcCall) -> None:
         """A stream of commits; it may be silent while its client has the right to write."""
         stream, verb = self._service.write_stream(admitted.told), self._service.watched(method)
         judged = partial(commit_parsed, judged=admitted.request)
-        intake = Intake(call, stream, judged, self._workers, self._ahead, self._slabs)
+        intake = Intake(
+            rpc=call, stream=stream, request=judged, workers=self._workers, ahead=self._ahead, slabs=self._slabs
+        )
 
         def items() -> Generator[Any]:
             with self._permits.taken(1, admitted.owner):
@@ -399,7 +408,13 @@ class GrpcServer:
                 yield from verb(stream, call)
 
         encode = method.answer.SerializeToString
-        self._begin(call, admitted, AnswerStream(call, admitted, items(), encode, self._stream_workers, self._fail))
+        self._begin(
+            call,
+            admitted,
+            AnswerStream(
+                rpc=call, call=admitted, items=items(), encode=encode, workers=self._stream_workers, failed=self._fail
+            ),
+        )
 
     def _talk(self, call: Rpc, admitted: RpcCall) -> None:
         room = ExitStack()

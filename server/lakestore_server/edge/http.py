@@ -172,7 +172,14 @@ def app(sources: Sources, admission: Admission, console: Console, allowed_hosts:
     """All routes of the HTTP port, behind their gate."""
     found = routes(sources, admission, console)
     inner = Starlette(routes=found, exception_handlers=_UNKNOWN)
-    return Gate(inner, found, admission, sources.engine.limits, PageGuard(allowed_hosts), console.clients)
+    return Gate(
+        application=inner,
+        routes=found,
+        admission=admission,
+        limits=sources.engine.limits,
+        guard=PageGuard(allowed_hosts),
+        clients=console.clients,
+    )
 
 
 def routes(sources: Sources, admission: Admission, console: Console) -> list[BaseRoute]:
@@ -219,6 +226,7 @@ class HttpServer:
 
     def __init__(
         self,
+        *,
         application: Gate,
         host: str,
         port: int,

@@ -172,6 +172,7 @@ class Gate:
 
     def __init__(
         self,
+        *,
         application: Application,
         routes: Sequence[BaseRoute],
         admission: Admission,

@@ -40,6 +40,7 @@ class AnswerStream:
 
     def __init__(
         self,
+        *,
         rpc: Rpc,
         call: RpcCall,
         items: Generator[Any],
@@ -155,6 +156,7 @@ class Intake:
 
     def __init__(
         self,
+        *,
         rpc: Rpc,
         stream: WriteStream,
         request: Callable[[bytes | pa.Buffer], Any],

@@ -30,6 +30,7 @@ class Worker:
 
     def __init__(
         self,
+        *,
         supervisor: Supervisor,
         name: str,
         work: Callable[[], None],

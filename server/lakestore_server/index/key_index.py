@@ -95,6 +95,7 @@ class Index:
 
     def __init__(
         self,
+        *,
         folder: Path,
         disk: Disk,
         cache_keys_max: int = DEFAULT.index_cache_keys,

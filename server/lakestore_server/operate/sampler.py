@@ -24,7 +24,14 @@ class Sampler:
         self.history = History(engine.limits.history_bytes)
         self._engine, self._status, self._calls, self._clock = engine, status, calls, clock
         self._last = self._totals()
-        self._duty = Worker(engine.supervisor, "history", self.run_once, _failed, SAMPLE_SECONDS, 0.0)
+        self._duty = Worker(
+            supervisor=engine.supervisor,
+            name="history",
+            work=self.run_once,
+            failed=_failed,
+            every=SAMPLE_SECONDS,
+            first=0.0,
+        )
 
     def start(self) -> None:
         self._duty.start()

@@ -337,6 +337,7 @@ class StatusReader:
 
     def __init__(
         self,
+        *,
         engine: Engine,
         upkeep: Upkeep,
         about: Mapping[str, str],

@@ -214,6 +214,7 @@ class SegmentCut:
 
     def __init__(
         self,
+        *,
         folder: Path,
         disk: Disk,
         limits: Limits,

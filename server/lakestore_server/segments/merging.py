@@ -124,7 +124,7 @@ class Merger:
         self._broken: set[Key] = set()
         self._is_open = False
         self.figures = Merges()
-        self._duty = Worker(loop.supervisor, "merging", self._round, _failed)
+        self._duty = Worker(supervisor=loop.supervisor, name="merging", work=self._round, failed=_failed)
         if limits.merge_bytes:
             self._duty.start()
 

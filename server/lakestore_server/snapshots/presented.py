@@ -230,12 +230,23 @@ class SnapshotTables:
         self._answers, self._held = KeptAnswers(limits.present_cache_bytes), HeldCuts(clock, leases)
         self._flights: SingleFlight[_Cut] = SingleFlight()
         self._turn = threading.Lock()
-        self._upkeep = Upkeep(engine, leases, clock, self._held, self._folders, presenter, self._turn)
+        self._upkeep = Upkeep(
+            engine=engine,
+            leases=leases,
+            clock=clock,
+            held=self._held,
+            folders=self._folders,
+            presenter=presenter,
+            turn=self._turn,
+        )
         self.figures = Figures()
         self._sweeper = Worker(
-            engine.supervisor, "present", self.sweep, lambda error: log.warning("presented files stay: %s", error),
+            supervisor=engine.supervisor,
+            name="present",
+            work=self.sweep,
+            failed=lambda error: log.warning("presented files stay: %s", error),
             every=SWEEP_SECONDS,
-        )  # fmt: skip
+        )
 
     # Loads.
 

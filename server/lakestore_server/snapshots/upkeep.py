@@ -53,6 +53,7 @@ class Upkeep:
 
     def __init__(
         self,
+        *,
         engine: Engine,
         leases: Leases,
         clock: Clock,

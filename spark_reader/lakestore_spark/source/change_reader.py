@@ -197,7 +197,7 @@ class ChangePart(InputPartition):
     """The changes of one range for one task. Every read returns the same rows."""
 
     def __init__(
-        self, address: Address, planned: BatchPlan, begin: str, end: str, count: int, request: StreamRequest
+        self, *, address: Address, planned: BatchPlan, begin: str, end: str, count: int, request: StreamRequest
     ) -> None:
         self.address, self.begin, self.end, self.count, self.asked = address, begin, end, count, request
         self.definitions = planned.definitions
@@ -291,7 +291,7 @@ class ChangeReader(DataSourceStreamReader):
         address = self._options.address
         begins = [planned.start, *(token for token, _ in planned.ranges)]
         return [
-            ChangePart(address, planned, begin, token, count, self._asked)
+            ChangePart(address=address, planned=planned, begin=begin, end=token, count=count, request=self._asked)
             for begin, (token, count) in zip(begins, planned.ranges, strict=False)
         ]
 

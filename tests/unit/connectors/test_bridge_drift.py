@@ -99,7 +99,7 @@ class Shop:
         self.tables = {"shop.orders": (there[0] if there else orders(lake)).definition}
         watch = Watch(lake, "shop", spec, self.tables, lambda: self.clock[0])
         decoder = AvroRecords(registry=Registry(RegistrySpec(server.url, {"max.retries": "0"})))
-        self.pipeline = Pipeline(spec, self.tables, decoder, drift=watch)
+        self.pipeline = Pipeline(topic=spec, tables=self.tables, decoder=decoder, drift=watch)
 
     def sent(self, number: int, fields: dict[str, Json], *values: Any) -> Mapped:
         """Records of a schema through the pipeline."""
@@ -245,7 +245,7 @@ def test_a_table_that_somebody_else_altered_is_seen(lake: ls.Lake, registry: Fau
 def test_new_fields_of_json_become_columns_with_the_values_of_the_block_that_shows_them(lake: ls.Lake) -> None:
     spec = TopicSpec("", "orders", target=TableSpec("shop.orders", ("id",)))
     tables = {"shop.orders": orders(lake).definition}
-    pipeline = Pipeline(spec, tables, JsonDecoder(), drift=Watch(lake, "shop", spec, tables))
+    pipeline = Pipeline(topic=spec, tables=tables, decoder=JsonDecoder(), drift=Watch(lake, "shop", spec, tables))
     mapped = pipeline.process(
         records([b'{"id": 1, "n": 2, "color": "red", "size": 4, "a b": 1}', b'{"id": 2, "n": 3}'])
     )
@@ -256,7 +256,7 @@ def test_new_fields_of_json_become_columns_with_the_values_of_the_block_that_sho
 def test_new_fields_of_json_wait_where_the_policy_is_to_propose(lake: ls.Lake) -> None:
     spec = TopicSpec("", "orders", target=TableSpec("shop.orders", ("id",), drift="propose"))
     tables = {"shop.orders": orders(lake).definition}
-    pipeline = Pipeline(spec, tables, JsonDecoder(), drift=Watch(lake, "shop", spec, tables))
+    pipeline = Pipeline(topic=spec, tables=tables, decoder=JsonDecoder(), drift=Watch(lake, "shop", spec, tables))
     before = lake.table("shop.orders").definition
     mapped = pipeline.process(records([b'{"id": 1, "n": 2, "color": "red"}', b'{"id": 2, "n": 3}']))
     assert [row["id"] for row in rows(mapped)] == [1, 2]

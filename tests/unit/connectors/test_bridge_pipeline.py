@@ -53,11 +53,11 @@ def pipeline(
     there = tables if tables is not None else {each.table: wanted_table(each) for each in specs}
     source = SourceSpec("", "", "")
     return Pipeline(
-        spec,
-        there,
-        decoder(spec, source),
-        key_decoder(spec, source, reads_fields=reads_key_fields(spec)),
-        limits or DEFAULT,
+        topic=spec,
+        tables=there,
+        decoder=decoder(spec, source),
+        keys=key_decoder(spec, source, reads_fields=reads_key_fields(spec)),
+        limits=limits or DEFAULT,
     )
 
 
@@ -429,7 +429,9 @@ def test_all_fields_are_wanted_of_a_table_that_is_not_known_yet() -> None:
     spec = replace(ORDERS, table="shop.{schema}_{table}", columns=())
     rows = Changes(Decoded(pa.array([{"id": 1}]), np.array([0])))
     for each, wanted in ((spec, None), (replace(spec, columns=ORDERS.columns), {"id", "amount", "who"})):
-        made = Pipeline(TopicSpec("", topic="orders", target=each, format="debezium-json"), {}, rows)
+        made = Pipeline(
+            topic=TopicSpec("", topic="orders", target=each, format="debezium-json"), tables={}, decoder=rows
+        )
         assert codes(made.process(block([b""]))) == {0: "no-table"}
         assert (rows.wanted if rows.wanted is None else set(rows.wanted.names)) == wanted
 
@@ -453,7 +455,7 @@ def test_changes_carry_what_they_mean() -> None:
     names = {name: wanted_table(spec, name=name) for name in ("shop.s_1_x", "shop.s_1_y")}
     topic = TopicSpec("", topic="orders", target=spec, format="debezium-json")
     records = block([b"", b"", b""])
-    mapped = Pipeline(topic, names, Changes(decoded)).process(records)
+    mapped = Pipeline(topic=topic, tables=names, decoder=Changes(decoded)).process(records)
     check_ends(records, mapped)
     x, y = mapped.tables
     assert (x.table, x.record.tolist(), x.op.tolist()) == ("shop.s_1_x", [0, 2], [0, 0])
@@ -474,7 +476,9 @@ def test_half_of_a_change_is_refused_with_the_other() -> None:
     spec = replace(ORDERS, columns=columns)
     topic = TopicSpec("", topic="orders", target=spec, format="debezium-json")
     records = block([b"", b"", b""])
-    mapped = Pipeline(topic, {"shop.orders": wanted_table(spec)}, Changes(decoded)).process(records)
+    mapped = Pipeline(topic=topic, tables={"shop.orders": wanted_table(spec)}, decoder=Changes(decoded)).process(
+        records
+    )
     check_ends(records, mapped)
     assert codes(mapped) == {0: "half-a-change", 1: "missing-value"}
     assert [row["id"] for row in rows(mapped)] == [3]

@@ -56,7 +56,15 @@ class Stage:
         source = cast("Source", Brokers())
         starts = Starts(source, lambda _: spec.topics[0], lambda _: False)
         self.committer = Committer(
-            lake, "b", "", source, starts, Accepted(), lambda *_: spec.topics[0].tables[0], Counts(), lambda: False
+            lake=lake,
+            bridge="b",
+            source_name="",
+            source=source,
+            starts=starts,
+            accepted=Accepted(),
+            table_spec=lambda *_: spec.topics[0].tables[0],
+            counts=Counts(),
+            is_stopped=lambda: False,
         )
         self.pipeline = Assembly(spec, lake).pipeline(spec.topics[0], PLACE.topic)
         self.next = self.committer.open([PLACE], anew=True).offsets[PLACE]

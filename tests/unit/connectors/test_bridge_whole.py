@@ -82,9 +82,16 @@ class Lane:
         source = cast("Source", Brokers())
         starts = Starts(source, lambda topic: topics.get(topic, spec.topics[0]), lambda _: False)
         self.committer = Committer(
-            lake, name, "", source, starts, Accepted(), lambda topic, table: spec_of(topics[topic], table), self.counts,
-            lambda: False,
-        )  # fmt: skip
+            lake=lake,
+            bridge=name,
+            source_name="",
+            source=source,
+            starts=starts,
+            accepted=Accepted(),
+            table_spec=lambda topic, table: spec_of(topics[topic], table),
+            counts=self.counts,
+            is_stopped=lambda: False,
+        )
         assembly = Assembly(spec, lake)
         self._pipelines = {topic: assembly.pipeline(entry, topic) for topic, entry in topics.items()}
         cluster = spec.sources[""]

@@ -67,7 +67,10 @@ def mapped(pairs: list[Pair], text: str = TOPIC) -> Mapped:
     tables = {table.table: wanted_table(table) for table in topic.tables}
     records = block(pairs)
     made = Pipeline(
-        topic, tables, decoder(topic, source), key_decoder(topic, source, reads_fields=reads_key_fields(topic))
+        topic=topic,
+        tables=tables,
+        decoder=decoder(topic, source),
+        keys=key_decoder(topic, source, reads_fields=reads_key_fields(topic)),
     ).process(records)
     check_ends(records, made)
     return made
@@ -108,7 +111,7 @@ def test_tables_are_named_by_the_origin_of_events() -> None:
     source = {"connector": "postgresql", "db": "shop", "schema": "public", "lsn": 1}
     records = block([({"id": 1}, event("c", None, ROW, source=source | {"table": name})) for name in ("a", "b")])
     tables = {name: wanted_table(topic.tables[0], name=name) for name in ("lake.public_a", "lake.public_b")}
-    made = Pipeline(topic, tables, decoder(topic, SourceSpec("", "", ""))).process(records)
+    made = Pipeline(topic=topic, tables=tables, decoder=decoder(topic, SourceSpec("", "", ""))).process(records)
     check_ends(records, made)
     assert {part.table: part.record.tolist() for part in made.tables} == {"lake.public_a": [0], "lake.public_b": [1]}
     assert [part.batch.column("note").to_pylist() for part in made.tables] == [["n"], ["n"]]
@@ -119,7 +122,9 @@ def test_a_null_value_behind_a_delete_of_an_earlier_process_says_nothing() -> No
     text = TOPIC.replace("table: shop.orders", 'table: "lake.{schema}_{table}"')
     (topic,) = spec_file.parse(text, "bridge.yaml", Path(), lambda name: None).topics
     tables = {"lake.public_orders": wanted_table(topic.tables[0], name="lake.public_orders")}
-    killed, again = (Pipeline(topic, tables, decoder(topic, SourceSpec("", "", ""))) for _ in range(2))
+    killed, again = (
+        Pipeline(topic=topic, tables=tables, decoder=decoder(topic, SourceSpec("", "", ""))) for _ in range(2)
+    )
     delete, null = block([({"id": 1}, event("d", ROW))]), block([({"id": 1}, None)], first=1)
     check_ends(delete, killed.process(delete))
     again.learn(delete)

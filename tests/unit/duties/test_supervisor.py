@@ -48,7 +48,7 @@ def test_any_error_is_told_and_the_work_is_tried_again(
         if teller == "fails":
             raise KeyError("the teller fails, too")
 
-    duty = Worker(supervisor, "duty", work, told)
+    duty = Worker(supervisor=supervisor, name="duty", work=work, failed=told)
     duty.start()
     assert supervisor.states()["duty"].as_dict() == {"state": "ok", "failures": 0, "error": ""}
     duty.wake()
@@ -64,7 +64,7 @@ def test_any_error_is_told_and_the_work_is_tried_again(
 
 
 def test_pauses_grow_after_errors_that_nobody_thought_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    duty = Worker(Supervisor(), "duty", lambda: None, lambda _: None)
+    duty = Worker(supervisor=Supervisor(), name="duty", work=lambda: None, failed=lambda _: None)
     pauses: list[float] = []
     monkeypatch.setattr(duty, "_closing", type("Event", (), {"wait": lambda _, seconds: pauses.append(seconds)})())
     for error in (KeyError(), KeyError(), OSError(), *[KeyError()] * 9):
@@ -142,7 +142,7 @@ def test_a_http_server_that_ends_by_itself_ends_the_process(monkeypatch: pytest.
     application: Any = None
     ended: list[BaseException] = []
     for is_stopped in (False, True):
-        server = HttpServer(application, "127.0.0.1", 0, on_end=ended.append)
+        server = HttpServer(application=application, host="127.0.0.1", port=0, on_end=ended.append)
         gone = threading.Event()
         monkeypatch.setattr(server._server, "run", lambda gone=gone: gone.wait(10))
         monkeypatch.setattr(server._server, "started", True, raising=False)

@@ -239,7 +239,14 @@ class Gated:
         self.stream = stream_of(self.written, most)
         self.ahead = threading.Semaphore(ahead)
         rpc: Any = self
-        self.intake = Intake(rpc, self.stream, self._request, self.workers, self.ahead, BufferPool(1 << 20))
+        self.intake = Intake(
+            rpc=rpc,
+            stream=self.stream,
+            request=self._request,
+            workers=self.workers,
+            ahead=self.ahead,
+            slabs=BufferPool(1 << 20),
+        )
         self.intake.ask()
 
     def receive(self, then: Callable[[bytes | None], None]) -> None:

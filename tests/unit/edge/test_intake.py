@@ -28,7 +28,9 @@ class FakeCall:
         self.takes, self.room = True, Bell()
         self.permits = threading.Semaphore(ROOM)
         stream: Any = self
-        self.intake = Intake(stream, stream, self.parsed, stream, self.permits, BufferPool(0))
+        self.intake = Intake(
+            rpc=stream, stream=stream, request=self.parsed, workers=stream, ahead=self.permits, slabs=BufferPool(0)
+        )
 
     def receive(self, came: Callable[[bytes | None], None]) -> None:
         self.asked.append(came)

@@ -96,7 +96,7 @@ def test_a_certificate_that_a_browser_shows_by_itself_is_not_a_foreign_page_s(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(Gate(made, [route], admission)(scope, receive, send))
+    asyncio.run(Gate(application=made, routes=[route], admission=admission)(scope, receive, send))
     assert sent[0]["status"] == status
 
 

@@ -50,7 +50,7 @@ def test_the_work_of_a_duty_gives_way_to_who_asked_for_it() -> None:
         found.append(niceness())
         over.set()
 
-    duty = Worker(Supervisor(), "duty", work, lambda _: None)
+    duty = Worker(supervisor=Supervisor(), name="duty", work=work, failed=lambda _: None)
     duty.start()
     duty.wake()
     assert over.wait(10)

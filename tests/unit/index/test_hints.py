@@ -38,7 +38,7 @@ class Steps:
     def __init__(self, folder: Path, seed: int, keys_of: Callable[[list[int]], IndexKeys]) -> None:
         self.chance, self.keys_of = seeded(seed), keys_of
         folder.mkdir()
-        self.index = Index(folder, RealDisk())
+        self.index = Index(folder=folder, disk=RealDisk())
         self.right: dict[int, int] = {}
         self.hints: list[tuple[list[int], Hint]] = []
         self.lsn = 0
@@ -119,7 +119,7 @@ def test_a_hint_ends_when_a_merge_of_deleted_keys_leaves_no_run(
 ) -> None:
     monkeypatch.setattr(hints, "HINTED_MIN", 1)
     monkeypatch.setattr(levels, "SIMILAR", 2)
-    index, keys = Index(tmp_path, RealDisk()), keys_of([1, 2, 3])
+    index, keys = Index(folder=tmp_path, disk=RealDisk()), keys_of([1, 2, 3])
 
     def checkpoint(lsn: int, value: int) -> None:
         with index.lock:

@@ -178,7 +178,7 @@ def test_after_a_failed_sync_the_files_are_not_used_again(tmp_path: Path) -> Non
     """Linux marks the pages clean: a second sync would succeed with data lost."""
     folder = tmp_path / "index"
     folder.mkdir()
-    index, key = Index(folder, RealDisk()), ByteKeys([b"\0\0\0\1key"])
+    index, key = Index(folder=folder, disk=RealDisk()), ByteKeys([b"\0\0\0\1key"])
     index.put(key, np.array([7]))
     index.freeze(1)
     index.merge(1)
@@ -195,7 +195,7 @@ def test_after_a_failed_sync_the_files_are_not_used_again(tmp_path: Path) -> Non
 def test_a_rebuild_that_begins_again_removes_the_runs_of_the_one_that_failed(tmp_path: Path) -> None:
     folder = tmp_path / "index"
     folder.mkdir()
-    index = Index(folder, RealDisk())
+    index = Index(folder=folder, disk=RealDisk())
     for _ in range(3):
         index.begin_rebuild(3)
         index.stage(ByteKeys([b"\0\0\0\1key"]), np.array([7]))
@@ -218,7 +218,7 @@ def test_damaged_files_that_were_moved_without_a_new_folder_stop_no_rebuild(tmp_
 
     folder = tmp_path / "index"
     folder.mkdir()
-    index = Index(folder, FullOnce())
+    index = Index(folder=folder, disk=FullOnce())
     index.put(ByteKeys([b"\0\0\0\1key"]), np.array([7]))
     index.freeze(1)
     index.merge(1)
@@ -234,7 +234,7 @@ def test_a_rebuild_that_ends_before_a_checkpoint_merges_leaves_no_older_entry(tm
     """A table beside a damaged one keeps its newer value: the frozen entries are those of before the rebuild."""
     folder = tmp_path / "index"
     folder.mkdir()
-    index, key = Index(folder, RealDisk()), ByteKeys([b"\0\0\0\1key"])
+    index, key = Index(folder=folder, disk=RealDisk()), ByteKeys([b"\0\0\0\1key"])
     index.put(key, np.array([5]))
     index.freeze(1)
     merged: Any = index._merged

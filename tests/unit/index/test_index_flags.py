@@ -27,13 +27,13 @@ def test_flagged_entries_survive_a_merge_and_count_in_no_sum(tmp_path: Path, ids
     folder = tmp_path / "index"
     folder.mkdir()
     keys = encoded([pa.array(ids)], table_prefix(1))
-    index = Index(folder, RealDisk())
+    index = Index(folder=folder, disk=RealDisk())
     index.put(keys, np.array([10, 11 | FLAG, 12, ABSENT]))
     index.freeze(1)
     index.merge(1)
     index.merged()
     assert index.find(keys).tolist() == [10, 11 | FLAG, 12, ABSENT]
-    index = Index(folder, RealDisk(), runs=index.to_name().files, checkpoint_lsn=1, index_lsn=1)
+    index = Index(folder=folder, disk=RealDisk(), runs=index.to_name().files, checkpoint_lsn=1, index_lsn=1)
     assert index.find(keys).tolist() == [10, 11 | FLAG, 12, ABSENT], "nothing of it is in memory now"
     lsn, parts = index.walk(keys.prefix, 100)
     walked = list(parts)

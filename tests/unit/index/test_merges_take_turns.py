@@ -40,7 +40,7 @@ def checkpoint(index: Index, lsn: int, value: int) -> None:
 @pytest.fixture
 def index(tmp_path: Path) -> Index:
     (tmp_path / "index").mkdir()
-    return Index(tmp_path / "index", RealDisk())
+    return Index(folder=tmp_path / "index", disk=RealDisk())
 
 
 def rebuilt(index: Index, lsn: int) -> Callable[[], None]:

@@ -38,6 +38,7 @@ class Api:
 
     def __init__(
         self,
+        *,
         rpcs: Rpcs,
         admission: Admission,
         board: Board,

@@ -157,7 +157,14 @@ class Console:
         self._tails = Tails(self._rpcs, engine.limits, self.clients)
         self._queries = Queries(self._rpcs, engine.limits, sources.query_deaths)
         board = Board(service.status, clock)
-        self._api = Api(self._rpcs, admission, board, self.sampler.history, self.clients, engine.now_us)
+        self._api = Api(
+            rpcs=self._rpcs,
+            admission=admission,
+            board=board,
+            history=self.sampler.history,
+            clients=self.clients,
+            now_us=engine.now_us,
+        )
         self._lags = Lags(self._rpcs, self.sampler.history)
         self._holds = Holds(self._rpcs, sources.leases, lambda: engine.view)
 
