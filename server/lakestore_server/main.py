@@ -223,8 +223,9 @@ class Server:
         ledger = JournalLedger(self.engine, leases, store)
         self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline)
         self._look_at_lake(store)
-        idle_seconds, rebalance_seconds = settings.subscription_idle_seconds, settings.rebalance_seconds
-        subscriptions = Subscriptions(self.engine, clock, idle_seconds, rebalance_seconds)
+        subscriptions = Subscriptions(
+            self.engine, clock, settings.subscription_idle_seconds, settings.rebalance_seconds
+        )
         producers = ProducerVerbs(self.engine, settings.producer_idle_seconds)
         check_seconds, wake_checkpoint = settings.retention_check_seconds, self.upkeep.checkpointer.wake
         self.retention = Retention(
@@ -256,13 +257,7 @@ class Server:
             presented=self.presented,
         )
         self.sources = Sources(
-            self.engine,
-            self.upkeep,
-            calls,
-            leases,
-            self.catalog,
-            self.presented,
-            self.service.status,
+            self.engine, self.upkeep, calls, leases, self.catalog, self.presented, self.service.status
         )
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
