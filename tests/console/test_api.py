@@ -92,7 +92,7 @@ def test_the_page_is_open_and_everything_it_draws_is_not(served: Served) -> None
 def test_every_file_of_the_page_is_sent_and_packed() -> None:
     folder = Path(routes.__file__).with_name("static")
     names = {path.name for path in folder.iterdir() if path.is_file() and path.suffix != ".py"}
-    assert set(routes.read()) == names
+    assert set(routes.read_files()) == names
     packed = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["tool"]["setuptools"][
         "package-data"
     ]["*"]
@@ -311,7 +311,7 @@ def test_a_slow_reader_is_told_and_dropped(monkeypatch: pytest.MonkeyPatch, serv
         caller = served.server.access.caller(token_of("root"))
         rpcs = console_of(served)._rpcs
         found = []
-        async for event in tails.Tail(rpcs, rpcs.begun(caller, "Changes"), "web.clicks").events():
+        async for event in tails.Tail(rpcs, rpcs.begin(caller, "Changes"), "web.clicks").events():
             found.append(event)
             if len(found) == 1:
                 asyncio.get_running_loop().call_later(0.2, lambda: served.append("web.clicks", 1))

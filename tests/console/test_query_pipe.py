@@ -23,7 +23,7 @@ from lakestore_server.operate.metric_sources import QueryDeaths
 class Calls:
     """RPCs that answer with nothing."""
 
-    def begun(self, _caller: object, _name: str) -> Any:
+    def begin(self, _caller: object, _name: str) -> Any:
         return SimpleNamespace(follow=lambda: None, recheck=lambda: None)
 
     def parsed(self, _name: str, data: bytes) -> pb.PlanRequest:

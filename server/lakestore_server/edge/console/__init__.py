@@ -1,7 +1,9 @@
-"""The console: pages for people, and the JSON that they draw.
+"""The console: web pages for people, and the JSON that the pages draw.
 
-`static` has the pages, which are files without a build step; `files` sends them, the same ones to everybody. All that
-is known comes from `/console/api`: `api` asks the service's own RPCs as the viewer, by the same rights; `tails` follows
-a changelog, `queries` has a process answer SQL. A page shows its token as every client does, in a header, so that no
-other site's page can speak in its reader's name. Not here: figures (`operate`), rights (`access`).
+- `static` has the pages: plain files without a build step, the same for every viewer.
+- `/console/api` has all data. `api` calls the service's own RPCs as the viewer, with the viewer's rights. `tails`
+  follows a changelog; `queries` runs SQL in a separate process.
+- A page sends its token in a header, as every client does. So a foreign page cannot act in the viewer's name.
+
+Figures are computed in `operate`, rights in `access`.
 """

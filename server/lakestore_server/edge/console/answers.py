@@ -1,4 +1,4 @@
-"""Answers of the console's API: JSON, or an error as every error of the HTTP port is told."""
+"""Responses of the console's API: JSON, or an error in the form of the whole HTTP port."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Verb = Callable[[Request, Caller], Response]
 
 
 def json(content: Any, headers: dict[str, str] | None = None) -> Response:
-    """An answer of JSON."""
+    """A JSON response."""
     return Response(orjson.dumps(content), headers=HEADERS | (headers or {}), media_type="application/json")
 
 
 def problem(error: Exception) -> Response:
-    """The answer of an error; a defect is logged, and told without its traceback."""
+    """The response to an error. A defect is logged; the client does not get its traceback."""
     if not isinstance(error, LakestoreError):
         log.error("a call of the console failed", exc_info=error)
         error = errors.defect(error)
@@ -36,25 +36,25 @@ def problem(error: Exception) -> Response:
 
 
 def caller_of(request: Request) -> Caller:
-    """The viewer, whom the gate has put into the request."""
+    """The viewer. The gate has put the caller into the request's scope."""
     caller: Caller = request.scope[CALLER]
     return caller
 
 
 def endpoint(verb: Verb) -> Callable[[Request], Response]:
-    """The endpoint of a verb, in a thread of its own."""
+    """The endpoint of a verb. It runs in a thread pool."""
 
     def answer(request: Request) -> Response:
         try:
             return verb(request, caller_of(request))
-        except Exception as error:  # the edge: an error becomes an answer
+        except Exception as error:  # the edge: an error becomes a response
             return problem(error)
 
     return answer
 
 
 async def body_of(request: Request) -> dict[str, Any]:
-    """The object that a request's body is, or `Invalid`."""
+    """The JSON object in a request's body. Raises `Invalid` for anything else."""
     try:
         found = orjson.loads(await request.body() or b"{}")
     except orjson.JSONDecodeError as error:
@@ -65,15 +65,15 @@ async def body_of(request: Request) -> dict[str, Any]:
 
 
 def text_in(body: dict[str, Any], name: str) -> str:
-    """A field that is a text, or `Invalid`."""
+    """A text field of the body. Raises `Invalid` if it is missing or of another type."""
     found = body.get(name)
     if not isinstance(found, str):
-        raise Invalid(f"field {name!r} of the request is missing, or no text")
+        raise Invalid(f"field {name!r} of the request is missing or not a text")
     return found
 
 
 def number_in(request: Request, name: str) -> int:
-    """A whole number of the query string, 0 where there is none, or `Invalid`."""
+    """A whole number in the query string, 0 if missing. Raises `Invalid` for anything else."""
     said = request.query_params.get(name, "0")
     if not said.isdecimal() or len(said) > 18:
         raise Invalid(f"{name} is a whole number")

@@ -1,4 +1,4 @@
-"""The console's JSON: what a viewer may know, in pieces that a page can ask for every second."""
+"""The console's JSON: what a viewer may see, in responses so small that a page can ask every second."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PRODUCER = ("name", "owner", "last_sequence", "progress", "used_us")
 
 
 class Api:
-    """The endpoints that read. Thread-safe."""
+    """The endpoints for reading. Thread-safe."""
 
     def __init__(
         self,
@@ -49,20 +49,20 @@ class Api:
         self._rpcs, self._admission = rpcs, admission
         self._board, self._history, self._clients, self._now_us = board, history, clients, now_us
         self._life = secrets.token_hex(8)
-        """Revisions of another life of the server are others."""
+        """Part of each revision: revisions of another run of the server never match."""
 
     async def session(self, request: Request) -> Response:
-        """A short-lived token for the token that somebody has typed."""
+        """Exchange a token that the viewer typed for a short-lived one."""
         try:
             access, token = self._admission.access, text_in(await body_of(request), "token")
             if access.is_open:
-                raise Invalid("this server asks no principals: there is nothing to sign in to")
+                raise Invalid("this server has no principals: nobody needs to sign in")
             return json(self._session(await run_in_threadpool(access.caller, token.strip())))
-        except Exception as error:  # the edge: an error becomes an answer
+        except Exception as error:  # the edge: an error becomes a response
             return problem(error)
 
     def renew(self, _: Request, caller: Caller) -> Response:
-        """The next one, for one that is still valid."""
+        """Renew a session that has not expired."""
         return json(self._session(caller))
 
     @staticmethod
@@ -71,7 +71,7 @@ class Api:
         return {"token": token, "seconds": seconds, "principal": caller.principal.name}
 
     def me(self, _: Request, caller: Caller) -> Response:
-        """The viewer: name and rights, as far as the page depends on them."""
+        """The viewer's name and the rights that the page depends on."""
         principal = caller.principal
         return json(
             {
@@ -83,7 +83,7 @@ class Api:
         )
 
     def status(self, request: Request, caller: Caller) -> Response:
-        """The tables that changed since a revision, and the server if it did; 304 if nothing has."""
+        """The tables that changed since a revision, and the server's figures if they changed; 304 if nothing did."""
         kind = f"{self._life}-{self._admission.access.generation}"
         shown, _, said = request.query_params.get("since", "").rpartition(".")
         since = int(said) if shown == kind and said.isdecimal() and len(said) < 18 else 0
@@ -103,7 +103,7 @@ class Api:
         )
 
     def table(self, request: Request, caller: Caller) -> Response:
-        """One table, bucket by bucket, with its definition."""
+        """One table with its definition and the figures of each bucket."""
         name = request.path_params["table"]
         status = self._rpcs.call(caller, "Status", pb.StatusRequest(tables=[name])).status
         definition = self._rpcs.call(caller, "GetTable", pb.TableRequest(table=name)).definition
@@ -113,7 +113,7 @@ class Api:
         return json({"status": found[0], "definition": orjson.loads(definition)})
 
     def table_history(self, request: Request, caller: Caller) -> Response:
-        """The curves of one table from a sample on."""
+        """The curves of one table from a sample number on."""
         name = request.path_params["table"]
         definition = orjson.loads(self._rpcs.call(caller, "GetTable", pb.TableRequest(table=name)).definition)
         by_minutes = request.query_params.get("by") == "minutes"
@@ -121,17 +121,17 @@ class Api:
         return json(found.as_dict())
 
     def history(self, request: Request, _: Caller) -> Response:
-        """The curves of the server from a sample on."""
+        """The curves of the server from a sample number on."""
         by_minutes = request.query_params.get("by") == "minutes"
         return json(self._history.server(number_in(request, "since"), by_minutes=by_minutes).as_dict())
 
     def clients(self, _: Request, caller: Caller) -> Response:
-        """The connections that the viewer may know of: all, or the principal's own."""
+        """All connections for an administrator; for others, the principal's own."""
         own, sees_all = caller.counted_as, caller.principal.administers
         return json([asdict(each) for each in self._clients.now() if sees_all or each.principal == own])
 
     def streams(self, _: Request, caller: Caller) -> Response:
-        """Subscriptions, producers and the first registers, each as far as the viewer may know of it."""
+        """The subscriptions, producers and first registers that the viewer may see."""
         subscriptions = self._rpcs.call(caller, "ListSubscriptions", pb.ListSubscriptionsRequest()).subscriptions
         producers = self._rpcs.call(caller, "ListProducers", pb.ListProducersRequest()).producers
         registers = self._rpcs.call(caller, "ListRegisters", pb.ListRegistersRequest())
@@ -148,14 +148,14 @@ class Api:
 
 
 class Holds:
-    """The endpoint of what keeps rows and snapshots from going, and of tables that are about to go."""
+    """The endpoint for leases, which keep rows and snapshots from being removed, and for dropped tables."""
 
     def __init__(self, rpcs: Rpcs, leases: Leases, view: Callable[[], View]) -> None:
-        """`view` gives the newest view."""
+        """`view` returns the newest view."""
         self._rpcs, self._leases, self._view = rpcs, leases, view
 
     def holds(self, _: Request, caller: Caller) -> Response:
-        """The leases that have run longest and the dropped tables, as far as the viewer may know of them."""
+        """The oldest leases and the dropped tables that the viewer may see."""
         own, sees_all = caller.counted_as, caller.principal.administers
         held = [each for each in self._leases.holders(LEASES_SHOWN) if sees_all or each.owner == own]
         view = self._view()

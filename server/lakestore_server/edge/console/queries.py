@@ -1,8 +1,10 @@
-"""Queries: SQL of a viewer's, answered by a process of its own that reads over a pipe, as the viewer.
+"""SQL of the console's viewers. Each query runs in a process of its own, which reads over a pipe, as the viewer.
 
-The process has no token, no connection and no key: plans and rows come from the service's RPCs, which ask the viewer's
-rights, and the server reads the lake's files that the plans name. `host/sandbox.py` confines it.
-One that takes too long, too much memory or whose reader has gone is ended, and the server's commit loop never waits.
+- The process has no token, no connection and no key. Plans and rows come from the service's RPCs, which check the
+  viewer's rights. The server reads the lake files that the plans name.
+- `host/sandbox.py` confines the process.
+- A query that takes too long or too much memory, or whose viewer has left, is ended. The commit loop never waits for
+  it.
 """
 
 from __future__ import annotations
@@ -49,11 +51,11 @@ Reader = Callable[[bytes], None]
 
 
 class LakeFiles:
-    """The files of one query. For one thread."""
+    """The lake files of one query. Not thread-safe."""
 
     def __init__(self) -> None:
         self._readers: dict[str, Reader | None] = {}
-        """Location to the function that takes the names out of the file, until it was called; None for data files."""
+        """Location to the function that collects the file names in it; None once it was called, and for data files."""
         self._open: OrderedDict[str, Any] = OrderedDict()
 
     def add_plan(self, plan: pb.PlanAnswer) -> None:
@@ -63,14 +65,14 @@ class LakeFiles:
                 self._readers.setdefault(place, partial(self._metadata, table.snapshot_id))
 
     def answer(self, verb: Verb, question: bytes) -> bytes | None:
-        """The answer to SIZE or READ, None if the file is gone; `Denied` for a file that nothing has named."""
+        """The answer to SIZE or READ; None if the file is gone. Raises `Denied` for a file that nothing named."""
         is_part = verb is Verb.READ
         head = piped.FILE_PART.size if is_part else 0
         location = question[head:].decode()
         if location not in self._readers:
             raise Denied("a query reads files that its plan names, and no others")
         try:
-            stream = self._opened(location)
+            stream = self._open_file(location)
             if not is_part:
                 return piped.FILE_SIZE.pack(stream.size())
             begin, size = piped.FILE_PART.unpack_from(question)
@@ -82,12 +84,12 @@ class LakeFiles:
             raise Unavailable(f"file {location} cannot be read: {error}", applied="no") from error
 
     def close(self) -> None:
-        """Close the files that are open."""
+        """Close all open files."""
         for stream in self._open.values():
             stream.close()
         self._open.clear()
 
-    def _opened(self, location: str) -> Any:
+    def _open_file(self, location: str) -> Any:
         stream = self._open.pop(location, None)
         if stream is None:
             filesystem, path = places.place(location)
@@ -125,15 +127,15 @@ class LakeFiles:
 
 _CONFINED, _WORKER = "lakestore_server.host.confined", "lakestore.client.query_process"
 WALLS = sandbox.WALLS
-"""The walls around each process; a test takes one away to try the other."""
+"""The walls around each process. A test removes one wall to test the other."""
 log = logging.getLogger("lakestore.console")
 TEXT_CHARS_MAX = 64 << 10
 RECHECK_SECONDS = 1.0
-"""Time between two checks of the rights to what a query has read."""
+"""Seconds between two checks of the rights to everything that a query has read."""
 STREAMS_MAX = 1_000
-"""Streams that one query holds open. Each one keeps an RPC of the server's waiting."""
+"""The most streams that one query holds open. Each keeps one RPC of the server open."""
 GRACE_SECONDS = 5.0
-"""Silence of a process beyond the time of a query."""
+"""A process may be silent for the time of a query and this long."""
 _SIGNALS = {
     "SIGKILL": "it may have needed more memory than it may take",
     "SIGALRM": "it took too long",
@@ -154,7 +156,7 @@ class Queries:
         self._is_closing = False
 
     async def answer(self, request: Request) -> Response:
-        """The endpoint: the rows, or why there are none."""
+        """The endpoint: rows, or an error."""
         caller = caller_of(request)
         try:
             text = text_in(await body_of(request), "sql")
@@ -163,17 +165,17 @@ class Queries:
             if not self._limits.query_processes or self._is_closing:
                 raise Unavailable("this server answers no queries on its console: limits.query_processes is 0")
             with self._permits.taken(1, caller.counted_as):
-                return json(await self._answered(request, Query(self._rpcs, caller, self._limits, text, self._deaths)))
-        except Exception as error:  # the edge: an error becomes an answer
+                return json(await self._run(request, Query(self._rpcs, caller, self._limits, text, self._deaths)))
+        except Exception as error:  # the edge: an error becomes a response
             return problem(error)
 
-    async def _answered(self, request: Request, query: Query) -> dict[str, Any]:
-        """The answer, unless the reader, the right to what was read, or the time ends first: that ends the process."""
+    async def _run(self, request: Request, query: Query) -> dict[str, Any]:
+        """The result. The process is ended if its viewer leaves, loses a right to data that was read, or at timeout."""
         self._running.add(query)
         work = asyncio.ensure_future(anyio.to_thread.run_sync(query.answer, limiter=self._threads))
-        gone = asyncio.ensure_future(_gone(request))
+        gone = asyncio.ensure_future(_wait_for_disconnect(request))
         try:
-            await self._watched(work, gone, query)
+            await self._watch(work, gone, query)
             found: dict[str, Any] = await work
             query.reads.recheck()
             return found
@@ -182,8 +184,8 @@ class Queries:
             gone.cancel()
             self._running.discard(query)
 
-    async def _watched(self, work: asyncio.Future[Any], gone: asyncio.Future[None], query: Query) -> None:
-        """Wait for the answer, and end the query if it may not go on until then."""
+    async def _watch(self, work: asyncio.Future[Any], gone: asyncio.Future[None], query: Query) -> None:
+        """Wait for the result, and end the query at timeout, when its viewer leaves, or when a right is lost."""
         began, most = time.monotonic(), self._limits.query_seconds
         while True:
             left = began + most - time.monotonic()
@@ -201,13 +203,13 @@ class Queries:
                 return
 
     def close(self) -> None:
-        """End all queries; from any thread."""
+        """End all queries. Callable from any thread."""
         self._is_closing = True
         for query in list(self._running):
             query.cancel("the server is going down")
 
 
-async def _gone(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -234,23 +236,23 @@ class Query:
 
     @property
     def pid(self) -> int | None:
-        """The process, if there is one."""
+        """The process id; None if there is no process."""
         return self._child.pid
 
     def cancel(self, why: str | LakestoreError) -> None:
-        """End it, unless it has ended; from any thread. The reader is told why, or gets the error."""
+        """End the query unless it is over. The viewer gets `why`, a reason or the error. Callable from any thread."""
         self._why = self._why or why
         self._child.kill()
 
     def answer(self) -> dict[str, Any]:
-        """The answer, as the page is sent it; in a thread."""
+        """The result as JSON for the page. Blocks, so it runs in a thread."""
         try:
             found: dict[str, Any] = json_text.loads(self._child.ask(0, self._question(), self._serve))
             return found
         except Gone as error:
-            raise self._lost(error.signal) from error
+            raise self._exit_error(error.signal) from error
         except ValueError as error:
-            raise self._lost() from error
+            raise self._exit_error() from error
         finally:
             for stream in self._streams.values():
                 stream.close()
@@ -295,8 +297,8 @@ class Query:
         self._streams.pop(number).close()
         return None
 
-    def _lost(self, signal: str = "") -> LakestoreError:
-        """The error of a process that ended without an answer, by a signal or not."""
+    def _exit_error(self, signal: str = "") -> LakestoreError:
+        """The error for a process that ended without a result, by exit or by signal."""
         if isinstance(self._why, LakestoreError):
             return self._why
         if self._why:

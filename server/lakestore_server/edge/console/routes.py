@@ -1,4 +1,4 @@
-"""The console of one server: its parts put together, and its routes."""
+"""The routes of the console, and the object that holds its parts."""
 
 from __future__ import annotations
 
@@ -49,41 +49,40 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-cache",
 }
-"""The page runs and loads its own files alone, makes no markup out of texts, and stands in nobody's frame."""
+"""The page loads and runs only its own files, never turns texts into markup, and cannot be framed by another page."""
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """One file."""
+class StaticFile:
+    """One file of the pages."""
 
     data: bytes
     media_type: str
     etag: str
 
 
-def read() -> dict[str, File]:
-    """The files by name."""
+def read_files() -> dict[str, StaticFile]:
+    """The files of the pages, by name."""
     found = {}
     for entry in resources.files("lakestore_server.edge.console.static").iterdir():
         kind = entry.name.rpartition(".")[2]
         if kind in _TYPES:
             data = entry.read_bytes()
-            found[entry.name] = File(data, _TYPES[kind], f'"{hashlib.sha256(data).hexdigest()[:32]}"')
+            found[entry.name] = StaticFile(data, _TYPES[kind], f'"{hashlib.sha256(data).hexdigest()[:32]}"')
     return found
 
 
-class Files:
-    """The endpoints of the files."""
+class StaticFiles:
+    """The endpoints that serve the files."""
 
     def __init__(self) -> None:
-        self._files = read()
+        self._files = read_files()
 
     def index(self, request: Request) -> Response:
-        """The page."""
+        """The start page."""
         return self._sent(request, self._files[INDEX])
 
     def file(self, request: Request) -> Response:
-        """One of its parts."""
         name = request.path_params["file"]
         if name not in self._files:
             status, body = catalog_request.no_such_call(404, f"{request.method} {request.url.path}")
@@ -91,7 +90,7 @@ class Files:
         return self._sent(request, self._files[name])
 
     @staticmethod
-    def _sent(request: Request, file: File) -> Response:
+    def _sent(request: Request, file: StaticFile) -> Response:
         headers = HEADERS | {"etag": file.etag}
         if request.headers.get("if-none-match") == file.etag:
             return Response(status_code=304, headers=headers)
@@ -99,17 +98,17 @@ class Files:
 
 
 SHOWN_MAX = 12
-"""Curves of one kind in an answer: as many as a page shows."""
+"""The most curves of one kind in a response: a page shows no more."""
 
 
 class Lags:
-    """The endpoint. Thread-safe."""
+    """The endpoint for the lag of streams. Thread-safe."""
 
     def __init__(self, rpcs: Rpcs, history: History) -> None:
         self._rpcs, self._history = rpcs, history
 
     def lags(self, request: Request, caller: Caller) -> Response:
-        """The curves, over hours or days, of streams whose names have all words of `filter`."""
+        """Lag curves, over hours or days, of streams whose names contain all words of `filter`."""
         asked = request.query_params
         by_minutes, words = asked.get("by") == "minutes", asked.get("filter", "").lower().split()
         answer = self._rpcs.call(caller, "ListSubscriptions", pb.ListSubscriptionsRequest())
@@ -122,17 +121,17 @@ class Lags:
             names = sorted(sorted(matching, key=lambda name: (-matching[name][1], name))[:SHOWN_MAX])
             series = [Series(kind, matching[name][0]) for name in names]
             curves = self._history.streams(series, 0, by_minutes=by_minutes)
-            found[kind.value] = {"count": len(matching), **_drawn(zip(names, curves, strict=True))}
+            found[kind.value] = {"count": len(matching), **_curves_json(zip(names, curves, strict=True))}
         return json(found)
 
     def _own(self, caller: Caller, kind: Kind) -> Mapping[str, tuple[str, float]]:
-        """The viewer's streams: the name as the viewer knows it to the one it is kept under, and its newest lag."""
+        """The viewer's streams: the name that the viewer knows to the stored name and the newest lag."""
         shown = ((own_name(caller, kept_as), kept_as, lag) for kept_as, lag in self._history.newest(kind).items())
         return {name: (kept_as, lag) for name, kept_as, lag in shown if name is not None}
 
 
-def _drawn(curves: Iterable[tuple[str, Curves]]) -> dict[str, Any]:
-    """Curves that end together: the times of the longest once, and the values of each, which may begin later."""
+def _curves_json(curves: Iterable[tuple[str, Curves]]) -> dict[str, Any]:
+    """The times of the longest curve, and the values of each curve. All curves end together; some begin later."""
     times: list[int] = []
     drawn = []
     for name, each in curves:
@@ -145,15 +144,15 @@ API = "/console/api"
 
 
 class Console:
-    """Pages and their JSON. `start` begins the curves, `close` ends what pages wait for."""
+    """The console of one server. `start` begins to collect curves. `close` ends everything that a page may wait for."""
 
     def __init__(self, service: Service, sources: Sources, admission: Admission, clock: Clock) -> None:
         engine = sources.engine
-        self._rpcs, self._files = Rpcs(service, admission), Files()
+        self._rpcs, self._files = Rpcs(service, admission), StaticFiles()
         self.clients = Clients(clock)
-        """The connections of both ports, which tell of their calls."""
+        """The connections of both ports; the ports report calls here."""
         self.sampler = Sampler(engine, service.status, service.calls, clock)
-        """The duty that fills the curves."""
+        """The duty that collects the curves."""
         self._tails = Tails(self._rpcs, engine.limits, self.clients)
         self._queries = Queries(self._rpcs, engine.limits, sources.query_deaths)
         board = Board(service.status, clock)
@@ -169,7 +168,7 @@ class Console:
         self._holds = Holds(self._rpcs, sources.leases, lambda: engine.view)
 
     def routes(self) -> list[BaseRoute]:
-        """Every route; `policy.ROUTES` has a row for each."""
+        """Every route. `policy.ROUTES` has a row for each."""
         api = self._api
         reads = {
             "/me": api.me,
@@ -193,11 +192,9 @@ class Console:
         ]
 
     def start(self) -> None:
-        """Begin to draw curves."""
         self.sampler.start()
 
     def close(self) -> None:
-        """End tails, queries and curves."""
         self._tails.close()
         self._queries.close()
         self.sampler.close()

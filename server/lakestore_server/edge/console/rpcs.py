@@ -1,4 +1,4 @@
-"""RPCs in a viewer's name: judged, counted and cut to what the viewer may know, as if they came over gRPC."""
+"""RPCs in a viewer's name: checked, counted and filtered as if they came over gRPC."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lakestore_server.edge.rpc_dispatch import parsed
 from lakestore_server.service import Service
 
 ASKED_BYTES_MAX = 64 << 20
-"""Bytes of the requests of one query that name different tables: they are kept for as long as it runs."""
+"""The most bytes of requests of one query that name different tables. They are kept until the query ends."""
 CALL_BYTES = 2_000
-"""Memory of a call that is kept, beside its request."""
+"""Memory of one kept call without its request."""
 _READS = {name for name, method in rpc.METHODS.items() if method.reads}
 READS = _READS - {"Changes", "ChangeRanges", "Audit"} | {"RenewLease", "ReleaseLease"}
 """RPCs that a query may make."""
@@ -32,27 +32,27 @@ class Rpcs:
             name: service.watched(method) for name, method in self._methods.items()
         }
 
-    def begun(self, caller: Caller, name: str) -> RpcCall:
-        """A call of a viewer's that begins, or `Denied` whatever it asks for."""
+    def begin(self, caller: Caller, name: str) -> RpcCall:
+        """Begin a call of a viewer. Raises `Denied` if the viewer may not make this call at all."""
         return self._admission.known_call(self._methods[name].path, caller)
 
     def call(self, caller: Caller, name: str, request: Any) -> Any:
-        """The answer of an RPC with one."""
-        return self.answer(self.begun(caller, name), name, request)
+        """Begin a call and return its only answer."""
+        return self.answer(self.begin(caller, name), name, request)
 
     def answer(self, call: RpcCall, name: str, request: Any) -> Any:
-        """The answer of a call that was begun."""
+        """The only answer of a call."""
         try:
             return call.answer(self._verbs[name](call.request(request)))
         except LakestoreError as error:
             raise call.told(error) from error
 
     def parsed(self, name: str, data: bytes) -> Any:
-        """The request of an RPC that bytes are, or `Invalid`."""
+        """Decode a request. Raises `Invalid` for malformed bytes."""
         return parsed(self._methods[name].request, data)
 
     def stream(self, call: RpcCall, name: str, request: Any, *listener: Any) -> Generator[Any]:
-        """The answers of an RPC with many, each asked for while the viewer has the right to it."""
+        """The answers of a streaming RPC. The viewer's right is checked before each answer."""
         try:
             with closing(self._verbs[name](call.request(request), *listener)) as items:
                 while True:
@@ -66,37 +66,37 @@ class Rpcs:
 
 
 class Reads:
-    """The RPCs of one query, whose rights are asked again for as long as the query runs. Thread-safe."""
+    """The RPCs of one query. Their rights are checked again while the query runs. Thread-safe."""
 
     def __init__(self, rpcs: Rpcs, caller: Caller) -> None:
         self._rpcs, self._caller = rpcs, caller
-        self._calls = {("", ""): rpcs.begun(caller, "Plan")}
-        """By RPC and the tables that it names. The first one has no request and stands for the caller's token."""
+        self._calls = {("", ""): rpcs.begin(caller, "Plan")}
+        """By RPC name and named tables. The first entry has no request and stands for the caller's token."""
         self._asked_bytes = 0
 
     def read(self, name: str, data: bytes) -> bytes:
-        """The bytes of an answer to the bytes of a request that the query made."""
+        """Make a call of the query: request bytes in, answer bytes out."""
         request = self._request(name, data)
-        call = self._rpcs.begun(self._caller, name)
+        call = self._rpcs.begin(self._caller, name)
         answer: bytes = self._rpcs.answer(call, name, request).SerializeToString()
         call.follow()
         self._keep(name, request, call, len(data))
         return answer
 
     def rows(self, name: str, data: bytes) -> Generator[bytes]:
-        """The same of an RPC with many answers, or `Denied` at once."""
+        """Make a streaming call of the query. Raises `Denied` at once, not while the stream is read."""
         request = self._request(name, data)
-        call = self._rpcs.begun(self._caller, name)
+        call = self._rpcs.begin(self._caller, name)
         self._keep(name, request, call, len(data))
         return self._encoded(self._rpcs.stream(call, name, request))
 
     def recheck(self) -> None:
-        """Raise if the caller has lost the right to anything that was read, or its token."""
+        """Raises an error if the caller's token has expired or a right to data that was read is lost."""
         for call in list(self._calls.values()):
             call.recheck()
 
     def _keep(self, name: str, request: Any, call: RpcCall, size: int) -> None:
-        """Keep a call, to ask for its right again. Of calls that name the same tables the newest stands for all."""
+        """Remember a call for `recheck`. The newest call stands for all calls of the same RPC with the same tables."""
         key = name, _tables_text(request)
         self._asked_bytes += 0 if key in self._calls else size + CALL_BYTES
         if self._asked_bytes > ASKED_BYTES_MAX:
@@ -116,6 +116,6 @@ class Reads:
 
 
 def _tables_text(request: Any) -> str:
-    """The tables that a request names, as a key."""
+    """The tables that a request names, as a dict key."""
     said = (getattr(request, field, "") for field in ("table", "table_uuid", "tables"))
     return repr([value if isinstance(value, str) else list(value) for value in said])

@@ -1,8 +1,10 @@
-"""Tails: the newest changes of a table as server-sent events, for a reader who may be slow.
+"""Tails: the newest changes of a table as server-sent events, for viewers that may be slow.
 
-Nothing is buffered for a reader: the next changes are made when the last ones were taken. Of many only the newest are
-sent, with the number of the others. A reader who does not take an event for `SLOW_SECONDS` is told so, and dropped; a
-tail that falls behind goes on at the head. Rights are asked before each event, and every second of silence.
+- Nothing is buffered for a viewer. The next event is made after the viewer has taken the last one, and holds only the
+  newest changes and the number of the others.
+- A viewer that takes longer than `SLOW_SECONDS` for an event is dropped, and told so.
+- A tail that falls behind continues at the head.
+- Rights are checked before each event, and every second while there is none.
 """
 
 from __future__ import annotations
@@ -33,15 +35,15 @@ from lakestore_server.host.quota import Quota, share_of
 from lakestore_server.operate.clients import Clients
 
 ROWS_MAX, CHARS_MAX = 100, 200
-"""Rows of an event, and characters of a value."""
+"""The most rows of an event, and the most characters of a value."""
 EVENT_SECONDS, SILENT_SECONDS, SLOW_SECONDS = 0.25, 10.0, 5.0
 BEHIND_SECONDS = 3.0
-"""A tail whose changes have not ended for so long is behind."""
+"""A tail that has not reached the head for this long is behind and skips to the head."""
 RECHECK_SECONDS = 1.0
 
 
 class _Closed(StreamingResponse):
-    """A stream whose source is closed when its reader goes, and not some time later."""
+    """A stream that closes its source as soon as the viewer disconnects."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         source: Any = self.body_iterator
@@ -50,23 +52,21 @@ class _Closed(StreamingResponse):
 
 
 class _Listener:
-    """The reader, until the tail ends."""
+    """The listener of a change stream: it is active until the tail ends."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []
         self.is_listening = True
 
     def is_active(self) -> bool:
-        """Whether somebody still reads."""
         return self.is_listening
 
     def add_callback(self, callback: Callable[[], None], /) -> bool:
-        """Call back when nobody reads any more."""
+        """Register a callback for the end of the tail."""
         self._callbacks.append(callback)
         return True
 
     def end(self) -> None:
-        """Read no more."""
         self.is_listening = False
         for callback in self._callbacks:
             callback()
@@ -83,11 +83,11 @@ class Tails:
         self._is_closing = False
 
     async def follow(self, request: Request) -> Response:
-        """The endpoint: events until the reader goes."""
+        """The endpoint: events until the viewer disconnects."""
         caller, table = caller_of(request), request.path_params["table"]
         try:
-            call = self._rpcs.begun(caller, "Changes")
-            call.request(pb.ChangesRequest(tables=[table]))  # a refusal is an answer, not an event
+            call = self._rpcs.begin(caller, "Changes")
+            call.request(pb.ChangesRequest(tables=[table]))  # a refusal is a response, not an event
         except LakestoreError as error:
             return problem(error)
         peer = ":".join(map(str, request.client)) if request.client else ""
@@ -112,14 +112,14 @@ class Tails:
             yield event_of("failed", {"message": error.message, "kind": error.kind})
 
     def close(self) -> None:
-        """End all tails; from any thread."""
+        """End all tails. Callable from any thread."""
         self._is_closing = True
         for tail in list(self._open):
             tail.end()
 
 
 class Tail:
-    """One of them, on the event loop."""
+    """One tail. It runs on the event loop."""
 
     def __init__(self, rpcs: Rpcs, call: RpcCall, table: str) -> None:
         self._rpcs, self._call, self._table = rpcs, call, table
@@ -129,19 +129,19 @@ class Tail:
         self._columns: list[str] = []
 
     def end(self) -> None:
-        """End it; from any thread."""
+        """End the tail. Callable from any thread."""
         self._is_ended = True
         self._wake()
 
     def _wake(self) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and with it whoever would wake
+        with suppress(RuntimeError):  # the loop has ended: there is nothing to wake
             self._loop.call_soon_threadsafe(self._woken.set)
 
     async def events(self) -> AsyncGenerator[bytes]:
-        """The events until its end."""
+        """The events, until the tail ends."""
         yield event_of("begin", {"table": self._table})
         while not self._is_ended:
-            async with aclosing(self._followed()) as events:
+            async with aclosing(self._follow_head()) as events:
                 async for event in events:
                     began = time.monotonic()
                     yield event
@@ -152,8 +152,8 @@ class Tail:
                 yield event_of("skipped", {"message": "more changes than can be shown: continuing at the newest"})
         yield event_of("failed", {"message": "the server is going down", "kind": "Unavailable"})
 
-    async def _followed(self) -> AsyncGenerator[bytes]:
-        """The events from the head on, until the tail is behind."""
+    async def _follow_head(self) -> AsyncGenerator[bytes]:
+        """The events from the head on, until the tail falls behind."""
         request, listener = pb.ChangesRequest(tables=[self._table], start="latest"), _Listener()
         items = self._rpcs.stream(self._call, "Changes", request, listener)
         bell: Bell | None = None
@@ -165,7 +165,7 @@ class Tail:
                     self._is_ended = True
                 elif isinstance(item, Pause):
                     bell, quiet = item.bell, time.monotonic()
-                    async with aclosing(self._paused(item)) as signs:
+                    async with aclosing(self._keep_alive(item)) as signs:
                         async for sign in signs:
                             yield sign
                     quiet = max(quiet, time.monotonic() - EVENT_SECONDS)
@@ -180,8 +180,8 @@ class Tail:
             listener.end()
             items.close()
 
-    async def _paused(self, pause: Pause) -> AsyncGenerator[bytes]:
-        """A sign of life now and then, until the pause is over."""
+    async def _keep_alive(self, pause: Pause) -> AsyncGenerator[bytes]:
+        """A keep-alive from time to time, until the pause is over."""
         pause.bell.listener = self._wake
         ends = time.monotonic() + (SILENT_SECONDS if pause.seconds is None else pause.seconds)
         told = time.monotonic()
@@ -210,5 +210,5 @@ class Tail:
 
 
 def event_of(kind: str, told: Any) -> bytes:
-    """An event as it is sent."""
+    """Encodes a server-sent event."""
     return b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(told) + b"\n\n"

@@ -1,1 +1,1 @@
-"""The console's pages: one HTML file, one stylesheet, modules of plain JavaScript."""
+"""The console's pages: one HTML file, one stylesheet and modules of plain JavaScript."""
