@@ -1,5 +1,5 @@
-"""The ground under the server: disk, clock, crash points, worker threads, permits, log lines.
+"""The layer below the server: disk, clock, crash points, worker threads, quotas, log lines.
 
-Nothing here knows a table. Clock and disk are handed in, so that tests replace them; every durable step passes a
-crash point.
+Nothing here knows tables. Clock and disk are parameters, so tests can replace them. Every durable step passes a crash
+point.
 """

@@ -1,8 +1,8 @@
-"""The C library's allocator, told to keep memory that it was given back: new memory costs a fault for each page.
+"""Settings of the C library's allocator, so that it keeps freed memory: new memory costs a page fault for each page.
 
-gRPC takes and frees some megabytes for each large message. By its own rules the allocator gives such memory back to the
-kernel at once, and gets it anew for the next one. Each of its arenas keeps its own, so there are no more than
-processors; by its own rules there are eight times as many.
+gRPC allocates and frees some megabytes for each large message. By default glibc returns such memory to the kernel at
+once and gets new memory for the next message. Each arena keeps memory of its own, so there are no more arenas than
+processors; the default is eight times as many.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
 KEPT_BYTES = 64 << 20
 """Free memory at the end of the heap that is kept."""
 PAD_BYTES = 16 << 20
-"""Free memory that is kept for each of its arenas."""
+"""Free memory that is kept for each arena."""
 MAPPED_BYTES = 32 << 20
-"""Pieces from that size on go back to the kernel when they are freed; glibc takes no larger number."""
+"""Allocations from this size on are returned to the kernel when freed; glibc accepts no larger number."""
 
 
 def keep_memory() -> None:
-    """Have freed memory kept, in all threads, from now on; nothing where the C library is another one."""
+    """Keep freed memory from now on, in all threads. Does nothing with another C library."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for parameter, value in (

@@ -1,9 +1,12 @@
-"""The clock seam, and the judgement of the wall clock: how late it is, and whether by that anything may be deleted.
+"""The clock, and the judgement of the wall clock: what time it is, and whether rows may be deleted by that time.
 
-Time goes by the monotonic clock and follows the wall clock while the two agree. A wall clock that jumps is believed
-once it has stood beside the monotonic one for `confirm_seconds`, or when an operator says so. After a start, time goes
-on from the last commit; a gap of up to `GAP_US_MAX` is believed at once, but not for deleting.
-`Judge` is pure: readings in, `Reading` out. `Timekeeper` reads the machine for it, for every thread.
+- Time advances with the monotonic clock and follows the wall clock while the two agree.
+- A wall clock that has jumped is trusted after it has agreed with the monotonic clock for `confirm_seconds`, or when an
+  operator says so.
+- After a start, time continues from the last commit. A gap of up to `GAP_US_MAX` is trusted at once for commits, but
+  not for deleting.
+
+`Judge` is pure: clock values in, `Reading` out. `Timekeeper` reads the machine's clocks for it, for all threads.
 """
 
 from __future__ import annotations
@@ -18,17 +21,19 @@ from typing import Protocol
 log = logging.getLogger("lakestore.clock")
 CONFIRM_SECONDS = 300.0
 GAP_US_MAX = 7 * 86_400_000_000
-"""After a start a wall clock no further beyond the last commit is believed for stamps."""
+"""The largest gap after the last commit for which the wall clock is trusted at once for commit times."""
 SLACK_US, SLACK_US_MAX, SLACK_PER_SECOND_US = 1_000_000, 10_000_000, 1_000
-"""The difference of wall and monotonic clock that is none: a leap second, a step of NTP, and drift since they met."""
+"""Differences of wall and monotonic clock that count as none: a leap second, an NTP step, and drift since they
+agreed.
+"""
 AHEAD_US_MIN = 1_000_000
-"""A stamp that is further ahead of the time is written with the time beside it."""
+"""If a stamp is further ahead of the time than this, the time is stored in addition to the stamp."""
 _BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", None)
 _HELD = "row TTL, retention by age and the end of idle names wait"
 
 
 class Clock(Protocol):
-    """The source of time."""
+    """A source of time."""
 
     def now_us(self) -> int:
         """Microseconds since 1970, UTC."""
@@ -45,32 +50,32 @@ class RealClock:
         return time.time_ns() // 1000
 
     def monotonic(self) -> float:
-        """Monotonic time; where the system can tell, with the time for which it was suspended."""
+        """Monotonic time, including suspensions if the system has such a clock."""
         return time.monotonic() if _BOOT_TIME is None else time.clock_gettime(_BOOT_TIME)
 
 
 class Doubt(StrEnum):
-    """The reason why a wall clock is not believed for deleting."""
+    """The reason why the wall clock is not trusted for deleting."""
 
     NONE = ""
     START = "started"
-    """The server has just begun, and the clock is near the last commit."""
+    """The server has just started, and the clock is near the last commit."""
     AHEAD = "ahead"
-    """The clock is ahead of the time that the monotonic clock gives."""
+    """The wall clock is ahead of the time by the monotonic clock."""
     BEHIND = "behind"
-    """The clock is behind it."""
+    """The wall clock is behind the time by the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The time as it is judged."""
+    """The judged time."""
 
     time_us: int
     doubt: Doubt
     offset_us: int
-    """The wall clock less this time."""
+    """Wall clock minus this time."""
     seconds: float
-    """For how long the doubt, or its absence, has stood."""
+    """Seconds that the doubt, or its absence, has lasted."""
 
     @property
     def may_delete(self) -> bool:
@@ -78,22 +83,23 @@ class Reading:
         return self.doubt is Doubt.NONE
 
     def stamp_us(self, last_us: int) -> int:
-        """The stamp of the next commit: never below the last one. One far ahead of the time grows as little as can be.
+        """The stamp of the next commit, above the last one. If the last stamp is far ahead of the time, it grows by
+        a microsecond.
 
-        The times of two commits tell them apart.
+        Distinct times tell commits apart.
         """
         if self.time_us >= last_us or last_us - self.time_us <= AHEAD_US_MIN:
             return max(self.time_us, last_us)
         return last_us + 1
 
     def beside_us(self, stamp_us: int) -> int:
-        """The time to write beside a stamp that is far ahead of it; 0 for one that is right, or that may be."""
+        """The time to store with a stamp that is far ahead of it; 0 for other stamps."""
         return self.time_us if self.may_delete and stamp_us - self.time_us > AHEAD_US_MIN else 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A time that goes on by the monotonic clock."""
+    """A time that advances with the monotonic clock."""
 
     us: int
     monotonic: float
@@ -105,22 +111,22 @@ class _Line:
         return monotonic - self.monotonic
 
     def has(self, wall_us: int, monotonic: float) -> bool:
-        """Whether the wall clock is still on it."""
+        """Whether the wall clock agrees with this time."""
         slack = min(SLACK_US + int(self.age(monotonic) * SLACK_PER_SECOND_US), SLACK_US_MAX)
         return abs(wall_us - self.at(monotonic)) <= slack
 
 
 class Judge:
-    """The state machine. One thread at a time; `monotonic` never falls from call to call."""
+    """The state machine. One thread at a time. `monotonic` must not decrease between calls."""
 
     def __init__(self, wall_us: int, monotonic: float, last_us: int, confirm_seconds: float = CONFIRM_SECONDS) -> None:
-        """`last_us`: the time of the last commit, 0 if there was none."""
+        """`last_us` is the time of the last commit, 0 if there was none."""
         self._confirm_seconds = confirm_seconds
         is_near = not last_us or 0 <= wall_us - last_us <= GAP_US_MAX
         self._line = _Line(wall_us if is_near else last_us, monotonic)
-        """The time, which the wall clock was last found on when the line began."""
+        """The time, anchored when the wall clock last agreed with it."""
         self._is_confirmed = False
-        """Whether a wall clock has stood on the line, or one from which it was begun anew."""
+        """Whether a wall clock was confirmed on this line."""
         self._jumped: _Line | None = None
         """The wall clock's own line, since it left ours."""
         self._since = monotonic
@@ -152,7 +158,7 @@ class Judge:
         return Reading(wall_us, doubt, 0, monotonic - self._since)
 
     def accept(self, wall_us: int, monotonic: float) -> Reading:
-        """Believe the wall clock from now on."""
+        """Trust the wall clock from now on."""
         if self._jumped is not None or not self._is_confirmed:
             self._since = monotonic
         self._line, self._jumped, self._is_confirmed = _Line(wall_us, monotonic), None, True
@@ -160,7 +166,7 @@ class Judge:
 
 
 class Timekeeper:
-    """The time of a server. Thread-safe; the lock is held for arithmetic only."""
+    """The time of a server. Thread-safe. The lock is held for arithmetic only."""
 
     def __init__(self, clock: Clock, last_us: int, confirm_seconds: float = CONFIRM_SECONDS) -> None:
         self._clock, self._confirm_seconds = clock, confirm_seconds
@@ -178,7 +184,7 @@ class Timekeeper:
         return found
 
     def accept(self) -> Reading:
-        """Believe the wall clock, as an operator says."""
+        """Trust the wall clock, because an operator says so."""
         with self._lock:
             found = self._judge.accept(self._clock.now_us(), self._clock.monotonic())
             self._said = found.doubt
@@ -186,12 +192,12 @@ class Timekeeper:
         return found
 
     def deleting_us(self, stamp_us: int) -> int:
-        """The time by which what was there at a stamp may be deleted; before all times where nothing may."""
+        """The time for deleting by age. If nothing may be deleted, a time before all commits."""
         found = self.read()
         return min(found.time_us, stamp_us) if found.may_delete else -(1 << 62)
 
     def sentence(self, found: Reading) -> str:
-        """The doubt about the clock, and what ends it; empty where there is none."""
+        """A sentence about the clock's state and what ends it; empty if there is no doubt."""
         if found.doubt is Doubt.NONE:
             return ""
         if found.doubt is Doubt.START:

@@ -1,6 +1,6 @@
-"""A process that confines itself before it imports the module that it runs, `python -m …host.confined MODULE WALLS`.
+"""Confines this process, then imports the module that it is to run: `python -m …host.confined MODULE WALLS`.
 
-Libraries such as Arrow start threads when they are imported, and Landlock confines only threads that start later.
+Libraries such as Arrow start threads on import, and Landlock confines only threads that start later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PACKAGES = [
     "lakestore", "lakestore_server", "numpy", "pyarrow", "duckdb", "_duckdb", "pandas", "sqlglot", "orjson", "google",
     "google.protobuf", "pyroaring",
 ]  # fmt: skip
-"""Packages that a query imports, wherever they lie."""
+"""Packages that a query imports, wherever they are installed."""
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Every step after which a crash leaves something else on the disk, by name: the one list of crash points.
+"""All crash points, by name: every step after which a crash leaves a different state on disk.
 
-The server passes them by `Disk.reach`, which does nothing on a real disk. Tests cut power or kill the process at
-each of them, and fail when one is never reached.
+The server passes each one by `Disk.reach`, which does nothing on a real disk. Tests cut power or kill the process at
+each of them, and fail if one is never reached.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class CrashPoint(StrEnum):
-    """A step, named by the deed that has just been done."""
+    """A step, named by what has just been done."""
 
     JOURNAL_READY = "journal.ready-to-write"
     JOURNAL_WRITTEN = "journal.frame-written"

@@ -1,7 +1,7 @@
-"""The disk seam: all that the server does to files goes through here.
+"""The disk: the server touches files only through this interface.
 
-A file is durable after `sync`, its name after `sync_folder`. A failed sync is never retried: it leaves as
-`OSError` and ends the server.
+A file is durable after `sync`, its name after `sync_folder`. A failed sync is never retried: the `OSError` ends the
+server.
 """
 
 from __future__ import annotations
@@ -23,50 +23,52 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE_MODE, FOLDER_MODE = 0o640, 0o750
-"""Modes of what the server makes, whatever the umask: its group may read, others may not."""
+"""Modes of new files and folders, whatever the umask: the group may read, others may not."""
 PIECE_BYTES = 1 << 20
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
-"""Errors of a file system that does not link, or not this file once more."""
+"""Errors of a file system without hard links, or without another one for this file."""
 
 
 class AppendFile(Protocol):
-    """A file being written from its end."""
+    """A file that is written from its end."""
 
     def write(self, parts: Sequence[Any]) -> int:
-        """Append all parts; the number of bytes written is their sum, or OSError."""
+        """Append all parts. Returns the number of bytes, or raises OSError."""
 
     def sync(self) -> None:
         """Make everything written durable."""
 
     def write_back(self) -> None:
-        """Wait until everything written has come to the disk, so that a later `sync` is short. Nothing is durable by
-        that; what fails is as a failed `sync`."""
+        """Wait until everything written is on the disk, so that a later `sync` is short. It makes nothing durable.
+        An error counts like an error of `sync`.
+        """
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes; not durable before `sync`."""
+        """Cut the file to `size` bytes. Durable after `sync`."""
 
     def end(self) -> None:
-        """Nothing is appended any more: the file ends where its bytes do, durably with the next `sync`."""
+        """Declare the file complete: it ends at its last byte, durably after the next `sync`."""
 
     def close(self) -> None:
         """Close without syncing."""
 
 
 class Disk(Protocol):
-    """A file system as the server needs one. Paths are real: other processes may open them."""
+    """The file system as the server needs it. Paths are real: other processes may open them."""
 
     def create(self, path: Path, *, is_cached: bool = True) -> AppendFile:
-        """A new empty file; `FileExistsError` if there is one. One that is not cached may end with zeros, less
-        than a block of them, until its `end`."""
+        """Create an empty file. Raises `FileExistsError` if it exists. An uncached file may end with zeros, less
+        than a block, until `end`.
+        """
 
     def rename(self, source: Path, target: Path) -> None:
-        """Replace `target` by `source`, a file or a folder; not durable before `sync_folder`."""
+        """Replace `target` by `source`, a file or a folder. Durable after `sync_folder`."""
 
     def link(self, source: Path, target: Path) -> bool:
-        """Give a file a second name, not durable before `sync_folder`; False where the file system has none."""
+        """Create a hard link, durable after `sync_folder`. False if the file system has none."""
 
     def remove(self, path: Path) -> None:
-        """Unlink; not durable before `sync_folder`."""
+        """Unlink a file. Durable after `sync_folder`."""
 
     def make_folder(self, path: Path) -> None:
         """Create a folder and its parents, durably."""
@@ -78,25 +80,23 @@ class Disk(Protocol):
         """Make the names in a folder durable."""
 
     def list(self, path: Path) -> list[str]:
-        """Sorted names in a folder; empty when there is none."""
+        """Sorted names in a folder; empty if it does not exist."""
 
-    def read(self, path: Path) -> bytes:
-        """A whole file."""
+    def read(self, path: Path) -> bytes: ...
 
     def pieces(self, path: Path, size: int | None = None) -> Iterator[bytes]:
-        """The first bytes of a file, so many or all, in pieces of at most `PIECE_BYTES`."""
+        """The first `size` bytes of a file, or all, in pieces of at most `PIECE_BYTES`."""
 
     def map(self, path: Path) -> pa.Buffer:
-        """A whole file, mapped: its pages are read when they are touched."""
+        """A whole file, mapped: pages are read when they are touched."""
 
     def size(self, path: Path) -> int | None:
-        """Bytes of a file; None when there is no such file."""
+        """The file's size; None if it does not exist."""
 
-    def free_bytes(self, path: Path) -> int:
-        """Free bytes for this user."""
+    def free_bytes(self, path: Path) -> int: ...
 
     def reach(self, point: CrashPoint) -> None:
-        """A crash point is passed: a crash leaves something else from here on."""
+        """Pass a crash point: from here on a crash leaves a different state."""
 
 
 class RealFile:
@@ -107,7 +107,6 @@ class RealFile:
         os.fchmod(self._fd, FILE_MODE)
 
     def write(self, parts: Sequence[Any]) -> int:
-        """Append all parts, or fail."""
         views = [memoryview(part).cast("B") for part in parts if len(part)]
         total = 0
         while views:
@@ -120,22 +119,18 @@ class RealFile:
         return total
 
     def sync(self) -> None:
-        """fdatasync."""
         os.fdatasync(self._fd)
 
     def write_back(self) -> None:
-        """sync_file_range."""
         write_back(self._fd)
 
     def truncate(self, size: int) -> None:
-        """Cut to `size` bytes."""
         os.ftruncate(self._fd, size)
 
     def end(self) -> None:
-        """It ends there already."""
+        """The file already ends there."""
 
     def close(self) -> None:
-        """Close; once only."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -145,15 +140,12 @@ class RealDisk:
     """`Disk` on the operating system."""
 
     def create(self, path: Path, *, is_cached: bool = True) -> AppendFile:
-        """A new file, written through the page cache or past it."""
         return RealFile(path) if is_cached else UncachedFile(path, FILE_MODE)
 
     def rename(self, source: Path, target: Path) -> None:
-        """os.replace."""
         os.replace(source, target)
 
     def link(self, source: Path, target: Path) -> bool:
-        """os.link."""
         try:
             os.link(source, target)
         except OSError as error:
@@ -163,11 +155,9 @@ class RealDisk:
         return True
 
     def remove(self, path: Path) -> None:
-        """os.unlink."""
         os.unlink(path)
 
     def make_folder(self, path: Path) -> None:
-        """Create each missing folder and sync its parent."""
         if path.is_dir():
             return
         self.make_folder(path.parent)
@@ -176,11 +166,9 @@ class RealDisk:
         self.sync_folder(path.parent)
 
     def remove_folder(self, path: Path) -> None:
-        """Remove a tree."""
         shutil.rmtree(path)
 
     def sync_folder(self, path: Path) -> None:
-        """fsync of the folder."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
@@ -188,15 +176,12 @@ class RealDisk:
             os.close(fd)
 
     def list(self, path: Path) -> list[str]:
-        """Sorted names."""
         return sorted(os.listdir(path)) if path.is_dir() else []
 
     def read(self, path: Path) -> bytes:
-        """The whole file."""
         return path.read_bytes()
 
     def pieces(self, path: Path, size: int | None = None) -> Iterator[bytes]:
-        """One read for each piece."""
         with path.open("rb", buffering=0) as file:
             left = sys.maxsize if size is None else size
             while left and (piece := file.read(min(left, PIECE_BYTES))):
@@ -204,13 +189,11 @@ class RealDisk:
                 yield piece
 
     def map(self, path: Path) -> pa.Buffer:
-        """mmap."""
-        from lakestore_server.host.mapping import mapped  # has Arrow, which the process of a merge does without
+        from lakestore_server.host.mapping import mapped  # imports Arrow, which the process of a merge does not need
 
         return mapped(path)
 
     def size(self, path: Path) -> int | None:
-        """stat; a folder is no file."""
         try:
             found = path.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -218,8 +201,6 @@ class RealDisk:
         return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     def free_bytes(self, path: Path) -> int:
-        """Free bytes for this user."""
         return shutil.disk_usage(path).free
 
-    def reach(self, point: CrashPoint) -> None:
-        """Nothing: only tests crash here."""
+    def reach(self, point: CrashPoint) -> None: ...

@@ -1,8 +1,8 @@
-"""Writes of a file that others map: in pieces of 2 MB, each of which begins at a multiple of that and is written back.
+"""Writes mapped files in pieces of 2 MB, each at a multiple of 2 MB, and writes each piece back to the disk.
 
-Linux keeps such a piece in one page of 2 MB, and a processor finds it by one entry of its tables instead of 512: of a
-run of 50 M keys, 10,000 are found among their entries in 0.09 µs each instead of 0.11 to 0.18, measured. And what waits
-to be written is never much, for a journal's sync would wait for that too.
+Linux then keeps each piece in one page of 2 MB, which needs one entry of the processor's page tables instead of 512:
+searching 10,000 keys in a run of 50 M takes 0.09 µs a key instead of 0.11 to 0.18 (measured). And few bytes ever wait
+to be written, because a sync of the journal would have to wait for them.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from lakestore_server.host.stages import stage
 
 PIECE_BYTES = 2 << 20
 Pause = Callable[[int], None]
-"""A listener that is told of the bytes of each piece that was written; what it raises ends the work."""
+"""Called with the size of each written piece. An exception from it ends the work."""
 
 
 class EvenWrites:
-    """Parts that are appended to a new file; those of the last piece wait until there is more, or for `flush`."""
+    """Appends parts to a new file. The last, incomplete piece waits for more, or for `flush`."""
 
     def __init__(self, file: AppendFile, pause: Pause = lambda _: None) -> None:
         self._file, self._pause = file, pause
         self._parts: list[memoryview] = []
         self._waiting = 0
-        """Bytes of them."""
+        """Bytes that wait."""
         self.size = 0
-        """Bytes so far, with those that wait."""
+        """Bytes so far, including those that wait."""
 
     def write(self, parts: Sequence[Any]) -> None:
-        """Append parts, which nobody changes before `flush`."""
+        """Append parts. They must not change before `flush`."""
         for part in parts:
             left = memoryview(part).cast("B") if len(part) else memoryview(b"")
             self.size += len(left)
@@ -47,7 +47,7 @@ class EvenWrites:
                     self._pause(PIECE_BYTES)
 
     def flush(self) -> None:
-        """Write what waits; it is the caller's to sync."""
+        """Write what waits. The caller syncs."""
         if self._waiting:
             stage()
             self._file.write(self._parts)
@@ -63,9 +63,9 @@ def write(
     *,
     is_cached: bool = True,
 ) -> int:
-    """Write parts as one synced file, and reach the points once it is written and synced; its size.
+    """Write parts as one synced file, passing the crash points after writing and syncing. Returns the size.
 
-    The folder is the caller's to sync. `is_cached`: they are kept in the page cache, for others read them soon.
+    The caller syncs the folder. `is_cached`: keep the bytes in the page cache, because they are read soon.
     """
     file = disk.create(path, is_cached=is_cached)
     try:

@@ -1,8 +1,8 @@
-"""The server's log: one line per event on stderr, as text or as JSON, of one schema.
+"""The server's log on stderr: one line for each event, as text or as JSON with one schema.
 
-    {"time": ISO 8601 in UTC, "level": "info", "logger": "lakestore.…", "event": what happened, "fields": {…}}
+{"time": ISO 8601 in UTC, "level": "info", "logger": "lakestore.…", "event": what happened, "fields": {…}}
 
-Values of settings that are marked secret are masked wherever they turn up.
+Values of secret settings are masked wherever they appear.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _FIELDS = "lakestore_fields"
 
 
 def event(logger: logging.Logger, level: int, name: str, **fields: Any) -> None:
-    """Log that something happened; the fields tell one time from another."""
+    """Log an event. Fields hold what differs between two events of the same name."""
     logger.log(level, name, extra={_FIELDS: fields})
 
 
 class Formatter(logging.Formatter):
-    """A record as one line."""
+    """Formats a record as one line."""
 
     def __init__(self, *, as_json: bool, secrets: Sequence[str] = ()) -> None:
         super().__init__()
@@ -36,7 +36,6 @@ class Formatter(logging.Formatter):
         self._secrets = sorted((s for s in secrets if len(s) >= SECRET_CHARS_MIN), key=len, reverse=True)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
         fields = dict(getattr(record, _FIELDS, {}))
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
@@ -72,7 +71,7 @@ def _shown(value: Any) -> str:
 
 
 def configure(settings: Any, stream: TextIO | None = None) -> None:
-    """Send everything that this process logs to stderr, as the settings say."""
+    """Send this process's log to stderr, as the settings say."""
     secrets = [str(config.value_of(settings, each)) for each in config.options(type(settings)) if each.secret]
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(Formatter(as_json=settings.log_format == "json", secrets=secrets))

@@ -1,4 +1,4 @@
-"""Figures that are counted while the server works and read by the metrics page."""
+"""Histograms that the server fills and the metrics page reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COUNTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0)
 
 
 class Histogram:
-    """Values counted by size. One thread at a time may add; any may read."""
+    """Values counted by size. One thread at a time may add; any thread may read."""
 
     def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
         self.bounds = tuple(bounds)
@@ -21,17 +21,16 @@ class Histogram:
         """The sum of all values."""
 
     def add(self, value: float) -> None:
-        """Count one value."""
         self._counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     @property
     def count(self) -> int:
-        """The number of values so far."""
+        """The number of values."""
         return sum(self._counts)
 
     def buckets(self) -> list[tuple[str, float]]:
-        """(upper bound, values up to it), as Prometheus wants them."""
+        """(upper bound, number of values up to it), as in Prometheus."""
         found, upto = [], 0
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self._counts, strict=True):
             upto += count

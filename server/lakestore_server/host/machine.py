@@ -1,4 +1,4 @@
-"""The machine as the server finds it."""
+"""Facts about the machine."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 MAPS_DEFAULT = 65_530
-"""Mapped files that Linux allows a process where nobody said otherwise."""
+"""Linux's default limit of mapped files for a process."""
 _MAPS = Path("/proc/sys/vm/max_map_count")
 _GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def memory_bytes(group_limit: Path = _GROUP_LIMIT) -> int:
-    """Memory that the process may take: the machine's, or less where its control group says so."""
+    """Memory that the process may use: the machine's, or less by its control group."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         said = group_limit.read_text().strip()
@@ -22,7 +22,7 @@ def memory_bytes(group_limit: Path = _GROUP_LIMIT) -> int:
 
 
 def maps_max(said: Path = _MAPS) -> int:
-    """Mapped files that a process may have: beyond that no checkpoint can map what it wrote."""
+    """The limit of mapped files for a process. Beyond it no checkpoint can map its files."""
     try:
         return int(said.read_text())
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
-"""CRC32C of mapped files: other threads compute meanwhile, and need not wait until the disk has given the pages.
+"""CRC32C of mapped files without the interpreter's lock, so that other threads run while the disk delivers pages.
 
-The package that has the function keeps the interpreter's lock while it runs, so the C library behind it is called.
+The Python package holds the lock during the computation, so its C library is called directly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ Crcs = npt.NDArray[np.uint32]
 
 
 def folded(crcs: Crcs, count: int, block: int) -> Crcs:
-    """The checksum of each `count` blocks of so many bytes, all whole; what is left at the end has none."""
+    """The checksum of each group of `count` blocks, computed from the blocks' checksums. A remainder of fewer blocks
+    has none.
+    """
     first, second, third, fourth = _arrays(block)
     crc = np.zeros(len(crcs) // count, dtype=np.uint32)
     for own in crcs[: len(crc) * count].reshape(-1, count).T:
@@ -28,7 +30,7 @@ def folded(crcs: Crcs, count: int, block: int) -> Crcs:
 
 @cache
 def behind_a_block(block: int) -> tuple[list[int], ...]:
-    """For each byte of a checksum, the lowest first, and each of its values: what that becomes behind a block."""
+    """For each byte of a checksum, lowest first, and each of its values: its contribution after one more block."""
     zeros = bytes(block)
     nothing = google_crc32c.value(zeros)
     return tuple(
@@ -42,7 +44,7 @@ def _arrays(block: int) -> tuple[Crcs, ...]:
 
 
 def _extend() -> Any:
-    """The function of the C library; None where the package has none that can be called."""
+    """The function of the C library; None if the package does not export it."""
     try:
         module = importlib.import_module("google_crc32c._crc32c")
         extend = ctypes.CDLL(module.__file__).crc32c_extend
@@ -56,6 +58,6 @@ _EXTEND = _extend()
 
 
 def crc32c_of_mapped(data: Any) -> int:
-    """CRC32C of a piece of a mapped file: an Arrow buffer, or a view."""
+    """CRC32C of a piece of a mapped file: an Arrow buffer or a view."""
     piece = np.frombuffer(data, np.uint8)
     return int(google_crc32c.value(piece.copy())) if _EXTEND is None else int(_EXTEND(0, piece.ctypes.data, len(piece)))

@@ -1,4 +1,6 @@
-"""Mapped files as Arrow buffers: neither read ahead, as Arrow maps them, nor kept open, as Python's `mmap` does."""
+"""Mapped files as Arrow buffers, without Arrow's read-ahead and without the open descriptor that Python's `mmap`
+keeps.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ _MADVISE = _LIBC.madvise
 _MADVISE.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _WILL_NEED, _POPULATE_READ = 3, 22
 _ASKED_BYTES = 1 << 20
-"""Bytes to ask for at once: of more, Linux reads but the first megabyte or so."""
+"""The most bytes of one request: of a longer one, Linux reads only about the first megabyte."""
 _FAILED = ctypes.c_void_p(-1).value
 
 
 class _Mapping:
-    """The mapping of a file, for as long as a buffer holds it."""
+    """The mapping of a file. It lives as long as a buffer refers to it."""
 
     __slots__ = ("_size", "address")
 
@@ -40,7 +42,7 @@ class _Mapping:
 
 
 def mapped(path: Path) -> pa.Buffer:
-    """A whole file as it is now: its pages are read when they are touched."""
+    """A whole file with its present size. Pages are read when they are touched."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
@@ -53,16 +55,16 @@ def mapped(path: Path) -> pa.Buffer:
 
 
 def will_need(data: pa.Buffer) -> None:
-    """Have the system read a part of a mapped file; others run meanwhile."""
+    """Prefetch a part of a mapped file. Other threads can run meanwhile."""
     end = data.address + data.size
     for at in range(data.address - data.address % mmap.PAGESIZE, end, _ASKED_BYTES):
         _MADVISE(at, min(_ASKED_BYTES, end - at), _WILL_NEED)
 
 
 def read_in(data: pa.Buffer) -> None:
-    """Wait until the system has read a part of a mapped file; others run meanwhile, as they may not in a page fault.
+    """Wait until a part of a mapped file is in memory. Other threads can run meanwhile, unlike in a page fault.
 
-    A system that cannot do that (Linux before 5.14) is asked to read it.
+    On Linux before 5.14 this only prefetches.
     """
     begin = data.address - data.address % mmap.PAGESIZE
     if _MADVISE(begin, data.address + data.size - begin, _POPULATE_READ):

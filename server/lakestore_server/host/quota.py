@@ -1,7 +1,8 @@
-"""Something of which there is only so much: memory for requests that are being decoded, open streams.
+"""Quotas for limited resources: memory for decoding requests, open streams.
 
-A request that finds none left waits a little, then is told to come again later. A request larger than the pool takes
-the whole pool. An owner may take no more than a share, and does not wait for it: the rest is for others.
+- A request that finds nothing left waits a little, then is refused with `Exhausted`.
+- A request that is larger than the quota takes the whole quota.
+- An owner may take no more than its share, and is refused at once beyond it.
 """
 
 from __future__ import annotations
@@ -19,24 +20,26 @@ from lakestore.errors import Exhausted
 from lakestore.limits import Limits
 
 SLAB_BYTES_MIN = 128 << 10
-"""The smallest slab, and the shortest message that is worth one."""
+"""The size of the smallest slab, and of the shortest message that gets one."""
 
 
 class BufferPool:
-    """A pool of slabs, each of a power of two of bytes. Thread-safe: slabs come back in any thread, at any moment."""
+    """A pool of slabs, whose sizes are powers of two. Thread-safe: slabs return in any thread at any time."""
 
     def __init__(self, idle_bytes: int) -> None:
-        """At most so many bytes lie idle."""
+        """`idle_bytes` is the most that unused slabs may take."""
         self._idle_bytes = idle_bytes
         self._idle: dict[int, deque[mmap.mmap]] = {}
 
     @property
     def idle_bytes(self) -> int:
-        """The bytes of slabs that nobody uses."""
+        """Bytes of unused slabs."""
         return sum(size * len(slabs) for size, slabs in list(self._idle.items()))
 
     def held(self, data: bytes) -> pa.Buffer:
-        """A copy of a message, whose slab comes back when nobody holds it any more; itself if there is no slab."""
+        """A copy of a message in a slab, which returns to the pool when nothing refers to the copy. The message
+        itself if there is no slab.
+        """
         try:
             slab = self._taken(len(data))
         except (OSError, MemoryError):
@@ -54,13 +57,13 @@ class BufferPool:
             return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def give_back(self, slab: mmap.mmap) -> None:
-        """Take a slab back. It holds no lock, for it may come from the collector, in the midst of anything."""
+        """Return a slab. Takes no lock, because the garbage collector may call it at any point."""
         if self.idle_bytes + len(slab) <= self._idle_bytes:
             self._idle[len(slab)].append(slab)
 
 
 class _Loan:
-    """A slab for as long as somebody holds it."""
+    """A slab that is in use."""
 
     __slots__ = ("_slab", "_slabs")
 
@@ -73,7 +76,7 @@ class _Loan:
 
 RETRY_AFTER_SECONDS = 0.5
 Claim = Callable[[int], None]
-"""Takes more, or raises `Exhausted`."""
+"""Takes further permits. Raises `Exhausted` if there are none."""
 
 
 def share_of(limit: int, limits: Limits) -> int:
@@ -82,30 +85,30 @@ def share_of(limit: int, limits: Limits) -> int:
 
 
 class Quota:
-    """A pool of permits; thread-safe."""
+    """A number of permits. Thread-safe."""
 
     def __init__(
         self, most: int, wait_seconds: float, refusal: str, share: int | None = None, *, beyond: int = 0
     ) -> None:
-        """`beyond`: permits that only urgent requests take, and before all others."""
+        """`beyond` permits are reserved for urgent requests, which are served first."""
         self._beyond, self._held_urgently = beyond, 0
         self._most, self._wait_seconds, self._refusal = most, wait_seconds, refusal
         self._share = most if share is None else share
         self._held = 0
         self._held_by: Counter[str] = Counter()
-        """Owner to permits held; nobody's are not counted."""
+        """Owner to its permits. Permits without an owner are not counted."""
         self._changed = threading.Condition()
 
     @property
     def held(self) -> int:
-        """The permits that are taken now."""
+        """The permits in use."""
         return self._held
 
     @contextmanager
     def taken(self, amount: int, owner: str = "", *, waits: bool = True, is_urgent: bool = False) -> Iterator[Claim]:
-        """Hold so many permits while the block runs, or `Exhausted`; the block is given a `Claim` to take more.
+        """Hold permits while the block runs. The block gets a `Claim` for further ones. Raises `Exhausted`.
 
-        Without an owner nothing is counted against a share. Who has taken permits already must not wait for more.
+        Without an owner no share applies. A holder of permits must not wait for further ones.
         """
         mine, seconds = 0, self._wait_seconds if waits else 0.0
 
@@ -139,6 +142,6 @@ class Quota:
                 self._changed.notify_all()
 
     def _left(self, *, is_urgent: bool) -> int:
-        """The permits that a request finds."""
+        """The permits that are left for a request."""
         kept = self._beyond if is_urgent else min(self._held_urgently, self._beyond)
         return self._most + kept - self._held

@@ -1,4 +1,4 @@
-"""Things that are told now and then with how often they happened: somebody in a loop must not fill the log."""
+"""Rate-limited log lines with the number of omitted ones, so that a caller in a loop cannot fill the log."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from lakestore_server.host.clock import Clock
 
 CAUSES_MAX = 1_000
-"""Causes that are told apart; the one that was told longest ago is forgotten for one more."""
+"""The most causes that are tracked. For one more, the cause that was logged longest ago is forgotten."""
 
 
 @dataclass(slots=True)
 class _Cause:
     told: float
     left: int
-    """Times that are still told in this period."""
+    """Lines that are left in this period."""
     untold: int = 0
 
 
@@ -29,7 +29,7 @@ class RateLimitedLog:
         self._causes: dict[Hashable, _Cause] = {}
 
     def due(self, cause: Hashable) -> int:
-        """Times that it happened since it was told, if it is to be told again; 0 if not yet."""
+        """The number of occurrences since the last line if a line is due; 0 if not."""
         now = self._clock.monotonic()
         with self._lock:
             found = self._causes.get(cause)

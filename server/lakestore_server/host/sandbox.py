@@ -1,10 +1,11 @@
-"""The second wall around SQL: the operating system confines a process for good, by Landlock and seccomp.
+"""The second wall around SQL: the operating system confines a process irreversibly, by Landlock and seccomp.
 
-1. `confine_files` comes before the first library that starts a thread: Landlock confines a thread and its children.
-   `confine_calls` comes before the first byte of somebody else's text; it confines all threads.
-2. Nothing is left open by omission: a path that no rule names cannot be opened, a system call that no list names
-   fails with EPERM, and one of `_DEADLY` ends the process, because no honest query makes it.
-3. A kernel or machine without a part has the rest: `support` says what there is, and the server tells it.
+1. `confine_files` must run before the first library starts a thread: Landlock confines a thread and its children.
+`confine_calls` must run before the first foreign byte; it confines all threads.
+2. Both are allow lists. A path that no rule names cannot be opened. A system call in no list fails with EPERM; one of
+`_DEADLY` ends the process, because no honest query makes it.
+3. If the kernel lacks a part, the rest still applies. `support` tells what is missing, and the server reports it.
+
 docs/internals/sandbox.md explains the choice. The numbers are those of Linux's user API, which never change.
 """
 
@@ -31,7 +32,7 @@ _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _LANDLOCK_VERSION, _RULE_PATH_BENEATH = 1, 1
 _FS_EXECUTE, _FS_WRITE_FILE, _FS_READ_FILE, _FS_READ_DIR = 1, 2, 4, 8
 _FS_RIGHTS = ((1, 13), (2, 14), (3, 15), (5, 16))
-"""(ABI of Landlock, number of rights on files that it has)."""
+"""(ABI of Landlock, number of file rights that it has)."""
 _NET_SINCE, _SCOPE_SINCE = 4, 6
 _READ = _FS_EXECUTE | _FS_READ_FILE | _FS_READ_DIR
 _SYSTEM_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo")
@@ -40,7 +41,7 @@ _SYSTEM_FILES = (
     "/sys/fs/cgroup", "/sys/devices/system/cpu",
 )  # fmt: skip
 _OWN_FILES = ("/proc/self/statm", "/proc/self/cgroup")
-"""Files of the process itself. A rule for one holds while a descriptor keeps it in memory, so it stays open."""
+"""Files of the process itself. A rule for such a file lasts while a descriptor keeps it in memory, so it stays open."""
 _SITE = ("site-packages", "dist-packages")
 
 _RET_KILL, _RET_ERRNO, _RET_ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
@@ -48,12 +49,14 @@ _LOAD, _EQUAL, _AND, _RETURN = 0x20, 0x15, 0x54, 0x06
 _NR_AT, _ARCH_AT, _ARGS_AT = 0, 4, 16
 _CLONE_THREAD = 0x10000
 _F_COMMANDS = (0, 1, 2, 3, 1030)
-"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC. F_SETOWN and F_SETSIG send any signal to any process."""
+"""F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC. F_SETOWN and F_SETSIG are missing: they send signals to any
+process.
+"""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 _CALLS: dict[str, tuple[int, int]] = {
-    # name: (x86_64, aarch64); -1 where the machine has no such call.
+    # name: (x86_64, aarch64); -1 if the machine has no such call.
     "read": (0, 63), "write": (1, 64), "open": (2, -1), "close": (3, 57), "stat": (4, -1), "fstat": (5, 80),
     "lstat": (6, -1), "poll": (7, -1), "lseek": (8, 62), "mmap": (9, 222), "mprotect": (10, 226), "munmap": (11, 215),
     "brk": (12, 214), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139),
@@ -84,9 +87,9 @@ _DEADLY = frozenset(
     "process_vm_readv process_vm_writev ptrace execve execveat bpf kcmp pidfd_open pidfd_getfd mount unshare"
     " setns".split()
 )
-"""Calls that no query makes: they reach into other processes, or begin other programs."""
+"""Calls that no query makes: they reach into other processes, or start programs."""
 _CHECKED = frozenset("open openat ioctl clone clone3 prctl prlimit64 tgkill fcntl sched_setaffinity".split())
-"""Calls that are judged by their arguments."""
+"""Calls that are allowed or refused by their arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class Support:
     """The parts of the sandbox that this machine has."""
 
     landlock: int
-    """The ABI of Landlock; 0 if the kernel has none, or keeps it off."""
+    """The ABI of Landlock; 0 if the kernel lacks it or has it disabled."""
     seccomp: bool
 
     @property
@@ -111,7 +114,7 @@ class Support:
 
 
 def support() -> Support:
-    """The parts of the sandbox that this machine has. Nothing is confined."""
+    """Find out which parts this machine has. Confines nothing."""
     if sys.platform != "linux" or platform.machine() not in _ARCHES:
         return Support(0, seccomp=False)
     libc = _libc()
@@ -122,9 +125,9 @@ def support() -> Support:
 
 
 def code_paths(packages: Iterable[str]) -> list[str]:
-    """The folders and files that a running Python reads code from: its library, site-packages, and these packages.
+    """The folders and files from which Python loads code: its library, site-packages, and these packages.
 
-    The search for the packages also fills the caches of Python's finders, which are asked again behind the wall.
+    The search also fills the caches of Python's import finders, which are used again after confinement.
     """
     paths = sysconfig.get_paths()
     found = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], f"{sys.base_prefix}/lib"}
@@ -137,10 +140,10 @@ def code_paths(packages: Iterable[str]) -> list[str]:
 
 
 def confine_files(paths: Sequence[str]) -> None:
-    """The first half, while there is one thread: this process reads these paths only, and opens no TCP port.
+    """The first half, while there is one thread: from now on this process opens only these paths, and no TCP port.
 
-    `OSError` if the kernel has Landlock and refuses, or if there are more threads. A process of root becomes nobody if
-    nobody may read the paths, and else root without its privileges.
+    Raises `OSError` if the kernel has Landlock and refuses, or if there are several threads. A process of root becomes
+    user nobody if nobody may read the paths, and otherwise stays root without privileges.
     """
     if sys.platform != "linux":
         return
@@ -155,7 +158,9 @@ def confine_files(paths: Sequence[str]) -> None:
 
 
 def confine_calls() -> None:
-    """The second half, for all threads: the listed system calls only. `OSError` if the kernel refuses."""
+    """The second half, for all threads: from now on only the listed system calls work. Raises `OSError` if the
+    kernel refuses.
+    """
     if support().seccomp:
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
         _restrict_calls()
@@ -195,7 +200,7 @@ def _is_public(path: Path) -> bool:
 
 
 def _restrict_files(abi: int, paths: Sequence[str]) -> None:
-    """Landlock: no file but these, no TCP port, no signal and no abstract socket beyond this process."""
+    """Landlock: only these files, no TCP port, no signal and no abstract socket outside of this process."""
     libc = _libc()
     count = next(number for since, number in reversed(_FS_RIGHTS) if abi >= since)
     rules = struct.pack("Q", (1 << count) - 1)
@@ -220,7 +225,7 @@ def _restrict_files(abi: int, paths: Sequence[str]) -> None:
 
 
 def _restrict_calls() -> None:
-    """seccomp: the listed calls, for all threads."""
+    """seccomp: only the listed calls, for all threads."""
     program = b"".join(_program(platform.machine(), os.getpid()))
     buffer = ctypes.create_string_buffer(program, len(program))
     head = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
@@ -229,7 +234,7 @@ def _restrict_calls() -> None:
 
 
 def _program(machine: str, pid: int) -> Iterator[bytes]:
-    """The filter, an instruction at a time: a call's number is compared with each list in turn."""
+    """The BPF filter, an instruction at a time: the call's number is compared with each list in turn."""
     column = 0 if machine == "x86_64" else 1
     number = {name: numbers[column] for name, numbers in _CALLS.items() if numbers[column] >= 0}
     yield _instruction(_LOAD, _ARCH_AT)
@@ -247,17 +252,17 @@ def _program(machine: str, pid: int) -> Iterator[bytes]:
 
 
 def _judged(pid: int) -> Iterator[tuple[str, list[bytes]]]:
-    """The calls that are judged by their arguments."""
+    """The calls that are decided by their arguments."""
     yield "open", _if_masked(1, _WRITING, 0, errno.EACCES)
     yield "openat", _if_masked(2, _WRITING, 0, errno.EACCES)
     yield "clone", _if_masked(0, _CLONE_THREAD, _CLONE_THREAD, errno.EPERM)
     yield "prctl", _if_masked(0, 0xFFFFFFFF, _PR_SET_NAME, errno.EPERM)
     yield "tgkill", _if_masked(0, 0xFFFFFFFF, pid, errno.EPERM)
     yield "fcntl", _if_one_of(1, _F_COMMANDS, errno.EPERM)
-    yield "sched_setaffinity", _if_masked(0, 0xFFFFFFFF, 0, errno.EPERM)  # of the calling thread alone
-    # prlimit64 may ask for a limit, not set one: its third argument is a null pointer.
+    yield "sched_setaffinity", _if_masked(0, 0xFFFFFFFF, 0, errno.EPERM)  # of the calling thread only
+    # prlimit64 may read a limit but not set one: its third argument must be a null pointer.
     yield "prlimit64", _if_masked(2, 0xFFFFFFFF, 0, errno.EPERM)
-    yield "clone3", [_instruction(_RETURN, _RET_ERRNO | errno.ENOSYS)]  # glibc goes back to clone
+    yield "clone3", [_instruction(_RETURN, _RET_ERRNO | errno.ENOSYS)]  # glibc falls back to clone
     yield "ioctl", [_instruction(_RETURN, _RET_ERRNO | errno.ENOTTY)]  # no terminal to type into
 
 
@@ -267,7 +272,7 @@ def _case(number: int, body: list[bytes]) -> Iterator[bytes]:
 
 
 def _if_masked(argument: int, mask: int, wanted: int, refusal: int) -> list[bytes]:
-    """Allow a call if the lower half of an argument, under a mask, has a value."""
+    """Allow a call if the lower half of an argument, under a mask, equals a value."""
     return [
         _instruction(_LOAD, _ARGS_AT + 8 * argument),
         _instruction(_AND, mask),

@@ -1,7 +1,7 @@
-"""The supervisor: how each of a server's threads fares, so that none fails or ends unseen.
+"""Tracks the server's threads, so that no failure and no end of a thread goes unnoticed.
 
-A duty that fails is said here until it has done its work again; `status`, the metrics and the log tell of it. A thread
-that no server can do without ends the process when it ends.
+A failing duty is listed until it succeeds again; `status`, metrics and the log show it. If a thread ends that the
+server needs, the process ends.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ log = logging.getLogger("lakestore.duties")
 
 @dataclass(frozen=True, slots=True)
 class DutyState:
-    """A thread's work so far."""
+    """The state of a thread's work."""
 
     failures: int = 0
-    """Since the start."""
+    """Failures since the start."""
     in_a_row: int = 0
-    """Since the work was done last; 0 while all is well."""
+    """Failures since the last success; 0 while all is well."""
     error: str = ""
-    """The newest failure; empty while all is well."""
+    """The newest error; empty while all is well."""
 
     def as_dict(self) -> dict[str, str | int]:
-        """The JSON form."""
+        """The state for JSON."""
         return {"state": "failing" if self.in_a_row else "ok", "failures": self.failures, "error": self.error}
 
 
@@ -38,12 +38,12 @@ class Supervisor:
         self._states: dict[str, DutyState] = {}
 
     def begins(self, name: str) -> None:
-        """Note that there is such a thread."""
+        """Register a thread."""
         with self._lock:
             self._states.setdefault(name, DutyState())
 
     def failed(self, name: str, error: BaseException) -> int:
-        """Note a failure; how many there are in a row."""
+        """Record a failure. Returns the number of failures in a row."""
         with self._lock:
             known = self._states.get(name, DutyState())
             said = f"{type(error).__name__}: {error}"
@@ -51,7 +51,7 @@ class Supervisor:
         return state.in_a_row
 
     def succeeded(self, name: str) -> None:
-        """Note that the work was done."""
+        """Record a success."""
         with self._lock:
             self._states[name] = replace(self._states.get(name, DutyState()), in_a_row=0, error="")
 
@@ -61,11 +61,11 @@ class Supervisor:
             return dict(self._states)
 
     def is_failing(self) -> bool:
-        """Whether some work fails now."""
+        """Whether a thread is failing now."""
         return any(state.in_a_row for state in self.states().values())
 
     def once(self, name: str, work: Callable[[], None]) -> threading.Thread:
-        """Do work in a thread of its own; the thread, begun."""
+        """Run work once in a thread of its own. Returns the thread."""
 
         def run() -> None:
             try:

@@ -1,9 +1,10 @@
-"""A file written past the page cache, for bytes that are hardly read again: filling the cache costs more than the disk.
+"""A file that is written past the page cache, for bytes that are hardly read again: filling the cache costs more
+than the disk.
 
-The kernel takes whole blocks to places of whole blocks, out of memory that begins at one. So what is written goes by
-way of such memory, its last block filled up with zeros; the next write puts that block anew, its beginning as it was.
-The file ends with these zeros unless they are cut. A file system that knows no such writes gets the same ones through
-its cache.
+- The kernel requires whole blocks, at multiples of a block, from aligned memory. So writes go through such memory, and
+  the last block is filled up with zeros.
+- The next write writes that block again, with the same beginning. The zeros stay at the file's end unless they are cut.
+- On a file system without such writes, the same writes go through the page cache.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from lakestore_server.host.write_back import write_back
 
 BLOCK = 4 << 10
 PIECE_BYTES = 2 << 20
-"""The memory of a file, and the most that one call of the kernel writes."""
+"""The size of the buffer, and of the largest single write."""
 _DIRECT = getattr(os, "O_DIRECT", 0)
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class UncachedFile:
-    """`AppendFile` past the page cache. Behind a write that failed it can only be cut, or closed."""
+    """`AppendFile` past the page cache. After a failed write it can only be cut or closed."""
 
     def __init__(self, path: Path, mode: int) -> None:
         self._fd = _made(path, mode)
@@ -36,10 +37,10 @@ class UncachedFile:
         self._size = 0
         self._memory = mmap.mmap(-1, PIECE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._bytes = np.frombuffer(self._memory, np.uint8)
-        """The memory as numbers; it begins with the bytes of the last block, if that is not full."""
+        """The buffer as an array. It begins with the bytes of an incomplete last block."""
 
     def write(self, parts: Sequence[Any]) -> int:
-        """Append all parts, or fail."""
+        """Append all parts, or raise."""
         filled = self._size % BLOCK
         at, total = self._size - filled, 0
         for part in parts:
@@ -57,7 +58,7 @@ class UncachedFile:
         return total
 
     def _put_filled_up(self, at: int, filled: int) -> None:
-        """Put the last blocks, and keep of them what the next write begins with."""
+        """Write the last blocks filled up with zeros. Keep the bytes with which the next write begins."""
         last = filled - filled % BLOCK
         if last < filled:
             self._bytes[filled : last + BLOCK] = 0
@@ -67,7 +68,7 @@ class UncachedFile:
             self._put(at, filled)
 
     def _put(self, at: int, size: int) -> None:
-        """Write the memory's first bytes to a place."""
+        """Write the buffer's first bytes at a position."""
         done = 0
         with memoryview(self._memory) as view:
             while done < size:
@@ -82,11 +83,11 @@ class UncachedFile:
         os.fdatasync(self._fd)
 
     def write_back(self) -> None:
-        """Nothing waits, unless the file system writes through its cache without a word."""
+        """Does nothing, unless the file system uses the page cache."""
         write_back(self._fd)
 
     def truncate(self, size: int) -> None:
-        """Cut to `size` bytes, and take the last block's into memory again."""
+        """Cut the file to `size` bytes, and load its last block into the buffer."""
         filled = size % BLOCK
         os.ftruncate(self._fd, size + -size % BLOCK)
         if filled:
@@ -96,30 +97,30 @@ class UncachedFile:
         self._size = size
 
     def end(self) -> None:
-        """Cut the zeros off."""
+        """Cut off the zeros."""
         os.ftruncate(self._fd, self._size)
 
     def close(self) -> None:
-        """Close; once only. The zeros stay: a cut that is not synced would be undone by a power cut."""
+        """Close; only once. The zeros stay: a power cut would undo a cut that is not synced."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def _made(path: Path, mode: int) -> int:
-    """A new file, open past the cache if its file system can do that."""
+    """Create a file, open past the cache if its file system supports that."""
     if _DIRECT:
         try:
             return os.open(path, _FLAGS | _DIRECT, mode)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            path.unlink(missing_ok=True)  # some systems make the file before they refuse
+            path.unlink(missing_ok=True)  # some systems create the file before they refuse
     return os.open(path, _FLAGS, mode)
 
 
 def _cached(fd: int) -> bool:
-    """Let an open file be written through the cache from now on; False if it was before."""
+    """Switch an open file to the page cache. False if it used the cache already."""
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     if not flags & _DIRECT:
         return False

@@ -1,6 +1,6 @@
-"""Versions of what lies on disk: those of this release and the one before are read, others are refused by name.
+"""Format versions of files: those of this release and the one before are read, others are refused by name.
 
-The file `release` in a data folder names the release that opened it last; nothing but that sentence depends on it.
+The file `release` in a data folder names the release that opened it last. Only error sentences use it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NAME = "release"
 
 
 def check(version: int, known: Collection[int], what: str) -> None:
-    """`NewerFormat` or `Invalid` if `what` has a version that this release does not read."""
+    """Raises `NewerFormat` or `Invalid` if this release does not read this version of `what`."""
     if version > max(known):
         raise NewerFormat(
             f"{what} has format version {version} and this release ({RELEASE}) reads up to {max(known)}: run the newer "
@@ -30,7 +30,7 @@ def check(version: int, known: Collection[int], what: str) -> None:
 
 
 def of_first_release(what: str) -> Invalid:
-    """The error of a file of release 0.1."""
+    """The error for a file of release 0.1."""
     return Invalid(
         f"{what} was written by release 0.1: open its folder once with release 0.2 and end that in order, "
         f"then run this release ({RELEASE})"
@@ -38,13 +38,13 @@ def of_first_release(what: str) -> Invalid:
 
 
 def with_release(error: NewerFormat, disk: Disk, folder: Path) -> NewerFormat:
-    """The same error, with the release to run if the folder names it."""
+    """The same error, extended by the release to run if the folder names it."""
     said = written_by(disk, folder)
     return NewerFormat(f"{error.message} (release {said} opened {folder} last)") if said else error
 
 
 def written_by(disk: Disk, folder: Path) -> str:
-    """The release that opened a folder last; empty when it does not say."""
+    """The release that opened a folder last; empty if unknown."""
     if NAME not in disk.list(folder):
         return ""
     return disk.read(folder / NAME).decode("utf-8", "replace").strip()[:40]

@@ -1,9 +1,7 @@
-"""A thread for work that is asked for, or due now and then, and tried again after a pause when it failed.
+"""A thread that repeats a piece of work: on request, at intervals, and again after a pause when it failed.
 
-Its work gives way to that of callers.
-
-Whatever is raised is told to the supervisor, and the thread goes on: an error that nobody thought of, with its
-traceback in the log and after longer and longer pauses.
+Its work gives way to callers. The supervisor gets every error. After an unexpected error the thread continues too, with
+a traceback in the log and with growing pauses.
 """
 
 from __future__ import annotations
@@ -22,11 +20,11 @@ log = logging.getLogger("lakestore.duties")
 RETRY_SECONDS = 5.0
 UNEXPECTED_RETRY_SECONDS_MAX = 300.0
 EXPECTED = (LakestoreError, OSError, pa.ArrowException, ValueError, MemoryError)
-"""Errors of disks, files and memory: the work says itself what they mean."""
+"""Errors of disks, files and memory. The work itself reports what they mean."""
 
 
 class Worker:
-    """A thread that runs `work` once for all requests so far; a failure is told, and the work tried again."""
+    """A thread that runs `work` once for all requests so far. After a failure it runs again."""
 
     def __init__(
         self,
@@ -38,7 +36,7 @@ class Worker:
         every: float | None = None,
         first: float | None = None,
     ) -> None:
-        """With `every`, the work is done after so many seconds even if nobody asks, the first time after `first`."""
+        """With `every`, work also runs after so many seconds without a request, the first time after `first`."""
         self._supervisor, self._name = supervisor, name
         self._work, self._failed, self._every = work, failed, every
         self._pause = every if first is None else first
@@ -47,16 +45,16 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to wait for requests."""
+        """Start to wait for requests."""
         self._supervisor.begins(self._name)
         self._thread.start()
 
     def wake(self) -> None:
-        """Ask for the work soon."""
+        """Request the work."""
         self._wanted.set()
 
     def taken(self) -> None:
-        """Count the requests so far as served by the work that runs; a later one asks for the work once more."""
+        """Called by the work: requests so far are served by it; a later request runs it once more."""
         self._wanted.clear()
         if self._closing.is_set():
             self._wanted.set()
@@ -68,15 +66,15 @@ class Worker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread has begun and not ended."""
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def wait(self, seconds: float) -> bool:
-        """Pause in the work; whether it should end."""
+        """Pause the work. Returns whether it should end."""
         return self._closing.wait(seconds)
 
     def close(self) -> None:
-        """Stop after the work that runs."""
+        """Stop after the running work."""
         self._closing.set()
         self._wanted.set()
         if self._thread.is_alive():
@@ -92,7 +90,7 @@ class Worker:
                 return
             try:
                 self._work()
-            except BaseException as error:  # the boundary of the thread: it goes on, and says so
+            except BaseException as error:  # the boundary of the thread: it continues, and reports the error
                 self._tell(error)
                 self._wanted.set()
             else:

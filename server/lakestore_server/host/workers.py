@@ -1,4 +1,4 @@
-"""Threads for work that may wait: begun as they are needed, up to a number, and kept. More work queues."""
+"""A pool of threads, started as needed up to a limit, and kept. Further work waits in a queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 log = logging.getLogger("lakestore.server")
 Work = Callable[[], None]
-"""A piece of work; it catches its own errors, and one that does not is logged."""
+"""A piece of work. It should catch its own errors; others are logged."""
 
 
 class Workers:
@@ -26,16 +26,16 @@ class Workers:
 
     @property
     def is_full(self) -> bool:
-        """Whether every thread that there may be has work."""
+        """Whether the pool is at its limit and every thread has work."""
         return self._unfinished >= self._most
 
     @property
     def threads(self) -> int:
-        """The threads that were begun."""
+        """The number of started threads."""
         return self._threads
 
     def run(self, work: Work) -> None:
-        """Run a piece of work in some thread, soon; after `close` it is dropped."""
+        """Run a piece of work in some thread, soon. After `close` it is dropped."""
         with self._lock:
             if self._is_closed:
                 return
@@ -47,7 +47,7 @@ class Workers:
         self._queue.put(work)
 
     def _begin(self) -> None:
-        """One thread more, if the system gives one: else those that are there do the work, in their time."""
+        """Start one more thread, if the system allows it; otherwise the existing ones do the work later."""
         try:
             threading.Thread(target=self._serve, name=f"{self._name}-{self._threads}", daemon=True).start()
         except RuntimeError as error:
@@ -59,7 +59,7 @@ class Workers:
             log.error("%s has %d threads and gets no more: %s", self._name, self._threads, error)
 
     def close(self) -> None:
-        """Take no more work; threads end when they have done what they are at."""
+        """Take no more work. Threads end after their running work."""
         with self._lock:
             self._is_closed = True
             threads = self._threads
@@ -70,9 +70,9 @@ class Workers:
         while (work := self._queue.get()) is not None:
             try:
                 work()
-            except BaseException:  # the boundary of the thread, which has further work to do
+            except BaseException:  # the boundary of the thread, which continues with further work
                 log.exception("work of %s failed by a defect", self._name)
             finally:
                 with self._lock:
                     self._unfinished -= 1
-            del work  # what it holds may be large, and the next piece may be long in coming
+            del work  # it may hold much memory, and the next piece may come much later

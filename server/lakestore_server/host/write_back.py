@@ -1,8 +1,8 @@
-"""Writing bytes of a file back: they come to the disk and stay in the page cache, and nothing is durable by that.
+"""Writes bytes of a file back: they reach the disk and stay in the page cache, but are not durable.
 
-A sync writes the file system's journal as well and has the disk empty its own memory, and whoever syncs another file
-meanwhile waits for both: beside 100 MB/s that are synced each 2 MB, one sync in a hundred of another file takes 6 ms,
-beside as many that are written back 2.5, measured.
+A sync also writes the file system's journal and flushes the disk's own memory, and every other file's sync waits for
+both. Beside 100 MB/s with a sync every 2 MB, one in a hundred syncs of another file takes 6 ms; with write-back
+instead, 2.5 ms (measured).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from functools import cache
 from typing import Any
 
 _ALL = 0, 0, 1 | 2 | 4
-"""Linux's `sync_file_range` for a whole file: wait for what is being written, write, and wait again."""
+"""Arguments of Linux's `sync_file_range` for a whole file: wait for running writes, write, and wait again."""
 
 
 def write_back(fd: int) -> None:
-    """Wait until all bytes of an open file have come to the disk; by a sync where the system knows no less."""
+    """Wait until all bytes of an open file are on the disk. On other systems this is a sync."""
     call = _call()
     if call is None:
         os.fdatasync(fd)
@@ -31,7 +31,7 @@ def write_back(fd: int) -> None:
 
 @cache
 def _call() -> Any:
-    """The system's call; None where it has none, or lets this process have none."""
+    """The system's call; None if it is missing or not allowed."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
     if call is None:
         return None

@@ -1,7 +1,8 @@
-"""Stages of long work: whoever does it says what happens at each; whatever it calls says where they are.
+"""Yield points of long work: a caller installs a listener, and long functions call it at places where they hold no
+lock.
 
-Two processors have callers who wait for a few rows, and a bulk load, checkpoints and merges beside them. Each of these
-may wait a moment, or begin anew, between two stages; sorts, checksums and searches know nothing of why.
+Few processors serve callers who wait for a few rows, a bulk load, checkpoints and merges. Bulk work may pause between
+two yield points, or start again. The long functions (sorts, checksums, searches) do not know why.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 _LISTENER: ContextVar[Callable[[], None] | None] = ContextVar("listener", default=None)
-"""The listener of the thread that asks."""
+"""The listener of the current thread."""
 
 
 def stage() -> None:
-    """A place in long work where no lock is held that a commit takes. It may take a while, and raise."""
+    """A yield point: a place in long work where no lock is held that a commit needs. It may take a while, or raise."""
     listener = _LISTENER.get()
     if listener is not None:
         listener()
@@ -23,7 +24,7 @@ def stage() -> None:
 
 @contextmanager
 def at_each_stage(listener: Callable[[], None] | None) -> Iterator[None]:
-    """Have `listener`, or nothing, called at each stage that this thread comes to in the block."""
+    """Within the block, call `listener` (or nothing, for None) at each yield point of this thread."""
     token = _LISTENER.set(listener)
     try:
         yield
