@@ -24,7 +24,7 @@ from lakestore_server.commit.merge.engines import MergedChanges
 from lakestore_server.commit.merge.kept import refusal
 from lakestore_server.commit.request import IndexEntries, Request, TableChange
 from lakestore_server.files.journal import encode
-from lakestore_server.host.stages import stage
+from lakestore_server.host.yield_points import yield_point
 from lakestore_server.index.collisions import Entries, FoundKeys
 from lakestore_server.index.entry import live
 from lakestore_server.index.key_index import Index
@@ -126,11 +126,11 @@ def _replace(table: TableDraft, changes: Sequence[TableChange], index: Index) ->
     deletes = np.concatenate([np.full(len(c.keys), c.delete) for c in changes])
     buckets = np.concatenate([c.buckets for c in changes])
     found = table.found(changes, index)
-    stage()
+    yield_point()
     assigned = assign(found.keys, deletes, buckets, live(found.values), table.next)
     at = 0
     for change in changes:
-        stage()
+        yield_point()
         part = slice(at, at + len(change.keys))
         at = part.stop
         _replace_by(table, change, found.part(part), _part(assigned, part))
@@ -152,7 +152,7 @@ def _replace_by(table: TableDraft, change: TableChange, found: FoundKeys, rows: 
     stored = pa.RecordBatch.from_arrays(
         [pa.array(rows.change), pa.array(rows.prev), *batch.columns], schema=stored_schema(change.table)
     )
-    stage()
+    yield_point()
     entries = Entries.of(keys, rows.offset, rows.change == DELETE, buckets, found.links)
     for bucket, first, last in runs(buckets):
         prev, kind = rows.prev[first:last], rows.change[first:last]
@@ -192,7 +192,7 @@ def try_build(
     """The commit of these requests, and its bytes; or `RequestRefused`, `Unmade` or `GaveWay`."""
     try:
         commit = build(group, state.view, index, record, limits)
-        stage()
+        yield_point()
         view, encoded = state.view_after(commit.record), encode(commit.record)
     except (RequestRefused, GaveWay):
         raise

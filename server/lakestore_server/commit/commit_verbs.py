@@ -21,7 +21,7 @@ from lakestore_server.commit.queue import SMALL_STRETCH, is_small
 from lakestore_server.commit.request import REFUSALS, Refusal, Request, TableChange, change_of
 from lakestore_server.commit.sequences import check_name, register_updates
 from lakestore_server.host.quota import Claim, Quota
-from lakestore_server.host.stages import at_each_stage, stage
+from lakestore_server.host.yield_points import at_yield_points, yield_point
 from lakestore_server.state.commit_record import Answer, ChangeResult
 from lakestore_server.state.registers import RegisterUpdates
 
@@ -137,8 +137,8 @@ class CommitVerbs:
         queued = 0
         try:
             is_quick = all(is_small(request.nbytes) for request in several)
-            with at_each_stage(None if is_quick else priority.give_way):
-                stage()
+            with at_yield_points(None if is_quick else priority.give_way):
+                yield_point()
                 hints = iter(self._engine.foreseen([change.keys for request in several for change in request.changes]))
             for request in several:
                 request.take_hints(hints)
@@ -171,7 +171,7 @@ class CommitVerbs:
             moves = register_updates(request, self._engine.limits)
             refusal: Refusal | None = None
             try:
-                with at_each_stage(None if is_small(nbytes) else priority.give_way):
+                with at_yield_points(None if is_small(nbytes) else priority.give_way):
                     changes = self._changes(message, parts, moves, claim, held)
             except REFUSALS as error:
                 if not (request.producer or moves.each):

@@ -38,8 +38,8 @@ from lakestore_server.host import priority
 from lakestore_server.host.clock import Clock, Reading, Timekeeper
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.host.stages import at_each_stage
 from lakestore_server.host.supervisor import Supervisor
+from lakestore_server.host.yield_points import at_yield_points
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.hints import Hint
 from lakestore_server.index.keys import IndexKeys
@@ -246,7 +246,7 @@ class CommitLoop:
         group = self._admitted(requests, refused, now)
         while group:
             try:
-                with at_each_stage(partial(self._give_way, group) if gives_way else None):
+                with at_yield_points(partial(self._give_way, group) if gives_way else None):
                     commit, encoded = try_build(group, self._next, self.index, self._record(now), self.limits)
                 self._launch(commit, encoded)
             except GaveWay:

@@ -33,7 +33,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.arrays import flat_batch
 from lakestore_server.files.segment import extended
 from lakestore_server.host.quota import Claim
-from lakestore_server.host.stages import stage
+from lakestore_server.host.yield_points import yield_point
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.hints import Hint
 from lakestore_server.index.keys import NO_KEYS, IndexKeys, bytes_each, encoded
@@ -371,7 +371,7 @@ def change_of(
     _check_deletes(table, delete=delete)
     source = versions.numbered(message.schema_id) if message.HasField("schema_id") else table
     sent, as_sent = _decoded(message.rows if rows is None else rows, message.crc32c, limits)
-    stage()
+    yield_point()
     batch = sent
     if len(set(batch.schema.names)) < len(batch.schema.names):
         raise Invalid(f"table {table.name}: the rows have a column twice")
@@ -392,7 +392,7 @@ def change_of(
     check_row_sizes(batch, table, limits.message_bytes)
     if batch is not sent:
         as_sent = None
-    stage()
+    yield_point()
     routed = _routed(table, batch, given, kind, marks, as_sent, producer=producer, limits=limits)
     return replace(routed, is_shown=routed.insert) if message.want_rows else routed
 
@@ -503,7 +503,7 @@ def _routed(
     index_keys: IndexKeys = NO_KEYS
     # A stored key may be longer than a limit that was lowered since; it can still be deleted.
     bytes_max = WIDEST.key_bytes if kind == "DELETE" else limits.key_bytes
-    stage()
+    yield_point()
     if table.keyed:
         try:
             index_keys = _index_keys(table, batch, bytes_max)

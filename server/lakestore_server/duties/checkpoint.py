@@ -28,8 +28,8 @@ from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.histogram import Histogram
-from lakestore_server.host.stages import at_each_stage
 from lakestore_server.host.worker import Worker
+from lakestore_server.host.yield_points import at_yield_points
 from lakestore_server.segments.compaction import Compactions, Compactor
 from lakestore_server.segments.cut import SegmentCut, segments_of
 from lakestore_server.segments.merging import Merger
@@ -116,7 +116,7 @@ class Checkpointer:
         with self._running:
             began = self._clock.monotonic()
             try:
-                with at_each_stage(DutyPriority(self._loop.priority, self._loop.pace.is_full).give_way):
+                with at_yield_points(DutyPriority(self._loop.priority, self._loop.pace.is_full).give_way):
                     made = self._checkpoint()
             except BaseException:
                 self.figures.failed += 1

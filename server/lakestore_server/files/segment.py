@@ -33,14 +33,14 @@ from lakestore_server.host import versions
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.mapped_crc import Crcs, behind_a_block, crc32c_of_mapped, folded
 from lakestore_server.host.mapping import will_need
-from lakestore_server.host.stages import stage
+from lakestore_server.host.yield_points import yield_point
 from lakestore_server.state.chunk import CommitIndex, Ints, StoredBatch
 
 BLOCK = 64 << 10
 """Bytes that one checksum covers."""
 FINE_BLOCK = 4 << 10
 """Bytes that one checksum covers where single rows are looked up."""
-STAGE_BLOCKS = 64
+YIELD_BLOCKS = 64
 """Blocks between two yield points."""
 
 
@@ -62,8 +62,8 @@ def block_crcs(*parts: pa.Buffer, block: int = BLOCK) -> Crcs:
             if filled == block:
                 found.append(crc)
                 crc = filled = 0
-                if not len(found) % STAGE_BLOCKS:
-                    stage()
+                if not len(found) % YIELD_BLOCKS:
+                    yield_point()
     if filled:
         found.append(crc)
     return np.array(found, dtype=np.uint32)

@@ -13,7 +13,7 @@ from typing import Any
 
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import AppendFile, Disk
-from lakestore_server.host.stages import stage
+from lakestore_server.host.yield_points import yield_point
 
 PIECE_BYTES = 2 << 20
 Pause = Callable[[int], None]
@@ -49,7 +49,7 @@ class EvenWrites:
     def flush(self) -> None:
         """Write what waits. The caller syncs."""
         if self._waiting:
-            stage()
+            yield_point()
             self._file.write(self._parts)
             self._parts, self._waiting = [], 0
 

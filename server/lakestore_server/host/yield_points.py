@@ -15,7 +15,7 @@ _LISTENER: ContextVar[Callable[[], None] | None] = ContextVar("listener", defaul
 """The listener of the current thread."""
 
 
-def stage() -> None:
+def yield_point() -> None:
     """A yield point: a place in long work where no lock is held that a commit needs. It may take a while, or raise."""
     listener = _LISTENER.get()
     if listener is not None:
@@ -23,7 +23,7 @@ def stage() -> None:
 
 
 @contextmanager
-def at_each_stage(listener: Callable[[], None] | None) -> Iterator[None]:
+def at_yield_points(listener: Callable[[], None] | None) -> Iterator[None]:
     """Within the block, call `listener` (or nothing, for None) at each yield point of this thread."""
     token = _LISTENER.set(listener)
     try:

@@ -11,7 +11,7 @@ import numpy as np
 from lakestore.rows.live_sum import live_sum
 from lakestore_server.arrays.grouping import ordered
 from lakestore_server.arrays.hash_table import MISS
-from lakestore_server.host.stages import stage
+from lakestore_server.host.yield_points import yield_point
 from lakestore_server.index.byte_merge import key_slices
 from lakestore_server.index.byte_section import ByteSection, WantedKeys
 from lakestore_server.index.entry import DAMAGED, FLAG, OFFSET_MASK, DamagedIndex, Ints
@@ -99,7 +99,7 @@ def _numbers(sections: Sequence[NumberSection], numbers: Numbers) -> Ints:
     wanted = Wanted.of(numbers.take(order))
     found = np.full(len(numbers), MISS, dtype=np.int64)
     for section in sections:
-        stage()
+        yield_point()
         section.fill(found, wanted)
         if not (found == MISS).any():
             break
@@ -117,7 +117,7 @@ def _bytes(sections: Sequence[ByteSection], keys: ByteKeys) -> Ints:
     wanted = WantedKeys.of(keys.padded, hashes, order)
     found = np.full(len(keys), MISS, dtype=np.int64)
     for section in sections:
-        stage()
+        yield_point()
         section.fill(found, wanted)
         if not (found == MISS).any():
             break

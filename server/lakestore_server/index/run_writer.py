@@ -15,7 +15,7 @@ from lakestore_server.arrays.padded_bytes import PaddedBytes
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.even_writes import EvenWrites
-from lakestore_server.host.stages import stage
+from lakestore_server.host.yield_points import yield_point
 from lakestore_server.index.byte_section import ENTRY_WORDS, RANK_BITS_MAX, marked, places
 from lakestore_server.index.entry import Ints, KeyHash
 from lakestore_server.index.number_section import SAMPLED
@@ -112,7 +112,7 @@ class Finder:
 
     def add(self, data: npt.NDArray[Any], numbers: Numbers, marks: Wanted) -> None:
         """Write further entries, in order, that are found by these numbers and so marked in the filter."""
-        stage()
+        yield_point()
         at = self._run.put(data)
         self._at = at if self._at < 0 else self._at
         self._samples.append(numbers[-self.count % SAMPLED :: SAMPLED].copy())

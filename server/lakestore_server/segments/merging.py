@@ -33,8 +33,8 @@ from lakestore_server.host import even_writes
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
 from lakestore_server.host.mapping import read_in
-from lakestore_server.host.stages import at_each_stage
 from lakestore_server.host.worker import Worker
+from lakestore_server.host.yield_points import at_yield_points
 from lakestore_server.index.keys import IndexKeys
 from lakestore_server.segments.segment_run import Rewrite
 from lakestore_server.state.bucket_log import BucketLog
@@ -210,7 +210,7 @@ class Merger:
         """Do all merges that are due; none before the first checkpoint, which removes files that nothing names."""
         if not self._is_open:
             return
-        with at_each_stage(DutyPriority(self._loop.priority).give_way):
+        with at_yield_points(DutyPriority(self._loop.priority).give_way):
             self._rewrite_all(pause)
             for uuid, known in self._loop.view.tables.items():
                 for bucket in range(len(known.logs) if known.table.keyed else 0):

@@ -6,28 +6,28 @@ import threading
 
 import pytest
 
-from lakestore_server.host.stages import at_each_stage, stage
+from lakestore_server.host.yield_points import at_yield_points, yield_point
 
 
-def test_a_stage_tells_the_innermost_listener_of_its_own_thread() -> None:
+def test_a_yield_point_calls_the_innermost_listener_of_its_own_thread() -> None:
     told = list[str]()
-    stage()
-    with at_each_stage(lambda: told.append("outer")):
-        stage()
-        with at_each_stage(lambda: told.append("inner")):
-            stage()
-        other = threading.Thread(target=stage)
+    yield_point()
+    with at_yield_points(lambda: told.append("outer")):
+        yield_point()
+        with at_yield_points(lambda: told.append("inner")):
+            yield_point()
+        other = threading.Thread(target=yield_point)
         other.start()
         other.join()
-        stage()
-    stage()
+        yield_point()
+    yield_point()
     assert told == ["outer", "inner", "outer"]
 
 
-def test_what_a_stage_raises_ends_the_work_and_the_listening() -> None:
+def test_what_a_yield_point_raises_ends_the_work_and_the_listening() -> None:
     def stop() -> None:
         raise InterruptedError
 
-    with pytest.raises(InterruptedError), at_each_stage(stop):
-        stage()
-    stage()
+    with pytest.raises(InterruptedError), at_yield_points(stop):
+        yield_point()
+    yield_point()

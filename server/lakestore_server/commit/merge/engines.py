@@ -33,7 +33,7 @@ from lakestore_server.commit.merge.current_rows import Columns, CurrentRows, Row
 from lakestore_server.commit.merge.kept import baseless, filled
 from lakestore_server.commit.merge.versions import AgainstHeld, CameIn
 from lakestore_server.commit.request import TableChange
-from lakestore_server.host.stages import stage
+from lakestore_server.host.yield_points import yield_point
 from lakestore_server.index.collisions import Entries, FoundKeys
 from lakestore_server.index.entry import FLAG, is_live
 from lakestore_server.index.key_index import Index
@@ -479,7 +479,7 @@ class MergedChanges:
         for sent in changes:
             part = slice(at, at + len(sent.keys))
             at = part.stop
-            stage()
+            yield_point()
             change, mine, known = self._based(sent, places_of[part], whole.part(part), values)
             groups = Groups.by(mine)
             places = mine[groups.first]
@@ -491,7 +491,7 @@ class MergedChanges:
             except pa.ArrowException as error:
                 problem = Invalid(f"table {self._table.name}: the rows cannot be merged: {error}")
                 raise RequestRefused(change, problem) from error
-            stage()
+            yield_point()
             try:
                 request.check_row_sizes(made.batch, self._table, self._draft.draft.message_bytes, merged=True)
             except Invalid as error:
