@@ -33,8 +33,8 @@ check: develop  ## the unit tests of what changed since main, in under two minut
 test: programs  ## run the tests, two files at a time; ARGS="-k name" picks some, ARGS="-n 0 --pdb" debugs
 	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
-long: programs  ## the tests that make test leaves out, with new random cases each time
-	LAKESTORE_EXPLORE=1 $(PY) -m pytest -m long $(ARGS)
+long: programs  ## the tests that make test leaves out, and all properties, with new random cases each time
+	LAKESTORE_EXPLORE=1 $(PY) -m pytest -m "long or hypothesis" $(ARGS)
 
 crash: develop  ## power cuts, kills and flipped bits at every crash point, with many outcomes each (an hour)
 	LAKESTORE_EXPLORE=1 LAKESTORE_CRASH_SEEDS=$${SEEDS:-8} LAKESTORE_FLIPS=$${FLIPS:-200} LAKESTORE_MODEL_EXAMPLES=$${EXAMPLES:-300} \

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from lakestore.spark import SparkLake
     from tests.support.side_by_side import FilesSideBySide
 
-settings.register_profile("fixed", deadline=None, print_blob=True, derandomize=True, database=None)
+settings.register_profile(
+    "fixed", deadline=None, print_blob=True, derandomize=True, database=None, max_examples=seeds.examples(100)
+)
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("explore" if seeds.explores() else "fixed")
 """No example is timed, because a busy machine would fail it. `fixed` draws the same examples in every run."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jepsen.checkers.counterexample import check_keys, counterexample
 from jepsen.checkers.linear import IMPOSSIBLE, Answer, Impossible, State, Step, search
 from jepsen.operation import NEVER
+from tests.support.seeds import examples
 
 
 def register(state: State, asked: object, answer: object) -> State | Impossible:
@@ -88,7 +89,7 @@ def histories(draw: st.DrawFn) -> list[Step]:
     return found
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(histories())
 def test_the_search_agrees_with_every_order(steps: list[Step]) -> None:
     found = search(register, 0, steps)

@@ -15,6 +15,7 @@ from lakestore.errors import Conflict, Fenced
 from lakestore.model.token import position_of
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
+from tests.support.seeds import examples
 from tests.support.served import Served
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -111,7 +112,7 @@ def test_a_batch_that_moves_registers_is_applied_once_and_a_later_one_is_not_pas
 @example(sent_again_after("kill"))
 @example(sent_again_after("checkpoint", "kill"))
 @example(sent_again_after("restart"))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_a_batch_that_is_sent_again_is_answered_as_at_first_and_applied_once(steps: list[tuple[str, int]]) -> None:
     with TemporaryDirectory() as folder, Served(Path(folder) / "data") as served:
         served.lake.create_table("a.log", schema=SCHEMA, buckets=1)

@@ -18,6 +18,7 @@ from lakestore.model.columns import Column
 from lakestore.rows.condition_text import CHARS_MAX
 from lakestore_server.read.parsed_conditions import CHARS_KEPT, ParsedConditions
 from tests.support.folding import Fold, values
+from tests.support.seeds import examples
 
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("s", pa.string())])
 CONDITIONS = ("n > 2", "n <> 2", "NOT (n > 2)", "n IS NULL OR s = 'a'", "s LIKE 'a%' AND n < 4", "id > 2", "TRUE")
@@ -59,7 +60,7 @@ def scanned(table: ls.Table, where: str | None, at: str) -> dict[Any, dict[str, 
     return {row["id"]: row for row in table.scan(where=where, at=at).to_arrow().to_pylist()}
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=steps, where=st.sampled_from(CONDITIONS), images=st.booleans(), snapshot_at=st.integers(0, 11))
 def test_the_fold_of_filtered_changes_is_the_filtered_scan_at_every_token(
     lake: ls.Lake, history: list[tuple[str, list[dict[str, Any]]]], where: str, images: bool, snapshot_at: int

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import lakestore as ls
+from tests.support.seeds import examples
 from tests.support.served import Served
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -48,7 +49,7 @@ def written_around(*between: str) -> list[tuple[str, list[int]]]:
 @example(written_around("kill"))
 @example(written_around("checkpoint", "kill"))
 @example(written_around("restart", "kill"))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_offsets_are_dense_and_records_never_change(steps: list[tuple[str, list[int]]]) -> None:
     with TemporaryDirectory() as folder, Served(Path(folder) / "data") as served:
         served.lake.create_table("a.b", schema=SCHEMA, primary_key=["id"], buckets=3)

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakestore.union.verify import verify
+from tests.support.seeds import examples
 from tests.support.served import Served
 
 SCHEMA = pa.schema([("region", pa.string()), ("id", pa.int64()), ("v", pa.int64())])
@@ -47,7 +48,7 @@ def replaced_around(*between: str) -> list[tuple[str, list[tuple[str, int]]]]:
 @example(replaced_around("kill"))
 @example(replaced_around("checkpoint"))
 @example(replaced_around("checkpoint", "kill"))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_every_key_has_one_live_version_and_the_index_names_it(steps: list[tuple[str, list[tuple[str, int]]]]) -> None:
     with TemporaryDirectory() as folder, Served(Path(folder) / "data") as served:
         served.lake.create_table("a.b", schema=SCHEMA, primary_key=["region", "id"], bucket_key=["id"], buckets=2)

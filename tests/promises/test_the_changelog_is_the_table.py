@@ -18,6 +18,7 @@ import lakestore as ls
 from lakestore.errors import PositionExpired
 from lakestore_server.changes import stream as feed
 from tests.support.folding import Fold
+from tests.support.seeds import examples
 from tests.support.served import Served
 from tests.support.watching import ACCOUNTS, MONEY, NAME, SCHEMA, Bank, Event, lsn_of, rows_of, watch, watched
 
@@ -188,7 +189,7 @@ def test_bookmarkable(bank: Bank, start: str) -> None:
     assert held.behind == 0
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     commits=st.lists(
         st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(0, 2))), min_size=1, max_size=6),

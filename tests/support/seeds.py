@@ -35,6 +35,11 @@ def seed(default: int | str | None = None) -> int | str:
     return chosen
 
 
+def examples(many: int) -> int:
+    """The number of examples of a property: `many` if tests explore, else a third. The examples are then the same."""
+    return many if explores() else max(many // 3, 5)
+
+
 def seeded(default: int | str | None = None) -> random.Random:
     """Random numbers that are the same for the same seed."""
     return random.Random(seed(default))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lakestore_server.arrays import flat_batch
 from lakestore_server.arrays.flat_batch import FlatBatch
 from lakestore_server.arrays.gather import LONG_BYTES, Plan
+from tests.support.seeds import examples
 
 Ints = npt.NDArray[np.int64]
 SCHEMA = pa.schema(
@@ -87,7 +88,7 @@ def _batches(seed: int, counts: Sequence[int]) -> list[pa.RecordBatch]:
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     seed=st.integers(0, 1 << 30),
     counts=st.lists(st.integers(1, 60), min_size=1, max_size=6),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lakestore_server.arrays import hash_table
 from lakestore_server.arrays.hash_table import MISS, HashTable
+from tests.support.seeds import examples
 
 LAST = (1 << 64) - 1
 ABSENT, FLAG = -1, 1 << 62
@@ -42,7 +43,7 @@ def _hash(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("_hash")
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(puts=PUTS, grows=st.sets(st.integers(0, 7)), others=st.lists(NUMBERS, max_size=30))
 def test_what_was_put_last_is_found_and_nothing_else(
     puts: list[list[tuple[int, int]]], grows: set[int], others: list[int]

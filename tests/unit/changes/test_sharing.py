@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestore_server.changes.shared.members import Bucket, assign
+from tests.support.seeds import examples
 
 names = st.sets(st.sampled_from("abcdefgh"), min_size=1)
 counts = st.integers(0, 20)
@@ -65,7 +66,7 @@ def test_what_is_balanced_stays_as_it_is(situation: tuple[set[str], list[Bucket]
     assert assign(members, buckets, after) == after
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(names, counts, st.data())
 def test_one_who_leaves_moves_its_own_buckets_only(members: set[str], count: int, data: st.DataObject) -> None:
     before = assign(members, buckets_of(count), {})

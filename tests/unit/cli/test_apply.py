@@ -21,6 +21,7 @@ from lakestore.evolution import SetOptions
 from lakestore.model import table_file
 from lakestore.model.alteration import apply_steps
 from lakestore.model.retention import Retention
+from tests.support.seeds import examples
 
 SHOP = Path(__file__).resolve().parents[3] / "examples" / "shop" / "tables.yaml"
 FILE = """
@@ -217,7 +218,7 @@ COLUMN = st.fixed_dictionaries(
 COLUMNS = st.lists(COLUMN, min_size=1, max_size=4, unique_by=lambda column: column["name"])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(COLUMNS, COLUMNS)
 def test_the_steps_lead_to_the_file_and_then_there_are_none(
     old: list[dict[str, Any]], new: list[dict[str, Any]]

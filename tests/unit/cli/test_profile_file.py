@@ -19,6 +19,7 @@ from lakestore.client.grpc import GrpcWire
 from lakestore.client.lake import Lake
 from lakestore.errors import Invalid
 from lakestore.model import yaml_text
+from tests.support.seeds import examples
 
 ODD_NAMES = ["1", "no", "null", "~x", "2024-01-01", "1e3", "0x1F", "1_000", "12:30", "true"]
 _WORDS = st.sampled_from(
@@ -44,7 +45,7 @@ def _agreed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakestore.cli.profiles._typed", lambda *_: "secret")
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.lists(_WORDS, max_size=12).map("".join).map(str.encode), st.binary(max_size=40)))
 @example(b"2024-13-45: 1")
 @example(b"[" * 1_500)

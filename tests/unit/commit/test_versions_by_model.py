@@ -20,6 +20,7 @@ from lakestore_server.commit.merge.versions import CameIn
 from lakestore_server.commit.request import NEVER, Kept, RowMarks, TableChange
 from lakestore_server.index.keys import NO_KEYS
 from tests.model.merging import AS_OF, KEPT, Mark, Merged, Row
+from tests.support.seeds import examples
 
 EPOCH = datetime(1970, 1, 1)
 FIELDS = [("id", pa.int64()), ("v", pa.int64()), ("s", pa.string()), ("a", pa.string()), ("b", pa.list_(pa.int64()))]
@@ -102,7 +103,7 @@ def model_of(held: Sequence[tuple[Any, ...] | None], table: Table) -> Merged:
     return model
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(rows=ROWS, held=HELD, table=st.sampled_from(TABLES))
 def test_a_batch_is_judged_and_filled_as_its_rows_are_one_by_one(
     rows: list[Row], held: list[tuple[Any, ...] | None], table: Table

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lakestore.kafka.bridge.decode.casts import Rule, cast, why
 from lakestore.model.types import arrow_type
+from tests.support.seeds import examples
 
 NOON = datetime(2026, 1, 1, 12)
 NOON_UTC = NOON.replace(tzinfo=UTC)
@@ -153,7 +154,7 @@ TEXTS = st.one_of(
 KINDS = ["int8", "int64", "float32", "float64", "decimal(9,3)", "bool", "timestamp", "timestamptz", "date", "time"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.one_of(st.none(), TEXTS), max_size=8), st.sampled_from(KINDS), st.sampled_from(["", "s", "ns"]))
 def test_rows_are_cast_alike_together_and_alone(values: list[str | None], kind: str, unit: str) -> None:
     how = rule(kind, unit)

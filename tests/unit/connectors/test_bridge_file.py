@@ -16,6 +16,7 @@ from lakestore.kafka.bridge import spec_file
 from lakestore.kafka.bridge.spec import BatchBounds, BridgeSpec, RouteSpec
 from lakestore.kafka.bridge.tables import dead_letter_table, wanted_definition, wanted_table
 from lakestore.model import table_file
+from tests.support.seeds import examples
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "bridge"
 ENVIRONMENT = {"REGISTRY_PASSWORD": "hush-registry", "KAFKA_PASSWORD": "hush-kafka"}
@@ -283,7 +284,7 @@ def one_sentence_or_a_bridge(text: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_value_anywhere_is_a_bridge_or_one_sentence(data: st.DataObject) -> None:
     whole = yaml.safe_load(data.draw(st.sampled_from([ORDERS, EVERYTHING])))
     for _ in range(data.draw(st.integers(1, 2))):
@@ -292,7 +293,7 @@ def test_any_value_anywhere_is_a_bridge_or_one_sentence(data: st.DataObject) -> 
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_text_is_a_bridge_or_one_sentence(data: st.DataObject) -> None:
     text = data.draw(st.sampled_from([ORDERS, EVERYTHING]))
     for _ in range(data.draw(st.integers(1, 3))):

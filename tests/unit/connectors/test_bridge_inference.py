@@ -14,6 +14,7 @@ from lakestore.kafka.bridge.decode.inference import infer_schema
 from lakestore.kafka.bridge.decode.json_records import JsonDecoder
 from lakestore.model.types import type_name
 from tests.support.bridge_blocks import block, check_decoded
+from tests.support.seeds import examples
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3), min_size=1, max_size=5))
 def test_samples_fit_into_what_was_inferred_of_them(rows: list[dict[str, Any]]) -> None:
     records = block([json.dumps(row).encode() for row in rows])

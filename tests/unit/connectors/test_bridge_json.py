@@ -16,6 +16,7 @@ from lakestore.kafka.bridge.decode import json_one, json_records
 from lakestore.kafka.bridge.decode.json_records import JsonDecoder
 from lakestore.kafka.bridge.outcome import Decoded
 from tests.support.bridge_blocks import block, check_decoded
+from tests.support.seeds import examples
 
 WANTED = pa.schema(
     [
@@ -275,7 +276,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(TEXTS, max_size=6))
 def test_block_at_once_is_as_one_by_one(values: list[bytes]) -> None:
     """The same rows and rejects, whatever is beside a record."""
@@ -294,7 +295,7 @@ def test_block_at_once_is_as_one_by_one(values: list[bytes]) -> None:
     assert together == alone
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=30), TEXTS, st.none()), max_size=8))
 def test_every_record_of_garbage_ends_once(values: list[bytes | None]) -> None:
     records = block(values)

@@ -27,6 +27,7 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
 from lakestore.rows import ipc
 from tests.support.bridge_blocks import FIRST_MS, FIRST_OFFSET, block, check_ends
+from tests.support.seeds import examples
 
 C = ColumnSpec
 ORDERS = TableSpec(
@@ -500,7 +501,7 @@ GARBAGE = st.one_of(
 FORMATS = ["json", "raw", "arrow"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(GARBAGE, GARBAGE), max_size=12),
     st.sampled_from(FORMATS),

@@ -14,6 +14,7 @@ from lakestore_server.files import shared_file
 from lakestore_server.files.shared_file import NewSegment, SharedFile
 from lakestore_server.host.disk import RealDisk
 from tests.support.flips import flipped
+from tests.support.seeds import examples
 
 PARTS = st.lists(
     st.tuples(st.sampled_from(["u-1", "u-2", "u-3"]), st.integers(0, 9), st.binary(min_size=1, max_size=200)),
@@ -29,7 +30,7 @@ def written(path: Path, parts: list[tuple[str, int, bytes]]) -> SharedFile:
     return SharedFile(RealDisk(), path)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(PARTS)
 def test_parts_come_back_in_the_order_in_which_they_were_put_in(
     tmp_path_factory: pytest.TempPathFactory, parts: list[tuple[str, int, bytes]]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lakestore_server.host import clock
 from lakestore_server.host.clock import CONFIRM_SECONDS, GAP_US_MAX, SLACK_US_MAX, Doubt, Judge, Reading, Timekeeper
+from tests.support.seeds import examples
 from tests.support.served import DAY, START_US, HandClock
 
 YEAR = 365 * DAY
@@ -81,7 +82,7 @@ class Machine:
         assert self.stamp >= before
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(STEPS, max_size=40))
 @example([("wait", 301.0), ("set", YEAR), ("wait", 299.0), ("set", 0.0), ("restart", 0.0), ("set", YEAR)])
 @example([("restart", 5.0), ("set", 6.5 * DAY), ("restart", 5.0), ("set", 0.0), ("wait", 301.0), ("restart", 5.0)])

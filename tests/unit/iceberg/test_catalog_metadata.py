@@ -15,6 +15,7 @@ from lakestore.errors import Conflict, Invalid
 from lakestore_server.catalog import commits, metadata, metadata_updates, our_tables
 from lakestore_server.catalog.schemas import Json
 from tests.support.catalogs import SCHEMA, own_table, set_ref, snapshot
+from tests.support.seeds import examples
 
 NOW = 1_700_000_000_000
 UUID = "11111111-2222-4333-8444-555555555555"
@@ -226,7 +227,7 @@ _KEYS = [
 ]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.sampled_from(sorted(metadata_updates.ACTIONS)), st.dictionaries(st.sampled_from(_KEYS), _VALUES, max_size=4))
 def test_any_update_is_applied_or_refused(action: str, fields: dict[str, Any]) -> None:
     try:

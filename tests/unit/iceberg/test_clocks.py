@@ -16,6 +16,7 @@ from lakestore_server.catalog.metadata_store import SKEW_MS
 from lakestore_server.catalog.schemas import Json
 from tests.support.catalogs import World, set_ref, snapshot, world
 from tests.support.iceberg_judge import refusal
+from tests.support.seeds import examples
 
 MINUTE, HOUR = 60_000, 3_600_000
 
@@ -113,7 +114,7 @@ COMMITS = st.lists(
 
 
 @given(COMMITS)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_java_loads_what_any_clocks_store(
     tmp_path_factory: pytest.TempPathFactory, commits: list[tuple[str, int, int]]
 ) -> None:

@@ -16,6 +16,7 @@ from lakestore.model.table import Table, define
 from lakestore_server.catalog import metadata_updates, our_tables, tables
 from lakestore_server.catalog.schemas import Json
 from tests.support.iceberg_judge import build_refusal
+from tests.support.seeds import examples
 from tests.support.served import Served
 
 UUID = "11111111-2222-4333-8444-555555555555"
@@ -128,7 +129,7 @@ STEPS = st.one_of(
     st.lists(STEPS, max_size=6),
     st.sampled_from((2, 3)),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_java_builds_what_create_and_alter_accept(
     names: list[str], parts: list[str], steps: list[evolution.Step], version: int
 ) -> None:

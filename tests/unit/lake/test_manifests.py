@@ -39,7 +39,7 @@ from lakestore.iceberg.manifests import (
 from lakestore.iceberg.values import Metrics
 from lakestore.model.columns import LAKE_FIELD_IDS
 from tests.support.manifests import read_manifest
-from tests.support.seeds import seeded
+from tests.support.seeds import examples, seeded
 
 SCHEMA: dict[str, Any] = {
     "type": "struct",
@@ -141,7 +141,7 @@ def listed(
 
 
 @given(case=cases())
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_entries_come_back_as_they_were(case: tuple[int, int, dict[str, Any], list[Entry]]) -> None:
     version, content, spec, entries = case
     data = write_manifest(entries, content=content, schema=SCHEMA, spec=spec, format_version=version)
@@ -380,7 +380,7 @@ def test_manifests_of_version_1_are_read() -> None:
     ),
     version=st.sampled_from([2, 3]),
 )
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_lists_come_back_as_they_were(manifests: list[Manifest], version: int) -> None:
     data = write_list(manifests, format_version=version, snapshot_id=1, parent_id=5, sequence=9)
     wanted = manifests if version == 3 else [replace(each, first_row_id=None) for each in manifests]

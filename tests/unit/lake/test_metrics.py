@@ -15,6 +15,7 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.types import BinaryType, PrimitiveType, StringType
 
 from lakestore.iceberg.values import metrics
+from tests.support.seeds import examples
 from tests.unit.lake.test_partitions import EXACT, KINDS, column, field, iceberg
 
 
@@ -31,7 +32,7 @@ def key(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(data=st.data())
 def test_bounds_hold_every_value(kind: str, data: st.DataObject) -> None:
     parts = data.draw(st.lists(st.lists(st.none() | KINDS[kind][1], max_size=8), max_size=3))

@@ -20,6 +20,7 @@ from pyiceberg.types import IcebergType
 from lakestore.errors import Invalid
 from lakestore.iceberg.transforms import groups, transformed
 from lakestore.iceberg.values import decimal_bytes
+from tests.support.seeds import examples
 
 EXACT = Context(prec=60)
 DAYS, TIMES = st.integers(-700_000, 700_000), st.integers(-6 * 10**16, 6 * 10**16)
@@ -101,7 +102,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize(("kind", "transform"), PAIRS)
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(data=st.data())
 def test_a_transform_is_icebergs(kind: str, transform: str, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.none() | KINDS[kind][1], min_size=1, max_size=20))

@@ -14,7 +14,7 @@ from pyiceberg.table.puffin import PuffinFile
 
 from lakestore.errors import Corrupt
 from lakestore.iceberg import position_deletes, puffin
-from tests.support.seeds import seeded
+from tests.support.seeds import examples, seeded
 
 SETS = st.sets(st.integers(0, 1 << 40) | st.integers(0, 70_000), max_size=60)
 NEAR = st.sets(st.integers(0, (1 << 32) - 1) | st.integers(0, 70_000), max_size=60)
@@ -34,7 +34,7 @@ def test_a_vector_comes_back(values: set[int]) -> None:
 
 
 @given(PATHS)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_pyiceberg_reads_the_same_vectors(held: dict[str, set[int]]) -> None:
     data, places = puffin.puffin([(path, positions(values)) for path, values in held.items()])
     for (begin, size), values in zip(places, held.values(), strict=True):
@@ -78,7 +78,7 @@ def test_a_compressed_footer_is_refused(flags: int) -> None:
 
 
 @given(SETS)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_position_deletes_come_back(values: set[int]) -> None:
     data = position_deletes.encode("file:/ä b", positions(values))
     found = position_deletes.decode(data, "x")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lakestore.model.table import Table, define
 from tests.support.loading import chunks
+from tests.support.seeds import examples
 
 SCHEMA = pa.schema(
     [
@@ -61,7 +62,7 @@ def _full(row: dict[str, Any], table: Table) -> dict[str, Any]:
     return {name: row.get(name) for name in table.schema.names}
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(LINES, max_size=12), st.booleans())
 def test_a_block_is_read_as_its_lines_are(tmp_path: Path, lines: list[str], plain: bool) -> None:
     table = define("a.b", PLAIN if plain else SCHEMA, buckets=1)

@@ -15,6 +15,7 @@ from lakestore.kafka.bridge.decode.json_records import entries_as_lists, has_key
 from lakestore.loading import json_blocks
 from lakestore.model.table import define
 from tests.support.loading import chunks
+from tests.support.seeds import examples
 
 INNER = pa.struct([("x", pa.int64()), ("l", pa.list_(pa.string()))])
 SCHEMA = pa.schema(
@@ -59,7 +60,7 @@ def _read(path: Path, lines: list[str]) -> tuple[list[dict[str, Any]], dict[int,
     return full, {bad.line: bad.reason for chunk in found for bad in chunk.bad}
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(LINES, min_size=1, max_size=4))
 @example(['{"m":{"a":1,"a":2}}'])
 @example(['{"m":{"a":1,"\\u0061":2}}'])

@@ -31,6 +31,7 @@ from lakestore.model.alteration import apply_steps
 from lakestore.model.defaults import canonical, scalar
 from lakestore.model.projection import Projection
 from lakestore.model.table import Table
+from tests.support.seeds import examples
 
 BASE = pa.schema(
     [
@@ -107,7 +108,7 @@ def rows_of(definition: Table) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*system, *arrays], schema=pa.schema([*fields, *definition.storage_schema]))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(any_step(), max_size=15))
 def test_projections_compose_and_ids_are_never_used_again(steps: list[Step]) -> None:
     tables = history(steps)

@@ -27,6 +27,7 @@ from lakestore.wire import rpc
 from lakestore.wire.errors import error_fields, error_of_fields
 from lakestore_server.state.commit_record import RegistersDrop, RegistersMove, RegistersOpen
 from lakestore_server.state.registers import FEED_VALUES_MAX, Registers
+from tests.support.seeds import examples
 from tests.support.served import Served
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -303,7 +304,7 @@ def test_names_of_feeds() -> None:
         assert feed_of(name) is None, name
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["open", "move", "drop", "again"]), st.integers(0, 1)), max_size=200))
 def test_feeds_say_at_a_commit_what_they_had_said_by_then_or_less(steps: list[tuple[str, int]]) -> None:
     registers, names = Registers(), [FEED, f"ann/complete/{NAME}/b"]

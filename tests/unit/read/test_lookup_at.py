@@ -18,6 +18,7 @@ from lakestore.errors import Invalid, PositionExpired
 from lakestore.model.token import LogPosition
 from lakestore_server.read import lookup_at
 from tests.support.log_start import move_log_start
+from tests.support.seeds import examples
 from tests.support.served import Served
 
 SCHEMA = pa.schema([("a", pa.string()), ("b", pa.int64()), ("v", pa.int64())])
@@ -50,7 +51,7 @@ STEP: st.SearchStrategy[Any] = st.one_of(
 )
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEP, min_size=1, max_size=12), data=st.data())
 def test_every_key_and_prefix_at_every_cut_is_as_the_versions_say(
     served: Served, lake: ls.Lake, steps: list[tuple[str, list[tuple[str, int]]]], data: st.DataObject

@@ -15,12 +15,13 @@ from lakestore.model.table import define
 from lakestore.rows import condition_text, pushed
 from lakestore.rows.ranges import Range, all_meet, may_meet
 from tests.support.condition_cases import SCHEMA, VALUES, Case, Row, comparisons, conditions, narrowed, rows, rows_of
+from tests.support.seeds import examples
 
 TABLE = define("t.t", SCHEMA, primary_key=["id"])
 WITHOUT_FLOATS = ("i", "s", "d", "t", "n", "day", "b", "bin")
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(rows(), conditions())
 def test_a_condition_keeps_the_rows_for_which_it_is_true(made: list[Row], case: Case) -> None:
     kept = condition_text.parse(case.text, TABLE).apply(narrowed(made))
@@ -59,7 +60,7 @@ def _range(made: list[Row], name: str) -> Range:
     return Range(low, high, len(made) - len(values), len(made))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(rows(4), st.one_of(conditions(), conditions(WITHOUT_FLOATS)), st.booleans())
 def test_ranges_never_rule_out_a_row_nor_count_one_too_many(made: list[Row], case: Case, known: bool) -> None:
     skip = condition_text.parse(case.text, TABLE).skip

@@ -19,6 +19,7 @@ from lakestore.errors import Invalid
 from lakestore.model.table import Table, define
 from lakestore.model.types import arrow_type
 from lakestore.rows import condition_text
+from tests.support.seeds import examples
 
 _NUMBERS: Mapping[str, list[Any]] = {
     "int8": [-128, 0, 1, 127],
@@ -150,7 +151,7 @@ def _written(number: int | Decimal) -> str:
     return f"{number:f}" if isinstance(number, Decimal) else str(number)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.sampled_from([kind for kind in _NUMBERS if not kind.startswith("float")]),
     st.sampled_from(list(_SIGNS)),

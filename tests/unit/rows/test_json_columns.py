@@ -15,6 +15,7 @@ from hypothesis import given, settings
 
 from lakestore.rows.json_texts import CONNECT, PLAIN, Style, objects, values
 from tests.support.all_types import SCHEMA, rows
+from tests.support.seeds import examples
 
 EPOCH = dt.datetime(1970, 1, 1)
 
@@ -53,7 +54,7 @@ def _scalar(value: Any, kind: pa.DataType) -> Any:
 
 
 @given(made=rows([1, 2, 3, 4]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_json_of_every_type_is_the_value(made: pa.Table) -> None:
     for batch in (made.combine_chunks(), made.slice(1, 2).combine_chunks()):
         columns = [batch.column(name).chunk(0) for name in SCHEMA.names]
@@ -68,7 +69,7 @@ def test_json_of_every_type_is_the_value(made: pa.Table) -> None:
 
 
 @given(made=rows([1, 2, 3, 4]))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_a_slice_is_written_as_the_rows_it_shows(made: pa.Table) -> None:
     for name in SCHEMA.names:
         whole = made.combine_chunks().column(name).chunk(0)

@@ -16,6 +16,7 @@ from lakestore.cli.main import run_command
 from lakestore.errors import Invalid
 from lakestore.limits import Limits
 from lakestore.rows.ranges import pieces
+from tests.support.seeds import examples
 from tests.support.served import Served
 
 WIDE = pa.schema([("id", pa.int64()), *((f"c{i}", pa.string()) for i in range(30))])
@@ -40,7 +41,7 @@ def wide(rows: int) -> pa.Table:
     return pa.table({"id": range(rows), **{f"c{i}": texts for i in range(30)}}, schema=WIDE)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 3_000), max_size=60),
     bytes_max=st.integers(200, 5_000),

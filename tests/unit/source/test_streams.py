@@ -16,6 +16,7 @@ from lakestore.model.token import position_of
 from lakestore_spark.source import change_reader, table_reader
 from tests.support.log_start import move_log_start
 from tests.support.micro_batches import Checkpoint, Killed, Query
+from tests.support.seeds import examples
 from tests.support.served import Served
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()), ("name", pa.string())])
@@ -84,7 +85,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.sampled_from(["earliest", "snapshot", "latest"]),
     st.sampled_from(["", "v < 3"]),

@@ -17,6 +17,7 @@ from lakestore_server.host.disk import RealDisk
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import Chunk, CommitIndex, MemoryChunk
 from tests.support.flips import flipped
+from tests.support.seeds import examples
 
 SCHEMA = pa.schema([("value", pa.int64())])
 
@@ -59,7 +60,7 @@ def test_an_lsn_finds_its_commit_end(counts: list[int], data: st.DataObject) -> 
     assert all(log.at_end(offset) is None for offset in inside)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=40), st.booleans())
 def test_segments_hold_what_memory_held(
     tmp_path_factory: pytest.TempPathFactory, counts: list[int], keyed: bool

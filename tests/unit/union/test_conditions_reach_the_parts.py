@@ -19,6 +19,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.files.new_segment import LOG_BATCH_ROWS
 from tests.support.condition_cases import SCHEMA, VALUES, Case, Row, comparisons, conditions, narrowed, rows, rows_of
 from tests.support.log_tierer import LogTierer
+from tests.support.seeds import examples
 from tests.support.served import Served
 
 WIDE = pa.schema([("id", pa.int64()), *((f"c{i}", pa.string()) for i in range(49))])
@@ -60,7 +61,7 @@ def tables(served: Served) -> tuple[ls.Table, ls.Table]:
     return keyed, served.lake.create_table("c.log", SCHEMA, buckets=2)
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(rows(), rows(), conditions())
 def test_every_way_gives_the_rows_for_which_a_condition_is_true(
     served: Served, tables: tuple[ls.Table, ls.Table], old: list[Row], made: list[Row], case: Case
@@ -131,7 +132,7 @@ def _row(part: int, place: int) -> Row:
     return row
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(conditions())
 def test_files_and_log_give_the_rows_for_which_a_condition_is_true(
     served: Served, tiered: tuple[str, list[Row]], case: Case
