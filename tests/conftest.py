@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,6 +43,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesSi
     return FilesSideBySide(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+def pytest_collection_finish() -> None:
+    """A collection of garbage looks at no module and no test again: they are a million objects, half a second each."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def processes_without_pandas() -> None:
     """For servers, commands and Spark's Python workers; this process has pandas for tests of frames."""
@@ -60,6 +69,21 @@ def synced_at_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", synced)
         patch.setattr(os, "fdatasync", synced)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def http_ends_at_once() -> Iterator[None]:
+    """HTTP servers of this process wait 10 ms where uvicorn waits 100: before it sees its end, and within it.
+
+    A test whose server has ports waited 0.2 s for that.
+    """
+
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds / 10)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("uvicorn.server.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
         yield
 
 
