@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from xdist.remote import Producer
 
+    from jepsen.system.kafka import KafkaProcess
     from lakestore.spark import SparkLake
     from tests.support.side_by_side import FilesSideBySide
 
@@ -108,6 +109,15 @@ def lake(server: Server) -> Iterator[ls.Lake]:
     """A client of that server."""
     with ls.connect(server.about["grpc"]) as connected:
         yield connected
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaProcess]:
+    """The one broker of this process. Tests take names of topics and groups that no other test takes (`serial`)."""
+    from jepsen.system.kafka import KafkaProcess
+
+    with KafkaProcess(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
 
 
 @pytest.fixture

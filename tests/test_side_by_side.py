@@ -11,29 +11,31 @@ from xdist.scheduler import LoadScopeScheduling
 
 from jepsen.system import server
 from lakestore_demo import processes
-from tests.support.side_by_side import FilesSideBySide, unit
+from tests.support.side_by_side import KAFKA, FilesSideBySide, unit
 from tests.support.spark import MARK
 
 
-def test_a_file_stays_together_and_so_do_all_that_take_spark(tmp_path: Path) -> None:
-    for name, text in {"a": "", "b": "", "s": f"pytestmark = {MARK}", "t": f"pytestmark = [{MARK}]"}.items():
+def test_a_file_stays_together_and_so_do_all_that_take_spark_or_kafka(tmp_path: Path) -> None:
+    marked = {"s": f"pytestmark = {MARK}", "t": f"pytestmark = [{MARK}]", "k": f"@{KAFKA}", "l": f"[{KAFKA}]"}
+    for name, text in {"a": "", "b": "", **marked}.items():
         (tmp_path / f"test_{name}.py").write_text(text)
-    units = {name: unit(tmp_path, f"test_{name}.py::test_x[a::b]") for name in "abst"}
+    units = {name: unit(tmp_path, f"test_{name}.py::test_x[a::b]") for name in "abstkl"}
     assert units["a"] == unit(tmp_path, "test_a.py::Group::test_y")
     assert units["s"] == units["t"]
-    assert len(set(units.values())) == 3
+    assert units["k"] == units["l"]
+    assert len(set(units.values())) == 4
 
 
-def test_the_files_that_take_spark_are_given_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_that_take_spark_or_kafka_are_given_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
     monkeypatch.setattr(
         LoadScopeScheduling, "_assign_work_unit", lambda self, _: given.append(self.workqueue.popitem(last=False)[0])
     )
     scheduler = FilesSideBySide.__new__(FilesSideBySide)
-    scheduler.workqueue = OrderedDict.fromkeys(["a", "b", MARK, "c"])
-    for node in range(4):
+    scheduler.workqueue = OrderedDict.fromkeys(["a", KAFKA, "b", MARK, "c"])
+    for node in range(5):
         scheduler._assign_work_unit(node)
-    assert given == [MARK, "a", "b", "c"]
+    assert given == [MARK, KAFKA, "a", "b", "c"]
 
 
 def test_a_free_port_is_none_that_a_connection_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:

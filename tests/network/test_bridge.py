@@ -6,7 +6,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,7 @@ from tests.support.waiting import until
 
 EVENTS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
 GROUP = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "200"}
-pytestmark = pytest.mark.timeout(90)
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaProcess]:
-    with KafkaProcess(tmp_path_factory.mktemp("kafka")) as running:
-        yield running
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(90)]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,13 +25,7 @@ from tests.support.seeds import serial
 
 COLUMNS = (ColumnSpec("id", "int64", required=True), ColumnSpec("amount", "int64"))
 IDS = 20
-pytestmark = pytest.mark.timeout(90)
-
-
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaProcess]:
-    with KafkaProcess(tmp_path_factory.mktemp("kafka")) as running:
-        yield running
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(90)]
 
 
 @dataclass

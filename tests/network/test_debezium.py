@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 import lakestore as ls
+from jepsen.system.kafka import KafkaProcess
 from lakestore.kafka.bridge.bridge import Bridge
 from tests.support.debezium_shop import COLUMN_STEPS, DDL
 from tests.support.debezium_source import DebeziumSource
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 TABLES = (
     "app.kitchen",
     "app.comp",
@@ -26,8 +27,8 @@ TABLES = (
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DebeziumSource]:
-    with DebeziumSource(tmp_path_factory.mktemp("debezium"), seed=11) as running:
+def source(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaProcess) -> Iterator[DebeziumSource]:
+    with DebeziumSource(tmp_path_factory.mktemp("debezium"), seed=11, kafka=kafka) as running:
         yield running
 
 
@@ -55,18 +56,24 @@ def test_tables_are_equal_after_snapshot_and_changes(source: DebeziumSource, lak
     assert source.dead_letters(lake) == []
 
 
-def test_tables_named_by_their_origin_follow_the_schema(source: DebeziumSource, lake: ls.Lake) -> None:
+@pytest.mark.parametrize("at_once", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_tables_named_by_their_origin_follow_the_schema(source: DebeziumSource, lake: ls.Lake, at_once: int) -> None:
     _run(source, lake, "evolve")
-    for number in range(len(DDL) + COLUMN_STEPS):
-        source.shop.alter(number)
+    steps = range(len(DDL) + COLUMN_STEPS)
+    for first in steps[::at_once]:
+        for number in steps[first : first + at_once]:
+            source.shop.alter(number)
         bridge = _run(source, lake, "evolve")
         assert source.differences(lake, "app.evolve") == []
         assert not bridge.counts.unread
     assert source.dead_letters(lake) == []
 
 
-def test_source_transactions_are_whole(source: DebeziumSource, lake: ls.Lake, caplog: pytest.LogCaptureFixture) -> None:
-    for _ in range(2):
+@pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_source_transactions_are_whole(
+    source: DebeziumSource, lake: ls.Lake, caplog: pytest.LogCaptureFixture, rounds: int
+) -> None:
+    for _ in range(rounds):
         source.shop.change(40)
         source.settle()
         Bridge(source.spec("whole", transactions=True), lake).run(once=True)

@@ -68,7 +68,7 @@ class Connect:
         self._process.kill()
 
     def postgres(self, name: str, postgres: Postgres, settings: Mapping[str, str]) -> None:
-        """Make a connector that follows a database, and wait until it runs; `name` is also its slot and publication."""
+        """Make a connector that follows a database; `name` is also its slot and publication. `runs` waits for it."""
         common = {
             "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
             "plugin.name": "pgoutput",
@@ -85,6 +85,9 @@ class Connect:
             "poll.interval.ms": "50",
         }
         self._asked("POST", "/connectors", {"name": name, "config": {**common, **settings}})
+
+    def runs(self, name: str) -> None:
+        """Wait until a connector runs."""
         self._until(lambda: self._runs(name))
 
     def _runs(self, name: str) -> bool:

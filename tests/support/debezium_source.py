@@ -7,6 +7,7 @@ decimals, times and intervals as texts. Each has topics of its own, and both sen
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -47,19 +48,36 @@ _KINDS: dict[str, dict[str, Kind]] = {"typed": {**KINDS}, "plain": {**KINDS, "in
 class DebeziumSource:
     """The processes of one source. A context manager."""
 
-    def __init__(self, folder: Path, seed: int, connectors: tuple[str, ...] = ("typed", "plain")) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        connectors: tuple[str, ...] = ("typed", "plain"),
+        *,
+        kafka: KafkaProcess | None = None,
+    ) -> None:
+        """`kafka` is a running broker, which stays; without one the source has its own."""
         if programs() is None:
             pytest.fail(MISSING)
         self.connectors = connectors
         with ExitStack() as opening:
-            self.postgres = opening.enter_context(Postgres())
-            self.shop = Shop(self.postgres, random.Random(seed))
-            self.shop.make()
-            self.kafka = opening.enter_context(KafkaProcess(folder / "kafka"))
-            self.connect = opening.enter_context(Connect(folder / "connect", self.kafka.address))
+            with ThreadPoolExecutor(1) as beside:
+                made = beside.submit(self._made, opening, seed)
+                self.kafka = kafka or opening.enter_context(KafkaProcess(folder / "kafka"))
+                self.connect = opening.enter_context(Connect(folder / "connect", self.kafka.address))
+                self.postgres, self.shop = made.result()
             for name in connectors:
                 self.connect.postgres(name, self.postgres, CONNECTORS[name])
+            for name in connectors:
+                self.connect.runs(name)
             self._open = opening.pop_all()
+
+    @staticmethod
+    def _made(opening: ExitStack, seed: int) -> tuple[Postgres, Shop]:
+        postgres = opening.enter_context(Postgres())
+        shop = Shop(postgres, random.Random(seed))
+        shop.make()
+        return postgres, shop
 
     def spec(self, name: str, *, transactions: bool = False, front: str = "", **said: object) -> BridgeSpec:
         """Return a bridge from all topics of the connectors to tables that their events name, with `front` in front."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from jepsen.system.jvm import SHORT_LIVED
 from jepsen.system.server import free_port
 from lakestore.java import java
 from lakestore_demo.ivy import fetch
@@ -47,7 +48,7 @@ class RegistryProcess:
         self._log = (folder / "registry.log").open("w")
         settings = {"quarkus.http.port": port, "quarkus.http.host": "127.0.0.1"}
         options = [f"-D{name}={value}" for name, value in settings.items()]
-        command = [java(), "-Xmx256m", *options, "-jar", str(jar())]
+        command = [java(), "-Xmx256m", *SHORT_LIVED, *options, "-jar", str(jar())]
         self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT, cwd=folder)
         self._wait(folder)
 
