@@ -592,6 +592,13 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def trees_are_forgotten() -> Iterator[None]:
+    """They are needed here alone."""
+    yield
+    syntax.forget()
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_every_file_keeps_the_rule(rule: Rule) -> None:
     complaints = [f"{source.path}:{complaint}" for source in SOURCES for complaint in rule(source)]

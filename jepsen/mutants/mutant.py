@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tomllib
 from dataclasses import dataclass
+from importlib.util import cache_from_source
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +19,8 @@ SOURCES = {
     "tests": "tests",
 }
 """Packages of the checkout, and where a copy has them: all in one folder, which is first on the path."""
-LEFT_OUT = shutil.ignore_patterns("__pycache__", "golden", "*.pyc")
+LEFT_OUT = shutil.ignore_patterns("golden", "*.pyc.*")
+"""Bytecode is copied, for all that is imported from a copy would be compiled first: copies have the times of files."""
 
 
 class NotPlanted(ValueError):
@@ -75,7 +77,9 @@ class Mutant:
         copy(folder, root)
         for file, text in self.texts(root).items():
             package = max((each for each in SOURCES if file.startswith(f"{each}/")), key=len)
-            (folder / SOURCES[package] / file.removeprefix(f"{package}/")).write_text(text)
+            planted = folder / SOURCES[package] / file.removeprefix(f"{package}/")
+            planted.write_text(text)
+            Path(cache_from_source(str(planted))).unlink(missing_ok=True)
 
 
 def copy(folder: Path, root: Path = ROOT) -> None:

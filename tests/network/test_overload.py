@@ -109,14 +109,13 @@ class Offered:
         left = list(range(BIG_COMMITS))
         with ls.connect(self._address) as lake:
             while left:
-                sent = [
-                    pb.CommitRequest(
-                        changes=[change(client, n, BIG_BYTES)], producer=f"p{client}-{len(left)}", sequence=i
-                    )
-                    for i, n in enumerate(left, 1)
-                ]
+                producer = f"p{client}-{len(left)}"
+                sent = (  # each is made when it is sent: a refusal would throw away dozens of messages
+                    pb.CommitRequest(changes=[change(client, n, BIG_BYTES)], producer=producer, sequence=i)
+                    for i, n in enumerate(left[:], 1)
+                )
                 try:
-                    for answer in lake.transport.write(iter(sent)):
+                    for answer in lake.transport.write(sent):
                         if answer.HasField("error"):
                             told = answer.error
                             assert (told.kind, told.applied) == ("Exhausted", "no"), told

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
+from jepsen.system.server import free_port
 from lakestore.client.writer import change
 from lakestore.errors import Exhausted, LakestoreError, Unavailable
 from lakestore.union.verify import verify
@@ -44,10 +46,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 class Home:
     """A data folder with two tables, and servers on it, one after the other, behind the same ports."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, template: Path) -> None:
+        self.folder, self.port, self.http_port = folder, free_port(), free_port()
+        shutil.copytree(template, folder)
+
+    @staticmethod
+    def make(folder: Path) -> None:
+        """What every home begins with."""
         with ServerProcess(folder) as server:
-            self.port, self.http_port = server.port, server.http_port
             with ls.connect(server.address) as lake:
                 lake.create_table("t.state", SCHEMA, primary_key=["id"], buckets=3)
                 lake.create_table("t.log", LOG, buckets=2)
@@ -75,6 +81,14 @@ class Home:
         return ServerProcess(
             self.folder, port=self.port, http_port=self.http_port, program=program, environment=planted
         )
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a killed server with the tables: each test has a copy."""
+    folder = tmp_path_factory.mktemp("template") / "data"
+    Home.make(folder)
+    return folder
 
 
 def new_namespace(server: ServerProcess, name: str) -> None:
@@ -113,8 +127,10 @@ def _rebuilding(lake: ls.Lake, name: str) -> bool:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_server_that_is_killed_at_a_crash_point_loses_nothing(tmp_path: Path, point: CrashPoint) -> None:
-    home = Home(tmp_path / "data")
+def test_a_server_that_is_killed_at_a_crash_point_loses_nothing(
+    tmp_path: Path, template: Path, point: CrashPoint
+) -> None:
+    home = Home(tmp_path / "data", template)
     faults: dict[str, Any] = {"kill": [point, 0 if point in AT_START else 1]}
     if point == CrashPoint.JOURNAL_CUT:
         faults |= {"write": ["journal-", 6], "kill": [point, 0]}
@@ -145,8 +161,10 @@ def test_a_server_that_is_killed_at_a_crash_point_loses_nothing(tmp_path: Path, 
         loads[0].lake.close()
 
 
-def test_a_failed_sync_of_the_journal_ends_the_server_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
-    home = Home(tmp_path / "data")
+def test_a_failed_sync_of_the_journal_ends_the_server_and_nothing_acknowledged_is_lost(
+    tmp_path: Path, template: Path
+) -> None:
+    home = Home(tmp_path / "data", template)
     server = home.faulty(sync=["journal-", 8])
     load = Load(0, server.address)
     assert ended(server) == 70
@@ -166,8 +184,10 @@ def test_a_failed_sync_of_the_journal_ends_the_server_and_nothing_acknowledged_i
         {"rename": ["checkpoint-", 0]},
     ],
 )
-def test_a_failed_checkpoint_leaves_the_last_one_and_the_server_goes_on(tmp_path: Path, faults: dict[str, Any]) -> None:
-    home = Home(tmp_path / "data")
+def test_a_failed_checkpoint_leaves_the_last_one_and_the_server_goes_on(
+    tmp_path: Path, template: Path, faults: dict[str, Any]
+) -> None:
+    home = Home(tmp_path / "data", template)
     server = home.faulty(**faults)
     before = {path.name for path in home.folder.glob("checkpoint-*")}
     load = Load(0, server.address)
@@ -181,8 +201,10 @@ def test_a_failed_checkpoint_leaves_the_last_one_and_the_server_goes_on(tmp_path
         load.lake.close()
 
 
-def test_a_full_disk_refuses_rows_serves_reads_lets_the_catalog_through_and_heals(tmp_path: Path) -> None:
-    home, quota = Home(tmp_path / "data"), tmp_path / "quota"
+def test_a_full_disk_refuses_rows_serves_reads_lets_the_catalog_through_and_heals(
+    tmp_path: Path, template: Path
+) -> None:
+    home, quota = Home(tmp_path / "data", template), tmp_path / "quota"
     allow(quota, 64 << 20)
     with home.faulty(quota=str(quota)) as server, ls.connect(server.address) as lake:
         when_connected(lake)
@@ -228,8 +250,8 @@ def _refused(lake: ls.Lake, request: pb.CommitRequest) -> bool:
     return False
 
 
-def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
-    home = Home(tmp_path / "data")
+def test_a_server_that_cannot_start_says_why(tmp_path: Path, template: Path) -> None:
+    home = Home(tmp_path / "data", template)
     with pytest.raises(DidNotStart) as refused:
         home.faulty(sync=["journal-", 0])
     assert refused.value.code not in (0, -9)

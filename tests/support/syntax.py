@@ -16,3 +16,9 @@ def tree(text: str) -> ast.Module:
 def nodes(text: str) -> tuple[ast.AST, ...]:
     """All nodes of that tree."""
     return tuple(ast.walk(tree(text)))
+
+
+def forget() -> None:
+    """Let go of all trees: millions of objects, which every later collection of garbage would look at."""
+    tree.cache_clear()
+    nodes.cache_clear()

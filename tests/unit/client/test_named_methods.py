@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import polars
+import pytest
 
 import lakestore as ls
 from lakestore import aio
@@ -56,6 +57,13 @@ def _unknown(text: str) -> Iterator[str]:
             known = method in OTHERS or any(hasattr(each, method) for each in CHAINED)
         if not known:
             yield f"{owner}.{method}("
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees_are_forgotten() -> Iterator[None]:
+    """They are needed here alone."""
+    yield
+    syntax.forget()
 
 
 def test_messages_name_methods_that_there_are() -> None:
