@@ -22,6 +22,8 @@ from lakestore_server.settings import Settings
 
 LIGHT = [name for name in sorted(WORKLOADS) if not needs_of([name])]
 OPERATIONS = 25
+FEW_OPERATIONS = 10
+"""Of each workload while all of them take turns."""
 
 
 @dataclass
@@ -39,26 +41,26 @@ class Here:
 @pytest.fixture(scope="module")
 def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, History]:
     """What every light workload saw while all of them took turns."""
-    return _together(tmp_path_factory.mktemp("together"), LIGHT)
+    return _together(tmp_path_factory.mktemp("together"), LIGHT, FEW_OPERATIONS)
 
 
-def _together(folder: Path, names: Sequence[str]) -> dict[str, History]:
+def _together(folder: Path, names: Sequence[str], operations: int = OPERATIONS) -> dict[str, History]:
     """Run workloads in turns on one server, and return what they saw."""
     server = Server(Settings(folder, port=0, http_port=0))
     server.start()
     try:
-        return _taken_turns(Here(server), [WORKLOADS[name](random.Random(name)) for name in names])
+        return _taken_turns(Here(server), [WORKLOADS[name](random.Random(name)) for name in names], operations)
     finally:
         server.close()
 
 
-def _taken_turns(target: Here, workloads: list[Workload]) -> dict[str, History]:
+def _taken_turns(target: Here, workloads: list[Workload], operations: int) -> dict[str, History]:
     recorders = {each.name: Recorder(None) for each in workloads}
     with target.connect(-1) as lake:
         for each in workloads:
             each.setup(lake)
     turns = [_steps(each, target, recorders[each.name]) for each in workloads]
-    for _ in range(OPERATIONS):
+    for _ in range(operations):
         for turn in turns:
             next(turn)
     for turn in turns:

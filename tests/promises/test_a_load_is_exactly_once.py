@@ -19,7 +19,7 @@ import pytest
 import lakestore as ls
 from tests.support.process import ServerProcess
 
-ROWS = 60_000
+ROWS = 30_000
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("n", pa.int64())])
 PACE = (
     "import lakestore.loading.reading as c, lakestore.loading.texts as t, lakestore.loading.columnar as p\n"

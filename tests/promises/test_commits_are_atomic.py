@@ -26,7 +26,7 @@ NAME = "bank.accounts"
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
 ACCOUNTS, MONEY = 24, 100
 TOTAL = ACCOUNTS * MONEY
-AUDITS = 12
+AUDITS = 6
 """Of each kind at least, between any two kills."""
 
 

@@ -20,7 +20,7 @@ from lakestore_server.commit.request import Request
 from tests.support.served import Served
 
 SCHEMA = pa.schema([("of", pa.int64()), ("id", pa.int64()), ("v", pa.int64())])
-ROWS, BATCHES, COMMITS = 100, 60, 200
+ROWS, BATCHES, COMMITS = 100, 30, 100
 LONG = 30.0
 
 _BUILD = build.build

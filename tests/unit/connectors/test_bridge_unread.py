@@ -122,7 +122,7 @@ def test_fields_seen_are_fields_stored_or_counted(lake: ls.Lake, form: str, poli
     assembly, chance = Assembly(spec, lake), random.Random(f"{form} {policy}")
     pipeline = assembly.pipeline(topic, "orders")
     sources = {"deep": "inner.a", "amount": "qty"}
-    for _ in range(12):
+    for _ in range(6):
         rows = _rows(chance, 80)
         if form == "json":
             for row in rows[::3]:

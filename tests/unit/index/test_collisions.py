@@ -58,7 +58,7 @@ def test_hash_collision_forced(tmp_path: Path, seed: int) -> None:
     chance, model = seeded(seed), dict[str, int]()
     served = Served(tmp_path)
     served.lake.create_table("a.b", SCHEMA, primary_key=["k"], buckets=3)
-    for number in range(25):
+    for number in range(12):
         step(chance, served.lake.table("a.b"), model, number)
         event = chance.random()
         if event < 0.15:

@@ -127,7 +127,7 @@ def test_flipped_bits_in_the_index_give_no_wrong_answer(tmp_path: Path) -> None:
     filled(tmp_path)
     chance = seeded(5)
     right = dict.fromkeys(range(KEYS), "x")
-    for _ in range(int(os.environ.get("LAKESTORE_FLIPS", "6"))):
+    for _ in range(int(os.environ.get("LAKESTORE_FLIPS", "4"))):
         file = sorted((tmp_path / "index").glob("*.run"))[-1]
         raw = bytearray(file.read_bytes())
         for _ in range(chance.choice((1, 400))):

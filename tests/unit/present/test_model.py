@@ -192,7 +192,7 @@ class Model:
             self.shown = []
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", [0, 1, *(pytest.param(each, marks=pytest.mark.long) for each in (2, 3, 4))])
 def test_every_cut_is_read_as_the_table_was(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = seeded(f"presented {number}")
     monkeypatch.setattr("lakestore_server.snapshots.hot_files.FILE_ROWS_MAX", chance.choice([5, 20, 1000]))

@@ -139,7 +139,7 @@ def test_a_load_shows_every_commit_that_was_acknowledged_before_it(tmp_path: Pat
 
         with ThreadPoolExecutor(3) as pool:
             running = [pool.submit(load, number) for number in range(3)]
-            for value in range(60):
+            for value in range(25):
                 served.append("shop.orders", value)
             ended.set()
             loads = sum(each.result() for each in running)
