@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
 
 
-@pytest.mark.parametrize("name", ["données 100% #1", "my dir+é%20"])
+@pytest.mark.parametrize("name", ["données 100% #1", pytest.param("my dir+é%20", marks=pytest.mark.long)])
 def test_tiered_rows_are_read_back(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     with Served(folder / "data", ports=True) as served:

@@ -132,7 +132,7 @@ def _rows(found: pa.Table) -> list[Row]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("version", "count"),
-    [(2, FEW), (3, FEW), pytest.param(2, MANY, marks=pytest.mark.long), pytest.param(3, MANY, marks=pytest.mark.long)],
+    [(3, FEW), *(pytest.param(*each, marks=pytest.mark.long) for each in ((2, FEW), (2, MANY), (3, MANY)))],
 )
 def test_maintenance_by_stock_spark(
     lake: ls.Lake, spark: SparkSession, tmp_path: Path, version: int, count: int

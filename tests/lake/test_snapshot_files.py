@@ -67,7 +67,7 @@ def facts(file: LakeFile) -> tuple[int, int, Bounds | None, str, Any, dict[tuple
     return file.rows, file.bytes, file.bounds, file.format, file.partition, deletes
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_another_tierer_sees_what_java_lists_and_asks_for_what_it_changes(
     lake: ls.Lake, spark: SparkSession, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +125,7 @@ def test_a_truncate_leaves_no_file_in_a_tierers_memory(lake: ls.Lake, spark: Spa
         assert not before & set(files.at_main(java))
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_rounds_go_on_when_the_manifests_that_the_files_were_listed_by_are_gone(
     lake: ls.Lake, spark: SparkSession, version: int
 ) -> None:

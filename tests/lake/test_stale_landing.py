@@ -15,8 +15,15 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.long)])
-@pytest.mark.parametrize("deaths", [True, False])
-@pytest.mark.parametrize("by_another", [True, False])
+@pytest.mark.parametrize(
+    ("deaths", "by_another"),
+    [
+        (True, False),
+        (False, True),
+        pytest.param(True, True, marks=pytest.mark.long),
+        pytest.param(False, False, marks=pytest.mark.long),
+    ],
+)
 def test_a_landing_after_a_flush_is_refused(
     lake: ls.Lake, spark: SparkSession, version: int, deaths: bool, by_another: bool
 ) -> None:

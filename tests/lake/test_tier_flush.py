@@ -75,7 +75,7 @@ def test_lake_equals_table_after_each_round(
         table.upsert(orders(0, 60))
         tierer.run_once("shop.orders", compaction=False)
         assert in_lake(spark, "shop.orders") == in_table(table)
-        for step in range(3):
+        for step in range(2):
             table.upsert(orders(step * 9, 12, "b"))
             table.delete([{"id": step * 5 + 1}, {"id": 1_000}])
             table.upsert(orders(100 + step, 1, "c"))

@@ -90,7 +90,7 @@ def check_strangers(lake: ls.Lake, spark: SparkSession, name: str, expected: pa.
     assert plain(iceberg.scan(selected_fields=tuple(names)).to_arrow(), FOR_SPARK) == plain(expected, FOR_SPARK)
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_every_type_is_the_same_for_every_reader(
     lake: ls.Lake, spark: SparkSession, spark_lake: SparkLake, server: Server, version: int
 ) -> None:

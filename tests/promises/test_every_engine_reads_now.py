@@ -31,7 +31,7 @@ from tests.support.trino import TrinoProcess
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
-FEW, MANY = 200, 3_000
+FEW, MANY = 100, 3_000
 IDS, BATCH, PAUSE_SECONDS = 400, 12, 0.02
 KEPT_CUTS = 40
 """The newest commits of which one is read again under `at:`."""

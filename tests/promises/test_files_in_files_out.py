@@ -190,6 +190,7 @@ def _orphans(shop: Shop) -> None:
         _call(shop, "remove_orphan_files", table, "dry_run => false")
 
 
+@pytest.mark.parametrize("shop", [pytest.param(2, marks=pytest.mark.long), 3], indirect=True)
 def test_every_engine_reads_the_same_rows(shop: Shop) -> None:
     with Tierer(shop.lake, shop.spark) as tierer:
         for _ in range(3):
@@ -266,7 +267,7 @@ def test_writes_by_other_engines_are_refused(shop: Shop) -> None:
         shop.spark.sql(f"ALTER TABLE lake.{table} CREATE BRANCH side")
         shop.spark.sql(f"INSERT INTO lake.{table}.branch_side VALUES (1000, 'x', 1.00, 0, 1000, now())")
         before = shop.main(table)
-        for text in WRITES:
+        for text in WRITES if table == ITEMS or shop.version == 3 else WRITES[::4]:
             _refused(shop, table, text.format(table))
             assert shop.main(table) == before, text
         shop.spark.sql(f"ALTER TABLE lake.{table} DROP BRANCH side")
