@@ -1,4 +1,6 @@
-"""The key of a presented cut, which makes two cuts of a table the same, and its snapshot id and ETag. Pure."""
+"""The key of a presented cut. Equal keys mean equal rows, files and metadata. Gives the snapshot id and the ETag.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,19 @@ _ETAG_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class CutKey:
-    """One table at one cut upon one snapshot of its lake. The same key is the same rows, files and metadata."""
+    """A table at a cut, on top of one snapshot of its lake table."""
 
     timeline: str
-    """The history that the offsets belong to: a restored server gives them anew."""
+    """The timeline of the offsets: a restored server assigns them again."""
     table_uuid: str
     schema_id: int
-    """The version of the table's definition that holds at the cut."""
+    """The schema version at the cut."""
     base_snapshot_id: int
-    """The snapshot below; 0 where there is none."""
+    """The lake snapshot below; 0 if there is none."""
     heads: tuple[int, ...]
-    """Each bucket's offset behind the cut."""
+    """For each bucket, the offset after the cut."""
     format_version: int
-    """The version of Iceberg's format that the cut is shown in: 2 or 3."""
+    """The Iceberg format version of the document: 2 or 3."""
 
     @property
     def snapshot_id(self) -> int:
@@ -32,7 +34,7 @@ class CutKey:
         return int.from_bytes(self._hash(8), "big") % ID_MAX + 1
 
     def etag(self, made_of: str) -> str:
-        """The ETag of the cut as a document with its quotes; `made_of` names whatever else the document shows."""
+        """The ETag of the document, with its quotes. `made_of` identifies everything else that the document shows."""
         said = hashlib.blake2b(made_of.encode(), key=self._hash(16), digest_size=_ETAG_BYTES)
         return f'"{said.hexdigest()}"'
 
@@ -49,6 +51,6 @@ class CutKey:
 
 
 def is_same(etags: str, etag: str) -> bool:
-    """Whether an If-None-Match header names the ETag; `*` and weak forms count."""
+    """Whether an If-None-Match header names the ETag. `*` and weak forms count."""
     said = [part.strip().removeprefix("W/") for part in etags.split(",")]
     return etag in said or "*" in said

@@ -1,9 +1,10 @@
-"""The rows that a cut does not show, per data file, and the files that say so.
+"""The rows of data files that a cut hides, and the delete files that hide them.
 
-A ledger is what is hidden upon one base up to one cut: in base files the rows that died since the tier point, in hot
-files those and the rows outside the part of the step that is shown. The ledger of a later cut is made of an earlier
-one's and of what is new. Of version 2 each data file collects a few delete files; of version 3 it has one vector, the
-whole of what is hidden of it, the base's own deletes included.
+- A ledger lists what a cut hides on top of one base: in base files the rows that died since the tier point; in hot
+  files the dead rows and the rows outside of the shown part of a step.
+- The ledger of a later cut is derived from that of an earlier cut, plus new deaths.
+- Format version 2: a data file collects a few position-delete files. Version 3: it has one vector of all hidden rows,
+  including those of the base's own deletes.
 """
 
 from __future__ import annotations
@@ -24,30 +25,30 @@ from lakestore_server.snapshots.base_files import NO_POSITIONS, PUFFIN, BaseFile
 from lakestore_server.snapshots.steps import Heads, Ints, Kills, Window, inside, outside
 
 FILES_MAX = 4
-"""Delete files of one data file, from which on the small ones are merged."""
+"""With so many delete files for one data file, the small ones are merged."""
 Name = Callable[[str], str]
-"""Gives the URI of a new file with that ending."""
+"""Returns a new file's URI with the given ending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """The rows of one data file that a cut does not show, beside those that the base's own deletes hide."""
+    """The rows of one data file that a cut hides, beyond those that the base's own deletes hide."""
 
     file: File
     """The data file."""
     rows: int
-    """The number of these rows. A row dies once, so what is new is never among them already."""
+    """The number of hidden rows. A row dies once, so new deaths are never counted twice."""
     deletes: tuple[File, ...]
-    """The delete files that name them, or the one vector."""
+    """The delete files that name the rows, or the one vector."""
     base: Entry | None = None
-    """The data file's entry in the base; None of a hot file."""
+    """The data file's entry in the base; None for a hot file."""
     replaced: tuple[str, ...] = ()
-    """The base's vectors that are merged into this one, by `vector_key`."""
+    """`vector_key` of each vector of the base that this one replaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Everything that is hidden upon one base up to a cut."""
+    """Everything that a cut hides on top of one base."""
 
     base: str
     """The base's manifest list."""
@@ -57,35 +58,37 @@ class Ledger:
     end: Heads
     windows: tuple[Window, ...] = ()
     hidden: Mapping[str, Hidden] = field(default_factory=dict)
-    """By data file."""
+    """By path of the data file."""
 
     @property
     def rows(self) -> int:
-        """Rows that are hidden."""
+        """The number of hidden rows."""
         return sum(each.rows for each in self.hidden.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Rows that are to be hidden of one data file."""
+    """Rows of one data file that are to be hidden."""
 
     file: File
     positions: Ints
     base: Entry | None = None
     is_partial: bool = False
-    """Whether it is a hot file of which a part is shown: a later cut may show rows that this one hides."""
+    """Whether the data file is a hot file of which only a part is shown. A later cut may show rows that this one
+    hides.
+    """
 
 
 class Deaths:
-    """Look-ups of the rows that a cut hides more than a ledger; nothing is written."""
+    """Looks up the rows that a cut hides in addition to a ledger. Writes nothing."""
 
     def __init__(self, table: str, base: BaseFiles, indexes: OffsetCache) -> None:
         self._table, self._base, self._indexes = table, base, indexes
 
     def since(self, ledger: Ledger, windows: Sequence[Window], end: Heads) -> tuple[Ledger, list[Found]]:
-        """The ledger without the files that the cut does not read, and the rows to be hidden beside it.
+        """(the ledger without files that the cut does not read, the additional rows to hide).
 
-        Every row that the log says is dead must be found; `Internal` otherwise, as it would be shown.
+        Every row that the log says is dead must be found. If not, it would be shown, so `Internal` is raised.
         """
         same = 0
         while same < min(len(windows), len(ledger.windows)) and windows[same] == ledger.windows[same]:
@@ -105,7 +108,7 @@ class Deaths:
         return replace(ledger, end=end, windows=tuple(windows), hidden=kept), found
 
     def beyond(self, ledger: Ledger) -> list[Found]:
-        """The base's rows that came after the cut."""
+        """The base's rows after the cut."""
         return [Found(dead.entry.file, dead.positions, dead.entry) for dead in self._base.beyond(ledger.end)]
 
     def _in_base(self, victims: Ints, start: Heads) -> Iterator[Found]:
@@ -144,7 +147,7 @@ class Deaths:
 
 
 def hide(ledger: Ledger, found: Iterable[Found], base: BaseFiles, name: Name, pool: Executor) -> Ledger:
-    """The ledger with these rows hidden as well: delete files of version 2, vectors of version 3."""
+    """The ledger with these rows hidden too, by new delete files (version 2) or vectors (version 3)."""
     hidden = dict(ledger.hidden)
     parts: dict[str, list[Found]] = {}
     for each in found:
@@ -159,12 +162,12 @@ def hide(ledger: Ledger, found: Iterable[Found], base: BaseFiles, name: Name, po
 
 
 def vector_key(file: File) -> str:
-    """One vector among those of a Puffin file."""
+    """Identifies one vector in a Puffin file."""
     return f"{file.path}#{file.content_offset}"
 
 
 def _position_deletes(old: Hidden | None, more: Found, name: Name) -> Hidden:
-    """A data file's rows with new ones hidden; the smallest of many delete files are merged."""
+    """A data file's hidden rows plus new ones. If there are many delete files, the smallest are merged."""
     fresh = more.positions
     rows = len(fresh) + (0 if old is None else old.rows)
     deletes = () if old is None else old.deletes
@@ -174,7 +177,7 @@ def _position_deletes(old: Hidden | None, more: Found, name: Name) -> Hidden:
 
 
 def _worth_keeping(deletes: Sequence[File], rows: int) -> int:
-    """The number of delete files that are larger than all that come after them."""
+    """The number of delete files to keep: each of them is larger than all later ones together."""
     count = len(deletes) - 1
     rows += deletes[count].rows
     while count and deletes[count - 1].rows < rows:
@@ -196,13 +199,13 @@ def _write(file: File, positions: Ints, name: Name) -> File:
 
 
 def path_bounds(path: str) -> Metrics:
-    """The bounds by which readers that know no better see that a delete file is about this data file alone."""
+    """Path bounds, by which readers without `referenced_data_file` see that a delete file is for one data file."""
     said = {position_deletes.PATH_ID: path.encode()}
     return Metrics(lower=said, upper=said)
 
 
 def _delete_of(file: File) -> File:
-    """A delete file of a data file: it has the partition and names the path, by bounds as well."""
+    """A delete file's entry for a data file: it has the same partition, and names the path twice, also as bounds."""
     return File(
         content=POSITION_DELETES,
         path="",
@@ -217,17 +220,17 @@ def _delete_of(file: File) -> File:
 
 
 def _vectors(hidden: Mapping[str, Hidden], found: Sequence[Found], base: BaseFiles, name: Name) -> list[Hidden]:
-    """All vectors that changed, in one Puffin file, but for those of parts of files, which have one each.
+    """All changed vectors in one Puffin file; vectors of partially shown files have a Puffin file each.
 
-    PyIceberg takes every vector in a Puffin file that a scan reads, also one that is replaced. That does no harm as
-    long as the new one hides the same rows and more.
+    PyIceberg applies every vector in a Puffin file that it reads, including replaced ones. That is harmless as long as
+    the new vector hides the same rows and more, which is not so for partially shown files.
     """
     made = [each for more in found if more.is_partial for each in _together(hidden, [more], base, name)]
     return made + _together(hidden, [more for more in found if not more.is_partial], base, name)
 
 
 def _together(hidden: Mapping[str, Hidden], found: Sequence[Found], base: BaseFiles, name: Name) -> list[Hidden]:
-    """Vectors in one Puffin file."""
+    """Write vectors to one Puffin file."""
     made, held = [], []
     for more in found:
         old = hidden.get(more.file.path)

@@ -1,4 +1,4 @@
-"""Figures of presenting, for status and metrics."""
+"""Figures of presented cuts, for status and metrics."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from lakestore_server.host.histogram import Histogram
 from lakestore_server.snapshots.messages import BuiltFiles
 
 TIMES_KEPT = 1_000
-"""Presentings whose times are remembered for the 95th percentile."""
+"""The number of builds whose times are kept for the 95th percentile."""
 NEW, KEPT, SAME = "new", "kept", "not modified"
 
 
 @dataclass(frozen=True, slots=True)
 class PresentStatus:
-    """Presented cuts in figures; times in seconds."""
+    """Figures of presented cuts. Times are in seconds."""
 
     tables: int
-    """Tables of which a cut is in lease."""
+    """Tables with a cut in lease."""
     cuts: int
     """Cuts in lease."""
     files: int
-    """Files on disk, and their bytes, as of the last look."""
+    """Files on disk and their bytes, as of the last scan."""
     bytes: int
     presented: int
-    """Presentings since the start, and the time that they took in all."""
+    """Builds since the start, and their total time."""
     seconds: float
     last_seconds: float
     p95_seconds: float
     loads_new: int
-    """Loads that had a cut presented, that got an answer made before, and that were told of nothing new."""
+    """Loads that needed a build, loads that got a kept answer, and loads whose client had the newest answer (304)."""
     loads_kept: int
     loads_not_modified: int
     reports: int
-    """Reports of scans that engines sent."""
+    """Scan reports that engines sent."""
     offsets_read: int
-    """Offset indexes that were read from the lake's data files since the start; of many, some again and again."""
+    """Offset indexes built from the lake's data files since the start, including repeated ones."""
     offsets_evicted: int
-    """Offset indexes that went for lack of room (`limits.lake_offsets_bytes`, `limits.lake_offsets_disk_bytes`)."""
+    """Offset indexes dropped for lack of space (`limits.lake_offsets_bytes`, `limits.lake_offsets_disk_bytes`)."""
 
 
 class Figures:
@@ -48,28 +48,25 @@ class Figures:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.seconds = Histogram()
-        """Durations of presentings."""
+        """Durations of builds."""
         self.loads: Counter[str] = Counter()
-        """Loads by what they got: NEW, KEPT, SAME."""
+        """Loads by result: NEW, KEPT, SAME."""
         self.reports = 0
-        """Reports of engines on their scans."""
+        """Scan reports of engines."""
         self.written_bytes = 0
         self.offsets_read = self.offsets_evicted = 0
-        """Offset indexes of the lake's data files that were read from these, and that went for lack of room."""
+        """Offset indexes that were built from data files, and that were dropped for lack of space."""
         self._times: deque[float] = deque(maxlen=TIMES_KEPT)
 
     def loaded(self, kind: str) -> None:
-        """Note one load."""
         with self._lock:
             self.loads[kind] += 1
 
     def reported(self) -> None:
-        """Note one report of an engine."""
         with self._lock:
             self.reports += 1
 
     def presented(self, seconds: float, files: BuiltFiles) -> None:
-        """Note one presenting."""
         with self._lock:
             self.seconds.add(seconds)
             self.written_bytes += files.written_bytes
@@ -78,7 +75,7 @@ class Figures:
             self._times.append(seconds)
 
     def times(self) -> tuple[float, float]:
-        """(last, 95th percentile) of the last presentings; zeros before the first."""
+        """(last, 95th percentile) of recent builds; zeros before the first build."""
         with self._lock:
             times = list(self._times)
         if not times:

@@ -1,8 +1,9 @@
-"""Presented cuts that readers hold: which files and snapshots stay, and until when.
+"""Presented cuts with readers: which files and snapshots are kept, and until when.
 
-A cut is held from the load that presented it to the end of the longest lease that a load of it got. Beside its files it
-holds the lake snapshot below, by one lease for each table and snapshot; it holds nothing of the log. In memory: after a
-start the grace time of `Leases` stands for what readers of an earlier life hold.
+- A cut is held from its first load to the end of the longest lease that a load of it got.
+- Besides its files it holds the lake snapshot below, by one lease for each table and snapshot. It holds no part of the
+  log.
+- The list is in memory. After a restart, the grace time of `Leases` protects readers of the earlier run.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ log = logging.getLogger("lakestore.present")
 
 
 class KeptFiles:
-    """The files that one table has in this run."""
+    """The files of one table that this run of the builder has written."""
 
     def __init__(self, folder: str, numbers: Iterator[int]) -> None:
-        """`folder` is the run's; `numbers` are the run's, too: readers keep files by path, so none is used twice."""
+        """`folder` is the run's folder of this table. `numbers` belong to the run: readers cache files by path, so
+        no path may be used twice.
+        """
         self.folder = folder
         self._numbers = numbers
         self._there: set[str] = set()
@@ -41,51 +44,51 @@ class KeptFiles:
         self._uses: Counter[str] = Counter()
 
     def begin(self) -> None:
-        """Make the run's folder, before anything is written."""
+        """Create the folder."""
         filesystem, path = place(self.folder)
         filesystem.create_dir(path, recursive=True)
 
     def is_gone(self) -> bool:
-        """Whether somebody removed the run's folder."""
+        """Whether somebody removed the folder."""
         filesystem, path = place(self.folder)
         return bool(filesystem.get_file_info(path).type != FileType.Directory)
 
     def name(self, ending: str) -> str:
-        """The URI of a file that is about to be written."""
+        """The URI for a new file."""
         location = f"{self.folder}/{next(self._numbers)}-{ending}"
         self._there.add(location)
         self._new.add(location)
         return location
 
     def adopt(self, paths: Iterable[str]) -> None:
-        """Take over files that were written beside the answers."""
+        """Add files that a merge has written."""
         self._there.update(paths)
 
     def written_bytes(self, sizes: Mapping[str, int]) -> int:
-        """The bytes of the files among these that were written since the last `keep`."""
+        """The total size of those files among `sizes` that were written since the last `keep`."""
         return sum(size for path, size in sizes.items() if path in self._new)
 
     def keep(self, cut_id: int, paths: Iterable[str]) -> None:
-        """Note the files that a cut is made of; those of the base are nobody's here."""
+        """Record the files of a cut. The base's files are ignored: they do not belong to the run."""
         own = tuple(path for path in paths if path in self._there)
         self._cuts[cut_id] = own
         self._uses.update(own)
         self._new.clear()
 
     def forget(self, cut_ids: Iterable[int]) -> None:
-        """Let go of cuts."""
+        """Forget cuts."""
         for cut_id in cut_ids:
             self._uses.subtract(self._cuts.pop(cut_id, ()))
         self._uses = +self._uses
 
     def discard_new(self) -> list[str]:
-        """Remove what was written since the last `keep`: a presenting has failed. The files that are gone."""
+        """Remove the files written since the last `keep`, because a build has failed. Returns the removed files."""
         gone = list(self._new)
         self._new.clear()
         return self._removed(gone)
 
     def sweep(self, current: Collection[str]) -> list[str]:
-        """Remove what neither a kept cut nor the current state needs. The files that are gone."""
+        """Remove files that neither a kept cut nor `current` needs. Returns the removed files."""
         needed = self._uses.keys()
         return self._removed([path for path in self._there if path not in needed and path not in current])
 
@@ -99,7 +102,7 @@ class KeptFiles:
 
 
 def remove(location: str) -> bool:
-    """Remove a file: whether it is gone; one that is not is tried again with the next sweep."""
+    """Remove a file. False if that failed; the next sweep tries again."""
     filesystem, path = place(location)
     try:
         filesystem.delete_file(path)
@@ -113,7 +116,7 @@ def remove(location: str) -> bool:
 
 @dataclass(slots=True)
 class HeldCut:
-    """One presented cut whose files stay."""
+    """One presented cut whose files are kept."""
 
     key: CutKey
     files: BuiltFiles
@@ -121,11 +124,11 @@ class HeldCut:
     lsn: int
     """The commit that the cut's token names."""
     run: str
-    """The life of the presenter that wrote the files."""
+    """The run of the builder that wrote the files."""
     documents: set[str] = field(default_factory=set)
-    """The metadata files that were written for it."""
+    """The metadata files that were written for the cut."""
     expires: float = 0.0
-    """Monotonic seconds."""
+    """Seconds of the monotonic clock."""
 
 
 @dataclass(slots=True)
@@ -147,19 +150,18 @@ class HeldCuts:
         return len(self._cuts)
 
     def cuts(self) -> list[HeldCut]:
-        """All of this moment."""
         with self._lock:
             return list(self._cuts.values())
 
     def add(self, cut: HeldCut, seconds: int) -> None:
-        """Hold a cut that was presented just now; its base is held by the caller meanwhile."""
+        """Hold a newly built cut. The caller holds its base until this returns."""
         with self._lock:
             self._hold_base(cut.key, seconds)
             cut.expires = self._clock.monotonic() + seconds
             self._cuts[cut.key.snapshot_id] = cut
 
     def renewed(self, cut_id: int, seconds: int) -> HeldCut | None:
-        """The cut, held for so many seconds more at least; None if it is held no more."""
+        """Extend a cut's lease to at least `seconds` from now. None if the cut is no longer held."""
         with self._lock:
             cut, now = self._cuts.get(cut_id), self._clock.monotonic()
             if cut is None or cut.expires <= now:
@@ -172,12 +174,12 @@ class HeldCuts:
             return cut
 
     def document_written(self, cut: HeldCut, location: str) -> None:
-        """Note a metadata file that goes with the cut."""
+        """Record a metadata file of the cut."""
         with self._lock:
             cut.documents.add(location)
 
     def _hold_base(self, key: CutKey, seconds: int) -> None:
-        """Hold the snapshot below, no shorter than before."""
+        """Hold the base snapshot for at least `seconds` from now."""
         if not key.base_snapshot_id:
             return
         place, now = (key.table_uuid, key.base_snapshot_id), self._clock.monotonic()
@@ -190,7 +192,7 @@ class HeldCuts:
             held.expires = now + seconds
 
     def dropped(self, is_lost: Callable[[HeldCut], bool]) -> list[int]:
-        """The ids of cuts whose files are gone: they are held no more."""
+        """Stop holding cuts whose files are lost. Returns their ids."""
         with self._lock:
             lost = [cut_id for cut_id, cut in self._cuts.items() if is_lost(cut)]
             for cut_id in lost:
@@ -198,7 +200,7 @@ class HeldCuts:
             return lost
 
     def take_over(self) -> list[HeldCut]:
-        """The cuts whose time is over: they are held no more."""
+        """Stop holding cuts whose leases have expired. Returns them."""
         with self._lock:
             now = self._clock.monotonic()
             over = [cut for cut in self._cuts.values() if cut.expires <= now]

@@ -1,7 +1,7 @@
-"""Log ranges as data files of the lake: rows in the lake's types with field ids, their partitions, and their metrics.
+"""Writes log ranges as Parquet data files with the lake's types, field ids, partitions and metrics.
 
-Rows come piece by piece and are written beside the next fetch. A file holds at most `FILE_ROWS_MAX` rows, so that large
-steps are read in parallel; in a file rows are in the order of bucket and offset.
+Rows arrive in pieces. A piece is written while the next one is fetched. A file has at most `FILE_ROWS_MAX` rows, so
+that large steps can be read in parallel. Rows are ordered by bucket and offset.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from lakestore_server.snapshots.steps import Gap, Ints, Kills
 CHANGE, DELETED = "__change", "-D"
 FILE_ROWS_MAX = 1 << 20
 FILE_BYTES_MAX = 128 << 20
-"""Bytes of rows in memory from which on they are a file of their own."""
+"""A piece with this many bytes in memory is written as a file of its own."""
 PIECES_MAX = 2
-"""Pieces that are written while the next one is fetched."""
+"""The most pieces that are being written while the next one is fetched."""
 ASIDE_BYTES_MIN = 1 << 20
-"""Bytes of a step's records from which on they are kept in a file."""
+"""A step's records are moved to a file from this size on."""
 PARTITIONS_MAX = 16
-"""Partitions of a piece from which on its files are unpartitioned: many small files cost more than pruning saves."""
+"""With more partitions in a piece, its files are unpartitioned: many small files cost more than pruning saves."""
 SPLIT_OFFSETS = 1 << 20
 """Offsets of one fetch."""
 
@@ -48,7 +48,7 @@ Fetch = Callable[[pb.FetchRequest], Iterable[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class HotFile:
-    """A data file that was written, and its offset index."""
+    """A written data file with its offset index."""
 
     file: File
     offsets: FileOffsets
@@ -56,21 +56,21 @@ class HotFile:
 
 @dataclass(slots=True)
 class Written:
-    """Everything of one step."""
+    """The parts of one step."""
 
     files: list[HotFile] = field(default_factory=list)
     kills: Kills = field(default_factory=Kills.none)
     born: list[int] = field(default_factory=list)
-    """Per bucket, the live sum of the rows."""
+    """For each bucket, the live sum of the rows."""
     died: list[int] = field(default_factory=list)
-    """Per bucket, the live sum of what the records superseded."""
+    """For each bucket, the live sum of the rows that the step superseded."""
 
 
 class StepWriter:
-    """Writes the rows of one range of the log; used once."""
+    """Writes the rows of one log range. Used once."""
 
     def __init__(self, shape: Shape, name: Callable[[str], str], pool: Executor) -> None:
-        """`name` gives the URI of a new file with that ending."""
+        """`name` returns a new file's URI with the given ending."""
         self._shape, self._name, self._pool = shape, name, pool
         self._arrow = shape.arrow
         self._rows: list[pa.RecordBatch] = []
@@ -82,7 +82,7 @@ class StepWriter:
         self._running: list[Future[list[HotFile]]] = []
 
     def fetch(self, gap: Gap, fetch: Fetch, *, settled: bool) -> Written:
-        """The files of a gap; with `settled`, of the rows alone that live at its end."""
+        """Write the files of a gap. With `settled`, only rows that are alive at its end."""
         try:
             for bucket, (start, end) in enumerate(zip(gap.start, gap.end, strict=True)):
                 for at in range(start, end, SPLIT_OFFSETS):
@@ -151,14 +151,14 @@ class StepWriter:
 
 
 def write_pieces(rows: pa.Table, keys: Ints, shape: Shape, name: Callable[[str], str]) -> list[HotFile]:
-    """Rows as files, however many they are."""
+    """Write rows as one or more files."""
     starts = range(0, rows.num_rows, FILE_ROWS_MAX)
     pieces = ((rows.slice(at, FILE_ROWS_MAX), keys[at : at + FILE_ROWS_MAX]) for at in starts)
     return [file for part, held in pieces for file in write_files(part, held, shape, name)]
 
 
 def write_files(rows: pa.Table, keys: Ints, shape: Shape, name: Callable[[str], str]) -> list[HotFile]:
-    """Rows of one piece as files: one for each partition, or a single one where those are many."""
+    """Write one piece: one file for each partition, or a single file if there are many partitions."""
     spec = shape.flat
     groups: list[Group] = [({}, None)]
     if shape.spec["fields"]:
@@ -175,7 +175,7 @@ def write_files(rows: pa.Table, keys: Ints, shape: Shape, name: Callable[[str], 
 
 
 def put_aside(kills: Kills) -> Kills:
-    """The records of a step; many are mapped from a file without a name, which takes no memory while it is not used."""
+    """The same records, moved to an unnamed mapped file if they are large: unused parts then take no memory."""
     if kills.killers.nbytes < ASIDE_BYTES_MIN:
         return kills
     return Kills(_mapped(kills.killers), _mapped(kills.victims))

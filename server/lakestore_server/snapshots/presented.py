@@ -1,8 +1,9 @@
 """Presented tables: loads of a table at its head or at a position, as answers of the Iceberg REST protocol.
 
-A load of a cut that is in lease is a look at the view and at a kept answer. For any other one the presenter's process
-writes files, for one table at a time and once for all that wait: a load shows every commit that was acknowledged before
-it began (`single_flight`).
+- A load of a cut in lease is answered from memory.
+- For another cut the snapshot builder writes files, for one table at a time, and once for all waiting loads
+  (`SingleFlight`).
+- A load shows every commit that was acknowledged before the load began.
 """
 
 from __future__ import annotations
@@ -48,30 +49,30 @@ T = TypeVar("T")
 
 
 class Flight(Generic[T]):
-    """One presenting under way."""
+    """One build in progress, which several loads may wait for."""
 
     def __init__(self) -> None:
         self.lsn: int | None = None
-        """The view that it looked at; None as long as it has not."""
+        """The LSN of the view that the build uses; None as long as it has not chosen one."""
         self.result: Future[T] = Future()
 
     def covers(self, lsn: int) -> bool:
-        """Whether the result shows all that a view at `lsn` has."""
+        """Whether the result contains everything that a view at `lsn` has."""
         return self.lsn is None or self.lsn >= lsn
 
 
 class SingleFlight(Generic[T]):
-    """The flights of one server. Thread-safe."""
+    """The builds in progress on one server. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._flights: dict[Hashable, Flight[T]] = {}
 
     def joined(self, what: Hashable, lsn: int, fly: Callable[[Flight[T]], T]) -> T | None:
-        """The result of a flight that covers `lsn`, begun with `fly` if none is under way.
+        """Wait for a build that covers `lsn`; `fly` starts one if none is in progress.
 
-        None once a flight is over that does not cover it: look again, what it left may do. `fly` sets the flight's
-        `lsn` by `look`.
+        None if a build ended that does not cover `lsn`: the caller looks again, since that build's result may do. `fly`
+        must choose its view by `look`.
         """
         with self._lock:
             flight = self._flights.get(what)
@@ -83,11 +84,11 @@ class SingleFlight(Generic[T]):
             return self._flown(what, flight, fly)
         if is_covering:
             return flight.result.result()
-        flight.result.exception()  # the end of it, whatever that is
+        flight.result.exception()  # only waits: the result does not matter
         return None
 
     def look(self, flight: Flight[T], view_of: Callable[[], View]) -> View:
-        """The view that a flight looks at, noted: from now on loads that know of more do not join."""
+        """Choose the view of a build and record its LSN. From now on, loads that need a newer view do not join."""
         with self._lock:
             view = view_of()
             flight.lsn = view.lsn
@@ -110,12 +111,12 @@ class SingleFlight(Generic[T]):
 
 
 UNTIL = f"until-{uuid.uuid4().hex}"
-"""The text in a document in whose place the end of the lease comes."""
+"""A placeholder in a document, replaced by the end of the lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:
-    """The answer to a load of one presented cut."""
+    """The kept answer to loads of one presented cut."""
 
     etag: str
     head: bytes
@@ -123,24 +124,26 @@ class KeptAnswer:
 
     @staticmethod
     def of(doc: Json, etag: str, location: str) -> KeptAnswer:
-        """The answer of a document that says `UNTIL` once, and lies at a location as well."""
-        # An empty `config`: DuckDB takes any key there for credentials of a storage.
+        """Keep a document that contains `UNTIL` once. `location` is the file that contains the document too."""
+        # `config` is empty: DuckDB takes any key in it for storage credentials.
         data = orjson.dumps({"metadata-location": location, "metadata": doc, "config": {}})
         head, _, tail = data.partition(UNTIL.encode())
         return KeptAnswer(etag, head, tail)
 
     def body(self, until: str) -> bytes:
-        """The bytes of the answer with that end of the lease."""
+        """The answer's bytes, with the end of the lease."""
         return b"".join((self.head, until.encode(), self.tail))
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory, about."""
+        """Approximate bytes in memory."""
         return len(self.head) + len(self.tail)
 
 
 class KeptAnswers:
-    """Answers by cut and what else they are made of; the least recently used go. Thread-safe."""
+    """A cache of answers by cut and by everything else they depend on; the least recently used are dropped first.
+    Thread-safe.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max, self._bytes = bytes_max, 0
@@ -148,7 +151,6 @@ class KeptAnswers:
         self._answers: OrderedDict[tuple[int, str], KeptAnswer] = OrderedDict()
 
     def get(self, cut_id: int, made_of: str) -> KeptAnswer | None:
-        """The answer, if it is kept."""
         with self._lock:
             found = self._answers.get((cut_id, made_of))
             if found is not None:
@@ -156,7 +158,7 @@ class KeptAnswers:
             return found
 
     def put(self, cut_id: int, made_of: str, answer: KeptAnswer) -> None:
-        """Keep an answer; one that is larger than all that may be kept is not."""
+        """Keep an answer, unless it is larger than the whole cache."""
         with self._lock:
             old = self._answers.pop((cut_id, made_of), None)
             self._bytes += answer.nbytes - (old.nbytes if old else 0)
@@ -167,10 +169,10 @@ class KeptAnswers:
 
 log = logging.getLogger("lakestore.present")
 PLAN_SECONDS = 3_600
-"""The lease of log and snapshot while a cut is presented; it ends with that."""
+"""Lease of log and snapshot during a build. It is released at the end of the build."""
 SWEEP_SECONDS = 5.0
 PRESSED_SECONDS_MIN = 60
-"""The shortest lease that a load gets without asking, when much lies there."""
+"""The shortest default lease when presented files take much space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,36 +180,38 @@ class LoadRequest:
     """One load."""
 
     table: str
-    """The full name of a table of ours."""
+    """Full name of one of our tables."""
     position: str = ""
-    """A token or a time; empty for the head at the moment of the load."""
+    """A token or a time; empty for the present head."""
     format_version: int = 0
-    """The version of Iceberg's format to show; 0 for the table's own."""
+    """The Iceberg format version to show; 0 for the table's own."""
     seconds: int = 0
-    """The lease that is asked for; 0 for the default."""
+    """The requested lease; 0 for the default."""
     etags: str = ""
     """If-None-Match of the request."""
     is_rooted: bool = False
-    """Whether the reader opens only files below the document's location."""
+    """Whether the client opens only files below the document's location."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to a load."""
+    """The answer to a load."""
 
     etag: str
     body: bytes | None
-    """None: what the client has is what there is."""
+    """None if the client has the newest answer (304)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A cut as it would be presented."""
+    """A cut that a load asks for."""
 
     key: CutKey
     lsn: int
     last_lsn: int
-    """The last commit up to it that the table's rows or definition have: the same for every cut of this key."""
+    """The last commit up to the cut that changed the table's rows or definition. It is equal for all cuts with this
+    key.
+    """
     created_ms: int
     """The time of the table's creation."""
     version: Table
@@ -222,7 +226,7 @@ class SnapshotTables:
         self, engine: Engine, leases: Leases, catalog: Catalog, clock: Clock, presenter: SnapshotBuilder
     ) -> None:
         self.plans = Plans(engine, leases, Completeness(engine, clock))
-        """The cuts of this server, its other readers' too: their memory of dead rows is one."""
+        """Plans for presented cuts and for other readers, so that they share one cache of dead rows."""
         self._engine, self._leases, self._catalog = engine, leases, catalog
         self._clock, self._presenter = clock, presenter
         limits = engine.limits
@@ -251,7 +255,7 @@ class SnapshotTables:
     # Loads.
 
     def kept(self, ask: LoadRequest) -> Answer | None:
-        """The answer to a load if the cut is in lease: nothing but memory is read for it; else None."""
+        """The answer to a load if its cut is in lease, from memory alone; else None."""
         cut = self._cut(ask, self._engine.serving())
         held = self._held.renewed(cut.key.snapshot_id, self._seconds(ask))
         if held is None:
@@ -264,7 +268,7 @@ class SnapshotTables:
         return self._told(answer, held)
 
     def load(self, ask: LoadRequest) -> Answer:
-        """The answer to a load; the cut is presented if it must be."""
+        """The answer to a load. Builds the cut if it is not in lease."""
         what = ask.table, ask.position, ask.format_version
         while True:
             answer = self.kept(ask)
@@ -272,7 +276,7 @@ class SnapshotTables:
                 return answer
             lsn = self._engine.view.lsn
             found = self._flights.joined(what, lsn, lambda flight: self._presented(ask, flight))
-            # The cut of the flight shows all that was there when this load began, whatever has come since.
+            # The build shows everything that existed when this load began, whatever was committed since.
             held = self._held.renewed(found.key.snapshot_id, self._seconds(ask)) if found else None
             if found and held:
                 self.figures.loaded(NEW)
@@ -287,7 +291,9 @@ class SnapshotTables:
         return times.text_of(until_us - until_us % 1_000_000)
 
     def _seconds(self, ask: LoadRequest) -> int:
-        """The lease of a load: what was asked for, else the default, less where much lies there already."""
+        """The lease of a load: as requested, or the default, which gets shorter when presented files take much
+        space.
+        """
         limits = self._engine.limits
         if ask.seconds:
             if not 1 <= ask.seconds <= limits.lease_seconds:
@@ -300,7 +306,7 @@ class SnapshotTables:
         return min(max(pressed, PRESSED_SECONDS_MIN), limits.present_lease_seconds)
 
     def _made(self, cut: _Cut, held: HeldCut, ask: LoadRequest) -> KeptAnswer:
-        """The answer of a cut whose files are there, made once for each metadata file below and each location."""
+        """The answer for a cut whose files exist. Made once for each metadata file of the lake and each location."""
         number, run = cut.key.snapshot_id, self._folders.run(cut.key.table_uuid, held.run)
         folder = self._catalog.warehouse if ask.is_rooted else run
         what = f"{cut.metadata_location} {held.files.manifest_list} {folder}"
@@ -311,7 +317,7 @@ class SnapshotTables:
             said = {document.POSITION_PROPERTY: token, document.LEASE_PROPERTY: UNTIL}
             made = document.document(of, cut.key, held.files, said, folder)
             etag = cut.key.etag(what)
-            # The name begins with a version, as some engines want it.
+            # Some engines expect a version number at the beginning of the name.
             file = f"{run}/00001-{etag[1:-1]}.metadata.json"
             answer = KeptAnswer.of(made, etag, file)
             self._write_document(made, file, held)
@@ -321,7 +327,8 @@ class SnapshotTables:
     def _write_document(self, doc: Json, file: str, held: HeldCut) -> None:
         """Write the document as a file too, once.
 
-        ClickHouse reads that and not the answer, and to Iceberg's Java a table has changed when its location has.
+        ClickHouse reads the file instead of the answer. Iceberg's Java library takes a table for changed if its
+        metadata location has changed.
         """
         if file in held.documents:
             return
@@ -335,7 +342,7 @@ class SnapshotTables:
     # Cuts.
 
     def _cut(self, ask: LoadRequest, view: View) -> _Cut:
-        """The cut that a load means, as of a view; `NoSuchTable` if the table is not there."""
+        """The cut that a load asks for, at a view. Raises `NoSuchTable` if the table is not there."""
         lsn = lsn_at(self._engine, ask.position, [ask.table]) if ask.position else view.lsn
         view = view if lsn <= view.lsn else reached(self._engine, lsn)
         state = _named(view, ask.table)
@@ -360,18 +367,18 @@ class SnapshotTables:
         return _Cut(key, lsn, min(last, lsn), state.created_us // 1_000, table, location, doc)
 
     def _document(self, state: TableState, location: str) -> Json:
-        """The document of a table's lake; as it was made first, where the lake cannot be gone by."""
+        """The document of the lake table, or the table's first document if the lake cannot be used for this cut."""
         if location:
             return self._catalog.metadata(location).doc
         created_ms = state.created_us // 1_000
         return our_tables.first_metadata(state.versions.tables[0], self._catalog.warehouse, created_ms)
 
     def check(self, ask: LoadRequest) -> None:
-        """`NoSuchTable`, or the error of a position that cannot be read: what a load of it would say at once."""
+        """Raises the error that a load would raise at once: `NoSuchTable`, or an unreadable position."""
         self._cut(ask, self._engine.serving())
 
     def was_there(self, table: str, position: str) -> bool:
-        """Whether a table of ours existed at a position, and its name is its own still."""
+        """Whether one of our tables existed at a position and still has this name."""
         view, time_us = self._engine.view, times.micros_of(position)
         if table not in view.names:
             return False
@@ -380,10 +387,10 @@ class SnapshotTables:
             return state.created_us <= time_us
         return state.created_lsn <= lsn_at(self._engine, position, ())
 
-    # Presenting.
+    # Builds.
 
     def _presented(self, ask: LoadRequest, flight: Flight[_Cut]) -> _Cut:
-        """A cut with its files written and held."""
+        """Build a cut, and hold its files."""
         self._engine.refuse_when_draining()
         with self._turn:
             self._check_room()
@@ -408,7 +415,7 @@ class SnapshotTables:
         return cut
 
     def _hold(self, held: HeldCut, ask: LoadRequest) -> None:
-        """Hold a cut that was presented just now. If that fails, its files go: a sweep lets go of held cuts only."""
+        """Hold a newly built cut. If that fails, remove its files, because sweeps only remove files of held cuts."""
         try:
             self._held.add(held, self._seconds(ask))
         except BaseException:
@@ -418,7 +425,9 @@ class SnapshotTables:
             raise
 
     def _as_planned(self, cut: _Cut, plan: pb.TablePlan) -> _Cut:
-        """The cut upon the snapshot that the plan has leased: a newer one may have come, or an older one gone."""
+        """The cut on top of the snapshot that the plan has leased. Since the cut was chosen, the newest snapshot may
+        have changed.
+        """
         if Table.from_json(plan.definition).uuid != cut.key.table_uuid:
             raise Unavailable(f"table {cut.version.name} was dropped and made anew at this moment: load it again")
         key = replace(cut.key, base_snapshot_id=plan.snapshot_id)
@@ -428,7 +437,7 @@ class SnapshotTables:
         return replace(cut, key=key, metadata_location=location, doc=self._catalog.metadata(location).doc)
 
     def _check_room(self) -> None:
-        """`Exhausted` if no more may be written."""
+        """Raises `Exhausted` if no more files may be written."""
         limits = self._engine.limits
         if self._upkeep.usage.bytes >= limits.present_bytes:
             soon = min((cut.expires for cut in self._held.cuts()), default=0.0) - self._clock.monotonic()
@@ -443,27 +452,27 @@ class SnapshotTables:
     # Upkeep.
 
     def start(self) -> None:
-        """Look after what lies there from now on."""
+        """Start removing files that are no longer needed."""
         if not self._sweeper.is_alive and not self._sweeper.is_closing:
             self._sweeper.start()
 
     def warm(self) -> None:
-        """Start the presenter's process, without a wait: somebody is about to load."""
+        """Start the snapshot builder's process without waiting for it, because a load is about to come."""
         self.start()
         if not self._engine.is_draining:
             self._presenter.start()
 
     def close(self) -> None:
-        """End the process and the upkeep; a presenting that runs is broken off. The files stay for their readers."""
+        """End the builder's process and the upkeep. A running build is aborted. Files stay for their readers."""
         self._sweeper.close()
         self._presenter.close()
 
     def sweep(self) -> None:
-        """Let go of cuts whose leases are over, and of files that no cut of this server's life names."""
+        """Forget cuts whose leases have expired, and remove files that no cut of this run uses."""
         self._upkeep.sweep()
 
     def status(self) -> PresentStatus:
-        """The figures of this moment."""
+        """The present figures."""
         cuts, (last, p95), loads = self._held.cuts(), self.figures.times(), self.figures.loads
         usage = self._upkeep.measure()
         return PresentStatus(
@@ -492,7 +501,7 @@ def _named(view: View, name: str) -> TableState:
 
 
 def _request(cut: _Cut, of: Frame, folder: str, plan: pb.PlanAnswer) -> messages.BuildRequest:
-    """The request for a cut's files."""
+    """The build request for a cut."""
     base = of.base
     return messages.BuildRequest(
         cut_id=cut.key.snapshot_id,

@@ -1,4 +1,4 @@
-"""The form of a table's hot files: one version of it as the lake has it, as an Arrow schema with field ids."""
+"""The format of a table's hot files: the lake's form of one schema version, as an Arrow schema with field ids."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The form of a table's files: its version at a cut as the lake has it."""
+    """The format of a table's hot files."""
 
     table: Table
     schema: Json
-    """Iceberg's schema of the version."""
+    """The Iceberg schema of the version."""
     spec: Json
-    """The partition spec of few partitions."""
+    """The partition spec for files with few partitions."""
     flat: Json
-    """The unpartitioned spec of many."""
+    """The unpartitioned spec for files with many."""
 
     @property
     def arrow(self) -> pa.Schema:

@@ -1,9 +1,11 @@
-"""Steps: runs of the log as hot data files; which of them a cut reads, what is to be fetched, what may merge. Pure.
+"""Steps: log ranges written as hot data files. Decides which steps a cut reads, what to fetch, and what to merge.
+Pure.
 
-A step holds every version of the rows of its range (per bucket, from one commit end to another) and what each record of
-the range superseded. Steps are written once and shared by all cuts that read a part of their range; a cut hides what
-it does not show. A *settled* step begins where the log may no longer have every version: it holds the rows that live at
-its end, so only cuts from its end on read it.
+- A step has every row version of its range (per bucket, from one commit end to another), and the offsets that the range
+  superseded.
+- A step is written once. Every cut that needs a part of its range reads it, and hides the rest.
+- A *settled* step begins where the log may already lack versions. It has only the rows that are alive at its end, so
+  only cuts at or after its end read it.
 """
 
 from __future__ import annotations
@@ -23,35 +25,36 @@ from lakestore_server.snapshots.shape import Shape
 
 Ints = npt.NDArray[np.int64]
 Heads = tuple[int, ...]
-"""An offset per bucket: a commit end, so any two are in the same order in every bucket."""
+"""One offset for each bucket, at the end of a commit. Any two of them are ordered the same way in every bucket."""
 
 ABSORBED_OFFSETS_MAX = 1 << 16
-"""Offsets of earlier steps that are fetched again with new ones, rather than left as small files."""
+"""Small last steps with up to this many offsets are fetched again together with new rows, instead of staying small
+files.
+"""
 MERGED_STEPS = 4
-"""Neighbours of one size that are merged into a step of the next."""
+"""This many neighbouring steps of one size are merged into a step of the next size."""
 LEVEL_OFFSETS = 1 << 14
-"""Offsets below which all steps are of one size; each next size is `MERGED_STEPS` times as large."""
+"""All steps below this many offsets have the same size; each next size is `MERGED_STEPS` times larger."""
 GROWN_OFFSETS, GROWN_BYTES = 1 << 19, 16 << 20
-"""Offsets, and bytes of files, from which on a step is left as it is: merging would make hardly fewer files of it."""
+"""Steps with this many offsets or bytes are not merged: merging would hardly reduce the number of files."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kills:
-    """The records that superseded a row."""
+    """Records of a range that superseded earlier rows."""
 
     killers: Ints
     """bucket << 48 | offset of each such record, sorted."""
     victims: Ints
-    """bucket << 48 | offset of the row that it superseded."""
+    """bucket << 48 | offset of the row that each record superseded."""
 
     @staticmethod
     def none() -> Kills:
-        """No records."""
         return Kills(np.empty(0, np.int64), np.empty(0, np.int64))
 
     @staticmethod
     def joined(parts: Sequence[Kills]) -> Kills:
-        """The records of parts whose ranges follow one another in each bucket."""
+        """The records of consecutive ranges."""
         if len(parts) == 1:
             return parts[0]
         if not parts:
@@ -69,24 +72,24 @@ class Kills:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """A run of the log as hot data files; equal to itself alone."""
+    """A log range as hot data files. Compared by identity."""
 
     number: int
     start: Heads
     end: Heads
     shape: Shape
-    """The version of the table that the files have."""
+    """The schema version of the files."""
     files: tuple[File, ...]
     kills: Kills
     born: tuple[int, ...]
-    """Per bucket, the live sum of the rows in the files."""
+    """For each bucket, the live sum of the rows in the files."""
     died: tuple[int, ...]
-    """Per bucket, the live sum of the rows that the records superseded."""
+    """For each bucket, the live sum of the rows that the range superseded."""
     settled: bool = False
 
     @property
     def offsets(self) -> int:
-        """Offsets of the range."""
+        """The number of offsets in the range."""
         return sum(self.end) - sum(self.start)
 
     @property
@@ -110,30 +113,32 @@ class Window:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the step is shown."""
+        """Whether the whole step is shown."""
         return self.start == self.step.start and self.end == self.step.end
 
     @property
     def kills(self) -> Kills:
-        """The records of the part that superseded a row."""
+        """The superseding records in the window."""
         return self.step.kills if self.is_whole else self.step.kills.within(self.start, self.end)
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A part of the log that no usable step has."""
+    """A log range that no usable step covers."""
 
     start: Heads
     end: Heads
 
     @property
     def offsets(self) -> int:
-        """Offsets of the range."""
+        """The number of offsets in the range."""
         return sum(self.end) - sum(self.start)
 
 
 def runs(keys: Ints, start: Heads, end: Heads) -> list[tuple[int, int]]:
-    """The runs of sorted packed keys whose offsets are in [start, end) of their bucket, bucket by bucket."""
+    """Runs of the sorted packed keys whose offsets are in [start, end) of their bucket, as index pairs, bucket by
+    bucket.
+    """
     shifted = np.arange(len(start), dtype=np.int64) << BUCKET_SHIFT
     begins = np.searchsorted(keys, shifted + np.asarray(start, np.int64)).tolist()
     ends = np.searchsorted(keys, shifted + np.asarray(end, np.int64)).tolist()
@@ -146,7 +151,7 @@ def inside(keys: Ints, start: Heads, end: Heads) -> Ints:
 
 
 def outside(keys: Ints, start: Heads, end: Heads) -> Ints:
-    """The places of the sorted packed keys whose offsets are not in [start, end) of their bucket."""
+    """The indexes of the sorted packed keys whose offsets are not in [start, end) of their bucket."""
     mask = np.ones(len(keys), dtype=np.bool_)
     for a, b in runs(keys, start, end):
         mask[a:b] = False
@@ -154,16 +159,17 @@ def outside(keys: Ints, start: Heads, end: Heads) -> Ints:
 
 
 def sliced(array: Ints, parts: Sequence[tuple[int, int]]) -> Ints:
-    """These runs of an array one behind the other."""
+    """These runs of an array, concatenated."""
     if len(parts) == 1:
         return array[parts[0][0] : parts[0][1]]
     return np.concatenate([array[a:b] for a, b in parts]) if parts else array[:0]
 
 
 def is_readable(step: Step, table: Table) -> bool:
-    """Whether a reader of this version of the table reads the step's files right.
+    """Whether a reader with this schema version reads the step's files correctly.
 
-    Columns are found by id and widened; one that came later and has a value in older rows is not in the files.
+    Columns are matched by field id and widened. A later column whose value in older rows is not null is missing in the
+    files.
     """
     if step.shape.table.schema_id > table.schema_id:
         return False
@@ -172,9 +178,9 @@ def is_readable(step: Step, table: Table) -> bool:
 
 
 def cover(steps: Iterable[Step], table: Table, start: Heads, end: Heads) -> list[Window | Gap]:
-    """The parts that show [start, end) of the log, in order and without overlap.
+    """Windows and gaps that cover [start, end) of the log, in order and without overlap.
 
-    At each place it is the step that reaches furthest of those that fit; a gap where none does.
+    At each place the fitting step that reaches furthest is taken, or a gap if none fits.
     """
     usable = [step for step in steps if is_readable(step, table)]
     found: list[Window | Gap] = []
@@ -200,8 +206,9 @@ def _shows(step: Step, at: Heads, end: Heads) -> bool:
 
 
 def absorbed(parts: Sequence[Window | Gap]) -> list[Window | Gap]:
-    """The parts with small last steps fetched anew together with the gap behind them, so that small steps do not add
-    up; as a counter in base two carries over."""
+    """The parts, with small last steps turned into a gap together with the gap after them. Otherwise small steps
+    would add up; this way their sizes grow like the digits of a binary counter.
+    """
     if not parts or not isinstance(parts[-1], Gap):
         return list(parts)
     kept, gap = list(parts[:-1]), parts[-1]
@@ -219,9 +226,9 @@ def absorbed(parts: Sequence[Window | Gap]) -> list[Window | Gap]:
 
 
 def to_merge(windows: Sequence[Window]) -> tuple[Step, ...]:
-    """Neighbouring steps of one size that are worth one step; none if there are not enough of them.
+    """Neighbouring steps of one size that should be merged; empty if there are too few.
 
-    Only steps that are shown whole: none reaches over a tier point in use.
+    Only steps that are shown whole are merged, so none reaches beyond a tier point in use.
     """
     run: list[Step] = []
     for window in reversed(windows):
@@ -237,7 +244,7 @@ def to_merge(windows: Sequence[Window]) -> tuple[Step, ...]:
 
 
 def _is_like(one: Step, other: Step) -> bool:
-    """Whether steps are of one size and of one version of the table."""
+    """Whether two steps have the same size and schema version."""
     return _size(one) == _size(other) and one.shape.schema == other.shape.schema
 
 
@@ -249,6 +256,6 @@ def _size(step: Step) -> int:
 
 
 def live_sums(keys: Ints, buckets: int) -> list[int]:
-    """The live sum of the rows of these sorted packed keys, per bucket."""
+    """The live sum of rows with these sorted packed keys, for each bucket."""
     edges = np.searchsorted(keys, np.arange(buckets + 1, dtype=np.int64) << BUCKET_SHIFT)
     return [live_sum(keys[a:b] & OFFSET_MASK) for a, b in itertools.pairwise(edges)]

@@ -1,6 +1,6 @@
-"""The end of presented files: of cuts whose leases are over, of presenters that have ended, of tables that are gone.
+"""Removes presented files: of cuts whose leases have expired, of earlier runs of the builder, and of dropped tables.
 
-What an earlier life of the server presented stays for the grace time of leases, for its readers are not known.
+Files of an earlier run of the server stay for the grace time of leases, because their readers are not known.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakestore_server.snapshots.warehouse import Folders, Usage
 from lakestore_server.snapshots.worker_client import Fetch
 
 LOOK_SECONDS = 60.0
-"""Between two looks at the folders while nothing ends."""
+"""Seconds between two scans of the folders while no lease ends."""
 
 
 class SnapshotBuilder(Protocol):
@@ -26,26 +26,23 @@ class SnapshotBuilder(Protocol):
 
     @property
     def runs(self) -> Sequence[str]:
-        """Its lives, the newest last."""
+        """Its runs, the newest last."""
 
     @property
     def pid(self) -> int | None:
-        """Its number; None if none runs."""
+        """Its process id; None if it does not run."""
 
-    def start(self) -> None:
-        """Start it."""
+    def start(self) -> None: ...
 
-    def present(self, request: messages.BuildRequest, fetch: Fetch) -> messages.BuiltFiles:
-        """The files of a cut."""
+    def present(self, request: messages.BuildRequest, fetch: Fetch) -> messages.BuiltFiles: ...
 
     def forget(self, cut_ids: Sequence[int]) -> None:
-        """Let go of the files of these cuts."""
+        """Forget the files of these cuts."""
 
     def keep_tables(self, uuids: Collection[str]) -> None:
-        """Remove what is kept of other tables than these."""
+        """Remove what is kept for other tables than these."""
 
-    def close(self) -> None:
-        """End it."""
+    def close(self) -> None: ...
 
 
 class Upkeep:
@@ -62,19 +59,19 @@ class Upkeep:
         presenter: SnapshotBuilder,
         turn: threading.Lock,
     ) -> None:
-        """`turn` is held by whoever talks with the presenter: no cut is forgotten while it is presented anew."""
+        """`turn` is held by whoever talks to the builder, so no cut is forgotten while it is built again."""
         self._engine, self._leases, self._clock = engine, leases, clock
         self._held, self._folders, self._presenter, self._turn = held, folders, presenter, turn
         self._is_old, self._next_look, self._has_looked = True, float("-inf"), False
         self.usage = Usage()
-        """The files that lie there, as of the last look, and the bytes that were written since."""
+        """The files of the last scan, and the bytes written since."""
 
     def written(self, nbytes: int) -> None:
-        """Note that files were written."""
+        """Record that files were written."""
         self.usage, self._is_old = Usage(self.usage.files, self.usage.bytes + nbytes), True
 
     def sweep(self) -> None:
-        """Let go of cuts whose leases are over, and remove what no cut of this server's life names."""
+        """Forget cuts whose leases have expired, and remove files that no cut of this run uses."""
         with self._turn:
             over, now = self._held.take_over(), self._clock.monotonic()
             if over:
@@ -87,9 +84,9 @@ class Upkeep:
                 self.measure()
 
     def measure(self) -> Usage:
-        """The files that lie there, by a look at them if there may be others since the last one."""
+        """The number and size of the files. Scans the folders if they may have changed since the last scan."""
         if self._is_old:
-            self._is_old = False  # before the look: files that are written during it make the figures old again
+            self._is_old = False  # set before the scan: files that are written during it make the figures old again
             try:
                 self.usage = self._folders.usage()
             except BaseException:

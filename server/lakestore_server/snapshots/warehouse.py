@@ -1,7 +1,8 @@
-"""Warehouses as engines name them, and the prefixes of paths that stand for them. Pure.
+"""Warehouse names as engines use them, and the URL prefixes that stand for them. Pure.
 
-`now` and `now-v3` show every table's head, `at:<token or time>` and `at-v3:<…>` one cut of all tables; the forms with
-v3 show tables of version 2 as version 3. A prefix is pasted raw into paths by every engine: `now`, `at-<base64url>`.
+`now` and `now-v3` show every table's head. `at:<token or time>` and `at-v3:<…>` show one cut of all tables. The forms
+with v3 show tables of format version 2 as version 3. Engines paste a prefix into paths without escaping, so it is `now`
+or `at-<base64url>`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _RUN = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The files that lie there."""
+    """The number and size of presented files."""
 
     files: int = 0
     bytes: int = 0
@@ -38,7 +39,7 @@ class Folders:
     """The presented files of a warehouse. Errors of the storage are `OSError`s."""
 
     def __init__(self, warehouse: str, timeline: str, former: str = "") -> None:
-        """`former` is the timeline of the history that this one was restored from; empty for none."""
+        """`former` is the timeline from which this server was restored; empty for none."""
         place = f"{warehouse.rstrip('/')}/{PRESENTED}"
         self._root, self._former = f"{place}/{timeline}", f"{place}/{former}" if former else ""
 
@@ -56,10 +57,10 @@ class Folders:
         try:
             filesystem.delete_file(path)
         except FileNotFoundError:
-            return  # the run is gone with all it had
+            return  # the run's folder is gone with everything in it
 
     def usage(self) -> Usage:
-        """All files of all tables; one look at each."""
+        """Count all files of all tables. Scans the folder."""
         files = [info for info in self._infos(self._root, recursive=True) if info.type == FileType.File]
         return Usage(len(files), sum(info.size or 0 for info in files))
 
@@ -68,23 +69,23 @@ class Folders:
         return [info.base_name for info in self._infos(self._root) if _UUID.fullmatch(info.base_name)]
 
     def runs(self, table_uuid: str) -> list[str]:
-        """The runs that have a folder of a table."""
+        """The runs that have a folder for a table."""
         return [info.base_name for info in self._infos(self.of(table_uuid)) if _RUN.fullmatch(info.base_name)]
 
     def remove_run(self, table_uuid: str, run: str) -> None:
-        """Remove what a run wrote of a table."""
+        """Remove the files of a run for a table."""
         self._remove(self.run(table_uuid, run))
 
     def remove_table(self, table_uuid: str) -> None:
-        """Remove all of a table."""
+        """Remove all files of a table."""
         self._remove(self.of(table_uuid))
 
     def remove_indexes(self, table_uuid: str) -> None:
-        """Remove the offset indexes that release 0.2 kept beside runs."""
+        """Remove the offset indexes that release 0.2 stored beside runs."""
         self._remove(f"{self.of(table_uuid)}/indexes")
 
     def remove_former(self) -> None:
-        """Remove what the history presented that this one was restored from."""
+        """Remove the presented files of the former timeline."""
         if self._former:
             self._remove(self._former)
             self._former = ""
@@ -98,7 +99,7 @@ class Folders:
         try:
             filesystem.delete_dir(path)
         except FileNotFoundError:
-            return  # somebody was faster
+            return  # another process has removed it
         log.info("presented files are removed: %s", folder)
 
 
@@ -106,7 +107,9 @@ V3 = 3
 LAKE = "lake"
 _HEADS = {"now": 0, "now-v3": V3}
 _WAREHOUSES = {"at-v3:": ("at-v3-", V3), "at:": ("at-", 0)}
-"""Beginning of a warehouse's name to that of its prefix, and the format version to show: 0 for a table's own."""
+"""Prefix of a warehouse's name to the beginning of its URL prefix and the format version to show; 0 for a table's
+own.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +117,15 @@ class Warehouse:
     """A warehouse that presents cuts."""
 
     position: str
-    """A token or a time; empty for each table's head at the moment that it is loaded."""
+    """A token or a time; empty for each table's head at the time of its load."""
     format_version: int
-    """The version of Iceberg's format to show; 0 for a table's own."""
+    """The Iceberg format version to show; 0 for a table's own."""
 
 
 def prefix_of(name: str, lake: str) -> str:
-    """The prefix of a warehouse; empty for the lake, which `lake` is a name of too. Else `NoSuchWarehouse`."""
+    """The URL prefix of a warehouse; empty for the lake itself, whose URI is `lake`. Raises `NoSuchWarehouse` for
+    other names.
+    """
     if name in ("", LAKE) or name.rstrip("/") == lake:
         return ""
     if name in _HEADS:
@@ -139,7 +144,7 @@ def prefix_of(name: str, lake: str) -> str:
 
 
 def of_prefix(prefix: str) -> Warehouse:
-    """The warehouse of a prefix, or `NoSuchWarehouse`."""
+    """The warehouse of a URL prefix. Raises `NoSuchWarehouse` for others."""
     if prefix in _HEADS:
         return Warehouse("", _HEADS[prefix])
     for begin, version in _WAREHOUSES.values():
@@ -156,7 +161,7 @@ def of_prefix(prefix: str) -> Warehouse:
 
 
 def said_position(text: str) -> str:
-    """A token or a time that came by a URL, in which a space may have become a plus sign, and the other way round."""
+    """The token or time in a URL, where spaces and plus signs may have been exchanged."""
     for each in _readings(text):
         if times.micros_of(each) is not None:
             return each
