@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
-from lakestore.loading import casts
+from lakestore.loading.casts import missing
 from lakestore.loading.reading import Bools, Chunk, Wanted, without_refused
 from lakestore.model import defaults
 from lakestore.rows.condition import RowFilter
@@ -111,7 +111,7 @@ class Changes:
         needed = pa.schema([field for field in self._table.schema if not field.nullable or field.name in key])
         needed = pa.schema([field.with_nullable(False) for field in needed])
         refused = {}
-        for row, name in casts.missing(chunk.batch, needed).items():
+        for row, name in missing(chunk.batch, needed).items():
             is_delete = self._wanted.deletes or (chunk.deletes is not None and chunk.deletes[row])
             is_absent = self._naming and name in chunk.absent and chunk.absent[name][row]
             if name in key or not (is_delete or is_absent):

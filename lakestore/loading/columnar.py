@@ -10,11 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakestore.errors import Invalid
-from lakestore.loading import casts
+from lakestore.loading.casts import Casts
 from lakestore.loading.files import File
 from lakestore.loading.progress import Place
 from lakestore.loading.reading import CHUNK_ROWS, Chunk, Wanted, columns, without_refused
 from lakestore.loading.texts import TEXT_CHARS_MAX
+from lakestore.rows.casting import ROWS
+
+_CASTS = Casts(ROWS)
 
 
 class Columnar:
@@ -58,7 +61,7 @@ class Columnar:
         names = batch.schema.names
         self._wanted.check(self._file, names)
         read = {name: batch.column(name) for name in names if not self._wanted.is_ignored(name)}
-        made, refused = columns(read, self._schema, casts.from_arrow, batch.num_rows, bad_max=self._wanted.bad_max)
+        made, refused = columns(read, self._schema, _CASTS, batch.num_rows, bad_max=self._wanted.bad_max)
         numbers = np.arange(batch.num_rows)
 
         def text(row: int) -> str:

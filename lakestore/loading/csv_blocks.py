@@ -7,8 +7,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,39 +19,70 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from lakestore.errors import Invalid
-from lakestore.kafka.bridge.decode import casts as bridge_casts
 from lakestore.kafka.bridge.decode import json_one
-from lakestore.kafka.bridge.decode.casts import Misfit
 from lakestore.kafka.bridge.decode.json_one import DEPTH_MAX, RefusedRecord
 from lakestore.kafka.bridge.decode.json_records import FAR_DECIMAL, Shape, note_extra, parse_lines
-from lakestore.loading import casts
+from lakestore.loading.casts import Casts, written
 from lakestore.loading.files import File
 from lakestore.loading.progress import Place
 from lakestore.loading.reading import Bad, Bools, Chunk, Ints, Options, Wanted, columns, without_refused
 from lakestore.loading.texts import Records, RecordSpans, Text, not_blank, physical
+from lakestore.model.typed import first_line
+from lakestore.rows import casting
+from lakestore.rows.casting import CSV, JSON
+from lakestore.rows.scalar_casts import Mask
 
-_ONE_BY_ONE_MAX = 64
+_ONE_BY_ONE_MAX, _PARTS = 64, 16
 _VALUE = "v"
 
 
-class NestedTexts:
-    """Reads columns of JSON texts."""
+class _Unread(ValueError):
+    """A text is not JSON of its column's type."""
 
-    def __init__(self) -> None:
-        self._shapes: dict[pa.DataType, Shape] = {}
 
-    def read(self, texts: pa.StringArray, field: pa.Field) -> pa.Array:
-        """Parse the values. Raises `Misfit` if one does not have the column's type."""
-        kind = casts.written(field.type)
+@dataclass(frozen=True, slots=True)
+class CsvCasts(Casts):
+    """Casts texts of CSV. A nested column is a text of JSON."""
+
+    _shapes: dict[pa.DataType, Shape] = dataclasses.field(default_factory=dict)
+
+    def mask(self, array: pa.Array, field: pa.Field) -> tuple[pa.Array, Mask | None]:
+        if not pa.types.is_nested(field.type) or not len(array):
+            return casting.mask(array, field, self.rules)
+        made, bad = [], np.zeros(len(array), np.bool_)
+        for start, values, unread in self._read(array, 0, len(array), self._shape(field)):
+            column, wrong = casting.mask(values, field, JSON)
+            made.append(column)
+            bad[start : start + len(values)] = unread if wrong is None else unread | wrong
+        return pa.concat_arrays(made), bad if bad.any() else None
+
+    def reason(self, value: pa.Array, field: pa.Field) -> str:
+        shape = self._shape(field)
+        try:
+            rows = pa.array([_one(value[0].as_py(), shape)], shape.texts)
+        except _Unread as error:
+            return str(error)
+        return casting.why(rows.field(0), field, JSON)
+
+    def _shape(self, field: pa.Field) -> Shape:
+        kind = written(field.type)
         shape = self._shapes.get(kind)
         if shape is None:
             shape = self._shapes[kind] = Shape.of(pa.schema([(_VALUE, kind)]), "value")
-        rows = None if shape.by_hand else _at_once(texts, shape)
-        if rows is None:
-            if len(texts) > _ONE_BY_ONE_MAX and not shape.by_hand:
-                raise Misfit(f"one is no {field.type}")
-            rows = _one_by_one(texts, shape)
-        return rows.field(0)
+        return shape
+
+    def _read(self, texts: pa.Array, start: int, end: int, shape: Shape) -> Iterator[tuple[int, pa.Array, Mask]]:
+        """Parse a range at once, in parts or one by one. Yields (start, values as JSON, mask of unread rows)."""
+        some = texts.slice(start, end - start)
+        rows = None if shape.by_hand else _at_once(some, shape)
+        if rows is not None:
+            yield start, rows.field(0), np.zeros(end - start, np.bool_)
+        elif end - start <= _ONE_BY_ONE_MAX or shape.by_hand:
+            yield start, *_one_by_one(some, shape)
+        else:
+            size = max(_ONE_BY_ONE_MAX, -(-(end - start) // _PARTS))
+            for first in range(start, end, size):
+                yield from self._read(texts, first, min(first + size, end), shape)
 
 
 def _at_once(texts: pa.StringArray, shape: Shape) -> pa.StructArray | None:
@@ -64,19 +98,27 @@ def _at_once(texts: pa.StringArray, shape: Shape) -> pa.StructArray | None:
     return parse_lines(data, len(texts), shape, "error")
 
 
-def _one_by_one(texts: pa.StringArray, shape: Shape) -> pa.StructArray:
-    rows = []
-    for text in texts.to_pylist():
+def _one_by_one(texts: pa.StringArray, shape: Shape) -> tuple[pa.Array, Mask]:
+    rows, unread = [], np.zeros(len(texts), np.bool_)
+    for row, text in enumerate(texts.to_pylist()):
         try:
-            found = json_one.parse_object(f'{{"{_VALUE}":{"null" if text is None else text}}}'.encode())
-            extra: dict[str, pa.DataType] = {}
-            note_extra(found, shape.reader.fields, "", extra)
-            if extra:
-                raise Misfit(f"it has no field {min(extra).removeprefix(f'{_VALUE}.')!r}")
-            rows.append(shape.reader.read(found))
-        except RefusedRecord as refused:
-            raise Misfit(refused.why.replace(f"value.{_VALUE}", "it")) from refused
-    return pa.array(rows, shape.texts)
+            rows.append(_one(text, shape))
+        except _Unread:
+            rows.append(None)
+            unread[row] = True
+    return pc.struct_field(pa.array(rows, shape.texts), [0]), unread
+
+
+def _one(text: str | None, shape: Shape) -> Any:
+    try:
+        found = json_one.parse_object(f'{{"{_VALUE}":{"null" if text is None else text}}}'.encode())
+        extra: dict[str, pa.DataType] = {}
+        note_extra(found, shape.reader.fields, "", extra)
+        if extra:
+            raise _Unread(f"it has no field {min(extra).removeprefix(f'{_VALUE}.')!r}")
+        return shape.reader.read(found)
+    except RefusedRecord as refused:
+        raise _Unread(refused.why.replace(f"value.{_VALUE}", "it")) from refused
 
 
 QUOTED_BYTES_MAX = 1 << 20
@@ -184,7 +226,7 @@ class Csv:
             wanted.check(file, self._names)
         self._split = Splitter(self._delimiter, one_column=len(self._names) == 1)
         self._schema = self._typed(wanted)
-        self._nested = NestedTexts()
+        self._casts = CsvCasts(CSV)
         self._nulls = sorted({"", options.null})
 
     def _typed(self, wanted: Wanted) -> pa.Schema:
@@ -219,19 +261,12 @@ class Csv:
         else:
             known = set(self._schema.names)
             named = {name: column for name, column in read.items() if name in known}
-            batch, refused = columns(named, self._schema, self._convert, len(numbers), bad_max=self._wanted.bad_max)
+            batch, refused = columns(named, self._schema, self._casts, len(numbers), bad_max=self._wanted.bad_max)
         chunk = Chunk(
             len(records), batch, numbers, records.lines, sorted(bad, key=lambda each: each.record),
             records.place_after, records.text,
         )  # fmt: skip
         return without_refused(chunk, refused)
-
-    def _convert(self, array: pa.Array, field: pa.Field) -> pa.Array:
-        if array.type == field.type:
-            return array
-        if pa.types.is_nested(field.type):
-            return casts.from_json(self._nested.read(array, field), field)
-        return casts.from_csv(array, field)
 
     def _parsed(
         self, records: Records, numbers: Ints, bad: list[Bad]
@@ -256,7 +291,7 @@ class Csv:
         misfits = [int(numbers[row]) for row, _ in widths]
         for (_, width), record in zip(widths, misfits, strict=True):
             bad.append(self._of_width(records, record, width))
-        return {name: _one(table.column(at)) for at, name in enumerate(self._names)}, misfits
+        return {name: _combined(table.column(at)) for at, name in enumerate(self._names)}, misfits
 
     def _of_width(self, records: Records, record: int, width: int) -> Bad:
         why = f"the line has {width} values, and there are {len(self._names)} columns"
@@ -269,7 +304,7 @@ class Csv:
             try:
                 found = self._table(_joined(records, np.array([number])), typed=False, widths=widths)
             except (pa.ArrowException, UnicodeDecodeError) as error:
-                why = "the line is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error).splitlines()[0]
+                why = "the line is not UTF-8" if isinstance(error, UnicodeDecodeError) else first_line(error)
                 if "UTF8" in why:
                     why = "the line is not UTF-8"
                 bad.append(Bad(number, int(records.lines[number]), why, records.text(number)))
@@ -283,7 +318,7 @@ class Csv:
         if not tables:
             return {name: pa.array([], pa.string()) for name in self._names}, misfits
         table = pa.concat_tables(tables)
-        return {name: _one(table.column(at)) for at, name in enumerate(self._names)}, misfits
+        return {name: _combined(table.column(at)) for at, name in enumerate(self._names)}, misfits
 
     def _table(self, data: bytes, *, typed: bool, widths: list[tuple[int, int]] | None = None) -> pa.Table:
         kinds = [self._read_type(name) if typed else pa.string() for name in self._names]
@@ -299,16 +334,13 @@ class Csv:
         return kind if plain else pa.string()
 
     def _batch(self, table: pa.Table) -> pa.RecordBatch | dict[str, pa.Array]:
-        read = {name: _one(table.column(at)) for at, name in enumerate(self._names)}
+        read = {name: _combined(table.column(at)) for at, name in enumerate(self._names)}
         arrays = []
         for field in self._schema:
-            if read[field.name].type == field.type:
-                arrays.append(read[field.name])
-                continue
-            try:
-                arrays.append(self._convert(read[field.name], field))
-            except bridge_casts.FAILURES:
+            array, bad = self._casts.mask(read[field.name], field)
+            if bad is not None:
                 return read
+            arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
@@ -360,7 +392,7 @@ def header_of(file: File, head: bytes, delimiter: str) -> list[str]:
     except UnicodeDecodeError as error:
         raise Invalid(f"{file.shown}: the header is not UTF-8: save the file as UTF-8") from error
     except pa.ArrowException as error:
-        raise Invalid(f"{file.shown}: the header cannot be read: {str(error).splitlines()[0]}") from error
+        raise Invalid(f"{file.shown}: the header cannot be read: {first_line(error)}") from error
     if read.num_rows:
         raise Invalid(f"{file.shown}: its lines end in a carriage return alone: save it with line feeds")
     return names
@@ -387,7 +419,7 @@ def text_columns(file: File, text: Text, options: Options, rows: int) -> tuple[l
     if not tables:
         return names, [pa.array([], pa.string()) for _ in names], 0
     whole = pa.concat_tables(tables)
-    return names, [_one(whole.column(at)) for at in range(len(names))], count
+    return names, [_combined(whole.column(at)) for at in range(len(names))], count
 
 
 def _unread(file: File, records: Records, numbers: Ints, error: Exception) -> Invalid:
@@ -396,10 +428,10 @@ def _unread(file: File, records: Records, numbers: Ints, error: Exception) -> In
             records.data[records.starts[number] : records.ends[number]].decode()
         except UnicodeDecodeError:
             return Invalid(f"{file.shown}, line {records.lines[number]}: the line is not UTF-8: save the file as UTF-8")
-    return Invalid(f"{file.shown} cannot be read: {str(error).splitlines()[0]}")
+    return Invalid(f"{file.shown} cannot be read: {first_line(error)}")
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
+def _combined(column: pa.ChunkedArray) -> pa.Array:
     made = column.combine_chunks()
     return pa.concat_arrays(made.chunks) if isinstance(made, pa.ChunkedArray) else made
 

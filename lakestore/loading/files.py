@@ -19,6 +19,7 @@ from pyarrow import fs
 
 from lakestore.errors import Invalid, NotFound
 from lakestore.model import file_uri
+from lakestore.model.typed import first_line
 
 STDIN = "-"
 FORMATS = ("parquet", "csv", "jsonl", "arrow", "debezium-json")
@@ -241,7 +242,7 @@ def _remote(text: str, name: str, kind: str | None) -> Source:
         else:
             paths = [path] if about.is_file else []
     except (OSError, pa.ArrowException) as error:
-        raise NotFound(f"{text} cannot be opened: {str(error).splitlines()[0]}") from error
+        raise NotFound(f"{text} cannot be opened: {first_line(error)}") from error
     if not paths:
         raise NotFound(f"{text} does not exist, or holds no files of rows")
     scheme = text.split("://", 1)[0]

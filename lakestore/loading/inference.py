@@ -14,12 +14,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakestore.errors import Invalid
-from lakestore.kafka.bridge.decode import casts as bridge_casts
 from lakestore.kafka.bridge.decode import inference, json_one
 from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
 from lakestore.kafka.bridge.decode.json_one import RefusedRecord
 from lakestore.kafka.bridge.records import Records as Block
-from lakestore.loading import casts, texts
+from lakestore.loading import texts
 from lakestore.loading.changes import Changes
 from lakestore.loading.columnar import arrow_batches
 from lakestore.loading.csv_blocks import text_columns
@@ -30,7 +29,9 @@ from lakestore.loading.reading import Chunk, Options, Wanted
 from lakestore.loading.texts import Records, Text
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.names import no_column
+from lakestore.model.typed import first_line
 from lakestore.model.types import arrow_type
+from lakestore.rows import casting
 
 SAMPLE_ROWS = 100_000
 _PROBE_ROWS = 100
@@ -69,7 +70,7 @@ def sample_columns(file: File, options: Options, types: Mapping[str, str] = Mapp
     try:
         sample = _sampled(file, options)
     except (pa.ArrowException, OSError, EOFError) as error:
-        raise Invalid(f"{file.shown} cannot be read: {str(error).splitlines()[0]}") from error
+        raise Invalid(f"{file.shown} cannot be read: {first_line(error)}") from error
     schema = sample.schema
     for column, kind in types.items():
         if column not in schema.names:
@@ -167,8 +168,4 @@ def _takes(values: pa.Array, kind: pa.DataType) -> bool:
     # Arrow would read a text of digits alone as milliseconds.
     if pa.types.is_temporal(kind) and not pc.all(pc.match_substring_regex(values, _DAY)).as_py():
         return False
-    try:
-        casts.from_csv(values, pa.field("", kind))
-    except bridge_casts.FAILURES:
-        return False
-    return True
+    return casting.mask(values, pa.field("", kind), casting.CSV)[1] is None

@@ -25,7 +25,8 @@ from lakestore.kafka.bridge.pipeline import Pipeline
 from lakestore.kafka.bridge.records import Records as Block
 from lakestore.kafka.bridge.spec import ColumnSpec, TableSpec, TopicSpec
 from lakestore.kafka.debezium import CONNECTOR
-from lakestore.loading import casts, texts
+from lakestore.loading import texts
+from lakestore.loading.casts import Casts, written
 from lakestore.loading.columnar import Columnar
 from lakestore.loading.csv_blocks import Csv
 from lakestore.loading.files import TEXTS, File
@@ -35,8 +36,11 @@ from lakestore.loading.texts import Records, Text
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.names import no_column
 from lakestore.model.table import Table
+from lakestore.model.typed import first_line
+from lakestore.rows.casting import JSON
 
 _TOPIC = "file"
+_CASTS = Casts(JSON)
 
 
 class DebeziumLines:
@@ -97,7 +101,7 @@ class JsonLines:
     def __init__(self, file: File, text: Text, wanted: Wanted) -> None:
         self._file, self._text, self._wanted = file, text, wanted
         self._schema = pa.schema([self._numbers(field) for field in wanted.schema])
-        fields = [field.with_type(casts.written(field.type)) for field in self._schema]
+        fields = [field.with_type(written(field.type)) for field in self._schema]
         if b'"__' in text.head:  # output of `read` or `changes`: declaring these columns keeps Arrow's reader usable
             known = set(self._schema.names)
             fields += [pa.field(name, kind) for name, kind in SYSTEM_TYPES.items() if name not in known]
@@ -137,7 +141,7 @@ class JsonLines:
         absent = self._absent(records, record, rows)
         flat = dict(zip([field.name for field in rows.type], rows.flatten(), strict=True))
         named = {name: flat[name] for name in self._schema.names if not absent.get(name, _SOME).all()}
-        batch, refused = columns(named, self._schema, casts.from_json, len(record), bad_max=self._wanted.bad_max)
+        batch, refused = columns(named, self._schema, _CASTS, len(record), bad_max=self._wanted.bad_max)
         chunk = Chunk(
             len(records), batch, record, records.lines, bad, records.place_after, records.text,
             absent={name: flags for name, flags in absent.items() if name in named},
@@ -291,7 +295,7 @@ def chunks_of(file: File, wanted: Wanted, place: Place) -> Iterator[Chunk]:
         try:
             yield from _reader(file, wanted, stack).chunks(place)
         except (pa.ArrowException, OSError, EOFError) as error:
-            raise Invalid(f"{file.shown} cannot be read: {str(error).splitlines()[0]}") from error
+            raise Invalid(f"{file.shown} cannot be read: {first_line(error)}") from error
 
 
 def _reader(file: File, wanted: Wanted, stack: ExitStack) -> Reader:

@@ -14,14 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakestore.errors import Invalid
-from lakestore.kafka.bridge.decode.casts import Mask
-from lakestore.loading import casts
-from lakestore.loading.casts import Convert
+from lakestore.loading.casts import Casts
 from lakestore.loading.files import File
 from lakestore.loading.progress import Place
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.names import no_column
 from lakestore.model.table import Table
+from lakestore.rows.scalar_casts import Mask
 from lakestore.rows.user import NAMING
 
 Ints = npt.NDArray[np.int64]
@@ -200,34 +199,34 @@ class Reader(Protocol):
 
 
 def columns(
-    read: Mapping[str, pa.Array], schema: pa.Schema, convert: Convert, rows: int, *, bad_max: int
+    read: Mapping[str, pa.Array], schema: pa.Schema, casts: Casts, rows: int, *, bad_max: int
 ) -> tuple[pa.RecordBatch, dict[int, str]]:
     """Convert columns, and give the first reason to refuse each row that does not fit.
 
-    The first `bad_max + 1` refused rows are judged. Later rows may be refused without a reason.
+    The first `bad_max + 1` refused rows have a reason: the load ends at the last of them.
     """
     made: list[pa.Array] = []
     misfits: list[tuple[pa.Field, pa.Array, Mask]] = []
     fields = [schema.field(name) for name in read]
     for field, array in zip(fields, read.values(), strict=True):
-        column, bad = casts.cast(array, field, convert, most=bad_max)
+        column, bad = casts.mask(array, field)
         made.append(column)
         if bad is not None:
             misfits.append((field, array, bad))
-    refused = _reasons(misfits, convert, bad_max)
+    refused = _reasons(misfits, casts, bad_max)
     if not made:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([]))), refused
     return pa.RecordBatch.from_arrays(made, schema=pa.schema(fields)), refused
 
 
-def _reasons(misfits: Sequence[tuple[pa.Field, pa.Array, Mask]], convert: Convert, bad_max: int) -> dict[int, str]:
+def _reasons(misfits: Sequence[tuple[pa.Field, pa.Array, Mask]], casts: Casts, bad_max: int) -> dict[int, str]:
     if not misfits:
         return {}
     rows = np.flatnonzero(np.logical_or.reduce([bad for _, _, bad in misfits])).tolist()
     refused = dict.fromkeys(rows, "")
     for row in rows[: bad_max + 1]:
         field, array, _ = next(misfit for misfit in misfits if misfit[2][row])
-        refused[row] = casts.why(array, row, field, convert)
+        refused[row] = casts.why(array, row, field)
     return refused
 
 

@@ -64,6 +64,15 @@ def fit_type(number: Decimal, kind: pa.DataType) -> Decimal:
     return from_unscaled(-unscaled if sign else unscaled, behind)
 
 
+def fits(number: Decimal, kind: pa.DataType) -> bool:
+    """True if the type holds the decimal. Call it before Arrow sees the value."""
+    try:
+        fit_type(number, kind)
+    except ValueError:
+        return False
+    return True
+
+
 def misfit(value: Any, kind: pa.DataType) -> str:
     """The rule of its type that a decimal violates, as the end of a sentence; empty for other values."""
     if not (isinstance(value, Decimal) and value.is_finite() and pa.types.is_decimal(kind)):

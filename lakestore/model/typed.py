@@ -37,6 +37,11 @@ def shown(value: Any, chars: int = _SHOWN_CHARS) -> str:
     return text if len(text) <= chars else text[: chars - 3] + "..."
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or the name of its type."""
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
 def shown_name(name: object) -> str:
     """A name for an error message: complete if it may be a table's, otherwise shortened."""
     return shown(name, _NAME_CHARS)

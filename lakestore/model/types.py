@@ -146,6 +146,22 @@ def optional(kind: pa.DataType) -> pa.DataType:
     return pa.list_(loose.value_field.with_nullable(True))
 
 
+def has_offsets(kind: pa.DataType) -> bool:
+    """True for types with 32-bit offsets into bytes: texts, and bytes of any length."""
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """True for bytes of any length and bytes of a fixed length."""
+    return bool(pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def integer_bounds(kind: pa.DataType) -> tuple[int, int]:
+    """The least and the greatest integer of a type."""
+    bits = kind.bit_width
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if pa.types.is_signed_integer(kind) else (0, (1 << bits) - 1)
+
+
 def nested_count(name: str) -> int:
     """Number of fields inside a declared type at any depth; each needs an id."""
     return _count(arrow_type(name))

@@ -1,14 +1,18 @@
-"""Arrow arrays of any layout, cast losslessly to exactly one of our types, or refused by column, row and rule.
+"""The cast engine: casts a column of any layout and source to exactly one of our types.
 
-Layouts are large, view, dictionary, fixed-size list and sliced ones, at any depth; fields of structs are found by name.
-Arrays that unfold (dictionaries, views, nulls) are paid for from a budget before they are made: a small message must
-not become a large array.
+- `refuse` raises `Invalid` for the first value that does not fit, and names column, row and value. `mask` returns null
+  for each misfit and marks its row; the loader and the bridge make dead letters of the marked rows.
+- Both modes are one walk over the column. The walk follows the wanted type and matches fields of structs by name. The
+  `Rules` of the source cast the values that are not nested; docs/internals/casts.md lists them.
+- Dictionaries, views and nulls take memory when they unfold. A budget is charged before an array is made, because a
+  small message must not become a large array.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -18,30 +22,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
-from lakestore.limits import DEFAULT, Limits
-from lakestore.model.decimals import misfit
+from lakestore.limits import Limits
 from lakestore.model.typed import shown
 from lakestore.model.types import EXTENSIONS, is_listlike, parts, type_name
-from lakestore.rows import row_hash
+from lakestore.rows import row_hash, scalar_casts
+from lakestore.rows.scalar_casts import Leaf, Mask, Misfits, Times
 
-Place = Callable[[int], int]
-"""From an index of an array to its row in the batch."""
+Ints = npt.NDArray[np.int64]
+Rows = Callable[[Ints], Ints]
+"""Maps indices of an array inside a column to rows of the column."""
 Floats = npt.NDArray[np.float64]
 _VIEWS = (pa.types.is_list_view, pa.types.is_large_list_view)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A type to cast to, with what the fields inside it must be."""
+    """The type to cast to, as a tree with its nested fields."""
 
     kind: pa.DataType
     parts: tuple[Part, ...]
     strict: bool
-    """Whether values inside must be checked even if the type is right: required fields, keys of maps."""
+    """True if values inside must be checked even if the type is right: required fields, keys of maps."""
 
     @staticmethod
     def of(kind: pa.DataType, ids: Iterator[int] | None = None) -> Wanted:
-        """The tree of a type of ours; ids are its column's `nested`."""
+        """The tree of one of our types. `ids` are the column's `nested`."""
         numbers = repeat(0) if ids is None else ids
         inner = tuple(Part(field, next(numbers), Wanted.of(field.type, numbers)) for field in parts(kind))
         strict = pa.types.is_map(kind) or any(not part.field.nullable or part.want.strict for part in inner)
@@ -57,192 +62,56 @@ class Part:
     want: Wanted
 
 
-class Cast:
-    """Casts columns of one batch."""
+Places = Callable[[pa.StructType, Wanted], list[int | None]]
+"""Maps a struct type of a source to the indices of the wanted fields in it; None for a missing field."""
 
-    def __init__(self, table: str, limits: Limits = DEFAULT, claim: Callable[[int], None] | None = None) -> None:
-        """`claim` is told of bytes before they are made, and may refuse them too."""
-        self._table = table
-        self._limits, self._claim = limits, claim
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules of one source of values."""
+
+    leaf: Leaf
+    times: Times = field(default_factory=Times)
+    by_kind: bool = True
+    """True if each value is judged by itself: nulls fit every type. False if the types must match even for nulls."""
+    drops_fields: bool = False
+    """True if unknown fields of structs are left out. Otherwise they are refused."""
+    checked: bool = True
+    """True if required fields and the keys of maps are checked."""
+    places: Places | None = None
+    """Finds fields of structs. None: by name."""
+
+    def read_as(self, unit: str, zone: str) -> Rules:
+        """The rules with another unit and zone of times."""
+        return replace(self, times=Times(unit, zone)) if unit or zone else self
+
+
+ROWS = Rules(scalar_casts.of_rows, by_kind=False)
+"""Arrow rows: rows that users write, Parquet and Arrow files."""
+RECORDS = Rules(scalar_casts.of_record, drops_fields=True)
+"""Decoded records of Kafka."""
+JSON = Rules(scalar_casts.of_json)
+"""Values of JSON files."""
+CSV = Rules(scalar_casts.of_csv)
+"""Texts of CSV files."""
+ARROW = Rules(scalar_casts.plain)
+"""Values that Arrow's own cast accepts."""
+
+
+class Budget:
+    """The memory that the casts of one batch may use. Raises `Invalid` for a batch that unfolds to more."""
+
+    def __init__(self, table: str, limits: Limits, claim: Callable[[int], None] | None = None) -> None:
+        """`claim` gets the number of bytes before they are allocated, and may raise too."""
+        self._table, self._limits, self._claim = table, limits, claim
         self._left: float = limits.batch_memory_bytes
 
-    def column(self, array: pa.Array, field: pa.Field) -> pa.Array:
-        """The column in the field's type."""
-        if array.type == field.type and not pa.types.is_nested(field.type):
-            return array
-        return self._any(array, Wanted.of(field.type), field.name, lambda index: index)
-
-    def nulls(self, count: int, kind: pa.DataType, path: str) -> pa.Array:
-        """Nothing but nulls, paid for."""
-        self.pay(count, kind, path)
-        return pa.nulls(count, kind)
-
     def pay(self, count: int, kind: pa.DataType, path: str, each_bytes: int = 0) -> None:
-        """Take what so many values will need at least from what one batch may take, or refuse."""
-        self._spend(count * max(_width(kind), each_bytes), path)
+        """Charge the least memory that `count` values need."""
+        self.spend(count * max(_width(kind), each_bytes), path)
 
-    def _any(self, array: pa.Array, want: Wanted, path: str, place: Place) -> pa.Array:
-        if isinstance(array.type, pa.BaseExtensionType) and array.type.extension_name in EXTENSIONS:
-            array = array.storage
-        if pa.types.is_dictionary(array.type):
-            return self._any(self._unfolded(array, path), want, path, place)
-        if pa.types.is_null(array.type):
-            return self.nulls(len(array), want.kind, path)
-        if not want.strict and array.type.equals(want.kind, check_metadata=True):
-            return array
-        if pa.types.is_struct(want.kind):
-            return self._struct(array, want, path, place)
-        if pa.types.is_list(want.kind):
-            return self._list(array, want, path, place)
-        if pa.types.is_map(want.kind):
-            return self._map(array, want, path, place)
-        return array if array.type == want.kind else self._scalar(array, want.kind, path, place)
-
-    def _struct(self, array: pa.Array, want: Wanted, path: str, place: Place) -> pa.Array:
-        if not pa.types.is_struct(array.type):
-            raise self._other_type(array, want.kind, path)
-        sources = array.flatten()
-        places = self._places(array.type, want, path)
-        made: list[pa.Array] = []
-        for part, at in zip(want.parts, places, strict=True):
-            below = f"{path}.{part.field.name}"
-            if at is None:
-                made.append(self._absent(part, len(array), below))
-                continue
-            child = self._any(sources[at], part.want, below, place)
-            if not part.field.nullable and child.null_count:
-                self._check_present(pc.and_(pc.is_null(child), pc.is_valid(array)), below, place)
-            made.append(child)
-        mask = pc.is_null(array) if array.null_count else None
-        return pa.StructArray.from_arrays(made, fields=list(want.kind), mask=mask)
-
-    def _absent(self, part: Part, count: int, path: str) -> pa.Array:
-        """A field that the rows do not have."""
-        if not part.field.nullable:
-            raise self._refused(path, "is required, but missing")
-        return self.nulls(count, part.want.kind, path)
-
-    def _places(self, source: pa.StructType, want: Wanted, path: str) -> list[int | None]:
-        """Places of the wanted fields in the source; None for a field that the source lacks."""
-        names = [part.name for part in source]
-        if len(set(names)) != len(names):
-            raise self._refused(path, "has a field twice in the rows")
-        known = {part.field.name for part in want.parts}
-        for name in names:
-            if name not in known:
-                raise self._refused(path, f"has no field {name!r}")
-        wanted = [part.field.name for part in want.parts]
-        return [names.index(name) if name in names else None for name in wanted]
-
-    def _list(self, array: pa.Array, want: Wanted, path: str, place: Place) -> pa.Array:
-        if not is_listlike(array.type):
-            raise self._other_type(array, want.kind, path)
-        part = want.parts[0]
-        offsets, child, below = self._children(array, path, place)
-        made = self._any(child, part.want, f"{path}.element", below)
-        if not part.field.nullable and made.null_count:
-            self._check_present(pc.is_null(made), f"{path}.element", below)
-        mask = pc.is_null(array) if array.null_count else None
-        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), made, type=want.kind, mask=mask)
-
-    def _children(self, array: pa.Array, path: str, place: Place) -> tuple[npt.NDArray[np.int64], pa.Array, Place]:
-        """Offsets and elements of lists of any layout, without what no list holds, and their rows."""
-        lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
-        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        most = self._limits.nested_values
-        if offsets[-1] > most:
-            raise self._refused(path, f"holds {offsets[-1]} values, more than {most}: send smaller batches")
-        if any(is_view(array.type) for is_view in _VIEWS):
-            self._spend(float(self._weights(array, path).sum()), path)
-        return offsets, array.flatten(), lambda index: place(int(np.searchsorted(offsets, index, side="right")) - 1)
-
-    def _map(self, array: pa.Array, want: Wanted, path: str, place: Place) -> pa.Array:
-        entries = array
-        if pa.types.is_map(array.type):
-            pair = pa.struct([array.type.key_field.with_name("key"), array.type.item_field.with_name("value")])
-            entries = array.cast(pa.list_(pair))
-        held = entries.type.value_type if is_listlike(entries.type) else None
-        if held is None or not pa.types.is_struct(held) or [part.name for part in held] != ["key", "value"]:
-            raise self._other_type(array, want.kind, path)
-        offsets, child, below = self._children(entries, path, place)
-        key, value = want.parts
-        keys, values = child.flatten()
-        keys = self._any(keys, key.want, f"{path}.key", below)
-        self._check_present(pc.is_null(keys), f"{path}.key", below)
-        self._check_distinct(keys, offsets, path, place)
-        values = self._any(values, value.want, f"{path}.value", below)
-        if not value.field.nullable:
-            self._check_present(pc.is_null(values), f"{path}.value", below)
-        mask = pc.is_null(entries) if entries.null_count else None
-        return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, values, type=want.kind, mask=mask)
-
-    def _check_present(self, missing: pa.Array, path: str, place: Place) -> None:
-        index = pc.index(missing, True).as_py()
-        if index >= 0:
-            raise self._refused(path, f"is required, but null in row {place(index)}")
-
-    def _check_distinct(self, keys: pa.Array, offsets: npt.NDArray[np.int64], path: str, place: Place) -> None:
-        """A key twice in one map means one thing to one engine and another to the next."""
-        owner = np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
-        both = row_hash.hashes([row_hash.column(keys), owner.view(np.uint64)])
-        order = np.argsort(both, kind="stable")
-        twice = np.flatnonzero(both[order][1:] == both[order][:-1])
-        if len(twice):
-            index = int(order[1:][twice].min())
-            raise self._refused(path, f"has the key {keys[index].as_py()!r} twice in row {place(int(owner[index]))}")
-
-    def _scalar(self, array: pa.Array, kind: pa.DataType, path: str, place: Place) -> pa.Array:
-        if not _castable(array.type, kind):
-            raise self._other_type(array, kind, path)
-        plain = pa.types.is_primitive(array.type)
-        self._spend(len(array) * _width(kind) if plain else self._weights(array, path).sum(), path)
-        if pa.types.is_fixed_size_binary(kind):
-            array = self._sized(array, kind, path, place)
-        try:
-            cast = array.cast(kind)
-        except pa.ArrowException as error:
-            first = _first_misfit(array, kind)
-            value = _python_value(array[first])
-            raise Invalid(
-                f"table {self._table}: column {path!r}, row {place(first)}: {shown(value)} is no"
-                f" {type_name(kind, path)}{misfit(value, kind)}"
-            ) from error
-        if pa.types.is_floating(array.type) and array.type.bit_width > kind.bit_width:
-            self._check_exact(array, cast, path, place)
-        return cast
-
-    def _sized(self, array: pa.Array, kind: pa.DataType, path: str, place: Place) -> pa.Array:
-        """Bytes whose length is checked by row before Arrow casts them."""
-        array = array.cast(pa.binary())
-        lengths = pc.binary_length(array)
-        index = pc.index(pc.not_equal(lengths, kind.byte_width), True).as_py()
-        if index >= 0:
-            row, has = place(index), lengths[index].as_py()
-            raise Invalid(f"table {self._table}: column {path!r}, row {row}: {has} bytes are not {kind.byte_width}")
-        return array
-
-    def _unfolded(self, array: pa.DictionaryArray, path: str) -> pa.Array:
-        """A dictionary's values row by row: a few long ones may be named often."""
-        weights, indices = self._weights(array.dictionary, path), array.indices.drop_null().to_numpy()
-        self._spend(float(weights[indices].sum()), path)
-        return array.dictionary.take(array.indices)
-
-    def _check_exact(self, array: pa.Array, cast: pa.Array, path: str, place: Place) -> None:
-        """Arrow narrows floats without a word."""
-        wrong = pc.and_(pc.not_equal(cast.cast(array.type), array), pc.invert(pc.is_nan(array)))
-        index = pc.index(wrong, True).as_py()
-        if index >= 0:
-            what = f"{array[index].as_py()} is no exact {cast.type}"
-            raise Invalid(f"table {self._table}: column {path!r}, row {place(index)}: {what}")
-
-    def _other_type(self, array: pa.Array, kind: pa.DataType, path: str) -> Invalid:
-        return Invalid(f"table {self._table}: column {path!r} is {kind}, not {array.type}")
-
-    def _refused(self, path: str, why: str) -> Invalid:
-        return Invalid(f"table {self._table}: column {path!r} {why}")
-
-    def _spend(self, count: float, path: str) -> None:
-        """Take bytes that will be made from what one batch may take, or refuse."""
+    def spend(self, count: float, path: str) -> None:
+        """Charge bytes that will be allocated."""
         self._left -= count
         if self._left < 0:
             most = self._limits.batch_memory_bytes
@@ -250,36 +119,282 @@ class Cast:
         if self._claim is not None:
             self._claim(int(count))
 
-    def _weights(self, array: pa.Array, path: str) -> Floats:
-        """About how many bytes each value takes once it is unfolded."""
-        if len(array) > self._limits.nested_values:
-            most = self._limits.nested_values
-            raise self._refused(path, f"holds {len(array)} values, more than {most}: send smaller batches")
-        kind = array.type
-        if pa.types.is_dictionary(kind):
-            values = np.append(self._weights(array.dictionary, path), 8.0)
-            return np.asarray(values[array.indices.cast(pa.int64()).fill_null(len(values) - 1).to_numpy()])
-        if pa.types.is_struct(kind):
-            total = np.ones(len(array), dtype=np.float64)
-            for i in range(kind.num_fields):
-                total += self._weights(array.field(i), path)
-            return total
-        if any(is_view(kind) for is_view in _VIEWS):
-            there = pc.is_valid(array).to_numpy(zero_copy_only=False)
-            starts, sizes = array.offsets.to_numpy() * there, array.sizes.to_numpy() * there
-            return _sums(self._weights(array.values, path), starts, starts + sizes)
-        if pa.types.is_map(kind):
-            ends = array.offsets.to_numpy()
-            return _sums(self._weights(array.keys, path) + self._weights(array.items, path), ends[:-1], ends[1:])
-        if is_listlike(kind):
-            lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
-            ends = np.cumsum(lengths, dtype=np.int64)
-            return _sums(self._weights(array.flatten(), path), ends - lengths, ends)
-        return _flat_weights(array)
+    def check_values(self, count: int, path: str) -> None:
+        """Refuse more values in lists than a batch may have."""
+        most = self._limits.nested_values
+        if count > most:
+            raise self._refused(path, f"holds {count} values, more than {most}: send smaller batches")
+
+    def _refused(self, path: str, why: str) -> Invalid:
+        return Invalid(f"table {self._table}: column {path!r} {why}")
+
+
+def refuse(
+    array: pa.Array,
+    field: pa.Field,
+    rules: Rules = ROWS,
+    *,
+    table: str = "",
+    budget: Budget | None = None,
+    ids: Iterator[int] | None = None,
+) -> pa.Array:
+    """Cast a column to the field's type. Raises `Invalid`, which names the first value that does not fit.
+
+    `ids` are the ids of the nested fields, for rules that find fields by id.
+    """
+    if array.type == field.type and not pa.types.is_nested(field.type):
+        return array
+    return _Walk(rules, table, budget, None).column(array, Wanted.of(field.type, ids), field.name)
+
+
+def mask(array: pa.Array, field: pa.Field, rules: Rules) -> tuple[pa.Array, Mask | None]:
+    """Cast a column to the field's type. A misfit becomes null and true in the mask; the mask is None if all fit."""
+    made, walk = _masked(array, field, rules)
+    if walk is None or walk.bad is None or not walk.bad.any():
+        return made, None
+    return made.take(pa.array(np.arange(len(made)), mask=walk.bad)), walk.bad
+
+
+def why(value: pa.Array, field: pa.Field, rules: Rules) -> str:
+    """The reason why the only value of a column does not fit."""
+    walk = _masked(value, field, rules)[1]
+    return "it does not fit" if walk is None or walk.first is None else walk.first()
+
+
+def _masked(array: pa.Array, field: pa.Field, rules: Rules) -> tuple[pa.Array, _Walk | None]:
+    if array.type == field.type and not pa.types.is_nested(field.type):
+        return array, None
+    walk = _Walk(rules, "", None, np.zeros(len(array), dtype=np.bool_))
+    return walk.column(array, Wanted.of(field.type), field.name), walk
+
+
+class _Walk:
+    """One walk over a column, in one of the two modes."""
+
+    def __init__(self, rules: Rules, table: str, budget: Budget | None, bad: Mask | None) -> None:
+        self._rules, self._table, self._budget = rules, table, budget
+        self.bad = bad
+        """The mask of misfits. None: the first misfit is raised."""
+        self.first: Callable[[], str] | None = None
+        """The reason of the first misfit."""
+
+    def column(self, array: pa.Array, want: Wanted, path: str) -> pa.Array:
+        return self._any(array, want, path, lambda indices: indices)
+
+    def _fault(self, wrong: pa.Array | Mask, rows: Rows, sentence: Callable[[int, int], str]) -> None:
+        """Raise or record the values where `wrong` is true. `sentence` gets the first one's index and row."""
+        if isinstance(wrong, pa.Array):
+            wrong = wrong.fill_null(False).to_numpy(zero_copy_only=False)
+        at = np.flatnonzero(wrong)
+        if not len(at):
+            return
+        found = rows(at)
+        first = partial(sentence, int(at[0]), int(found[0]))
+        if self.bad is None:
+            raise Invalid(first())
+        self.bad[found] = True
+        self.first = self.first or first
+
+    def _type_fault(self, array: pa.Array, path: str, rows: Rows, what: str) -> None:
+        """Raise or record all values: their type does not go into the wanted type."""
+        sentence = f"table {self._table}: column {path!r} {what}"
+        if self.bad is None:
+            raise Invalid(sentence)
+        wrong = array.is_valid() if self._rules.by_kind else np.ones(len(array), dtype=np.bool_)
+        self._fault(wrong, rows, lambda index, row: sentence)
+
+    def _any(self, array: pa.Array, want: Wanted, path: str, rows: Rows) -> pa.Array:
+        if isinstance(array.type, pa.BaseExtensionType) and array.type.extension_name in EXTENSIONS:
+            array = array.storage
+        if pa.types.is_dictionary(array.type):
+            return self._any(self._unfolded(array, path), want, path, rows)
+        if pa.types.is_null(array.type) or (self._rules.by_kind and array.null_count == len(array)):
+            return self._nulls(len(array), want.kind, path)
+        is_same = array.type.equals(want.kind, check_metadata=True)
+        if is_same and not (want.strict and self._rules.checked):
+            return array
+        if pa.types.is_struct(want.kind):
+            return self._struct(array, want, path, rows)
+        if pa.types.is_list(want.kind):
+            return self._list(array, want, path, rows)
+        if pa.types.is_map(want.kind):
+            return self._map(array, want, path, rows)
+        return array if array.type == want.kind else self._scalar(array, want.kind, path, rows)
+
+    def _nulls(self, count: int, kind: pa.DataType, path: str) -> pa.Array:
+        if self._budget is not None:
+            self._budget.pay(count, kind, path)
+        return pa.nulls(count, kind)
+
+    def _struct(self, array: pa.Array, want: Wanted, path: str, rows: Rows) -> pa.Array:
+        if not pa.types.is_struct(array.type):
+            return self._other_type(array, want.kind, path, rows)
+        sources = array.flatten()
+        find = self._rules.places
+        places = self._places(array, want, path, rows) if find is None else find(array.type, want)
+        made: list[pa.Array] = []
+        for part, at in zip(want.parts, places, strict=True):
+            below = f"{path}.{part.field.name}"
+            needed = self._rules.checked and not part.field.nullable
+            if at is None:
+                if needed:
+                    self._type_fault(array, below, rows, "is required, but missing")
+                made.append(self._nulls(len(array), part.want.kind, below))
+                continue
+            child = self._any(sources[at], part.want, below, rows)
+            if needed and child.null_count:
+                self._check_present(pc.and_(pc.is_null(child), pc.is_valid(array)), below, rows)
+            made.append(child)
+        return pa.StructArray.from_arrays(made, fields=list(want.kind), mask=null_mask(array))
+
+    def _places(self, array: pa.Array, want: Wanted, path: str, rows: Rows) -> list[int | None]:
+        """The index of each wanted field in a struct, by name; None for a missing field."""
+        names = [part.name for part in array.type]
+        wanted = [part.field.name for part in want.parts]
+        if len(set(names)) != len(names):
+            self._type_fault(array, path, rows, "has a field twice in the rows")
+        if not self._rules.drops_fields:
+            for name in names:
+                if name not in wanted:
+                    self._type_fault(array, path, rows, f"has no field {name!r}")
+        return [names.index(name) if name in names else None for name in wanted]
+
+    def _list(self, array: pa.Array, want: Wanted, path: str, rows: Rows) -> pa.Array:
+        if not is_listlike(array.type):
+            return self._other_type(array, want.kind, path, rows)
+        part = want.parts[0]
+        offsets, child, below = self._children(array, path, rows)
+        made = self._any(child, part.want, f"{path}.element", below)
+        if self._rules.checked and not part.field.nullable and made.null_count:
+            self._check_present(pc.is_null(made), f"{path}.element", below)
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), made, type=want.kind, mask=null_mask(array))
+
+    def _children(self, array: pa.Array, path: str, rows: Rows) -> tuple[Ints, pa.Array, Rows]:
+        """Offsets and elements of lists of any layout, without values outside of the lists, and their rows."""
+        lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        if self._budget is not None:
+            self._budget.check_values(int(offsets[-1]), path)
+            if any(is_view(array.type) for is_view in _VIEWS):
+                self._budget.spend(float(_weights(array, path, self._budget).sum()), path)
+        return offsets, array.flatten(), lambda indices: rows(np.searchsorted(offsets, indices, side="right") - 1)
+
+    def _map(self, array: pa.Array, want: Wanted, path: str, rows: Rows) -> pa.Array:
+        entries = array
+        if pa.types.is_map(array.type):
+            pair = pa.struct([array.type.key_field.with_name("key"), array.type.item_field.with_name("value")])
+            entries = array.cast(pa.list_(pair))
+        held = entries.type.value_type if is_listlike(entries.type) else None
+        if held is None or not pa.types.is_struct(held) or [part.name for part in held] != ["key", "value"]:
+            return self._other_type(array, want.kind, path, rows)
+        offsets, child, below = self._children(entries, path, rows)
+        key, value = want.parts
+        keys, values = child.flatten()
+        keys = self._any(keys, key.want, f"{path}.key", below)
+        if keys.null_count and self._rules.checked:
+            self._check_present(pc.is_null(keys), f"{path}.key", below)
+            null = np.flatnonzero(pc.is_null(keys).to_numpy(zero_copy_only=False))
+            lost = np.diff(np.searchsorted(null, offsets)) > 0
+            absent = pc.or_(pa.array(lost), pc.is_null(entries))
+            left = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), child, mask=absent)
+            return self._map(left, want, path, rows)
+        if self._rules.checked:
+            self._check_distinct(keys, offsets, path, rows)
+        values = self._any(values, value.want, f"{path}.value", below)
+        if self._rules.checked and not value.field.nullable:
+            self._check_present(pc.is_null(values), f"{path}.value", below)
+        return pa.MapArray.from_arrays(
+            pa.array(offsets, pa.int32()), keys, values, type=want.kind, mask=null_mask(entries)
+        )
+
+    def _check_present(self, missing: pa.Array, path: str, rows: Rows) -> None:
+        place = f"table {self._table}: column {path!r}"
+        self._fault(missing, rows, lambda index, row: f"{place} is required, but null in row {row}")
+
+    def _check_distinct(self, keys: pa.Array, offsets: Ints, path: str, rows: Rows) -> None:
+        """Refuse a key that a map has twice: engines disagree about its value."""
+        owner = np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
+        both = row_hash.hashes([row_hash.column(keys), owner.view(np.uint64)])
+        order = np.argsort(both, kind="stable")
+        twice = np.zeros(len(keys), dtype=np.bool_)
+        twice[order[1:][both[order][1:] == both[order][:-1]]] = True
+        place = f"table {self._table}: column {path!r}"
+        self._fault(
+            twice, lambda indices: rows(owner[indices]),
+            lambda index, row: f"{place} has the key {keys[index].as_py()!r} twice in row {row}",
+        )  # fmt: skip
+
+    def _scalar(self, array: pa.Array, kind: pa.DataType, path: str, rows: Rows) -> pa.Array:
+        if not self._rules.by_kind and not scalar_casts.is_castable(array.type, kind):
+            return self._other_type(array, kind, path, rows)
+        if self._budget is not None:
+            plain = pa.types.is_primitive(array.type)
+            weights = len(array) * _width(kind) if plain else _weights(array, path, self._budget).sum()
+            self._budget.spend(float(weights), path)
+        misfits = Misfits(self._rules.times)
+        made = self._rules.leaf(array, kind, misfits)
+        if misfits.rows is None:
+            return made
+
+        def sentence(index: int, row: int) -> str:
+            reason, place = misfits.reason(index), f"table {self._table}: column {path!r}, row {row}"
+            if not self._rules.by_kind:  # a reason of ROWS is a whole predicate
+                return f"{place}: {reason}"
+            return reason if self.bad is not None else f"{place}: {_no(array, index, kind, path)}: {reason}"
+
+        self._fault(misfits.rows, rows, sentence)
+        return made
+
+    def _unfolded(self, array: pa.DictionaryArray, path: str) -> pa.Array:
+        """Unfold a dictionary. The cost is charged by row, because a few long values may be named often."""
+        if self._budget is not None:
+            weights, indices = _weights(array.dictionary, path, self._budget), array.indices.drop_null().to_numpy()
+            self._budget.spend(float(weights[indices].sum()), path)
+        return array.dictionary.take(array.indices)
+
+    def _other_type(self, array: pa.Array, kind: pa.DataType, path: str, rows: Rows) -> pa.Array:
+        self._type_fault(array, path, rows, f"is {kind}, not {array.type}")
+        return pa.nulls(len(array), kind)
+
+
+def _no(array: pa.Array, index: int, kind: pa.DataType, path: str) -> str:
+    return f"{shown(scalar_casts.python_value(array, index))} is no {type_name(kind, path)}"
+
+
+def null_mask(array: pa.Array) -> pa.BooleanArray | None:
+    """The null mask of an array for `from_arrays` of nested types; None without nulls."""
+    return pc.is_null(array) if array.null_count else None
+
+
+def _weights(array: pa.Array, path: str, budget: Budget) -> Floats:
+    """About how many bytes each value takes after it is unfolded."""
+    budget.check_values(len(array), path)
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        values = np.append(_weights(array.dictionary, path, budget), 8.0)
+        return np.asarray(values[array.indices.cast(pa.int64()).fill_null(len(values) - 1).to_numpy()])
+    if pa.types.is_struct(kind):
+        total = np.ones(len(array), dtype=np.float64)
+        for i in range(kind.num_fields):
+            total += _weights(array.field(i), path, budget)
+        return total
+    if any(is_view(kind) for is_view in _VIEWS):
+        there = pc.is_valid(array).to_numpy(zero_copy_only=False)
+        starts, sizes = array.offsets.to_numpy() * there, array.sizes.to_numpy() * there
+        return _sums(_weights(array.values, path, budget), starts, starts + sizes)
+    if pa.types.is_map(kind):
+        ends = array.offsets.to_numpy()
+        both = _weights(array.keys, path, budget) + _weights(array.items, path, budget)
+        return _sums(both, ends[:-1], ends[1:])
+    if is_listlike(kind):
+        lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+        ends = np.cumsum(lengths, dtype=np.int64)
+        return _sums(_weights(array.flatten(), path, budget), ends - lengths, ends)
+    return _flat_weights(array)
 
 
 def _width(kind: pa.DataType) -> int:
-    """The least bytes that one value of a type takes."""
+    """The least number of bytes of one value."""
     if pa.types.is_struct(kind):
         return sum(_width(part.type) for part in kind)
     if pa.types.is_boolean(kind) or pa.types.is_null(kind):
@@ -305,41 +420,3 @@ def _flat_weights(array: pa.Array) -> Floats:
     if t.is_string(kind) or t.is_binary(kind) or t.is_large_string(kind) or t.is_large_binary(kind):
         return np.asarray(pc.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False) + 8.0)
     return np.full(len(array), float(_width(kind)))
-
-
-def _castable(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a cast keeps the meaning; whether it keeps each value, the cast itself checks."""
-    t = pa.types
-    if t.is_timestamp(target):
-        return bool(t.is_timestamp(source) and (source.tz is None) == (target.tz is None))
-    for same in (t.is_integer, t.is_floating, t.is_decimal, t.is_date, t.is_time):
-        if same(target):
-            return bool(same(source) or (t.is_integer(source) and t.is_decimal(target)))
-    if t.is_string(target):
-        return bool(t.is_large_string(source) or t.is_string_view(source))
-    bytes_of_any_length = t.is_large_binary(source) or t.is_binary_view(source)
-    if t.is_binary(target):
-        return bool(bytes_of_any_length or t.is_fixed_size_binary(source))
-    if t.is_fixed_size_binary(target):
-        return bool(bytes_of_any_length or t.is_binary(source))
-    return False
-
-
-def _python_value(scalar: pa.Scalar) -> Any:
-    """The value in Python, or its text: nanoseconds have a Python value only where pandas is installed."""
-    if pa.types.is_temporal(scalar.type) and getattr(scalar.type, "unit", "") == "ns":
-        return str(scalar.cast(pa.string()))
-    return scalar.as_py()
-
-
-def _first_misfit(array: pa.Array, target: pa.DataType) -> int:
-    """The first value that does not fit, by bisection."""
-    low, high = 0, len(array)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            array.slice(low, middle - low).cast(target)
-            low = middle
-        except pa.ArrowException:
-            high = middle
-    return low

@@ -22,7 +22,7 @@ from lakestore.model.columns import Column
 from lakestore.model.names import no_column
 from lakestore.model.projection import fill_column
 from lakestore.model.table import Table
-from lakestore.rows.casting import Cast
+from lakestore.rows.casting import Budget, refuse
 
 MESSAGES_MAX = 10_000
 """Batches and dictionaries of one stream."""
@@ -419,8 +419,8 @@ def conform(
                 raise Invalid(no_column(f"table {table.name}", name, known))
     if len(set(batch.schema.names)) != len(batch.schema.names):
         raise Invalid(f"table {table.name}: the rows have a column twice")
-    cast = Cast(table.name, limits, claim)
-    arrays = [_conform_column(batch, column, table, cast) for column in wanted]
+    budget = Budget(table.name, limits, claim)
+    arrays = [_conform_column(batch, column, table, budget) for column in wanted]
     return pa.RecordBatch.from_arrays(arrays, schema=_nullable(pa.schema([column.arrow for column in wanted])))
 
 
@@ -436,15 +436,15 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
-def _conform_column(batch: pa.RecordBatch, wanted: Column, table: Table, cast: Cast) -> pa.Array:
+def _conform_column(batch: pa.RecordBatch, wanted: Column, table: Table, budget: Budget) -> pa.Array:
     field = wanted.arrow
     at = batch.schema.get_field_index(field.name)
     if at < 0:
         if not field.nullable and wanted.default is None:
             raise Invalid(f"table {table.name}: required column {field.name!r} is missing")
-        cast.pay(batch.num_rows, field.type, field.name, fill_column(wanted, 1, "default").nbytes)
+        budget.pay(batch.num_rows, field.type, field.name, fill_column(wanted, 1, "default").nbytes)
         return fill_column(wanted, batch.num_rows, "default")
-    column = cast.column(batch.column(at), field)
+    column = refuse(batch.column(at), field, table=table.name, budget=budget)
     if not field.nullable and column.null_count:
         row = pc.index(pc.is_null(column), True).as_py()
         raise Invalid(f"table {table.name}: required column {field.name!r} is null in row {row}")

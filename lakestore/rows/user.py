@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.errors import Invalid
-from lakestore.model.decimals import fit_type, misfit
+from lakestore.limits import DEFAULT
+from lakestore.model.decimals import fits, misfit
 from lakestore.model.table import Table
 from lakestore.model.typed import shown
 from lakestore.model.types import type_name
-from lakestore.rows.casting import Cast
+from lakestore.rows.casting import Budget, refuse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,7 +158,7 @@ def _check_structs(values: Sequence[Any], rows: Sequence[int], kind: pa.StructTy
 def _check_scalars(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str) -> None:
     seen = set(map(type, values))
     if pa.types.is_decimal(kind) and Decimal in seen:
-        _refuse_first(values, rows, kind, path, lambda value: isinstance(value, Decimal) and not _fits(value, kind))
+        _refuse_first(values, rows, kind, path, lambda value: isinstance(value, Decimal) and not fits(value, kind))
     if not (pa.types.is_integer(kind) or pa.types.is_temporal(kind)):
         return
     if any(issubclass(each, _FRACTIONS) for each in seen):
@@ -181,15 +182,6 @@ def _check_zones(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, 
 
 def _whole(value: Any, kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) and value == value and abs(value) != float("inf") and value == int(value))
-
-
-def _fits(value: Decimal, kind: pa.DataType) -> bool:
-    """Whether the type holds the decimal, before Arrow sees it."""
-    try:
-        fit_type(value, kind)
-    except ValueError:
-        return False
-    return True
 
 
 def _refuse_first(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str, wrong: Any) -> None:
@@ -293,7 +285,8 @@ def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
     wanted = pa.schema([schema.field(name).with_nullable(True) for name in names if name in schema.names])
     cast = [
         pa.RecordBatch.from_arrays(
-            [Cast("rows").column(batch.column(field.name), field) for field in wanted], schema=wanted
+            [refuse(batch.column(field.name), field, table="rows", budget=Budget("rows", DEFAULT)) for field in wanted],
+            schema=wanted,
         )
         for batch in same
     ]

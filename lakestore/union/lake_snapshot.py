@@ -28,9 +28,8 @@ from lakestore.iceberg.manifest_entries import Entries, Longs
 from lakestore.iceberg.manifest_lists import DELETES, Manifest, read_list
 from lakestore.iceberg.manifests import Entry, File
 from lakestore.iceberg.row_search import BoundsTable, RowSearch, packed
-from lakestore.limits import WIDEST
 from lakestore.model.table import Table
-from lakestore.rows.casting import Cast, Part, Place, Wanted
+from lakestore.rows.casting import Rules, Wanted, refuse
 from lakestore.rows.ranges import OffsetSet, OffsetsFrom
 from lakestore.union.lake_ranges import Hidden, RowNumbers
 from lakestore.union.lake_tests import Mask
@@ -39,47 +38,25 @@ from lakestore.union.plan import TableScan
 
 def declared(array: pa.Array, field: pa.Field, table: Table) -> pa.Array:
     """A column of a file in the table's type."""
-    if array.type == field.type and not pa.types.is_nested(field.type):
-        return array
     nested = next((column.nested for column in table.columns if column.name == field.name), ())
-    return _Stored(table.name, WIDEST).stored(array, Wanted.of(field.type, iter(nested)), field.name)
+    return refuse(array, field, _STORED, table=table.name, ids=iter(nested))
 
 
 def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """The array in another type of the same shape, at every depth. Struct fields are matched by name."""
-    if array.type == kind and not pa.types.is_nested(kind):
-        return array
-    return _Stored("", WIDEST).stored(array, Wanted.of(kind), "")
+    return refuse(array, pa.field("", kind), _STORED)
 
 
-class _Stored(Cast):
-    """Matches struct fields by field id and leaves values unchanged."""
+def _by_id(source: pa.StructType, want: Wanted) -> list[int | None]:
+    numbers = [id_of(part) for part in source]
+    if all(number is None for number in numbers):
+        names = [part.name for part in source]
+        return [_index(names, part.field.name) for part in want.parts]
+    return [_index(numbers, part.id) for part in want.parts]
 
-    def stored(self, array: pa.Array, want: Wanted, path: str) -> pa.Array:
-        """The array in the wanted type. `path` names the file in errors."""
-        return self._any(array, want, path, lambda index: index)
 
-    def _places(self, source: pa.StructType, want: Wanted, path: str) -> list[int | None]:
-        numbers = [id_of(part) for part in source]
-        if all(number is None for number in numbers):
-            names = [part.name for part in source]
-            return [_index(names, part.field.name) for part in want.parts]
-        return [_index(numbers, part.id) for part in want.parts]
-
-    def _absent(self, part: Part, count: int, path: str) -> pa.Array:
-        return pa.nulls(count, part.want.kind)
-
-    def _check_present(self, missing: pa.Array, path: str, place: Place) -> None:
-        return
-
-    def _check_distinct(self, keys: pa.Array, offsets: object, path: str, place: Place) -> None:
-        return
-
-    def _spend(self, count: float, path: str) -> None:
-        return
-
-    def _scalar(self, array: pa.Array, kind: pa.DataType, path: str, place: Place) -> pa.Array:
-        return pc.cast(array, kind)
+_STORED = Rules(lambda array, kind, misfits: pc.cast(array, kind), checked=False, places=_by_id)
+"""Values of the lake's files. Nothing is checked; a cast that fails raises Arrow's error."""
 
 
 def _index(known: Sequence[object], one: object) -> int | None:

@@ -14,8 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
-from lakestore.kafka.bridge.decode import casts
-from lakestore.kafka.bridge.decode.casts import Mask, Rule
 from lakestore.kafka.bridge.expressions import Expression
 from lakestore.kafka.bridge.inputs import Inputs
 from lakestore.kafka.bridge.outcome import Op, Reject, Stage
@@ -26,7 +24,10 @@ from lakestore.model import defaults
 from lakestore.model.columns import Column
 from lakestore.model.table import Table
 from lakestore.model.types import arrow_type
+from lakestore.rows import casting
+from lakestore.rows.casting import RECORDS, Rules
 from lakestore.rows.literals import short
+from lakestore.rows.scalar_casts import Mask, python_value
 
 SOURCE = POSITION[0]
 _PLACES = {
@@ -66,12 +67,32 @@ class MappedColumn:
     column: Column
     source: Path | Expression | None
     """None: the default, or the source position."""
-    rule: Rule
+    rules: Rules
+    """Rules of the cast, with the unit and zone of times."""
     key: bool
     stays: bool
     """Whether deletes carry the column too: key, position, version."""
     fill: pa.Scalar | None
     """The value that replaces null."""
+
+    @property
+    def kind(self) -> pa.DataType:
+        """The type of the column's values."""
+        return self.column.arrow.type
+
+    @property
+    def _field(self) -> pa.Field:
+        return pa.field("value", self.kind)
+
+    @property
+    def _code(self) -> str:
+        """Code of a reject."""
+        t = pa.types
+        if t.is_integer(self.kind) or t.is_floating(self.kind) or t.is_decimal(self.kind):
+            return "not-a-number"
+        if t.is_temporal(self.kind):
+            return "not-a-time"
+        return "not-a-boolean" if t.is_boolean(self.kind) else "bad-type"
 
     @property
     def path(self) -> str:
@@ -85,13 +106,13 @@ class MappedColumn:
     def compute(self, inputs: Inputs, faults: Faults) -> pa.Array:
         """Compute the column. A value that does not fit becomes null and a fault."""
         raw = self._raw(inputs, faults)
-        array, bad = casts.cast(raw, self.rule)
+        array, bad = casting.mask(raw, self._field, self.rules)
         deletes = inputs.op == Op.DELETE
         if not self.stays and deletes.any():
             array = pc.if_else(pa.array(~deletes), array, pa.scalar(None, array.type))
             bad = None if bad is None else bad & ~deletes
         if bad is not None and bad.any():
-            faults.add(bad, Stage.CONVERT, self.rule.code, lambda row: self._misfit(raw, row), self.path)
+            faults.add(bad, Stage.CONVERT, self._code, lambda row: self._misfit(raw, row), self.path)
         if self.fill is not None and array.null_count:
             filled = array.fill_null(self.fill)
             array = filled if self.key else pc.if_else(pa.array(deletes), array, filled)
@@ -117,11 +138,11 @@ class MappedColumn:
                 say = f"the expression of column {self.column.name!r} fails"
                 faults.add(rows, Stage.CONVERT, "expression", lambda row: f"{say}: {failed[row]}", self.column.name)
             return array
-        if self.source == _HEADERS and pa.types.is_map(self.rule.kind):
+        if self.source == _HEADERS and pa.types.is_map(self.kind):
             return inputs.header_map()
         if self.source is not None:
             return inputs.read(self.source)
-        return inputs.source() if self.column.name == SOURCE else pa.nulls(len(inputs), self.rule.kind)
+        return inputs.source() if self.column.name == SOURCE else pa.nulls(len(inputs), self.kind)
 
     def _check_present(self, array: pa.Array, inputs: Inputs, deletes: Mask, faults: Faults) -> None:
         missing = array.is_null().to_numpy(zero_copy_only=False)
@@ -152,8 +173,8 @@ class MappedColumn:
 
     def _misfit(self, raw: pa.Array, row: int) -> str:
         value = raw.slice(row, 1)
-        shown = short(repr(value[0].as_py()))
-        because = short(casts.why(value, self.rule))
+        shown = short(repr(python_value(value, 0)))
+        because = short(casting.why(value, self._field, self.rules))
         return (
             f"{self.path} is {shown}, which column {self.column.name!r} ({self.column.type}) does not take: {because}"
         )
@@ -179,13 +200,13 @@ def _mapped(
 ) -> MappedColumn:
     event_part = events.get(column.name) if column_spec is None else None
     source = event_part or _source(spec, table, column, column_spec)
-    rule = Rule(column.arrow.type, column_spec.unit if column_spec else "", column_spec.zone if column_spec else "")
+    rules = RECORDS.read_as(column_spec.unit, column_spec.zone) if column_spec else RECORDS
     default = column_spec.default if column_spec is not None and column_spec.default is not None else column.default
     fill = None if default is None else defaults.scalar(default, column.type, column.name)
     key = column.name in table.primary_key
     place = column_spec is None and column.name in (*POSITION, *COORDINATES)
     stays = key or place or column.name in (spec.version, table.merge.column)
-    return MappedColumn(column, source, rule, key, stays, fill)
+    return MappedColumn(column, source, rules, key, stays, fill)
 
 
 def _source(spec: TableSpec, table: Table, column: Column, column_spec: ColumnSpec | None) -> Path | Expression | None:

@@ -24,15 +24,16 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import TokenType
 
 from lakestore.errors import Invalid
-from lakestore.kafka.bridge.decode import casts
-from lakestore.kafka.bridge.decode.casts import Rule
 from lakestore.kafka.bridge.inputs import Inputs
 from lakestore.kafka.bridge.outcome import Reject, Stage
 from lakestore.kafka.bridge.paths import ROOTS, WITH_PARTS, Path
 from lakestore.kafka.bridge.records import Ints
 from lakestore.kafka.bridge.spec import RouteSpec, TableSpec, TopicSpec
+from lakestore.model.typed import first_line
 from lakestore.release import needs_extra
-from lakestore.rows.literals import cast_type, first_line, short
+from lakestore.rows.casting import RECORDS, mask
+from lakestore.rows.literals import cast_type, short
+from lakestore.rows.scalar_casts import python_value
 from lakestore.union import sql_functions, sql_gate
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def route_rows(topic: TopicSpec, inputs: Inputs) -> TableRouting:
         return found
     route = topic.target
     path = Path.of(route.by)
-    texts, _ = casts.cast(inputs.read(path), Rule(pa.string()))
+    texts, _ = mask(inputs.read(path), pa.field("value", pa.string()), RECORDS)
     values = texts.dictionary_encode()
     codes = values.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     for code, value in enumerate(values.dictionary.to_pylist()):
@@ -204,10 +205,10 @@ class Expression:
             kind = self._types.get(path, raw.type)
             if pa.types.is_binary(raw.type) and path.root in _TEXTS:
                 kind = pa.string()
-            columns[name], bad = casts.cast(raw, Rule(kind))
+            columns[name], bad = mask(raw, pa.field("value", kind), RECORDS)
             if bad is not None:
                 rows = bad.nonzero()[0].tolist()
-                failed |= {row: f"{path} is {short(repr(raw[row].as_py()))}, and no {kind}" for row in rows}
+                failed |= {row: f"{path} is {short(repr(python_value(raw, row)))}, and no {kind}" for row in rows}
         return self._evaluated(pa.table(columns), failed), failed
 
     def _evaluated(self, block: pa.Table, failed: dict[int, str]) -> pa.Array:

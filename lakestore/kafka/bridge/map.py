@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid
 from lakestore.kafka.bridge.columns import Faults, MappedColumn, declared_sources, mapped_columns
-from lakestore.kafka.bridge.decode.casts import Mask
 from lakestore.kafka.bridge.expressions import (
     ORIGIN,
     Expression,
@@ -38,6 +37,7 @@ from lakestore.model.table import Table
 from lakestore.rows.condition import RowFilter
 from lakestore.rows.condition_text import parse
 from lakestore.rows.ranges import OVERHEAD_BYTES
+from lakestore.rows.scalar_casts import Mask
 
 _Origin = Mapping[str, str | None]
 _FIELDS = {"database": ("db",), "schema": ("schema",), "table": ("table", "collection")}
@@ -137,7 +137,7 @@ class ReadFields:
                 for path in source.paths:
                     self._add(path, None)
             elif source is not None:
-                self._add(source, inside(column.rule.kind))
+                self._add(source, inside(column.kind))
 
     def _add(self, path: Path, below: Tree | None) -> None:
         if path.root != "value" or self._tree is None:
@@ -299,7 +299,7 @@ class TopicMapping:
 
     def _bind(self) -> None:
         columns = [column for _, mapping in self._made.values() for column in mapping.columns]
-        self._types = types_of([(column.source, column.rule.kind) for column in columns])
+        self._types = types_of([(column.source, column.kind) for column in columns])
         for _, mapping in self._made.values():
             for column in mapping.columns:
                 if isinstance(column.source, Expression):
@@ -323,7 +323,7 @@ class TopicMapping:
                 if not spec.columns:
                     return None
                 sources += self._declared[id(spec)]
-        sources += [(each.source, each.rule.kind) for _, made in self._made.values() for each in made.columns]
+        sources += [(each.source, each.kind) for _, made in self._made.values() for each in made.columns]
         paths = types_of(sources)
         for source, _ in sources:
             for path in source.paths if isinstance(source, Expression) else ():

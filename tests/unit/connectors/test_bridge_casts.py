@@ -11,16 +11,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore.kafka.bridge.decode.casts import Rule, cast, why
 from lakestore.model.types import arrow_type
+from lakestore.rows.casting import RECORDS, Rules, mask, why
+from lakestore.rows.scalar_casts import Mask
 from tests.support.seeds import examples
 
 NOON = datetime(2026, 1, 1, 12)
 NOON_UTC = NOON.replace(tzinfo=UTC)
 
 
-def rule(kind: str, unit: str = "", zone: str = "") -> Rule:
-    return Rule(arrow_type(kind), unit, zone)
+How = tuple[pa.Field, Rules]
+
+
+def rule(kind: str, unit: str = "", zone: str = "") -> How:
+    return pa.field("value", arrow_type(kind)), RECORDS.read_as(unit, zone)
+
+
+def cast(array: pa.Array, how: How) -> tuple[pa.Array, Mask | None]:
+    return mask(array, *how)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +85,9 @@ def rule(kind: str, unit: str = "", zone: str = "") -> Rule:
     ],
     ids=lambda value: str(value).replace("\n", "")[:40],
 )
-def test_value_fits(source: pa.Array, how: Rule, value: Any) -> None:
+def test_value_fits(source: pa.Array, how: How, value: Any) -> None:
     made, bad = cast(source, how)
-    assert made.type == how.kind
+    assert made.type == how[0].type
     assert bad is None or not bad.any()
     assert made.to_pylist() == [value]
     doubled, bad = cast(pa.concat_arrays([source, pa.nulls(1, source.type), source]), how)
@@ -133,14 +141,14 @@ def test_value_fits(source: pa.Array, how: Rule, value: Any) -> None:
     ],
     ids=lambda value: str(value).replace("\n", "")[:40],
 )
-def test_value_does_not_fit(source: pa.Array, how: Rule) -> None:
+def test_value_does_not_fit(source: pa.Array, how: How) -> None:
     """And takes no row beside it along."""
     made, bad = cast(pa.concat_arrays([pa.nulls(1, source.type), source, pa.nulls(1, source.type)]), how)
     assert bad is not None
     assert bad.tolist() == [False, True, False]
     assert made.to_pylist() == [None] * 3
-    assert made.type == how.kind
-    assert why(source, how)
+    assert made.type == how[0].type
+    assert why(source, *how)
 
 
 TEXTS = st.one_of(

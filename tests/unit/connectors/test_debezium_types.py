@@ -225,6 +225,15 @@ def test_decimals_without_a_schema_are_read_by_what_they_can_be() -> None:
     assert said.values.field("x").to_pylist() == [Decimal(0xD76DF8 - (1 << 24)) / 100]
 
 
+def test_a_decimal_text_of_a_far_exponent_is_refused_alone() -> None:
+    """Arrow's cast ends the process for it."""
+    kind = connect_values.Kind("string", target=pa.decimal128(10, 2), unit="text")
+    faults = connect_values.Faults()
+    made = connect_values.convert(pa.array(["1.5", "1e-999999999", "25e-1"]), kind, "value.a", faults)
+    assert made.to_pylist() == [Decimal("1.50"), None, Decimal("2.50")]
+    assert [(rows.tolist(), code) for rows, code, _, _ in faults.found] == [([1], "wrong-type")]
+
+
 def test_times_without_a_schema_stay_as_they_came() -> None:
     wanted = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
     numbers = [({"id": 1}, event("c", None, {"id": 1, "at": 5})), ({"id": 1}, event("d", {"id": 1, "at": 5}))]

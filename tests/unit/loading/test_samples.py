@@ -5,17 +5,18 @@ from __future__ import annotations
 import gzip
 import re
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
 
 from lakestore.errors import Invalid
-from lakestore.kafka.bridge.decode import casts as bridge_casts
-from lakestore.kafka.bridge.decode.casts import Rule
-from lakestore.loading import casts
+from lakestore.loading.casts import Casts
 from lakestore.loading.files import source_of
 from lakestore.loading.inference import sample_columns
 from lakestore.loading.reading import Options, columns
+from lakestore.rows import casting
+from lakestore.rows.scalar_casts import Mask
 
 
 @pytest.mark.parametrize("name", ["bad.csv", "bad.csv.gz"])
@@ -29,19 +30,6 @@ def test_a_line_that_is_no_utf_8_is_named_with_its_file(tmp_path: Path, name: st
         sample_columns(file, Options())
 
 
-class _Counted:
-    """A conversion of texts that counts the values that it is given."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.values = 0
-        self._convert = casts.from_csv
-        monkeypatch.setattr(casts, "from_csv", self)
-
-    def __call__(self, array: pa.Array, field: pa.Field) -> pa.Array:
-        self.values += len(array)
-        return self._convert(array, field)
-
-
 def test_a_column_of_texts_is_not_searched_for_every_text_that_is_no_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,34 +38,38 @@ def test_a_column_of_texts_is_not_searched_for_every_text_that_is_no_time(
         "name,day,note\n" + "".join(f"word {i},2024-01-{i % 28 + 1:02},2024-01-01 #{i}\n" for i in range(5000))
     )
     (file,) = source_of(str(path)).files
-    exact, counted = bridge_casts.exact, _Counted(monkeypatch)
-    calls: list[int] = []
+    mask = casting.mask
+    values: list[int] = []
 
-    def spied(array: pa.Array, rule: Rule) -> pa.Array:
-        calls.append(len(array))
-        return exact(array, rule)
+    def counted(array: pa.Array, field: pa.Field, rules: casting.Rules) -> tuple[pa.Array, Mask | None]:
+        values.append(len(array))
+        return mask(array, field, rules)
 
-    monkeypatch.setattr(bridge_casts, "exact", spied)
+    monkeypatch.setattr(casting, "mask", counted)
     schema = sample_columns(file, Options()).schema
     assert schema == pa.schema([("name", pa.string()), ("day", pa.date32()), ("note", pa.string())])
-    assert counted.values < 2 * 5000
-    assert sum(calls) < 2 * 5000
+    assert sum(values) < 2 * 5000
+
+
+class _Judged(Casts):
+    """Casts that note the rows of which they say why they do not fit."""
+
+    rows: ClassVar[list[int]] = []
+
+    def why(self, array: pa.Array, row: int, field: pa.Field) -> str:
+        self.rows.append(row)
+        return super().why(array, row, field)
 
 
 @pytest.mark.parametrize(("bad_max", "judged"), [(0, 1), (10, 11)])
 def test_a_column_of_another_type_is_judged_up_to_the_row_that_ends_the_load(bad_max: int, judged: int) -> None:
     values = pa.array(["2024-01-01 00:00:00"] * 100 + ["no time"] * 5000)
-    converted: list[int] = []
-
-    def convert(array: pa.Array, field: pa.Field) -> pa.Array:
-        converted.append(len(array))
-        return casts.from_csv(array, field)
-
     schema = pa.schema([("at", pa.timestamp("us"))])
-    _, refused = columns({"at": values}, schema, convert, len(values), bad_max=bad_max)
+    _Judged.rows.clear()
+    _, refused = columns({"at": values}, schema, _Judged(casting.CSV), len(values), bad_max=bad_max)
     assert list(refused) == list(range(100, 5100))
     assert [row for row, reason in refused.items() if reason] == list(range(100, 100 + judged))
-    assert len(converted) < 40 + 4 * judged
+    assert _Judged.rows == list(range(100, 100 + judged))
 
 
 def test_types_that_the_user_names_are_those_of_the_table(tmp_path: Path) -> None:

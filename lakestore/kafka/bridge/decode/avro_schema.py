@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
 from lakestore.model.decimals import from_unscaled
+from lakestore.rows.casting import null_mask
 
 DEPTH_MAX = 64
 ALIASES = b"aliases"
@@ -352,7 +353,7 @@ def _to_record(values: pa.Array, writer: Node, reader: Node, path: str) -> pa.Ar
         else:
             text = f"{below} is not in the record's schema, and the newest has no default for it"
             raise Incompatible(text, below)
-    mask = values.is_null() if values.null_count else None
+    mask = null_mask(values)
     if not children:
         return pa.array([{}] * len(values), reader.arrow)
     return pa.StructArray.from_arrays(children, fields=list(reader.arrow), mask=mask)
@@ -361,7 +362,7 @@ def _to_record(values: pa.Array, writer: Node, reader: Node, path: str) -> pa.Ar
 def _to_nest(values: pa.Array, writer: Node, reader: Node, path: str) -> pa.Array:
     assert writer.item is not None
     assert reader.item is not None
-    mask = values.is_null() if values.null_count else None
+    mask = null_mask(values)
     if writer.kind == "array":
         items = adapt(values.values, writer.item, reader.item, f"{path}[]")
         return pa.ListArray.from_arrays(values.offsets, items, type=reader.arrow, mask=mask)
@@ -385,7 +386,7 @@ def _to_union(values: pa.Array, writer: Node, reader: Node, path: str) -> pa.Arr
             children.append(pa.nulls(len(values), field.node.arrow))
     if mine or (writer.kind != "union" and not placed):
         raise Incompatible(f"{path} has branches that the newest schema's union does not have", path)
-    mask = values.is_null() if values.null_count else None
+    mask = null_mask(values)
     return pa.StructArray.from_arrays(children, fields=list(reader.arrow), mask=mask)
 
 

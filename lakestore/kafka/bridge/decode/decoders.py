@@ -25,7 +25,7 @@ from lakestore.kafka.bridge.spec import RegistrySpec, SchemaSpec, SourceSpec, To
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.types import arrow_type, type_name
 from lakestore.rows import ipc
-from lakestore.rows.casting import Cast
+from lakestore.rows.casting import Budget, refuse
 
 EMPTY = "empty"
 
@@ -70,8 +70,8 @@ class ArrowDecoder:
         if self._seen is None or not batch.schema.equals(self._seen[0]):
             self._seen = (batch.schema, [pa.field(part.name, _plain(part)) for part in batch.schema])
         fields = self._seen[1]
-        cast = Cast("", self._limits)
-        arrays = [cast.column(array, field) for array, field in zip(batch.columns, fields, strict=True)]
+        budget = Budget("", self._limits)
+        arrays = [refuse(array, field, budget=budget) for array, field in zip(batch.columns, fields, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
     def _together(

@@ -22,6 +22,7 @@ import pyarrow as pa
 from lakestore.kafka.bridge.outcome import Reject, Stage
 from lakestore.kafka.bridge.records import Headers, Ints, Records
 from lakestore.kafka.bridge.spec import Wire
+from lakestore.rows.scalar_casts import is_utf8
 
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int32]
@@ -158,7 +159,7 @@ class Cursors:
         try:
             return found.cast(pa.string())
         except pa.ArrowInvalid:
-            wrong = ~utf8(found)
+            wrong = ~is_utf8(found)
             self.fail(rows[wrong], "bad-utf8", "a text is not UTF-8", path)
             mended = ends.copy()
             mended[wrong] = starts[wrong]
@@ -169,23 +170,6 @@ def _padded(data: Bytes) -> Bytes:
     padded = np.zeros(len(data) + _PAD, np.uint8)
     padded[: len(data)] = data
     return padded
-
-
-def utf8(values: pa.BinaryArray) -> Bools:
-    """Whether each value is UTF-8, found by halving."""
-    fine = np.ones(len(values), np.bool_)
-    spans = [(0, len(values))]
-    while spans:
-        low, high = spans.pop()
-        try:
-            values[low:high].cast(pa.string())
-        except pa.ArrowInvalid:
-            if high - low == 1:
-                fine[low] = False
-            else:
-                middle = (low + high) // 2
-                spans += [(low, middle), (middle, high)]
-    return fine
 
 
 def decode_zigzag(values: Longs) -> Ints:

@@ -17,15 +17,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakestore.kafka.bridge.decode import casts
 from lakestore.model.decimals import fit_type
+from lakestore.model.types import integer_bounds
+from lakestore.rows.scalar_casts import INTEGER, NUMBER
 
 DEPTH_MAX = 500
 """Depth of objects and lists; deeper records are refused."""
 SHOWN_CHARS = 60
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _WORD = re.compile(rb'"(?:[^"\\]|\\.)*"|\bInf(?:inity)?\b', re.DOTALL)
-_INTEGER, _NUMBER = re.compile(casts.INTEGER), re.compile(casts.NUMBER)
+_INTEGER, _NUMBER = re.compile(INTEGER), re.compile(NUMBER)
 _ODD_FLOATS = ("NaN", "Infinity", "-Infinity")
 _BOM = b"\xef\xbb\xbf"
 _PLAIN_DIGITS = 18
@@ -191,16 +192,10 @@ def _integer(value: Any, kind: pa.DataType, path: str) -> int:
         found = int(value)
     else:
         raise _misfit(value, f"an {kind}", path, "not-a-number")
-    low, high = _range(kind)
+    low, high = integer_bounds(kind)
     if not low <= found <= high:
         raise RefusedRecord("out-of-range", f"{path} is {short_text(value)}, beyond {kind}", path)
     return found
-
-
-def _range(kind: pa.DataType) -> tuple[int, int]:
-    if pa.types.is_signed_integer(kind):
-        return -(1 << (kind.bit_width - 1)), (1 << (kind.bit_width - 1)) - 1
-    return 0, (1 << kind.bit_width) - 1
 
 
 def _float(value: Any, kind: pa.DataType, path: str) -> float:

@@ -24,15 +24,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pajson
 
-from lakestore.kafka.bridge.decode import casts, inference, json_one
-from lakestore.kafka.bridge.decode.casts import Rule
+from lakestore.kafka.bridge.decode import inference, json_one
 from lakestore.kafka.bridge.decode.framing import Part, spans, strip_framing
 from lakestore.kafka.bridge.decode.json_one import DEPTH_MAX, DuplicateName, Number, RefusedRecord
 from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Reject, Stage
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.spec import Wire
 from lakestore.kafka.bridge.unread_fields import Tree, tree_of, unread_fields
-from lakestore.model.types import parts
+from lakestore.model.types import is_bytes, parts
+from lakestore.rows.casting import RECORDS, mask, null_mask
+from lakestore.rows.scalar_casts import whole_decimals
 
 _FRACTION = pa.decimal128(38, 9)
 _ELEMENTS_SEEN = 4
@@ -82,8 +83,8 @@ class Shape:
             self._told = pa.struct([self._part(part, "", times_only=True) for part in self.wanted])
         if rows.type == self._told:
             return rows
-        made, bad = casts.cast(rows, Rule(self._told))
-        return None if bad is not None and bad.any() else made
+        made, bad = mask(rows, pa.field("value", self._told), RECORDS)
+        return None if bad is not None else made
 
     def learn(self, samples: Sequence[object]) -> bool:
         """Learn how fields are sent from samples. Returns whether something changed."""
@@ -182,7 +183,7 @@ def _by_hand(kind: pa.DataType) -> bool:
         return _by_hand(kind.value_type)
     if t.is_map(kind):
         return _by_hand(kind.item_type)
-    return bool(t.is_binary(kind) or (t.is_fixed_size_binary(kind) and not t.is_decimal(kind)))
+    return is_bytes(kind)
 
 
 Ints = npt.NDArray[np.signedinteger[Any]]
@@ -279,7 +280,7 @@ def as_maps(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Convert values of `entry_lists(kind)` to `kind`."""
     if array.type == kind:
         return array
-    mask = array.is_null() if array.null_count else None
+    mask = null_mask(array)
     if pa.types.is_struct(kind):
         children = [as_maps(array.field(at), field.type) for at, field in enumerate(kind)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
@@ -617,7 +618,7 @@ def _narrowed(array: pa.Array, kind: pa.DataType) -> pa.Array:
         names = array.type.names
         inner = [_narrowed(array.field(names.index(part.name)), part.type) for part in kind]
         fields = [part.with_type(each.type) for part, each in zip(kind, inner, strict=True)]
-        mask = array.is_null() if array.null_count else None
+        mask = null_mask(array)
         return pa.StructArray.from_arrays(inner, fields=fields, mask=mask)
     if t.is_list(kind) and t.is_list(array.type):
         start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
@@ -625,7 +626,7 @@ def _narrowed(array: pa.Array, kind: pa.DataType) -> pa.Array:
         if inner.type == array.type.value_type:
             return array
         offsets = pc.subtract(array.offsets, pa.scalar(start, pa.int32()))
-        mask = array.is_null() if array.null_count else None
+        mask = null_mask(array)
         return pa.ListArray.from_arrays(offsets, inner, type=pa.list_(inner.type), mask=mask)
     return array
 
@@ -647,7 +648,7 @@ def _sound(array: pa.Array) -> bool:
     if t.is_map(kind):
         return has_keys_once(array) and _sound(array.items)
     if t.is_decimal(kind):
-        return casts.whole_decimals(array)
+        return whole_decimals(array)
     return not t.is_floating(kind) or pc.all(pc.is_finite(array)).as_py() is not False
 
 

@@ -25,6 +25,7 @@ from lakestore.kafka.bridge.outcome import Decoded, Reject, Stage
 from lakestore.kafka.bridge.records import Ints
 from lakestore.kafka.bridge.spec import TableSpec, TopicSpec
 from lakestore.model.table import Table
+from lakestore.rows.casting import null_mask
 
 REFRESH_SECONDS = 5.0
 """Seconds between reloads of a table."""
@@ -188,7 +189,7 @@ def _same(one: pa.Schema | None, other: pa.Schema) -> bool:
 
 def _called(values: pa.StructArray, renamed: Mapping[str, str]) -> pa.StructArray:
     fields = [each.with_name(renamed.get(each.name, each.name)) for each in values.type]
-    mask = values.is_null() if values.null_count else None
+    mask = null_mask(values)
     return pa.StructArray.from_arrays(values.flatten(), fields=fields, mask=mask)
 
 

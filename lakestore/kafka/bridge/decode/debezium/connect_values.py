@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.kafka.bridge.decode.casts import parted
 from lakestore.kafka.bridge.decode.framing import spans
 from lakestore.kafka.bridge.records import Ints
 from lakestore.model.decimals import from_unscaled
+from lakestore.rows.casting import ARROW, mask, null_mask
 
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
@@ -305,7 +305,7 @@ def _list(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
     assert kind.item is not None
     array = _compact(array)
     (values,) = _inner(array, [(array.values, kind.item)], f"{path}[]", faults)
-    return pa.ListArray.from_arrays(array.offsets.cast(pa.int32()), values, mask=_mask(array))
+    return pa.ListArray.from_arrays(array.offsets.cast(pa.int32()), values, mask=null_mask(array))
 
 
 def _map(array: pa.MapArray, kind: Kind, path: str, faults: Faults) -> pa.Array:
@@ -319,15 +319,11 @@ def _map(array: pa.MapArray, kind: Kind, path: str, faults: Faults) -> pa.Array:
     parents = np.repeat(np.arange(len(array)), lengths)
     for rows, code, reason, where in inside.found:
         faults.found.append((np.unique(parents[rows]), code, reason, where))
-    return pa.MapArray.from_arrays(array.offsets, keys, items, mask=_mask(array))
+    return pa.MapArray.from_arrays(array.offsets, keys, items, mask=null_mask(array))
 
 
 def _compact(array: pa.Array) -> pa.Array:
     return pa.concat_arrays([array.take(pa.array(np.arange(len(array))))])
-
-
-def _mask(array: pa.Array) -> pa.BooleanArray | None:
-    return array.is_null() if array.null_count else None
 
 
 def _leaf(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
@@ -348,16 +344,10 @@ def _leaf(array: pa.Array, kind: Kind, path: str, faults: Faults) -> pa.Array:
 
 
 def _cast(array: pa.Array, target: pa.DataType, path: str, faults: Faults) -> pa.Array:
-    try:
-        return _bounded(array.cast(target), path, faults)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        made, wrong = parted(array, lambda some: _told(some, target), target)
+    made, wrong = mask(array, pa.field(path, target), ARROW)
+    if wrong is not None:
         faults.add(pa.array(wrong), "wrong-type", f"a value is no {target}", path)
-        return _bounded(made, path, faults)
-
-
-def _told(array: pa.Array, target: pa.DataType) -> pa.Array:
-    return array.cast(target) if array.null_count < len(array) else pa.nulls(len(array), target)
+    return _bounded(made, path, faults)
 
 
 def _bounded(array: pa.Array, path: str, faults: Faults) -> pa.Array:
