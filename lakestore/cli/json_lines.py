@@ -13,14 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakestore.model.types import parts
+from lakestore.model.types import is_bytes, parts
 
 
 def by_hand(kind: pa.DataType) -> bool:
     """True if Arrow's JSON reader does not know the type, reads another form of it, or reads it unsafely."""
     t = pa.types
-    of_bytes = t.is_binary(kind) or (t.is_fixed_size_binary(kind) and not t.is_decimal(kind))
-    return bool(t.is_nested(kind) or t.is_time(kind) or t.is_decimal(kind) or of_bytes)
+    return bool(t.is_nested(kind) or t.is_time(kind) or t.is_decimal(kind) or is_bytes(kind))
 
 
 def python_value(value: Any, kind: pa.DataType) -> Any:

@@ -22,7 +22,7 @@ from lakestore.cli import json_lines
 from lakestore.errors import Invalid
 from lakestore.loading.files import format_of as kind_of
 from lakestore.loading.reading import naming
-from lakestore.model.types import optional
+from lakestore.model.types import is_bytes, optional
 from lakestore.rows import json_texts
 from lakestore.union.lake_snapshot import recast
 
@@ -211,14 +211,12 @@ def _has_json(kind: pa.DataType) -> bool:
         return _has_json(kind.key_type) and _has_json(kind.item_type)
     times = t.is_date32(kind) or t.is_time64(kind) or t.is_timestamp(kind)
     plain = t.is_boolean(kind) or t.is_integer(kind) or t.is_floating(kind) or t.is_string(kind)
-    return bool(times or plain or t.is_decimal(kind) or t.is_binary(kind) or t.is_fixed_size_binary(kind))
+    return bool(times or plain or t.is_decimal(kind) or is_bytes(kind))
 
 
 def _is_text_in_csv(kind: pa.DataType) -> bool:
     t = pa.types
-    return bool(
-        t.is_nested(kind) or t.is_decimal(kind) or t.is_time(kind) or t.is_binary(kind) or t.is_fixed_size_binary(kind)
-    )
+    return bool(t.is_nested(kind) or t.is_decimal(kind) or t.is_time(kind) or is_bytes(kind))
 
 
 def _flat_type(kind: pa.DataType) -> pa.DataType:

@@ -12,6 +12,7 @@ from lakestore.client import parts
 from lakestore.client.connection import Connection
 from lakestore.client.writer import NO_MARKS, Keep, Marks, change_to, with_marks
 from lakestore.errors import ChangeRows, LakestoreError, NotFound, NothingToKeep
+from lakestore.model.names import other_table
 from lakestore.model.table import Table
 from lakestore.rows import user
 from lakestore.rows.ranges import pieces
@@ -27,7 +28,7 @@ def fit_rows(connection: Connection, definition: Table, data: Any) -> tuple[Tabl
         return definition, batch
     newest = connection.newest(definition.name)
     if newest.uuid != definition.uuid:
-        raise NotFound(f"table {definition.name!r} was dropped, and a new table has its name: open it again")
+        raise NotFound(other_table(definition.name))
     if newest == definition:
         return definition, batch
     return newest, user.from_user(data, newest.schema)

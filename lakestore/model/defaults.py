@@ -15,7 +15,7 @@ import pyarrow as pa
 from lakestore.errors import Invalid
 from lakestore.model.decimals import fit_type, round_exact
 from lakestore.model.typed import shown
-from lakestore.model.types import arrow_type
+from lakestore.model.types import arrow_type, is_bytes
 
 
 def scalar(value: Any, kind: str, column: str) -> pa.Scalar:
@@ -75,7 +75,7 @@ def _parsed(text: str, arrow: pa.DataType) -> Any:
         return text
     if t.is_decimal(arrow):
         return fit_type(Decimal(text), arrow)
-    if t.is_binary(arrow) or t.is_fixed_size_binary(arrow):
+    if is_bytes(arrow):
         return bytes.fromhex(text)
     if t.is_date(arrow):
         return dt.date.fromisoformat(text)

@@ -33,6 +33,11 @@ def split_position(name: str) -> tuple[str, str] | None:
     return (base, position) if base and mark and position else None
 
 
+def other_table(name: str) -> str:
+    """The error sentence for a request whose table was dropped and replaced under the same name."""
+    return f"table {name!r} was dropped, and a new table has its name: open it again"
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The most similar known name, ignoring case; None if none is similar."""
     by_lower = {each.lower(): each for each in known}

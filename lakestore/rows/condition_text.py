@@ -25,6 +25,8 @@ from lakestore.model import decimals
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.names import suggestion
 from lakestore.model.table import Table
+from lakestore.model.typed import first_line
+from lakestore.model.types import integer_bounds, is_bytes
 from lakestore.rows.computed import kinds, logic
 from lakestore.rows.computed.kinds import Value, is_true
 from lakestore.rows.computed.nodes import PATTERN_CHARS_MAX
@@ -42,7 +44,16 @@ from lakestore.rows.condition import (
     Skip,
     connected,
 )
-from lakestore.rows.literals import Literal, bytes_of, cast_scalar, cast_type, first_line, readable, refused, short
+from lakestore.rows.literals import (
+    SIGNS,
+    Literal,
+    bytes_of,
+    cast_scalar,
+    cast_type,
+    readable,
+    refused,
+    short,
+)
 
 Read = tuple[pc.Expression, Skip]
 _ARROW: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]] = {
@@ -216,7 +227,7 @@ def _common(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
         scale = max(scale_a, scale_b)
         precision = max(whole_a, whole_b) + scale
         return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
-    if all(t.is_binary(kind) or t.is_fixed_size_binary(kind) for kind in (a, b)):
+    if all(is_bytes(kind) for kind in (a, b)):
         return pa.binary()
     return None
 
@@ -325,9 +336,7 @@ def _range(kind: pa.DataType) -> tuple[Any, Any]:
     """The least and the greatest value of an integer's or a decimal's type."""
     if pa.types.is_decimal(kind):
         return decimals.extremes(kind)
-    if pa.types.is_signed_integer(kind):
-        return -(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1
-    return 0, 2**kind.bit_width - 1
+    return integer_bounds(kind)
 
 
 def _unfit(operand: Operand, literal: Literal) -> Invalid:
@@ -510,14 +519,6 @@ def _try(made: RowFilter, table: Table, text: str) -> None:
         raise Invalid(f"condition {short(text)!r} compares values of types that do not fit: {what}") from error
 
 
-_SIGNS: dict[type[exp.Expr], str] = {
-    exp.EQ: "=",
-    exp.NEQ: "!=",
-    exp.LT: "<",
-    exp.LTE: "<=",
-    exp.GT: ">",
-    exp.GTE: ">=",
-}
 _NEGATED = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _MIRRORED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _ARGUMENTS = {"this", "expression", "expressions", "low", "high", "negate"}
@@ -599,8 +600,8 @@ class _Reader:
 
     def _simple_leaf(self, node: exp.Expr, *, negated: bool) -> Found | None:
         """A comparison of columns and literals, of which statistics may know; None for any other condition."""
-        if type(node) in _SIGNS:
-            sign = _SIGNS[type(node)]
+        if type(node) in SIGNS:
+            sign = SIGNS[type(node)]
             return self._compared(node.this, _NEGATED[sign] if negated else sign, node.expression)
         if isinstance(node, exp.Between):
             return self._between(node, negated=negated)

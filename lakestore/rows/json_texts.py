@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakestore.model.types import is_bytes
+
 Cells = list[list[str | None]]
 """Rows of texts; None is a null."""
 
@@ -111,7 +113,7 @@ def _scalar(array: pa.Array, style: Style) -> pa.Array:
         return _in_quotes(_decimals(array))
     if t.is_temporal(kind):
         return _times(array, style)
-    if t.is_binary(kind) or t.is_fixed_size_binary(kind):
+    if is_bytes(kind):
         shown = [None if value is None else style.bytes_text(value) for value in array.to_pylist()]
         return _in_quotes(pa.array(shown, pa.string()))
     return array.cast(pa.string())

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
 from lakestore.limits import WIDEST
+from lakestore.model.types import has_offsets
 
 INDEX_KEY_BYTES_MAX = 511
 NUMBER_BYTES_MAX = 8
@@ -113,7 +114,7 @@ def number_width(kinds: Sequence[pa.DataType]) -> int | None:
             width += number.width
         elif pa.types.is_boolean(kind):
             width += 1
-        elif pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+        elif pa.types.is_fixed_size_binary(kind):
             width += kind.byte_width
         else:
             return None
@@ -252,7 +253,7 @@ def _fixed(column: pa.Array) -> Matrix | None:
     if pa.types.is_boolean(kind):
         matrix = column.cast(pa.uint8()).to_numpy().reshape(-1, 1).copy()
         return matrix
-    if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+    if pa.types.is_fixed_size_binary(kind):
         return _raw(column, kind.byte_width).copy()
     if pa.types.is_decimal(kind):
         matrix = _raw(column, 16)[:, ::-1].copy()
@@ -279,7 +280,7 @@ def _joined(columns: Sequence[pa.Array], *, closed: bool = False, prefix: bytes 
     parts: list[Any] = [pa.scalar(prefix, pa.binary())] if prefix else []
     for i, column in enumerate(columns):
         raw = _binary(column)
-        if (closed or i < len(columns) - 1) and _varies(column.type):
+        if (closed or i < len(columns) - 1) and has_offsets(column.type):
             parts += [_escaped(raw), _END]
         else:
             parts.append(raw)
@@ -289,10 +290,6 @@ def _joined(columns: Sequence[pa.Array], *, closed: bool = False, prefix: bytes 
 def _bytes_of(joined: pa.Array) -> list[bytes]:
     keys: list[bytes] = joined.to_numpy(zero_copy_only=False).tolist()
     return keys
-
-
-def _varies(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def _binary(column: pa.Array) -> pa.Array:

@@ -16,6 +16,7 @@ from sqlglot.errors import SqlglotError
 
 from lakestore.errors import Invalid
 from lakestore.model.decimals import fit_type, round_exact
+from lakestore.model.typed import first_line
 
 _MOMENTS = {"now", "current_timestamp", "get_current_timestamp", "transaction_timestamp"}
 _DAYS = {"current_date", "today"}
@@ -56,6 +57,15 @@ def _literal(word: str, moment: datetime) -> str:
     return f"TIMESTAMP '{naive.isoformat(' ', 'microseconds')}'" if word in _LOCAL else ""
 
 
+SIGNS: dict[type[exp.Expr], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "!=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+"""Comparisons and their signs."""
 NUMBER_CHARS_MAX = 400
 """Characters of a number: more than the longest that a float has before its point."""
 _INT64_MAX = (1 << 63) - 1
@@ -74,11 +84,6 @@ class Literal:
     def text(self) -> str:
         """The literal as it is written, for errors."""
         return short(self.node.sql())
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or the name of its type."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def short(text: str) -> str:

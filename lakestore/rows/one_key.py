@@ -146,7 +146,7 @@ def _part(kind: pa.DataType) -> _Integer | _Bytes | _Text | None:
         return _Text()
     if pa.types.is_binary(kind):
         return _Bytes(0)
-    if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+    if pa.types.is_fixed_size_binary(kind):
         return _Bytes(kind.byte_width)
     return None
 

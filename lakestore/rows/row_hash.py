@@ -13,6 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakestore.model.types import has_offsets
+
 Hashes = npt.NDArray[np.uint64]
 _NULL = np.uint64(0x5BD1E995_2545F491)
 _PRIME = np.uint64(0x100000001B3)
@@ -43,9 +45,9 @@ def _values(array: pa.Array) -> Hashes:
         return _lists(array.cast(pa.list_(pair)), ordered=False)
     if pa.types.is_list(kind):
         return _lists(array, ordered=True)
-    if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+    if pa.types.is_fixed_size_binary(kind):
         return _bytes(array.cast(pa.binary()))
-    return _bytes(array) if _sized(kind) else _words(array)
+    return _bytes(array) if has_offsets(kind) else _words(array)
 
 
 def _lists(array: pa.Array, *, ordered: bool) -> Hashes:
@@ -61,10 +63,6 @@ def _lists(array: pa.Array, *, ordered: bool) -> Hashes:
     if len(filled):
         total[filled] = np.add.reduceat(own, (ends - lengths)[filled])
     return np.asarray(total * _PRIME + lengths.astype(np.uint64))
-
-
-def _sized(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def _mixed(x: Hashes) -> Hashes:

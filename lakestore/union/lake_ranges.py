@@ -21,6 +21,7 @@ from lakestore.iceberg.manifests import File
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES
 from lakestore.model.decimals import from_unscaled
 from lakestore.model.table import Table
+from lakestore.model.types import is_bytes
 from lakestore.rows.ranges import OffsetSet, OffsetsFrom, Range
 
 Hidden = Mapping[int, OffsetSet] | Mapping[int, OffsetsFrom]
@@ -65,7 +66,7 @@ def bound(data: bytes, kind: pa.DataType) -> Any:
             return from_unscaled(int.from_bytes(data, "big", signed=True), kind.scale)
         if t.is_string(kind):
             return data.decode()
-        if t.is_binary(kind) or t.is_fixed_size_binary(kind):
+        if is_bytes(kind):
             return data
         if t.is_boolean(kind):
             return data != b"\0"
@@ -118,7 +119,7 @@ def _known(value: Any, kind: pa.DataType) -> Any:
         wanted = Decimal
     elif t.is_string(kind):
         wanted = str
-    elif t.is_binary(kind) or t.is_fixed_size_binary(kind):
+    elif is_bytes(kind):
         wanted = bytes
     return value if wanted is not None and isinstance(value, wanted) else None
 

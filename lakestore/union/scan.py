@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid, NotFound
 from lakestore.model.alteration import Requirement
+from lakestore.model.names import other_table
 from lakestore.model.token import Token
 from lakestore.rows import condition_text, literals
 from lakestore.rows.condition import RowFilter
@@ -110,7 +111,7 @@ class Scan:
     def _meant(self, scan: TableScan) -> TableScan:
         """The table's plan. Raises `NotFound` if the name belongs to another table."""
         if self._uuid and scan.table.uuid != self._uuid:
-            raise NotFound(f"table {self._table!r} was dropped, and a new table has its name: open it again")
+            raise NotFound(other_table(self._table))
         return scan
 
 

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
+from lakestore.model.typed import first_line
+from lakestore.model.types import is_bytes
 from lakestore.rows.literals import cast_scalar, short
 
 Mask = npt.NDArray[np.bool_]
@@ -79,7 +81,7 @@ def folded(value: Value, parts: Sequence[Value], text: str = "") -> Value:
             raise pa.ArrowCapacityError(f"it is longer than {CONSTANT_BYTES_MAX:,} bytes")
         return constant(made[0].cast(value.type))
     except (pa.ArrowException, ArithmeticError, ValueError) as error:
-        raise Invalid(f"{text or 'a constant'} has no value: {str(error).splitlines()[0]}") from error
+        raise Invalid(f"{text or 'a constant'} has no value: {first_line(error)}") from error
 
 
 def is_true(array: pa.Array) -> Mask:
@@ -127,14 +129,13 @@ def common(kinds: list[pa.DataType]) -> pa.DataType | None:
 def _common(a: pa.DataType | None, b: pa.DataType | None) -> pa.DataType | None:
     if a is None or b is None or a == b:
         return a if b is not None else None
-    t = pa.types
     if is_number(a) and is_number(b):
         return _number(a, b)
     if {a, b} == {pa.date32(), pa.timestamp("us")}:
         return pa.timestamp("us")
     if {a, b} == {pa.date32(), UTC}:
         return UTC
-    if all(t.is_binary(kind) or t.is_fixed_size_binary(kind) for kind in (a, b)):
+    if all(is_bytes(kind) for kind in (a, b)):
         return pa.binary()
     if {a, b} == {DURATION, INTERVAL}:
         return DURATION
@@ -180,7 +181,7 @@ def _constant(scalar: pa.Scalar, kind: pa.DataType, text: str) -> Value:
             return constant(pa.scalar((months * 30 + days) * DAY_US + nanos // 1000, DURATION))
         return constant(cast_scalar(scalar, kind))
     except (pa.ArrowException, ArithmeticError, ValueError) as error:
-        said = str(error).splitlines()[0]
+        said = first_line(error)
         raise Invalid(f"{short(text)}: {short(repr(scalar.as_py()))} is not a {kind}: {short(said)}") from error
 
 

@@ -15,8 +15,8 @@ from lakestore.rows.computed import arithmetic, kinds, logic, texts, times
 from lakestore.rows.computed.kinds import Value, constant
 from lakestore.rows.computed.nodes import READERS
 from lakestore.rows.computed.reader import Reader, said
+from lakestore.rows.literals import SIGNS, refused
 from lakestore.rows.literals import constant as literal_of
-from lakestore.rows.literals import refused
 
 Call = Callable[[Reader, list[exp.Expr], str], Value]
 
@@ -146,15 +146,6 @@ _CLOCK = {"now", "currentdate", "currenttimestamp", "localtimestamp", "get_curre
 
 _PLAIN = exp.Literal | exp.Boolean | exp.HexString | exp.Null
 
-_COMPARED: dict[type[exp.Expr], str] = {
-    exp.EQ: "=",
-    exp.NEQ: "!=",
-    exp.LT: "<",
-    exp.LTE: "<=",
-    exp.GT: ">",
-    exp.GTE: ">=",
-}
-
 _CALCULATED: dict[type[exp.Expr], str] = {
     exp.Add: "+",
     exp.Sub: "-",
@@ -213,8 +204,8 @@ class ValueReader:
         for kind, read in READERS.items():
             if isinstance(node, kind):
                 return read(self, node)
-        if type(node) in _COMPARED:
-            return logic.compared(self.value(node.this), _COMPARED[type(node)], self.value(node.expression), said(node))
+        if type(node) in SIGNS:
+            return logic.compared(self.value(node.this), SIGNS[type(node)], self.value(node.expression), said(node))
         if type(node) in _CALCULATED:
             return self._calculated(node)
         return self._called(node)

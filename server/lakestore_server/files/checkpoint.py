@@ -20,7 +20,7 @@ from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
 from lakestore.model.token import Place
 from lakestore.rows.ipc import crc32c
-from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SHARED
+from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SHARED, whole_files
 from lakestore_server.files.extent import missing
 from lakestore_server.files.segment import Segment
 from lakestore_server.files.segment_files import LONE_MAPS_MAX, SegmentFile, SegmentFiles
@@ -546,7 +546,7 @@ def write(disk: Disk, folder: Path, checkpoint: Checkpoint) -> None:
 
 def names(disk: Disk, folder: Path) -> list[str]:
     """The names of the checkpoints in a folder, oldest first."""
-    return [name for name in disk.list(folder) if name.startswith(PREFIX) and not name.endswith(".tmp")]
+    return whole_files(disk, folder, PREFIX)
 
 
 def newest(disk: Disk, folder: Path) -> Checkpoint | None:

@@ -56,6 +56,11 @@ def check_whole(folder: Path) -> None:
         raise Invalid(f"{folder} holds an unfinished restore: remove the folder, and restore again")
 
 
+def whole_files(disk: Disk, folder: Path, prefix: str) -> list[str]:
+    """Files whose name begins with `prefix`, sorted by name, without temporary files."""
+    return [name for name in disk.list(folder) if name.startswith(prefix) and not name.endswith(".tmp")]
+
+
 def remove_temporary(disk: Disk, folder: Path) -> None:
     """Remove temporary files of writes that were not finished."""
     for name in disk.list(folder):

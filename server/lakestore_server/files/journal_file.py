@@ -30,6 +30,7 @@ import pyarrow as pa
 from lakestore.errors import Corrupt, Exhausted
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files import journal
+from lakestore_server.files.data_folder import whole_files
 from lakestore_server.files.journal import FileHead, RowsHead
 from lakestore_server.files.segment import BLOCK, extended, joined
 from lakestore_server.host import priority
@@ -214,7 +215,7 @@ def name_of(first_lsn: int) -> str:
 
 def names(disk: Disk, folder: Path) -> list[str]:
     """The names of the journal's files, oldest first."""
-    return [name for name in disk.list(folder) if name.startswith(PREFIX) and not name.endswith(".tmp")]
+    return whole_files(disk, folder, PREFIX)
 
 
 def _gap(name: str, lsn: int, wanted: int) -> Corrupt:

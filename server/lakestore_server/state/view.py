@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid, NotFound
 from lakestore.model.columns import SYSTEM_TYPES
+from lakestore.model.names import other_table
 from lakestore.model.projection import Projection
 from lakestore.model.table import Table
 from lakestore.model.token import LogPosition
@@ -132,7 +133,7 @@ class TableState:
     def meant(self, uuid: str) -> TableState:
         """The table, or `NotFound` if the request means an earlier table of this name; an empty uuid means any."""
         if uuid and self.table.uuid != uuid:
-            raise NotFound(f"table {self.table.name!r} was dropped, and a new table has its name: open it again")
+            raise NotFound(other_table(self.table.name))
         return self
 
     def altered(self, table: Table, lsn: int) -> TableState:
