@@ -1,7 +1,9 @@
-"""Rows as Arrow: rows of users and messages as batches, casts, keys and their buckets, hashes, conditions.
+"""Rows as Arrow: batches from users and messages, casts, keys and buckets, hashes, conditions.
 
-Bytes from outside are validated before anything touches them, and cast losslessly or refused by column, row and rule.
-Keys, buckets, row hashes and live sums are for ever: golden tests hold their bytes. A condition is a filter, and its
-SQL text another module. No loop over rows, but where a handful is cheaper so.
-Not here: the formats of files (`lakestore_server.files`), plans of reads (`union`).
+- Bytes from outside are validated before any other use. A cast loses nothing, or the row is refused with column, row
+  and rule.
+- Keys, buckets, row hashes and live sums never change their bytes: golden tests hold them.
+- Code works on whole columns. It loops over rows only if a few rows are faster that way.
+
+File formats are in `lakestore_server.files`, plans of reads in `union`.
 """

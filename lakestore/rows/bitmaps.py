@@ -1,6 +1,6 @@
 """Roaring bitmaps of 64-bit numbers as values of `binary` columns.
 
-The bytes are roaring's portable 64-bit format, which its libraries for other languages read and write.
+The bytes have roaring's portable 64-bit format, which its libraries in other languages read and write.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lakestore.errors import Invalid
 
 _NO_RUNS = 12346
 _COUNT_BYTES = 8
-"""Bytes at the begin of every bitmap: the library reads them whether they are there or not."""
+"""Bytes at the start of every bitmap. The library reads them even if the input is shorter."""
 _ONE = np.dtype(
     [
         ("bitmaps", "<u8"),
@@ -33,21 +33,21 @@ _ONE = np.dtype(
 
 
 def bitmap(values: Iterable[int]) -> bytes:
-    """A value for a `bitmap` column: the set of these numbers, none of them negative."""
+    """A value for a `bitmap` column: the set of these numbers, which are not negative."""
     if isinstance(values, bytes):
         raise Invalid("ls.bitmap takes numbers; the bytes of a bitmap are read by BitMap64.deserialize of pyroaring")
     return bytes(BitMap64(values).serialize())
 
 
 def opened(data: bytes) -> BitMap64:
-    """The set that the bytes hold, or `ValueError`."""
+    """The set in the bytes. Raises `ValueError` for other bytes."""
     if len(data) < _COUNT_BYTES:
         raise ValueError("a bitmap begins with the number of its parts")
     return BitMap64.deserialize(data)
 
 
 def singles(numbers: pa.Array, path: str) -> pa.Array:
-    """Numbers as bitmaps with one member each; null stays null."""
+    """Bitmaps with one member each. Null stays null."""
     low = pc.min(numbers).as_py()
     if low is not None and low < 0:
         row = pc.index(pc.less(numbers, 0), True).as_py()
@@ -63,7 +63,7 @@ def singles(numbers: pa.Array, path: str) -> pa.Array:
 
 
 def normalised(column: pa.Array, path: str) -> pa.Array:
-    """Bitmaps from outside, each one checked and written as it is written here."""
+    """Check bitmaps from outside and write them in this library's form."""
     made: list[bytes | None] = []
     for row, data in enumerate(column.to_pylist()):
         try:

@@ -1,8 +1,8 @@
-"""Filters on Arrow rows, and values that files are skipped by.
+"""Filters on Arrow rows, and conditions on statistics that skip files.
 
-Three-valued as in SQL: a row stays when the condition is true. NaN is greater than every number, as in DuckDB
-and Spark.
-`Skip` says the same for statistics: its unknown parts may hold, and may not.
+- Logic is three-valued as in SQL: a row stays if the condition is true. NaN is greater than every number, as in DuckDB
+  and Spark.
+- `Skip` is the same condition for statistics. Its unknown parts may be true or false.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from lakestore.errors import Invalid
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison of a column with literals, as statistics can answer it; never of floats, for NaN is not in them."""
+    """A comparison of a column with literals for statistics. Floats have none, because statistics leave NaN out."""
 
     column: str
     sign: str
-    """One of = != < <= > >= in, is null, is not null, starts with."""
+    """One of `=`, `!=`, `<`, `<=`, `>`, `>=`, `in`, `is null`, `is not null`, `starts with`."""
     values: tuple[Any, ...] = ()
     """Python values of exactly the column's type."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """Every part holds; without parts it always holds."""
+    """True if every part is true; true without parts."""
 
     parts: tuple[Skip, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """At least one part holds; without parts it never holds."""
+    """True if at least one part is true; false without parts."""
 
     parts: tuple[Skip, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A part that only the rows can answer."""
+    """A part that needs the rows themselves."""
 
 
 UNKNOWN, ALWAYS, NEVER = Unknown(), AllOf(()), AnyOf(())
@@ -65,10 +65,10 @@ def comparisons(skip: Skip) -> Iterator[Comparison]:
 
 @dataclass(frozen=True, slots=True)
 class RowTest:
-    """A condition of which parts are computed, and not by one expression of Arrow."""
+    """A condition with computed parts, which is more than one Arrow expression."""
 
     held: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]
-    """For each row of a batch whether it is true."""
+    """Mask of the rows of a batch for which the condition is true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,15 @@ class RowFilter:
 
     expression: pc.Expression | RowTest
     columns: tuple[str, ...]
-    """Columns that the expression reads."""
+    """Columns that the condition reads."""
     floats: tuple[str, ...] = ()
-    """The columns among them that may hold NaN, where the expression does not see to that itself."""
+    """Columns among them that may hold NaN, if the expression does not handle NaN itself."""
     skip: Skip = UNKNOWN
-    """The condition for statistics: the very same one but for its unknown parts."""
+    """The same condition for statistics, with unknown parts."""
     text: str = ""
-    """The condition in SQL, as a server takes it; empty for one that came as an expression alone."""
+    """The condition in SQL for the server. Empty if the user gave an Arrow expression."""
     inside: tuple[str, ...] = ()
-    """The columns among them of which only fields are read."""
+    """Columns among them of which only some fields are read."""
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of the batch for which the condition is true."""
@@ -99,7 +99,7 @@ class RowFilter:
         return batch.take(self._places(batch))
 
     def mask(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """For each row of the batch whether the condition is true."""
+        """Mask of the rows of the batch for which the condition is true."""
         if isinstance(self.expression, RowTest):
             with _named():
                 return self.expression.held(batch)
@@ -109,27 +109,27 @@ class RowFilter:
         return held
 
     def _places(self, batch: pa.RecordBatch) -> pa.Array:
-        """The places of the rows for which the condition is true."""
+        """Indices of the rows for which the condition is true."""
         assert not isinstance(self.expression, RowTest)
         with _named():
             return places(self.expression, self._ordered(batch), batch.num_rows)
 
     def _ordered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns read, with NaN replaced by infinity, which compares as NaN should."""
+        """The columns of the condition with NaN replaced by infinity, so that NaN compares as the greatest number."""
         columns = ((name, batch.column(name)) for name in self.columns)
         arrays = [_without_nan(column) if name in self.floats else column for name, column in columns]
         return pa.RecordBatch.from_arrays(arrays, names=list(self.columns))
 
 
 def places(expression: pc.Expression, batch: pa.RecordBatch, rows: int) -> pa.Array:
-    """The places of so many rows for which an expression is true; a batch of no columns does not say how many."""
+    """Indices of the rows for which an expression is true. `rows` is the row count of a batch without columns."""
     numbers = pa.array(np.arange(rows))
     marked = pa.Table.from_arrays([*batch.columns, numbers], names=[*batch.schema.names, ""])
     return marked.filter(expression).column("").combine_chunks()
 
 
 def connected(parts: Sequence[pc.Expression | RowTest], *, every: bool) -> pc.Expression | RowTest:
-    """Parts of a condition under AND, or OR; later tests see the rows alone that earlier parts leave open."""
+    """Connect parts by AND (`every`) or OR. Later tests run only on rows that earlier parts leave undecided."""
     whole = [part for part in parts if not isinstance(part, RowTest)]
     tests = [part for part in parts if isinstance(part, RowTest)]
     first = [_joined(whole, every=every)] if whole else []
@@ -158,7 +158,7 @@ def _held(part: pc.Expression | RowTest, batch: pa.RecordBatch) -> npt.NDArray[n
 
 
 def _joined(parts: list[pc.Expression], *, every: bool) -> pc.Expression:
-    """The parts connected as a balanced tree: Arrow goes down into it by recursion."""
+    """Connect the parts as a balanced tree, because Arrow evaluates it by recursion."""
     while len(parts) > 1:
         pairs = zip(parts[::2], parts[1::2], strict=False)
         odd = parts[-1:] if len(parts) % 2 else []
@@ -168,7 +168,7 @@ def _joined(parts: list[pc.Expression], *, every: bool) -> pc.Expression:
 
 @contextmanager
 def _named() -> Iterator[None]:
-    """A row that an engine's own filter cannot take, as an error of who asked. Conditions in text have none such."""
+    """Raise `Invalid` if an engine's own filter fails on a row. Conditions in SQL cannot fail here."""
     try:
         yield
     except pa.ArrowException as error:
@@ -176,13 +176,13 @@ def _named() -> Iterator[None]:
 
 
 def row_filter(expression: pc.Expression, columns: Sequence[str], schema: pa.Schema) -> RowFilter:
-    """A filter from an Arrow expression that reads no more than these columns."""
+    """A filter from an Arrow expression that reads these columns."""
     floats = tuple(name for name in columns if _has_floats(schema.field(name).type))
     return RowFilter(expression, tuple(columns), floats)
 
 
 def _has_floats(kind: pa.DataType) -> bool:
-    """Whether a column or a field of a struct is a float, which a condition may compare."""
+    """True if the type is a float or a struct with a float field."""
     return any(_has_floats(part.type) for part in kind) if pa.types.is_struct(kind) else pa.types.is_floating(kind)
 
 

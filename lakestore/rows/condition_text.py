@@ -1,6 +1,6 @@
-"""Conditions as SQL text, `amount > 10 AND customer = 'x'`, read into filters on a table's rows.
+"""Reads conditions in SQL, such as `amount > 10 AND customer = 'x'`, as filters on a table's rows.
 
-Negations are pushed into the comparisons while parsing, so nothing is ever inverted afterwards.
+The reader moves each NOT into the comparisons below it, so no result is inverted later.
 """
 
 from __future__ import annotations
@@ -65,35 +65,35 @@ _ARROW: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]] = {
     ">=": lambda a, b: a >= b,
 }
 _BESIDE = {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}
-"""The sign against the greatest value below a literal that the column's type does not have."""
+"""The sign for the next lower value, if the column's type does not hold the literal."""
 _EPOCH_DAY, _DAY = date(1970, 1, 1), timedelta(days=1)
 _FLOAT_MAX = {bits: float(np.finfo(f"f{bits // 8}").max) for bits in (32, 64)}
 _EXACT_FLOAT_BITS = 32
-"""Integers of so many bits are floats of 64 bits exactly."""
+"""Integers of up to this many bits are exact as 64-bit floats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A column in a comparison, perhaps cast."""
+    """A column in a comparison, perhaps with a cast."""
 
     column: str
     expression: pc.Expression
     type: pa.DataType
     plain: bool = False
-    """A bare column, which statistics know about."""
+    """True for a column without a cast, which statistics know."""
 
     @property
     def counts(self) -> bool:
-        """Whether statistics may decide: they leave NaN out, so not of floats."""
+        """True if statistics may decide. Not for floats, because statistics leave NaN out."""
         return self.plain and not pa.types.is_floating(self.type)
 
     def skip(self, sign: str, *values: Any) -> Skip:
-        """The comparison for statistics, where they may decide."""
+        """The comparison for statistics; `UNKNOWN` if they may not decide."""
         return Comparison(self.column, sign, values) if self.counts else UNKNOWN
 
     @property
     def present(self) -> Read:
-        """The condition that it is not null, which statistics know of floats as well."""
+        """The condition that the column is not null. Statistics answer it for floats too."""
         return self.expression.is_valid(), Comparison(self.column, "is not null") if self.plain else UNKNOWN
 
 
@@ -102,12 +102,12 @@ class _Fitted:
     """A literal in a column's type."""
 
     value: Any
-    """A Python value of exactly the type; None if all its values are greater."""
+    """A Python value of exactly the type. None if all values of the type are greater."""
     exact: bool
 
 
 def with_literal(operand: Operand, sign: str, literal: Literal) -> Read:
-    """A comparison with a literal; `Invalid` if the types do not fit."""
+    """A comparison with a literal. Raises `Invalid` if the types do not fit."""
     kind, literal = operand.type, _as_bytes(operand, literal)
     if pa.types.is_fixed_size_binary(kind) and pa.types.is_binary(literal.value.type):
         return _with_bytes(operand, sign, literal)
@@ -123,7 +123,7 @@ def with_literal(operand: Operand, sign: str, literal: Literal) -> Read:
 
 
 def _beside(operand: Operand, sign: str, value: Any) -> pc.Expression:
-    """A comparison with a value of the operand's type. Arrow calls each one with NaN false but `!=`."""
+    """A comparison with a value of the operand's type. In Arrow each comparison with NaN is false, except `!=`."""
     column = operand.expression
     if isinstance(value, float) and math.isnan(value):
         nan = pc.is_nan(column)
@@ -133,7 +133,7 @@ def _beside(operand: Operand, sign: str, value: Any) -> pc.Expression:
 
 
 def among(operand: Operand, literals: Sequence[Literal], *, negated: bool) -> Read:
-    """IN, or NOT IN, as one vector of values."""
+    """IN or NOT IN, with all values in one Arrow array."""
     if pa.types.is_fixed_size_binary(operand.type):
         literals = [_as_bytes(operand, literal) for literal in literals]
         values = [literal.value.as_py() for literal in literals if _is_bytes(operand, literal)]
@@ -142,7 +142,7 @@ def among(operand: Operand, literals: Sequence[Literal], *, negated: bool) -> Re
         fitted = [_fitted(operand, literal) for literal in literals]
         held = [each.value for each in fitted if each.exact]
     if pa.types.is_floating(operand.type) and 0 in held:
-        held += [0.0, -0.0]  # one value, which Arrow hashes as two
+        held += [0.0, -0.0]  # Arrow hashes these two equal values differently
     inside = operand.expression.isin(pa.array(held, operand.type)) if held else pc.scalar(False)
     if negated:
         return (~inside & operand.expression.is_valid(), UNKNOWN) if held else operand.present
@@ -150,7 +150,7 @@ def among(operand: Operand, literals: Sequence[Literal], *, negated: bool) -> Re
 
 
 def with_column(a: Operand, sign: str, b: Operand) -> pc.Expression:
-    """A comparison of two columns in a type that holds the values of both; `Invalid` if there is none."""
+    """A comparison of two columns in a type that holds the values of both. Raises `Invalid` if there is none."""
     kind = _common(a.type, b.type)
     if kind is None:
         raise Invalid(
@@ -163,7 +163,7 @@ def with_column(a: Operand, sign: str, b: Operand) -> pc.Expression:
 
 
 def _with_nan(compared: pc.Expression, sign: str, a: pc.Expression, b: pc.Expression) -> pc.Expression:
-    """The comparison of two columns of floats, where NaN is one value and the greatest."""
+    """A comparison of two float columns in which NaN equals NaN and is the greatest number."""
     if sign in ("<", "<="):
         return _with_nan(compared, {"<": ">", "<=": ">="}[sign], b, a)
     nan_a, nan_b = pc.is_nan(a), pc.is_nan(b)
@@ -175,7 +175,7 @@ def _with_nan(compared: pc.Expression, sign: str, a: pc.Expression, b: pc.Expres
 
 
 def widened(operand: Operand, target: pa.DataType, text: str) -> Operand:
-    """A column cast to another type; `Invalid` if the cast can fail on a row, or rounds a decimal."""
+    """A column cast to another type. Raises `Invalid` if the cast can fail on a row or rounds a decimal."""
     if operand.type == target:
         return operand
     if not _casts(operand.type, target):
@@ -188,7 +188,7 @@ def widened(operand: Operand, target: pa.DataType, text: str) -> Operand:
 
 
 def _casts(kind: pa.DataType, target: pa.DataType) -> bool:
-    """Whether every value has its place in the target, an integer perhaps as the nearest float, a time as its day."""
+    """True if the target holds every value: an integer perhaps as the nearest float, a time as its day."""
     t = pa.types
     if t.is_integer(kind):
         if t.is_decimal(target):
@@ -213,7 +213,7 @@ def _is_wider_integer(kind: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _common(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """A type that holds all values of both, so that nothing is rounded and no row fails."""
+    """A type that holds all values of both without rounding. None if there is none."""
     t = pa.types
     if a == b:
         return a
@@ -233,7 +233,7 @@ def _common(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
 
 
 def _digits(kind: pa.DataType) -> tuple[int, int]:
-    """The digits before and behind the point that a decimal or an integer has at most."""
+    """The most digits before and after the point of a decimal or an integer."""
     return (kind.precision - kind.scale, kind.scale) if pa.types.is_decimal(kind) else (19, 0)
 
 
@@ -242,7 +242,7 @@ def _binary(operand: Operand) -> Operand:
 
 
 def _as_bytes(operand: Operand, literal: Literal) -> Literal:
-    """A text beside bytes of a fixed length as the bytes that it stands for."""
+    """A text literal next to fixed-length bytes becomes bytes."""
     if not pa.types.is_fixed_size_binary(operand.type):
         return literal
     if pa.types.is_fixed_size_binary(literal.value.type):
@@ -259,7 +259,7 @@ def _is_bytes(operand: Operand, literal: Literal) -> bool:
 
 
 def _with_bytes(operand: Operand, sign: str, literal: Literal) -> Read:
-    """Bytes of any length against those of a fixed length."""
+    """Compare bytes of any length with bytes of a fixed length."""
     same = len(literal.value.as_py()) == operand.type.byte_width
     whole = operand if same else _binary(operand)
     skip = operand.skip(sign, literal.value.as_py()) if same else UNKNOWN
@@ -267,7 +267,7 @@ def _with_bytes(operand: Operand, sign: str, literal: Literal) -> Read:
 
 
 def _fitted(operand: Operand, literal: Literal) -> _Fitted:
-    """The literal in the column's type, or the greatest value below; `Invalid` for types that are not compared."""
+    """The literal in the column's type, or the next lower value. Raises `Invalid` for types that do not compare."""
     try:
         return _in_type(operand, literal)
     except (ArithmeticError, ValueError) as error:
@@ -296,7 +296,7 @@ def _in_type(operand: Operand, literal: Literal) -> _Fitted:
 
 
 def _float(value: float | Decimal, kind: pa.DataType) -> _Fitted:
-    """The nearest float; a number beyond the largest one is none, not infinity."""
+    """The nearest float. A number beyond the range of floats is not infinity: it becomes the next lower value."""
     nearest = pa.scalar(float(value), kind).as_py()
     if math.isinf(nearest) and nearest != value:
         return _Fitted(_FLOAT_MAX[kind.bit_width] if nearest > 0 else -math.inf, exact=False)
@@ -304,7 +304,6 @@ def _float(value: float | Decimal, kind: pa.DataType) -> _Fitted:
 
 
 def _read(operand: Operand, literal: Literal) -> Any:
-    """A value of the column's type from a text."""
     try:
         return cast_scalar(literal.value, operand.type).as_py()
     except (pa.ArrowException, ValueError, OverflowError) as error:
@@ -312,7 +311,6 @@ def _read(operand: Operand, literal: Literal) -> Any:
 
 
 def _number(operand: Operand, literal: Literal) -> _Fitted:
-    """A number in an integer's or a decimal's type."""
     value, kind = literal.value.as_py(), operand.type
     if isinstance(value, float) and not math.isfinite(value):
         return _Fitted(None if value < 0 else _range(kind)[1], exact=False)
@@ -333,7 +331,7 @@ def _number(operand: Operand, literal: Literal) -> _Fitted:
 
 
 def _range(kind: pa.DataType) -> tuple[Any, Any]:
-    """The least and the greatest value of an integer's or a decimal's type."""
+    """The least and the greatest value of an integer or decimal type."""
     if pa.types.is_decimal(kind):
         return decimals.extremes(kind)
     return integer_bounds(kind)
@@ -349,17 +347,17 @@ def _unfit(operand: Operand, literal: Literal) -> Invalid:
 
 
 NODES_MAX = 1_000
-"""Comparisons, negations and connections of a condition; the values of IN are counted apart."""
+"""Most comparisons, negations and connections of a condition. Values of IN are counted separately."""
 VALUES_MAX = 10_000
-"""Values in all lists of IN together."""
+"""Most values in all IN lists together."""
 _TOKENS_MAX = 8 * NODES_MAX + 2 * VALUES_MAX
 _STEPS_PER_TOKEN, _STEPS_MORE = 16, 10_000
-"""Steps of the parser from token to token: one or two each, unless it goes back often."""
+"""Most steps of the parser. It takes one or two steps a token unless it goes back often."""
 _LEVELS_MAX = 256
-"""Levels of the tree, of which a chain of AND or OR is one: more than the reader of conditions goes down."""
+"""Most levels of the tree. A chain of AND or OR is one level."""
 _TREES_KEPT = 4
 _PLAIN_ARGUMENTS = frozenset({"this", "expression", "expressions"})
-"""The arguments that every kind of node may have. The readers of conditions read all of them."""
+"""Arguments that every kind of node may have. The reader reads all of them."""
 _MORE_ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
     exp.Between: frozenset({"low", "high"}),
     exp.Case: frozenset({"ifs", "default"}),
@@ -385,15 +383,15 @@ _MORE_ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
     exp.Trim: frozenset({"position"}),
     exp.TryCast: frozenset({"to"}),
 }
-"""More arguments, by kind. `safe`, `coalesce` and `ignore_nulls` are set by the parser for DuckDB's own meaning."""
+"""More arguments by kind of node. The parser sets `safe`, `coalesce` and `ignore_nulls` for DuckDB's own meaning."""
 
 
 class _TooManySteps(Exception):
-    """The parser went back too often; none of its own errors, which it takes as a sign to try something else."""
+    """The parser went back too often. It is not a parser error, because the parser catches these and tries again."""
 
 
 class _Parser(DuckDBParser):
-    """DuckDB's. It gives up after so many steps, and drops no argument."""
+    """DuckDB's parser with a limit of steps. It refuses arguments that the original drops."""
 
     steps_left = 0
 
@@ -404,7 +402,7 @@ class _Parser(DuckDBParser):
         super()._advance(times)
 
     def validate_expression(self, expression: Any, args: list[Any] | None = None) -> Any:
-        """Refuse a call of which the parser keeps fewer arguments than were written: a zone of date_trunc, say."""
+        """Refuse a call with more arguments than the parser keeps, such as the zone of date_trunc."""
         kept = sum(len(value) if isinstance(value, list) else bool(value) for value in expression.args.values())
         if args and kept < len(args):
             text = f"{short(expression.sql(dialect='duckdb'))!r} with {len(args)} arguments"
@@ -414,14 +412,14 @@ class _Parser(DuckDBParser):
 
 @lru_cache(maxsize=_TREES_KEPT)
 def tree(text: str) -> exp.Expr:
-    """The tree of a condition's text, which nobody changes: a stream of many tables reads it for each.
+    """Parse a condition. Callers share the tree and must not change it: a stream of many tables reads it for each.
 
-    `Invalid` for a text that is none or too large, `RecursionError` for one that nests too deep.
+    Raises `Invalid` for a text that is not a condition or too large, `RecursionError` for one that nests too deep.
     """
     dialect = Dialect.get_or_raise("duckdb")
     try:
         tokens = dialect.tokenize(text)
-        brackets = sum(token.token_type is TokenType.L_BRACKET for token in tokens)  # each is read with all before it
+        brackets = sum(token.token_type is TokenType.L_BRACKET for token in tokens)  # costs the square
         if len(tokens) > _TOKENS_MAX or brackets > NODES_MAX:
             raise too_large()
         parser = _Parser(dialect=dialect)
@@ -440,7 +438,7 @@ def tree(text: str) -> exp.Expr:
 
 
 def _check_arguments(node: exp.Expr) -> None:
-    """Refuse an argument that no reader knows, such as SYMMETRIC of BETWEEN: unread, it would change the answer."""
+    """Refuse an argument that no reader knows, such as SYMMETRIC of BETWEEN. Ignoring it would change the answer."""
     known = _PLAIN_ARGUMENTS | _MORE_ARGUMENTS.get(type(node), frozenset())
     strange = sorted(name for name, value in node.args.items() if value and name not in known)
     if isinstance(node.args.get("unit"), exp.IntervalSpan):
@@ -452,7 +450,7 @@ def _check_arguments(node: exp.Expr) -> None:
 
 
 def _check_levels(root: exp.Expr) -> None:
-    """Refuse a deep tree at once: each level that is read writes all below it, for errors."""
+    """Refuse a deep tree before it is read: each level writes the text of all levels below it for errors."""
     level = [root]
     for _ in range(_LEVELS_MAX):
         below: list[exp.Expr] = []
@@ -466,12 +464,12 @@ def _check_levels(root: exp.Expr) -> None:
 
 
 def not_whole(text: str) -> Invalid:
-    """The error of a text that cannot be read."""
+    """The error of a text that cannot be parsed."""
     return Invalid(f"{short(text)!r} is not a whole condition in SQL, such as amount > 10")
 
 
 def too_large() -> Invalid:
-    """The error of a condition that is beyond the bounds of its size."""
+    """The error of a condition that is too large."""
     return Invalid(
         f"a condition has at most {NODES_MAX} comparisons and connections and {VALUES_MAX} values of IN: look the rows"
         " up by their keys, or use lake.sql"
@@ -479,16 +477,16 @@ def too_large() -> Invalid:
 
 
 CHARS_MAX = 1 << 18
-"""Characters of a condition."""
+"""Most characters of a condition."""
 DEPTH_MAX = 64
-"""Parentheses, negations and casts inside one another."""
+"""Most parentheses, negations and casts inside each other."""
 _DAY_AND_TIME = {pa.date32(), pa.timestamp("us")}
 _SPANS = (kinds.INTERVAL, kinds.DURATION)
 Found = tuple[pc.Expression | RowTest, Skip]
 
 
 def parse(text: str, table: Table) -> RowFilter:
-    """The filter that a condition in SQL means on a table; `Invalid` names the piece that is not understood."""
+    """The filter of a SQL condition on a table. Raises `Invalid` that names the piece that is not understood."""
     if len(text) > CHARS_MAX:
         raise Invalid(f"the condition has {len(text)} characters; at most {CHARS_MAX} are read")
     try:
@@ -506,7 +504,7 @@ def parse(text: str, table: Table) -> RowFilter:
 
 
 def _try(made: RowFilter, table: Table, text: str) -> None:
-    """Refuse what Arrow cannot compare before any row is read: the filter is run over a row of nulls."""
+    """Run the filter over one row of nulls, to refuse what Arrow cannot compare before any row is read."""
     kinds = {field.name: field.type for field in table.read_schema(made.columns)} if made.columns else {"": pa.null()}
     row = pa.RecordBatch.from_arrays([pa.nulls(1, kind) for kind in kinds.values()], names=list(kinds))
     try:
@@ -522,11 +520,11 @@ def _try(made: RowFilter, table: Table, text: str) -> None:
 _NEGATED = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _MIRRORED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _ARGUMENTS = {"this", "expression", "expressions", "low", "high", "negate"}
-"""Arguments that a comparison may have; any other changes its meaning in a way not known here."""
+"""Arguments that a comparison may have. Any other argument is refused."""
 
 
 def _path(node: exp.Expr) -> list[str]:
-    """The names of a column, or of a field inside it, from the outside in."""
+    """The names from a column to a field inside it."""
     if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Identifier):
         return [*_path(node.this), node.name]
     if not isinstance(node, exp.Column) or not all(isinstance(part, exp.Identifier) for part in node.parts):
@@ -535,7 +533,7 @@ def _path(node: exp.Expr) -> list[str]:
 
 
 def _field(outer: pa.Field, name: str, node: exp.Expr) -> pa.Field:
-    """A field of a struct; its name's case decides only where two differ in nothing else."""
+    """A field of a struct. Case matters only if two names differ in nothing else."""
     known = list(outer.type) if pa.types.is_struct(outer.type) else []
     found = [part for part in known if part.name == name] or [p for p in known if p.name.lower() == name.lower()]
     if len(found) != 1:
@@ -544,14 +542,14 @@ def _field(outer: pa.Field, name: str, node: exp.Expr) -> pa.Field:
 
 
 def _is_wider(operand: Operand, *literals: Operand | Literal | None) -> bool:
-    """Whether a column of 32-bit floats stands beside a literal of 64 bits: then both are compared as 64 bits."""
+    """True if a 32-bit float column meets a 64-bit literal. Both are then compared as 64-bit floats."""
     if not pa.types.is_float32(operand.type):
         return False
     return any(isinstance(each, Literal) and pa.types.is_float64(each.value.type) for each in literals)
 
 
 class _Reader:
-    """Walks the tree of one condition."""
+    """Reads the tree of one condition."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -562,7 +560,7 @@ class _Reader:
         self._names = {name.lower(): name for name in (*table.selected(None), *SYSTEM_TYPES) if name != "__change"}
 
     def condition(self, node: exp.Expr, *, negated: bool, depth: int = 0) -> Found:
-        """A node that is true, false or unknown."""
+        """Read a boolean node."""
         if depth > DEPTH_MAX:
             raise RecursionError
         if isinstance(node, exp.Paren):
@@ -575,7 +573,7 @@ class _Reader:
         return self._leaf(node, negated=negated)
 
     def count(self, nodes: int, values: int = 0) -> None:
-        """Count parts of the condition, or refuse it."""
+        """Add to the size of the condition. Raises `Invalid` if the condition is too large."""
         self._nodes += nodes
         self._listed += values
         if self._nodes > NODES_MAX or self._listed > VALUES_MAX:
@@ -599,7 +597,7 @@ class _Reader:
         return self._computed(node, negated=negated) if found is None else found
 
     def _simple_leaf(self, node: exp.Expr, *, negated: bool) -> Found | None:
-        """A comparison of columns and literals, of which statistics may know; None for any other condition."""
+        """A comparison of columns and literals, which statistics may answer. None for any other condition."""
         if type(node) in SIGNS:
             sign = SIGNS[type(node)]
             return self._compared(node.this, _NEGATED[sign] if negated else sign, node.expression)
@@ -612,7 +610,7 @@ class _Reader:
         return self._like(node, negated=negated) if isinstance(node, exp.Like) else None
 
     def _computed(self, node: exp.Expr, *, negated: bool) -> Found:
-        """A condition that is computed from values, of which statistics know nothing."""
+        """A condition on computed values, which statistics cannot answer."""
         value = self._values.condition(node)
         if negated:
             value = logic.inverted(value)
@@ -672,7 +670,7 @@ class _Reader:
         return operand.expression.is_null(), Comparison(operand.column, "is null") if operand.plain else UNKNOWN
 
     def _like(self, node: exp.Like, *, negated: bool) -> Found | None:
-        """A beginning of a text, which statistics may know."""
+        """LIKE with a fixed beginning, which statistics may answer."""
         operand, literal = self._operand(node.this), self._operand(node.expression)
         pattern = literal.value.as_py() if isinstance(literal, Literal) else None
         if not isinstance(operand, Operand) or not isinstance(pattern, str) or not pa.types.is_string(operand.type):
@@ -684,7 +682,7 @@ class _Reader:
         return (~matched, UNKNOWN) if negated else (matched, operand.skip("starts with", prefix))
 
     def _operand(self, node: exp.Expr) -> Operand | Literal | None:
-        """A column or a constant; None for a value that is computed."""
+        """A column or a constant. None for a computed value."""
         if isinstance(node, exp.Paren):
             return self._operand(node.this)
         if isinstance(node, exp.Column | exp.Dot) and not node.find(exp.Bracket):
@@ -726,7 +724,7 @@ class _Reader:
         return Operand(name, pc.field(name), kind, plain=True)
 
     def column(self, node: exp.Expr) -> Value:
-        """The value of a column, or of a field inside it."""
+        """The value of a column or of a field inside it."""
         name, inner, kind = self._found(node)
 
         def rows(batch: pa.RecordBatch) -> pa.Array:
@@ -736,7 +734,7 @@ class _Reader:
         return Value(kind, rows)
 
     def _found(self, node: exp.Expr) -> tuple[str, list[str], pa.DataType]:
-        """The column that a node names, the path from it to a field, and the type found there."""
+        """The column of a node, the path from it to a field, and the type of that field."""
         path = _path(node)
         name = self._names.get(path[0].lower())
         if name is None:

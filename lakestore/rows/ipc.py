@@ -1,7 +1,7 @@
-"""Arrow rows as messages: encoded, decoded, and brought to a table's columns.
+"""Encodes and decodes Arrow rows as messages, and conforms them to a table's columns.
 
-Bytes from outside are not trusted: decoded rows are fully validated before anything touches them, and
-cast to the table's types losslessly or refused with the column, the row and the rule.
+Bytes from outside are not trusted. Decoded rows are fully validated before any other use. A cast to the table's types
+loses nothing, or the rows are refused with column, row and rule.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from lakestore.model.table import Table
 from lakestore.rows.casting import Budget, refuse
 
 MESSAGES_MAX = 10_000
-"""Batches and dictionaries of one stream."""
+"""Most batches and dictionaries of one stream."""
 FIELDS_MAX = 100_000
-"""Fields of a schema, at every depth."""
+"""Most fields of a schema, at every depth."""
 FRAME = struct.Struct("<Ii")
-"""The mark and the length before a message's metadata."""
+"""The marker and the length before a message's metadata."""
 CONTINUES = 0xFFFFFFFF
 _HEADER_TYPE, _HEADER, _BODY_BYTES = 1, 2, 3
 _SCHEMA, _DICTIONARY_BATCH, _RECORD_BATCH = 1, 2, 3
@@ -37,13 +37,13 @@ _DICTIONARY_DATA, _COMPRESSION = 1, 3
 _LENGTH, _NODES, _BUFFERS = 0, 1, 2
 _SCHEMA_ENDIANNESS, _SCHEMA_FIELDS, _FIELD_CHILDREN = 0, 1, 5
 _PAIR_BYTES = 16
-"""Bytes of a node and of a buffer: two whole numbers each."""
+"""Bytes of a node or a buffer entry: two 64-bit integers."""
 _FEW = 64
-"""Buffers up to which a loop is faster than arrays."""
+"""Up to this many buffers a loop is faster than arrays."""
 
 
 def check_stream(data: bytes | pa.Buffer, limits: Limits) -> None:
-    """`Invalid` for a stream whose messages are too many, compressed, or unfold when they are read."""
+    """Raises `Invalid` for a stream with too many messages, with compression, or with buffers that unfold."""
     rows = 0
     try:
         for count, message in enumerate(pa.ipc.MessageReader.open_stream(data)):
@@ -58,7 +58,7 @@ def check_stream(data: bytes | pa.Buffer, limits: Limits) -> None:
 
 
 def rows_of(data: bytes) -> int:
-    """The rows of a stream by its metadata alone, or `Corrupt`; nothing is checked that this does not need."""
+    """The number of rows of a stream, from its metadata alone. Raises `Corrupt`. Nothing else is checked."""
     rows = at = 0
     try:
         while at < len(data):
@@ -78,7 +78,7 @@ def rows_of(data: bytes) -> int:
 
 
 def is_native(schema: bytes) -> bool:
-    """Whether the values behind a schema message, by its metadata, are as this machine has them."""
+    """True if a schema message declares this machine's byte order."""
     header = _table(schema, struct.unpack_from("<I", schema)[0], _HEADER)
     place = _field(schema, header, _SCHEMA_ENDIANNESS)
     is_big = bool(place and schema[place])
@@ -86,7 +86,7 @@ def is_native(schema: bytes) -> bool:
 
 
 def message_end(data: pa.Buffer, at: int) -> int:
-    """The place behind the batch's message that begins at a place; 0 if it is another kind of message."""
+    """The end of the batch message at `at`; 0 for another kind of message."""
     mark, size = FRAME.unpack_from(data, at)
     metadata = bytes(data[at + FRAME.size : at + FRAME.size + size])
     if mark != CONTINUES or size <= 0 or len(metadata) != size:
@@ -99,7 +99,7 @@ def message_end(data: pa.Buffer, at: int) -> int:
 
 
 def check_message(metadata: bytes, body_bytes: int, limits: Limits) -> int:
-    """The rows that a message adds; `Invalid` if it is compressed or unfolds."""
+    """The number of rows of a message. Raises `Invalid` if it is compressed or unfolds."""
     root = struct.unpack_from("<I", metadata)[0]
     place = _field(metadata, root, _HEADER_TYPE)
     kind = metadata[place] if place else 0
@@ -122,7 +122,7 @@ def check_message(metadata: bytes, body_bytes: int, limits: Limits) -> int:
 
 
 def _check_buffers(metadata: bytes, header: int, body_bytes: int) -> None:
-    """Refuse buffers outside of the message's body, and two that share bytes of it."""
+    """Refuse buffers outside of the message's body, and buffers that share bytes."""
     at, count = _vector(metadata, header, _BUFFERS)
     if not count:
         return
@@ -133,7 +133,7 @@ def _check_buffers(metadata: bytes, header: int, body_bytes: int) -> None:
             if size < 0 or offset < 0 or offset + size > body_bytes:
                 raise _damaged()
             if size and offset < end:
-                break  # not in the order of the fields: seen below whether they share bytes
+                break  # not in the order of the fields: shared bytes are found below
             end = max(end, offset + size)
         else:
             return
@@ -148,7 +148,7 @@ def _check_buffers(metadata: bytes, header: int, body_bytes: int) -> None:
 
 
 def _check_fields(metadata: bytes, header: int, limits: Limits) -> None:
-    """Refuse a schema of too many columns or fields."""
+    """Refuse a schema with too many columns or fields."""
     at, count = _vector(metadata, header, _SCHEMA_FIELDS)
     if count > limits.columns:
         raise Invalid(f"the rows have {count} columns, where at most {limits.columns} are taken")
@@ -169,7 +169,7 @@ def _damaged() -> Invalid:
 
 
 def _vector(metadata: bytes, table: int, number: int) -> tuple[int, int]:
-    """The place of the first entry of a vector, and how many it has; none when it is absent."""
+    """The offset of the first entry of a vector and the number of entries; no entries if it is absent."""
     place = _field(metadata, table, number)
     if not place:
         return 0, 0
@@ -178,7 +178,7 @@ def _vector(metadata: bytes, table: int, number: int) -> tuple[int, int]:
 
 
 def _field(metadata: bytes, table: int, number: int) -> int:
-    """The place of a field of a flatbuffer table; 0 when it is absent."""
+    """The offset of a field of a flatbuffer table; 0 if it is absent."""
     vtable = table - int(struct.unpack_from("<i", metadata, table)[0])
     size = struct.unpack_from("<H", metadata, vtable)[0]
     at = 4 + 2 * number
@@ -187,22 +187,22 @@ def _field(metadata: bytes, table: int, number: int) -> int:
 
 
 def _table(metadata: bytes, table: int, number: int) -> int:
-    """The place of the table that a field points to."""
+    """The offset of the table that a field points to."""
     place = _field(metadata, table, number)
     return place + int(struct.unpack_from("<I", metadata, place)[0])
 
 
 SMALL_BYTES_MAX = 64 << 10
-"""The longest stream that is read without a reader, as far as its schema was seen before."""
+"""The longest stream with a known schema that is read without Arrow's stream reader."""
 SCHEMA_BYTES_MAX, SCHEMAS_KEPT = 4 << 10, 512
 FRAME_BYTES_MAX = 4 << 10
-"""Bytes of a batch's message beside its values that are few: its metadata."""
+"""Bytes that the message of a batch may have beyond its values: its metadata."""
 STREAM_END = FRAME.pack(CONTINUES, 0)
 """The last bytes of an Arrow IPC stream."""
 _KNOWN: dict[bytes, pa.Schema] = {}
-"""Schema messages that were read before."""
+"""Checked schema messages, by their bytes."""
 _TRUSTED: dict[bytes, pa.Schema] = {}
-"""Schema messages of servers that were read before."""
+"""Schema messages from servers, by their bytes."""
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
@@ -211,7 +211,7 @@ def crc32c(data: Any, crc: int = 0) -> int:
 
 
 def crc32c_of(parts: Iterable[Any]) -> int:
-    """CRC32C of read-only bytes or Arrow buffers, one behind the other."""
+    """CRC32C of the concatenation of read-only bytes or Arrow buffers."""
     crc = 0
     for part in parts:
         crc = crc32c(part, crc)
@@ -219,16 +219,16 @@ def crc32c_of(parts: Iterable[Any]) -> int:
 
 
 def encode(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
-    """Rows as one Arrow IPC stream."""
+    """Encode rows as one Arrow IPC stream."""
     parts = encoded_parts(schema, batches)
     return parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
 
 
 def encoded_parts(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Sequence[bytes | pa.Buffer]:
-    """Rows as one Arrow IPC stream, in parts that lie behind one another."""
+    """Encode rows as one Arrow IPC stream, in consecutive parts."""
     batches = list(batches)
     if len(batches) == 1 and not any(map(_has_dictionary, schema.types)):
-        # As a writer makes it, in a third of the time.
+        # The same bytes as a stream writer's, in a third of the time.
         return schema.serialize(), batches[0].serialize(), STREAM_END
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
@@ -238,7 +238,7 @@ def encoded_parts(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Seque
 
 
 def _has_dictionary(kind: pa.DataType) -> bool:
-    """Whether values of a type are written beside the batch."""
+    """True for a type with dictionary values, which a stream holds outside of the batch."""
     return pa.types.is_dictionary(kind) or any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
 
 
@@ -247,16 +247,16 @@ class Decoded(NamedTuple):
 
     batch: pa.RecordBatch
     message: pa.Buffer | None = None
-    """The batch as it came, one Arrow message that is not much larger than its values; None if there is none such."""
+    """The original Arrow message of the batch, if it is not much larger than the values. Otherwise None."""
 
 
 def decode(data: bytes, *, crc: int | None = None, limits: Limits = DEFAULT) -> pa.RecordBatch:
-    """The rows of an Arrow IPC stream as one validated batch, or `Invalid`."""
+    """Decode an Arrow IPC stream to one validated batch. Raises `Invalid`."""
     return decoded(data, crc=crc, limits=limits).batch
 
 
 def decoded(data: bytes | pa.Buffer, *, crc: int | None = None, limits: Limits = DEFAULT) -> Decoded:
-    """The rows of an Arrow IPC stream as one validated batch, or `Invalid`."""
+    """Decode an Arrow IPC stream to one validated batch. Raises `Invalid`."""
     if crc is not None:
         check_crc(crc32c(data), crc)
     try:
@@ -272,7 +272,7 @@ def decoded(data: bytes | pa.Buffer, *, crc: int | None = None, limits: Limits =
             batch.validate(full=True)
         _remember(data, schema)
         if len(batches) == 1:
-            # To put it together with nothing would copy it.
+            # concat_batches() would copy a single batch.
             return Decoded(batches[0], _message_of(data, batches[0]))
         return Decoded(pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=schema))
     except (pa.ArrowException, OSError, ValueError, MemoryError, IndexError, EOFError, struct.error) as error:
@@ -280,22 +280,22 @@ def decoded(data: bytes | pa.Buffer, *, crc: int | None = None, limits: Limits =
 
 
 def check_crc(found: int, said: int) -> None:
-    """`Invalid` if rows have another checksum than the one that was sent with them."""
+    """Raises `Invalid` if the checksum of the rows differs from the one sent with them."""
     if found != said:
         raise Invalid("the rows do not match their checksum: send them again")
 
 
 def batch_span(data: bytes | pa.Buffer) -> tuple[int, int]:
-    """The bytes between a stream's schema and its end, (first, behind the last): one message where `Decoded` has one.
+    """(start, end) of the bytes between a stream's schema and its end marker. All bytes if the schema is not readable.
 
-    All bytes where there is no such schema.
+    The span is one message if `Decoded` has a message.
     """
     at, end = _schema_end(data), len(data)
     return (at, end - len(STREAM_END)) if at else (0, end)
 
 
 def _message_of(data: bytes | pa.Buffer, batch: pa.RecordBatch) -> pa.Buffer | None:
-    """The message of a stream's one batch, if there are few bytes in it beside the values."""
+    """The message of a stream's only batch, if it is not much larger than the values."""
     at, buffer = _schema_end(data), pa.py_buffer(data)
     end = buffer.size - len(STREAM_END)
     if not at or buffer.size <= SMALL_BYTES_MAX or bytes(buffer[end:]) != STREAM_END:
@@ -307,7 +307,7 @@ def _message_of(data: bytes | pa.Buffer, batch: pa.RecordBatch) -> pa.Buffer | N
 
 
 def _schema_end(data: bytes | pa.Buffer) -> int:
-    """The end of the stream's first message, its schema; 0 where there is no room for it."""
+    """The end of the schema, the stream's first message; 0 if the stream is too short."""
     if len(data) < FRAME.size:
         return 0
     mark, size = FRAME.unpack_from(data)
@@ -316,7 +316,7 @@ def _schema_end(data: bytes | pa.Buffer) -> int:
 
 
 def _remember(data: bytes | pa.Buffer, schema: pa.Schema) -> None:
-    """Keep a schema that was read and checked, under its bytes: producers and look-ups send the same one for ever."""
+    """Keep a checked schema by its bytes. Producers and look-ups send the same schema again and again."""
     end = _schema_end(data)
     if end:
         _keep(_KNOWN, bytes(data[:end]), schema)
@@ -324,7 +324,7 @@ def _remember(data: bytes | pa.Buffer, schema: pa.Schema) -> None:
 
 def _keep(known: dict[bytes, pa.Schema], head: bytes, schema: pa.Schema) -> None:
     if not is_native(head[FRAME.size :]):
-        return  # only a reader of streams swaps the bytes of values, and its schema does not tell that it did
+        return  # only Arrow's stream reader swaps byte order, and its schema does not show that
     if not any(pa.types.is_nested(field.type) or pa.types.is_dictionary(field.type) for field in schema):
         if len(known) >= SCHEMAS_KEPT:
             known.clear()
@@ -332,10 +332,10 @@ def _keep(known: dict[bytes, pa.Schema], head: bytes, schema: pa.Schema) -> None
 
 
 def _decoded_as_before(data: bytes | pa.Buffer, limits: Limits) -> pa.RecordBatch | None:
-    """The one validated batch of a stream whose schema is known; None for all others.
+    """The only batch of a stream with a known schema, validated. None for all other streams.
 
-    A reader of streams gives up the interpreter's lock nine times for a batch, and waits for it as often; this does so
-    three times. A server that takes 1 MB messages was held up by that most of all.
+    Arrow's stream reader releases the interpreter's lock nine times a batch, and waits for it as often. This function
+    releases it three times. These waits were the largest delay of a server that gets 1 MB messages.
     """
     at = _schema_end(data)
     schema = _KNOWN.get(bytes(data[:at])) if at else None
@@ -357,7 +357,7 @@ def _decoded_as_before(data: bytes | pa.Buffer, limits: Limits) -> pa.RecordBatc
 
 
 def _check_names(fields: Iterable[pa.Field]) -> None:
-    """Names are read as UTF-8 when they are asked for, and a damaged one raises; so they are asked for here."""
+    """Read all names: Arrow decodes a name when it is read, and a damaged one raises."""
     for field in fields:
         assert isinstance(field.name, str)
         kind = field.type
@@ -379,7 +379,7 @@ def _read_bounded(reader: pa.RecordBatchStreamReader, limits: Limits) -> list[pa
 
 
 def decode_trusted(data: bytes, *, crc: int) -> list[pa.RecordBatch]:
-    """Rows that the server sent: the checksum is checked, the values are not."""
+    """Decode rows from the server. The checksum is checked, the values are not."""
     if crc32c(data) != crc:
         raise Corrupt("rows were damaged on their way: read again")
     at = _schema_end(data)
@@ -404,9 +404,9 @@ def conform(
     limits: Limits = DEFAULT,
     claim: Callable[[int], None] | None = None,
 ) -> pa.RecordBatch:
-    """The batch with exactly the table's columns and types (its key's for a delete, or `only` those), or `Invalid`.
+    """The batch with exactly the table's columns and types. Raises `Invalid`.
 
-    `claim` is told of bytes that unfold, before they do.
+    A delete has only the key's columns, or the columns `only`. `claim` gets the number of bytes before they unfold.
     """
     if not keys_only and batch.schema.equals(table.nullable_schema) and _is_whole(batch, table):
         return batch
@@ -425,7 +425,7 @@ def conform(
 
 
 def _is_whole(batch: pa.RecordBatch, table: Table) -> bool:
-    """Whether rows of the right types have nothing inside to check, and nothing that is required is null."""
+    """True if rows of the right types need no check inside and no required value is null."""
     held = zip(table.columns, batch.columns, strict=True)
     return all(
         not pa.types.is_nested(column.type) and not (wanted.required and column.null_count) for wanted, column in held

@@ -1,7 +1,7 @@
-"""Arrow columns as JSON texts, column by column: rows become JSON without a Python loop over them.
+"""Writes Arrow columns as JSON texts, column by column, without a Python loop over rows.
 
-Only values that need a loop get one: bytes, and texts with characters that JSON escapes. Two styles differ in how
-they write times, bytes and maps. Numbers that JSON has no form for are texts in both: "NaN", "Infinity".
+Only bytes, and texts with characters that JSON escapes, need a loop. Two styles write times, bytes and maps
+differently. Both write numbers without a JSON form as texts: "NaN", "Infinity".
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 from lakestore.model.types import is_bytes
 
 Cells = list[list[str | None]]
-"""Rows of texts; None is a null."""
+"""Rows of texts. None is null."""
 
 
 def rows_of(table: pa.Table | pa.RecordBatch, chars_max: int) -> Cells:
-    """The rows of a table; a text beyond so many characters ends in an ellipsis."""
+    """The rows of a table as texts. A text longer than `chars_max` ends in an ellipsis."""
     columns = [_texts(column, chars_max) for column in table.columns]
     return [list(row) for row in zip(*columns, strict=True)]
 
@@ -41,7 +41,7 @@ def _texts(column: pa.Array | pa.ChunkedArray, chars_max: int) -> Sequence[str |
 
 
 def _plain(text: str) -> str:
-    """A JSON text without its quotes; other JSON as it is."""
+    """A JSON string without quotes; other JSON unchanged."""
     return str(json.loads(text)) if text.startswith('"') else text
 
 
@@ -55,13 +55,13 @@ _NULL = "null"
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """The texts of types that JSON does not have."""
+    """The form of types that JSON does not have."""
 
     numbers_of_time: bool
-    """Dates as days, times and timestamps without a zone as microseconds; else ISO 8601 texts."""
+    """True: dates are days, times and timestamps without zone are microseconds. False: ISO 8601 texts."""
     bytes_text: Callable[[bytes], str]
     maps_as_pairs: bool
-    """Maps whose keys are no texts as lists of [key, value]; else as objects, their keys written as texts."""
+    """True: maps without text keys are lists of [key, value]. False: objects with keys as texts."""
 
 
 def _base64(value: bytes) -> str:
@@ -75,7 +75,7 @@ PLAIN = Style(numbers_of_time=False, bytes_text=bytes.hex, maps_as_pairs=False)
 
 
 def objects(names: Sequence[str], columns: Sequence[pa.Array], style: Style, *, front: str = "{") -> pa.Array:
-    """Per row the JSON object of these columns, behind what it begins with."""
+    """The JSON object of each row. `front` is the beginning of the object."""
     parts: list[Any] = [front]
     for number, (name, column) in enumerate(zip(names, columns, strict=True)):
         parts += [f"{',' if number else ''}{json.dumps(name, ensure_ascii=False)}:", values(column, style)]
@@ -83,12 +83,12 @@ def objects(names: Sequence[str], columns: Sequence[pa.Array], style: Style, *, 
 
 
 def joined(*parts: Any) -> pa.Array:
-    """Texts put together row by row."""
+    """Concatenate texts row by row."""
     return pc.binary_join_element_wise(*parts, "")
 
 
 def values(array: pa.Array, style: Style) -> pa.Array:
-    """Per value its JSON text; `null` for null."""
+    """The JSON text of each value; `null` for null."""
     kind = array.type
     t = pa.types
     if t.is_struct(kind):
@@ -144,7 +144,6 @@ def _floats(array: pa.Array) -> pa.Array:
 
 
 def _decimals(array: pa.Array) -> pa.Array:
-    """All digits: Arrow writes small ones as 1E-10."""
     text = array.cast(pa.string())
     short = pc.match_substring(text, "E").fill_null(False)
     if not short.true_count:
@@ -167,13 +166,13 @@ def _or_null(array: pa.Array, text: pa.Array) -> pa.Array:
 
 
 def _inside(array: pa.Array, held: pa.Array) -> pa.Array:
-    """The values inside the lists or maps of an array, which may be a part of its child."""
+    """The values inside the lists or maps of an array. They may be a slice of its child."""
     start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
     return held.slice(start, end - start)
 
 
 def _listed(array: pa.Array, texts: pa.Array) -> pa.Array:
-    """The texts of each list with commas between."""
+    """Join the texts of each list by commas."""
     offsets = array.offsets.to_numpy()
     whole = pa.ListArray.from_arrays(pa.array((offsets - offsets[0]).astype(np.int32)), texts)
     return pc.binary_join(whole, ",")

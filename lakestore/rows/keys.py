@@ -1,8 +1,9 @@
 """Primary keys as bytes, and the bucket a row goes to.
 
-The encoding keeps order: fixed-width parts are big-endian, signed ones with the sign flipped; a variable-width part
-that is not the last is escaped and closed by two zero bytes. The bucket is Iceberg's murmur3 of the encoded bucket
-key, without its sign bit, modulo the number of buckets. Both are for ever: golden tests hold them.
+- The encoding keeps order. Fixed-width parts are big-endian, with a flipped sign bit if they are signed. A
+  variable-width part before the last is escaped and ends with two zero bytes.
+- The bucket is Iceberg's murmur3 of the encoded bucket key, without its sign bit, modulo the number of buckets.
+- Neither ever changes: golden tests hold the bytes.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ from lakestore.model.types import has_offsets
 INDEX_KEY_BYTES_MAX = 511
 NUMBER_BYTES_MAX = 8
 HASH_BITS = 128
-"""Bits of the hash of a key that the index cannot take whole; less only in tests."""
+"""Bits of the hash of a key that is too long for the index. Tests use fewer."""
 SLOTS_MAX = 1 << 16
 _HASH_BYTES = 16
 WHOLE_BYTES_MAX = INDEX_KEY_BYTES_MAX - _HASH_BYTES
 _SLOT_BYTES = 2
 KEPT_BYTES = WHOLE_BYTES_MAX - _SLOT_BYTES - 1
-"""All keys of the index keep so many bytes of what they stand for; keys that are alike up to there are in any order."""
+"""Index keys keep at least this many bytes of the row's key. Keys that are equal so far have no order."""
 _END, _NOTHING = pa.scalar(b"\x00\x00", pa.binary()), pa.scalar(b"", pa.binary())
 Matrix = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """Integers that the values of a type are."""
+    """The integer form of a type's values."""
 
     arrow: pa.DataType
     unsigned: np.dtype[Any]
     width: int
     bias: np.uint64
-    """The bits that flip the sign, so that the order is that of unsigned numbers."""
+    """The bits that flip the sign, so that unsigned order is the order of values."""
 
     @staticmethod
     def of(arrow: pa.DataType) -> _Number:
@@ -59,18 +60,18 @@ _NUMBERS: dict[int, _Number] = {kind.id: _Number.of(kind) for kind in _INTEGERS}
 }
 """By the id of a type."""
 FEW_ROWS_MAX = 32
-"""Rows up to which keys are made row by row: buckets of ten numbers take 4 µs instead of 26, measured."""
+"""Up to this many rows, keys are made row by row: buckets of ten numbers take 4 µs instead of 26."""
 _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 _FEW_INTEGERS = {kind.id: (kind.bit_width // 8, 1 << (kind.bit_width - 1)) for kind in _SIGNED} | {
     kind.id: (kind.bit_width // 8, 0) for kind in _UNSIGNED
 }
-"""Type to (bytes, what is added so that the order of bytes is that of values)."""
+"""Type to (bytes, bias). The bias makes the order of bytes the order of values."""
 _TEXTS = (pa.string().id, pa.binary().id)
 
 
 def encode(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.key_bytes) -> list[bytes]:
-    """Each row's key as the index takes it: prefix, then the encoded parts."""
+    """The index key of each row: the prefix, then the encoded parts."""
     few = _few(columns)
     if few is not None and all(len(key) <= min(WHOLE_BYTES_MAX - len(prefix), bytes_max) for key in few):
         return [prefix + key for key in few]
@@ -81,7 +82,7 @@ def encode(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.k
 
 
 def joined(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.key_bytes) -> pa.Array:
-    """The keys that `encode` makes, as a binary column."""
+    """The keys of `encode` as a binary column."""
     found = _joined(columns, prefix=prefix)
     lengths = pc.binary_length(found).to_numpy()
     longest = int(lengths.max(initial=0))
@@ -96,7 +97,7 @@ def joined(columns: Sequence[pa.Array], prefix: bytes, bytes_max: int = WIDEST.k
 
 
 def fixed(columns: Sequence[pa.Array], prefix: bytes) -> Matrix | None:
-    """The keys as rows of one width; None where they vary, or are too long to be kept whole."""
+    """The keys as a matrix of bytes. None if their length varies, or if they are too long for the index."""
     matrix = _matrix(columns)
     if matrix is None or len(prefix) + matrix.shape[1] > WHOLE_BYTES_MAX:
         return None
@@ -107,7 +108,7 @@ def fixed(columns: Sequence[pa.Array], prefix: bytes) -> Matrix | None:
 
 
 def number_width(kinds: Sequence[pa.DataType]) -> int | None:
-    """Bytes of the keys of such columns, if all have so many and they fit into a number of eight bytes; or None."""
+    """The length of the keys of these columns, if it is fixed and at most eight bytes. Otherwise None."""
     width = 0
     for kind in kinds:
         if (number := _NUMBERS.get(kind.id)) is not None:
@@ -122,7 +123,7 @@ def number_width(kinds: Sequence[pa.DataType]) -> int | None:
 
 
 def numbers(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
-    """The keys, of a width that fits, read as big-endian numbers: ordered as their bytes are."""
+    """The keys as big-endian numbers, with the order of their bytes. The columns must have a `number_width`."""
     whole, *more = [_numbers_of(column) for column in columns]
     found, _ = whole
     for part, width in more:
@@ -131,7 +132,7 @@ def numbers(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
 
 
 def _numbers_of(column: pa.Array) -> tuple[npt.NDArray[np.uint64], int]:
-    """(values as numbers whose order is theirs, bytes of each)."""
+    """(values as ordered unsigned numbers, bytes of each)."""
     number = _NUMBERS.get(column.type.id)
     if number is None:
         matrix = _fixed(column)
@@ -145,18 +146,18 @@ def _numbers_of(column: pa.Array) -> tuple[npt.NDArray[np.uint64], int]:
 
 
 def leading(columns: Sequence[pa.Array], prefix: bytes) -> list[bytes]:
-    """The beginnings of all keys with these leading columns, before they are cut."""
+    """The beginning of all keys with these leading columns. It is not shortened to the index length."""
     return [prefix + key for key in _bytes_of(_joined(columns, closed=True))]
 
 
 def beyond(prefix: bytes) -> bytes:
-    """The first bytes behind all that begin with these."""
+    """The least bytes that are greater than all bytes with this prefix."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1])
 
 
 def buckets(columns: Sequence[pa.Array], count: int) -> npt.NDArray[np.int32]:
-    """The bucket of each row by its bucket key."""
+    """The bucket of each row, from the columns of its bucket key."""
     if count == 1:
         return np.zeros(len(columns[0]), dtype=np.int32)
     few = _few(columns)
@@ -177,13 +178,13 @@ def _rows_of(matrix: Matrix) -> list[bytes]:
 
 
 def whole(columns: Sequence[pa.Array]) -> list[bytes]:
-    """Each row's key in full, of any length and in key order: what tells keys of one hash apart."""
+    """The complete key of each row, of any length and in key order. It distinguishes keys of equal hash."""
     matrix = _matrix(columns)
     return _bytes_of(_joined(columns)) if matrix is None else _rows_of(matrix)
 
 
 def _few(columns: Sequence[pa.Array]) -> list[bytes] | None:
-    """Each row's key in full, as arrays would make the bytes; None for more rows, and for types that are not common."""
+    """The complete key of each row, made row by row. None for more than `FEW_ROWS_MAX` rows and for rare types."""
     if len(columns[0]) > FEW_ROWS_MAX:
         return None
     keys = [b""] * len(columns[0])
@@ -202,12 +203,12 @@ def _few(columns: Sequence[pa.Array]) -> list[bytes] | None:
 
 
 def is_hashed(key: bytes) -> bool:
-    """Whether a key of the index is prefix and hash."""
+    """True if an index key has a hash in place of its end."""
     return len(key) > WHOLE_BYTES_MAX
 
 
 def slot(key: bytes, number: int) -> bytes:
-    """The key under which the index keeps the next keys of one hash: one byte shorter, so it is no other's first."""
+    """The index key in slot `number` of its hash. It is one byte shorter, so it equals no other key's first slot."""
     return _numbered(key[:KEPT_BYTES] + key[WHOLE_BYTES_MAX:], number) if number else key
 
 
@@ -218,19 +219,19 @@ def _numbered(head: bytes, number: int) -> bytes:
 
 
 def following(key: bytes) -> bytes:
-    """The slot behind the one of this key of the index."""
+    """The next slot after this index key."""
     number = slot_number(key)
     return slot(key, 1) if not number else _numbered(key[:-_SLOT_BYTES], number + 1)
 
 
 def slot_number(key: bytes) -> int:
-    """Which slot of its hash a key of the index is."""
+    """The slot number of an index key within its hash."""
     in_slot = len(key) == INDEX_KEY_BYTES_MAX - 1
     return int.from_bytes(key[-_SLOT_BYTES:], "big") if in_slot else 0
 
 
 def _hashed(keys: Iterable[bytes], prefix: bytes) -> list[bytes]:
-    """Keys too long for the index: the prefix, the beginning of the key and a hash of the key without the prefix."""
+    """Index keys of long keys: the prefix, the beginning of the key, and a hash of the key without the prefix."""
     from xxhash import xxh3_128_intdigest  # only in the extra `server`: a client hashes no keys
 
     start, mask = len(prefix), (1 << HASH_BITS) - 1
@@ -247,7 +248,7 @@ def _matrix(columns: Sequence[pa.Array]) -> Matrix | None:
 
 
 def _fixed(column: pa.Array) -> Matrix | None:
-    """A fixed-width column as big-endian rows whose byte order is the value order."""
+    """A fixed-width column as big-endian bytes whose order is the order of values."""
     kind = column.type
     matrix: Matrix
     if pa.types.is_boolean(kind):
@@ -270,13 +271,13 @@ def _fixed(column: pa.Array) -> Matrix | None:
 
 
 def _raw(column: pa.Array, width: int) -> Matrix:
-    """The values of a column of fixed width as they lie in memory."""
+    """The bytes of a fixed-width column as a matrix."""
     raw = np.frombuffer(column.buffers()[1] or b"", dtype=np.uint8)
     return raw[column.offset * width : (column.offset + len(column)) * width].reshape(-1, width)
 
 
 def _joined(columns: Sequence[pa.Array], *, closed: bool = False, prefix: bytes = b"") -> pa.Array:
-    """The keys as binary values behind a prefix, the last part closed or not."""
+    """The keys as binary values after a prefix. `closed` ends the last part by two zero bytes."""
     parts: list[Any] = [pa.scalar(prefix, pa.binary())] if prefix else []
     for i, column in enumerate(columns):
         raw = _binary(column)
@@ -302,7 +303,7 @@ def _binary(column: pa.Array) -> pa.Array:
 
 
 def _escaped(raw: pa.Array) -> pa.Array:
-    """Zero bytes marked, so that two of them end the value."""
+    """Escape zero bytes, so that two zero bytes end the value."""
     offsets = np.frombuffer(raw.buffers()[1], dtype=np.int32)[raw.offset : raw.offset + len(raw) + 1]
     data = np.frombuffer(raw.buffers()[2] or b"", dtype=np.uint8)
     if len(raw) == 0 or data[offsets[0] : offsets[-1]].all():
@@ -311,7 +312,7 @@ def _escaped(raw: pa.Array) -> pa.Array:
 
 
 def murmur3(matrix: Matrix) -> npt.NDArray[np.uint32]:
-    """murmur3_x86_32, seed 0, of each row."""
+    """murmur3_x86_32 with seed 0 of each row."""
     rows, width = matrix.shape
     whole = width - width % 4
     h = np.zeros(rows, dtype=np.uint32)

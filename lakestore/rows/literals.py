@@ -1,4 +1,4 @@
-"""Literals of conditions: SQL constants as Arrow scalars, and their casts."""
+"""Literals of conditions: reads SQL constants as Arrow scalars and casts them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _MOMENTS = {"now", "current_timestamp", "get_current_timestamp", "transaction_ti
 _DAYS = {"current_date", "today"}
 _LOCAL = {"localtimestamp", "current_localtimestamp"}
 _BARE = {"current_timestamp", "current_date", "localtimestamp"}
-"""Words that need no parentheses."""
+"""Clock words without parentheses."""
 
 
 def fixed(text: str, at: datetime | None = None) -> str:
-    """The condition with its words of the clock as literals of one moment; that of the call unless one is given."""
+    """The condition with clock words replaced by literals of one moment. The default moment is now."""
     lowered = text.lower()
     if not any(word in lowered for word in _MOMENTS | _DAYS | _LOCAL):
         return text
     try:
         tokens = sqlglot.tokenize(text, read="duckdb")
     except SqlglotError:
-        return text  # whoever reads the condition says what is wrong with it
+        return text  # the reader of the condition reports the error
     moment = (datetime.now(UTC) if at is None else at).astimezone(UTC)
     said, done = [], 0
     for place, token in enumerate(tokens):
@@ -65,12 +65,12 @@ SIGNS: dict[type[exp.Expr], str] = {
     exp.GT: ">",
     exp.GTE: ">=",
 }
-"""Comparisons and their signs."""
+"""Signs of the comparison nodes."""
 NUMBER_CHARS_MAX = 400
-"""Characters of a number: more than the longest that a float has before its point."""
+"""Most characters of a number: more than any float has before its point."""
 _INT64_MAX = (1 << 63) - 1
 _ESCAPED = re.compile(rb"\\x([0-9A-Fa-f]{2})")
-"""A byte as DuckDB writes it in a text that is cast to BLOB."""
+"""A byte in DuckDB's text form of a BLOB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,12 @@ class Literal:
 
     @property
     def text(self) -> str:
-        """The literal as it is written, for errors."""
+        """The literal as SQL, for errors."""
         return short(self.node.sql())
 
 
 def short(text: str) -> str:
-    """The text, cut to 80 characters."""
+    """The text, shortened to 80 characters."""
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -116,7 +116,7 @@ _CASTS: dict[str, pa.DataType] = {
 
 
 def constant(node: exp.Expr) -> pa.Scalar:
-    """The value of a constant, or `Invalid` for any other node."""
+    """The value of a constant node. Raises `Invalid` for any other node."""
     if isinstance(node, exp.Boolean):
         return pa.scalar(bool(node.this))
     if isinstance(node, exp.HexString):
@@ -137,7 +137,7 @@ def constant(node: exp.Expr) -> pa.Scalar:
 
 
 def minus(value: pa.Scalar, node: exp.Expr) -> pa.Scalar:
-    """A number with the other sign, or `Invalid` that names the node."""
+    """The negated number. Raises `Invalid` that names the node."""
     number = value.as_py()
     if isinstance(number, bool) or not isinstance(number, int | float | Decimal):
         raise refused(node)
@@ -157,7 +157,7 @@ def _number(text: str) -> pa.Scalar:
 
 
 def readable(value: pa.Scalar, target: pa.DataType) -> bool:
-    """Whether a text may stand for a value of the type, as DuckDB casts texts: for any that is not nested."""
+    """True if a text may be cast to the type by DuckDB's rules: every type that is not nested."""
     return bool(pa.types.is_string(value.type) and not pa.types.is_nested(target))
 
 
@@ -168,7 +168,7 @@ _NO_NUMBERS = re.compile(r"\s*[+-]?(inf|infinity|nan)\s*", re.IGNORECASE)
 
 
 def bytes_of(text: str, width: int = 0) -> bytes:
-    """The bytes that a text stands for: `\\xAB` is one of them, and for 16 bytes the text may be a UUID."""
+    """The bytes of a text. `\\xAB` is one byte, and for 16 bytes the text may be a UUID."""
     if width == 16 and len(text) in (32, 36):
         try:
             return UUID(text).bytes
@@ -178,7 +178,7 @@ def bytes_of(text: str, width: int = 0) -> bytes:
 
 
 def _read_text(text: str, target: pa.DataType) -> pa.Scalar:
-    """A number, a truth or bytes from a text; a number is rounded half away from zero."""
+    """A number, a boolean or bytes from a text. A number is rounded half away from zero."""
     if pa.types.is_boolean(target):
         if text.strip().lower() not in _TRUTHS:
             raise pa.ArrowInvalid(f"{short(text)!r} is neither true nor false")
@@ -199,7 +199,7 @@ def _read_text(text: str, target: pa.DataType) -> pa.Scalar:
 
 
 def cast_scalar(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
-    """The value in another type; Arrow's own error where there is none."""
+    """The value in another type. Raises Arrow's error if there is none."""
     if pa.types.is_timestamp(target) and target.tz and pa.types.is_string(value.type):
         text = value.as_py()
         zoned = text.rstrip().endswith(("Z", "z")) or "+" in text[10:] or "-" in text[10:]
@@ -215,12 +215,12 @@ def cast_scalar(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
     if pa.types.is_decimal(target) and pa.types.is_integer(value.type):
         return pa.scalar(Decimal(value.as_py())).cast(target)
     if pa.types.is_floating(target) and pa.types.is_decimal(value.type):
-        return pa.scalar(float(value.as_py()), target)  # the nearest float, which Arrow's cast misses by a bit
+        return pa.scalar(float(value.as_py()), target)  # the nearest float; Arrow's cast may be off by one bit
     return value.cast(target)
 
 
 def _time(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
-    """A time of the day from a text, which Arrow does not read."""
+    """A time of day from a text. Arrow has no such cast."""
     if not pa.types.is_string(value.type):
         raise pa.ArrowInvalid(f"a {value.type} is no time")
     try:
@@ -233,7 +233,7 @@ def _time(value: pa.Scalar, target: pa.DataType) -> pa.Scalar:
 
 
 def cast(value: pa.Scalar, target: pa.DataType, node: exp.Expr) -> pa.Scalar:
-    """The value in another type, or `Invalid` that names the node."""
+    """The value in another type. Raises `Invalid` that names the node."""
     try:
         return cast_scalar(value, target)
     except (pa.ArrowException, ArithmeticError, ValueError) as error:
@@ -241,7 +241,7 @@ def cast(value: pa.Scalar, target: pa.DataType, node: exp.Expr) -> pa.Scalar:
 
 
 def cast_type(node: exp.Cast) -> pa.DataType:
-    """The type that a cast names, or `Invalid`."""
+    """The target type of a cast. Raises `Invalid` for an unknown type."""
     kind = node.to
     if kind.this == exp.DataType.Type.DECIMAL and len(kind.expressions) == 2:
         precision, scale = (
@@ -256,7 +256,7 @@ def cast_type(node: exp.Cast) -> pa.DataType:
 
 
 def refused(node: exp.Expr) -> Invalid:
-    """The error of a node that conditions do not take."""
+    """The error of a node that conditions do not support."""
     return Invalid(
         f"{short(node.sql())!r} is not understood in a condition: it takes comparisons, AND, OR, NOT, IN, BETWEEN,"
         " LIKE, IS, CASE, CAST, arithmetic and functions of one row; use lake.sql for more"

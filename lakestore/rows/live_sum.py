@@ -1,7 +1,7 @@
 """The live sum: a sum modulo 2^64 of a mixed hash of every live offset of a bucket.
 
-Add the offset of every insert and update, subtract every superseded one. Two parts that hold the
-same live rows have the same sum; a lost or doubled row shows at once.
+A commit adds the offset of every insert and update, and subtracts every superseded offset. Two copies with the same
+live rows have the same sum, so a lost or doubled row shows at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ def mixed(offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
 
 
 def _mixed_one(offset: int) -> int:
-    """`mixed` of one offset."""
     x = (offset + 0x9E3779B97F4A7C15) & _MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -34,7 +33,7 @@ def _mixed_one(offset: int) -> int:
 
 def live_sum(offsets: npt.NDArray[np.int64]) -> int:
     """The live sum of exactly these offsets."""
-    if len(offsets) == 1:  # for a single write arrays cost more than what they save
+    if len(offsets) == 1:  # for a single write arrays cost more than they save
         return _mixed_one(int(offsets[0]))
     return int(mixed(offsets).sum(dtype=np.uint64)) if len(offsets) else 0
 

@@ -1,6 +1,6 @@
-"""One key as bytes, made of Python's values and read back: the keys of single rows without Arrow's arrays.
+"""Encodes and decodes the key of one row from Python values, without Arrow arrays.
 
-The bytes are those of `keys.encode`, without a prefix and however long: look-ups of one key carry them on the wire.
+The bytes equal those of `keys.encode` without a prefix, and have any length. Look-ups of one key send them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class _Part(Protocol):
     """The encoding of one column of a key."""
 
     def of(self, value: Any) -> bytes | None:
-        """The bytes of a value; None where it is not plainly one of the column's."""
+        """The bytes of a value. None if the value is not plainly of the column's type."""
 
     def value(self, raw: bytes) -> Any:
-        """The value of these bytes, or `ValueError`."""
+        """The value of the bytes. Raises `ValueError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class _Integer:
 @dataclass(frozen=True, slots=True)
 class _Bytes:
     width: int
-    """0: they vary."""
+    """0: the length varies."""
 
     def of(self, value: Any) -> bytes | None:
         return value if type(value) is bytes and self.width in (0, len(value)) else None
@@ -69,19 +69,19 @@ class _Text:
 
 @dataclass(frozen=True, slots=True)
 class KeyCode:
-    """The encoding of one table's whole keys."""
+    """The encoding of one table's keys."""
 
     names: tuple[str, ...]
     """The primary key."""
     kinds: tuple[pa.DataType, ...]
     parts: tuple[_Integer | _Bytes | _Text, ...]
     bucket_parts: tuple[int, ...]
-    """Places of the bucket key's columns in the primary key."""
+    """Indices of the bucket key's columns in the primary key."""
     buckets: int
 
     @staticmethod
     def of(table: Table) -> KeyCode | None:
-        """The code of a table; None where a column's type needs arrays, and for tables without a primary key."""
+        """The code of a table. None if a column's type needs arrays, and for tables without a primary key."""
         kinds = tuple(table.column(name).arrow.type for name in table.primary_key)
         parts = tuple(part for part in map(_part, kinds) if part is not None)
         if not table.keyed or len(parts) < len(kinds):
@@ -90,7 +90,7 @@ class KeyCode:
         return KeyCode(table.primary_key, kinds, parts, places, table.buckets)
 
     def key(self, values: Sequence[Any]) -> bytes | None:
-        """The key of these values, one for each column; None where one is not plainly of its column's type."""
+        """The key of these values, one a column. None if a value is not plainly of its column's type."""
         found = []
         for part, value in zip(self.parts, values, strict=True):
             raw = part.of(value)
@@ -105,7 +105,7 @@ class KeyCode:
         return b"".join((*before, raw[last]))
 
     def split(self, key: bytes) -> list[bytes]:
-        """The bytes of each column's value, or `Invalid`."""
+        """Split a key into the bytes of its columns. Raises `Invalid`."""
         found, at, last = [], 0, len(self.parts) - 1
         for number, part in enumerate(self.parts):
             if number == last:
@@ -122,7 +122,7 @@ class KeyCode:
         return found
 
     def bucket(self, key: bytes, raw: Sequence[bytes]) -> int:
-        """The bucket of a key that was split."""
+        """The bucket of a key. `raw` are the parts of the key."""
         if self.buckets == 1:
             return 0
         places = self.bucket_parts
@@ -130,7 +130,7 @@ class KeyCode:
         return (mmh3.mmh3_32_uintdigest(key if same else self._joined(places, raw)) & 0x7FFFFFFF) % self.buckets
 
     def batch(self, raw: Sequence[bytes]) -> pa.RecordBatch:
-        """The key as a row, or `Invalid`."""
+        """The key as a row. Raises `Invalid`."""
         try:
             values = [part.value(piece) for part, piece in zip(self.parts, raw, strict=True)]
         except ValueError as error:
@@ -152,7 +152,7 @@ def _part(kind: pa.DataType) -> _Integer | _Bytes | _Text | None:
 
 
 def _closed(key: bytes, at: int) -> tuple[int, int]:
-    """(end of a value of any length, place behind its two zero bytes), or `Invalid`."""
+    """(end of a variable-length value, end of its two zero bytes). Raises `Invalid`."""
     end = key.find(_ZERO, at)
     while end >= 0 and key[end + 1 : end + 2] != _ZERO:
         if key[end + 1 : end + 2] != b"\xff":

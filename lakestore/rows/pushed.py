@@ -1,8 +1,8 @@
-"""Conditions that an engine pushes down as Arrow expressions, read as conditions in our SQL.
+"""Reads Arrow expressions that an engine pushes down as conditions in our SQL.
 
-Arrow writes an expression as a Substrait message, whose layout is public and does not change: extensions with the names
-of functions, then the expression. Of it this module reads what DuckDB pushes: comparisons of columns, or of fields of
-structs, with literals, lists of values, AND, OR, NOT. Anything else gives None, and the expression itself is applied.
+Arrow writes an expression as a Substrait message, whose layout is public and stable: extensions with the names of
+functions, then the expression. This module reads what DuckDB pushes: comparisons of columns or struct fields with
+literals, lists of values, AND, OR, NOT. It returns None for anything else, and the caller applies the expression.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _TRUE = re.compile(r"^true$|\(true (and|or) | (and|or) true\)")
 
 
 class _Other(Exception):
-    """An expression that is none of those known here."""
+    """The expression has a part that this module does not know."""
 
 
 def check(expression: pc.Expression) -> None:
-    """Refuse a condition that is always true: DuckDB makes it of `x <= c` with a NaN `c`, but a null is no row."""
+    """Refuse a condition that is always true. DuckDB makes it of `x <= NaN`, which must not match null."""
     if _TRUE.search(str(expression)):
         raise pa.ArrowInvalid(ANOTHER)
 
 
 def parse(expression: pc.Expression, table: Table, schema: pa.Schema) -> RowFilter | None:
-    """The condition that an expression over these columns of the table means; None for one that is not known here."""
+    """The condition of an expression over these columns of the table. None if a part is not known."""
     try:
         message = _Message(bytes(expression.to_substrait(schema)))
         return condition_text.parse(_Reader(message, schema).text(), table)
@@ -46,7 +46,7 @@ def parse(expression: pc.Expression, table: Table, schema: pa.Schema) -> RowFilt
 
 
 class _Message:
-    """A message of Protocol Buffers as its fields by number."""
+    """A Protocol Buffers message: its fields by number."""
 
     def __init__(self, data: bytes) -> None:
         self._fields: dict[int, list[Value]] = {}
@@ -58,7 +58,7 @@ class _Message:
 
     @property
     def only(self) -> int:
-        """The number of the one field."""
+        """The number of the only field."""
         numbers = [number for number in self._fields if number != _NULLABLE]
         if len(numbers) != 1:
             raise _Other
@@ -69,20 +69,20 @@ class _Message:
         return [_Message(self._bytes(value)) for value in self._fields.get(number, [])]
 
     def one(self, number: int) -> _Message:
-        """The message of a field, which must be there."""
+        """The message of a required field."""
         if number not in self._fields:
             raise _Other
         return _Message(self._bytes(self._fields[number][-1]))
 
     def number(self, number: int) -> int:
-        """A field's number; zero if absent."""
+        """The integer of a field; 0 if absent."""
         value = self._fields.get(number, [0])[-1]
         if isinstance(value, bytes):
             raise _Other
         return value
 
     def data(self, number: int) -> bytes:
-        """A field's bytes; empty if absent."""
+        """The bytes of a field; empty if absent."""
         return self._bytes(self._fields.get(number, [b""])[-1])
 
     @staticmethod
@@ -123,14 +123,14 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 _NULLABLE = 50
-"""Field of a literal that says whether its type has nulls."""
+"""Field number of a literal's nullability."""
 _EXTENSIONS, _EXPRESSIONS, _LITERAL, _SELECTION, _CALL, _LIST = 2, 3, 1, 2, 3, 8
 _CONNECTIONS = {"and": " AND ", "or": " OR ", "and_kleene": " AND ", "or_kleene": " OR "}
 _COMPARISONS = {"equal": "=", "not_equal": "!=", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 
 
 class _Reader:
-    """One expression of a message."""
+    """Reads one expression of a message."""
 
     def __init__(self, message: _Message, schema: pa.Schema) -> None:
         functions = [part.one(3) for part in message.all(_EXTENSIONS) if 3 in part]
@@ -165,7 +165,7 @@ class _Reader:
         return f"({self._column(left)} {_COMPARISONS[name]} {_literal(right)})"
 
     def _flat(self, name: str, arguments: list[_Message]) -> Iterator[_Message]:
-        """The parts that one connection holds together, which come as pairs of pairs."""
+        """The parts of one AND or OR, which Arrow nests in pairs."""
         waiting = arguments[::-1]
         while waiting:
             node = waiting.pop()
@@ -180,7 +180,7 @@ class _Reader:
         return f"({self._column(node.one(1))} IN ({values}))" if values else "FALSE"
 
     def _column(self, node: _Message) -> str:
-        """The names of a column, or of a field of a struct in it."""
+        """The SQL name of a column, or of a field in it."""
         if node.only != _SELECTION:
             raise _Other
         segment = node.one(_SELECTION).one(1)
@@ -210,7 +210,7 @@ def _days(number: int) -> str:
 
 
 def _moment(number: int, zone: str) -> str:
-    """A time as SQL; the year in four digits, as it is read."""
+    """A time as SQL, with a four-digit year."""
     return (datetime(1970, 1, 1) + timedelta(microseconds=number)).isoformat(" ", "microseconds") + zone
 
 
@@ -232,14 +232,14 @@ def _decimal(node: _Message) -> str:
 
 
 def _precise(node: _Message) -> int:
-    """Microseconds of a time that names its precision."""
+    """Microseconds of a time with a declared precision."""
     if node.number(1) != 6:
         raise _Other
     return _signed(node.number(2))
 
 
 def _unsigned(node: _Message) -> str:
-    """An unsigned integer, a type that Substrait does not have: a wrapped UInt64Value."""
+    """An unsigned integer. Substrait lacks the type, so Arrow wraps it as UInt64Value."""
     value = node.one(2)
     if not value.data(1).endswith(b".UInt64Value"):
         raise _Other
@@ -263,7 +263,7 @@ _LITERALS: dict[int, Callable[[_Message], str]] = {
     34: lambda node: f"'{_moment(_precise(node.one(34)), '')}'",
     35: lambda node: f"'{_moment(_precise(node.one(35)), '+00:00')}'",
 }
-"""Field of a literal to its text in SQL."""
+"""Field number of a literal to a function that writes SQL."""
 
 
 def _literal(node: _Message) -> str:

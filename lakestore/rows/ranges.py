@@ -1,7 +1,7 @@
-"""Conditions held against ranges of values: the least and the greatest value of a column in a run of rows.
+"""Compares conditions with ranges: the least and the greatest value of a column in a run of rows.
 
-Files, row groups and pieces of the log know such ranges. A run that cannot meet the condition is not read; in a run of
-which every row meets it, rows are counted without being read. Bounds may lie beyond the values, as cut texts do.
+Files, row groups and pieces of the log have ranges. A run that cannot meet the condition is not read. If every row of a
+run meets it, the rows are counted without being read. Bounds may be wider than the values, for example shortened texts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EMPTY: Offsets = np.empty(0, dtype=np.int64)
 
 
 class OffsetsFrom:
-    """All offsets from one on, asked like an `OffsetSet`."""
+    """All offsets from `start`, with the methods of `OffsetSet`."""
 
     __slots__ = ("start",)
 
@@ -33,11 +33,11 @@ class OffsetsFrom:
         self.start = start
 
     def contains(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
-        """For each offset, whether it is `start` or later."""
+        """Mask of the offsets that are `start` or later."""
         return np.asarray(offsets >= self.start)
 
     def below(self, end: int) -> range:
-        """The members smaller than `end`."""
+        """The members below `end`."""
         return range(self.start, end)
 
 
@@ -64,7 +64,7 @@ class OffsetSet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory once the set was asked."""
+        """Bytes in memory after the first question."""
         return int(self.values.nbytes) + (self._span + 2 if self._is_flagged else 0)
 
     @property
@@ -73,11 +73,11 @@ class OffsetSet:
 
     @property
     def _is_flagged(self) -> bool:
-        """Whether a flag for each offset between its ends is worth its memory."""
+        """True if a flag for each offset between the ends is worth its memory."""
         return self._span < min(_FLAGS_SPAN_MAX, _FLAGS_SPAN_MIN + 64 * len(self.values))
 
     def contains(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
-        """For each offset, whether it is in the set."""
+        """Mask of the offsets that are in the set."""
         if not len(self.values):
             return np.zeros(len(offsets), dtype=np.bool_)
         first, last = int(self.values[0]), int(self.values[-1])
@@ -92,7 +92,7 @@ class OffsetSet:
         return np.asarray(self._flags[np.where(inside, offsets - first, last - first + 1)])
 
     def below(self, end: int) -> Offsets:
-        """The members smaller than `end`, sorted."""
+        """The members below `end`, sorted."""
         return self.values[: int(np.searchsorted(self.values, end))]
 
     def encode(self) -> list[tuple[int, bytes]]:
@@ -105,7 +105,7 @@ class OffsetSet:
 
     @staticmethod
     def decode(runs: Iterable[tuple[int, bytes]]) -> OffsetSet:
-        """The set that `encode` wrote."""
+        """The set from the pairs of `encode`."""
         parts = [
             np.frombuffer(BitMap.deserialize(data).to_array(), dtype=np.uint32).astype(np.int64) | (high << 32)
             for high, data in runs
@@ -114,11 +114,11 @@ class OffsetSet:
 
 
 OVERHEAD_BYTES = 64 << 10
-"""Room for everything in a message but its rows: their schema, names, and the commit around them."""
+"""Bytes of a message that are reserved for the schema, names and the commit around the rows."""
 
 
 def pieces(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """The rows in order, in pieces of at most so many bytes; a single row may be larger."""
+    """Split the rows into pieces of at most `bytes_max`, in order. A single row may be larger."""
     if batch.nbytes <= bytes_max or batch.num_rows < 2:
         yield batch
         return
@@ -135,7 +135,7 @@ def _halves(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
 
 
 def _unfolded(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows in layouts whose slices have bytes of their own, unlike those of dictionaries and views."""
+    """Unfold dictionaries and views, so that each slice has bytes of its own."""
     arrays = [_plain(array) for array in batch.columns]
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
@@ -151,7 +151,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def check_row(table: str, batch: pa.RecordBatch, row: int, message_bytes: int) -> None:
-    """`Invalid` if a single row, the `row`th that was given, has no room in a message."""
+    """Raises `Invalid` if a single row is too large for a message. `row` is its number in the caller's rows."""
     if batch.num_rows == 1 and batch.nbytes > message_bytes - OVERHEAD_BYTES:
         raise Invalid(
             f"table {table}: row {row} takes {batch.nbytes:,} bytes, and one message of {message_bytes:,} has room for"
@@ -160,7 +160,7 @@ def check_row(table: str, batch: pa.RecordBatch, row: int, message_bytes: int) -
 
 
 def check_commit(nbytes: int, message_bytes: int) -> None:
-    """`Invalid` if the rows of one commit, which go together or not at all, have no room in a message."""
+    """Raises `Invalid` if the rows of one commit are too large for a message. A commit cannot be split."""
     if nbytes > message_bytes - OVERHEAD_BYTES:
         raise Invalid(
             f"the rows of this commit take {nbytes:,} bytes, and one message of {message_bytes:,} has room for"
@@ -171,34 +171,34 @@ def check_commit(nbytes: int, message_bytes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The values of one column in a run of rows; None for what nobody knows."""
+    """The bounds of one column in a run of rows. None means unknown."""
 
     low: Any = None
     """No value is less."""
     high: Any = None
     """No value is greater."""
     nulls: int | None = None
-    """The number of rows without a value."""
+    """The number of nulls."""
     rows: int | None = None
     """The number of rows."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row has a value."""
+        """True if no row has a value."""
         return self.nulls is not None and self.nulls == self.rows
 
     @property
     def is_full(self) -> bool:
-        """Whether every row has a value."""
+        """True if every row has a value."""
         return self.nulls == 0
 
 
 Ranges = Callable[[str], Range]
-"""The range of a column by its name."""
+"""Returns the range of a column by name."""
 
 
 def may_meet(skip: Skip, ranges: Ranges, also: Callable[[Comparison], bool] | None = None) -> bool:
-    """Whether a row of the run can meet the condition; `also` says what else is known of a comparison."""
+    """True if a row of the run may meet the condition. `also` is a further test of a comparison."""
     if isinstance(skip, AllOf):
         return all(may_meet(part, ranges, also) for part in skip.parts)
     if isinstance(skip, AnyOf):
@@ -209,7 +209,7 @@ def may_meet(skip: Skip, ranges: Ranges, also: Callable[[Comparison], bool] | No
 
 
 def all_meet(skip: Skip, ranges: Ranges) -> bool:
-    """Whether it is certain that every row of the run meets the condition."""
+    """True if every row of the run certainly meets the condition."""
     if isinstance(skip, AllOf):
         return all(all_meet(part, ranges) for part in skip.parts)
     if isinstance(skip, AnyOf):

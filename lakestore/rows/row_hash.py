@@ -1,7 +1,7 @@
 """A 64-bit hash of every row over all its columns, vectorised. Equal values of one type have equal hashes.
 
-Bytes under a null, the place in a slice and the offsets of lists do not count; nor does the order of a map's entries,
-for engines keep that order as they like.
+The hash ignores bytes under a null, the position in a slice and the offsets of lists. It ignores the order of a map's
+entries too, because engines do not keep that order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PRIME = np.uint64(0x100000001B3)
 
 
 def hashes(columns: Sequence[Hashes]) -> Hashes:
-    """One hash per row from one per row and column; the order of columns counts."""
+    """Combine the hashes of columns to one hash a row. The order of columns matters."""
     total = np.zeros(len(columns[0]), dtype=np.uint64)
     for own in columns:
         total = _mixed(total * _PRIME + own)
@@ -29,7 +29,7 @@ def hashes(columns: Sequence[Hashes]) -> Hashes:
 
 
 def column(array: pa.Array) -> Hashes:
-    """One hash per value."""
+    """The hash of each value."""
     mixed = _mixed(_values(array))
     if array.null_count:
         mixed[pc.is_null(array).to_numpy(zero_copy_only=False)] = _NULL
@@ -51,7 +51,7 @@ def _values(array: pa.Array) -> Hashes:
 
 
 def _lists(array: pa.Array, *, ordered: bool) -> Hashes:
-    """Sums of the hashes of the elements, each mixed with its place, and the lengths."""
+    """Sum the hashes of the elements, mixed with their places if `ordered`, and add the lengths."""
     lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     ends = np.cumsum(lengths)
     own = column(array.flatten())
@@ -73,7 +73,7 @@ def _mixed(x: Hashes) -> Hashes:
 
 
 def _words(array: pa.Array) -> Hashes:
-    """Values of fixed width as 64-bit words."""
+    """Fixed-width values as 64-bit words."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
     width = array.type.byte_width
@@ -86,7 +86,7 @@ def _words(array: pa.Array) -> Hashes:
 
 
 def _bytes(array: pa.Array) -> Hashes:
-    """Texts and bytes: a polynomial in their bytes, and their length."""
+    """Hash texts and bytes: a polynomial of the bytes, and the length."""
     _, ends, raw = array.buffers()
     if not len(array) or ends is None:
         return np.zeros(len(array), dtype=np.uint64)

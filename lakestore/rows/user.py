@@ -1,4 +1,4 @@
-"""Rows as users hand them in: tables, batches, data frames, lists of dicts, made one Arrow batch."""
+"""Converts a user's rows to one Arrow batch: tables, batches, data frames, lists of dicts."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _PLAIN: dict[int, set[type]] = {kind.id: {int, _NONE} for kind in _INTEGERS} | {
     pa.float64().id: {float, _NONE},
     pa.bool_().id: {bool, _NONE},
 }
-"""Type to the Python types of which it keeps every part: nothing is to be checked."""
+"""Type to the Python types that it keeps completely, so values need no check."""
 _NOTHING: set[type] = set()
 _EXACT_FLOATS = 1 << 53
-"""Below this every integer is a float of 64 bits."""
+"""Below this every integer is exact as a 64-bit float."""
 
 
 def of_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.Table:
-    """A list of dicts; columns that the schema does not have come as pyarrow guesses them."""
+    """A table from a list of dicts. pyarrow guesses the types of columns that the schema lacks."""
     names, columns = _by_name(rows, schema)
     return pa.table(columns, names=names)
 
 
 def batch_of_dicts(rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
-    """The table that `of_dicts` makes, as one batch."""
+    """The table of `of_dicts` as one batch."""
     names, columns = _by_name(rows, schema)
     whole = [column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for column in columns]
     return pa.RecordBatch.from_arrays(whole, names=names)
@@ -61,9 +61,9 @@ def _by_name(rows: Sequence[Any], schema: pa.Schema) -> tuple[list[str], list[pa
 
 
 def of_pandas(frame: pd.DataFrame, schema: pa.Schema) -> pa.Table:
-    """A pandas frame; nested columns hold Python values, whose type pyarrow cannot guess.
+    """A table from a pandas frame. Nested columns hold Python values, whose type pyarrow cannot guess.
 
-    Integers of which one is missing are floats in pandas: whole ones are integers again here.
+    pandas stores integers with a missing value as floats. Whole floats become integers again.
     """
     nested = {field.name for field in schema if pa.types.is_nested(field.type) and _is_python(frame, field.name)}
     plain = pa.Table.from_pandas(frame[[name for name in frame.columns if name not in nested]], preserve_index=False)
@@ -80,7 +80,7 @@ def of_pandas(frame: pd.DataFrame, schema: pa.Schema) -> pa.Table:
 
 
 def _all_whole(column: pa.ChunkedArray) -> bool:
-    """Whether these floats are integers of which none was rounded."""
+    """True if all floats are integers that were not rounded."""
     values = column.drop_null().to_numpy()
     return bool((np.abs(values) < _EXACT_FLOATS).all() and (np.trunc(values) == values).all())
 
@@ -96,7 +96,7 @@ def _column(values: list[Any], schema: pa.Schema, name: str) -> pa.Array:
         if kind is not None and set(map(type, values)) <= _PLAIN.get(kind.id, _NOTHING):
             return pa.array(values, type=kind)
         if kind is not None and pa.types.is_binary(kind) and set(map(type, values)) - {type(None)} == {int}:
-            kind = None  # members of a bitmap, if the column holds one
+            kind = None  # the column may hold members of a bitmap
         if kind is not None:
             _check(values, range(len(values)), kind, name)
         return pa.array(values, type=kind)
@@ -105,7 +105,7 @@ def _column(values: list[Any], schema: pa.Schema, name: str) -> pa.Array:
 
 
 def _misfit(values: Sequence[Any], kind: pa.DataType | None, name: str) -> str:
-    """The sentence about the first value that its column does not take; empty if each one fits by itself."""
+    """The error sentence for the first value that does not fit its column. Empty if each value fits by itself."""
     for row, value in enumerate(values):
         try:
             pa.array([value], type=kind)
@@ -116,11 +116,11 @@ def _misfit(values: Sequence[Any], kind: pa.DataType | None, name: str) -> str:
 
 
 def _check(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str) -> None:
-    """Refuse values of which pyarrow would keep only a part; `rows` are the rows they are in."""
+    """Refuse values of which pyarrow would drop a part. `rows` are the row numbers of the values."""
     if pa.types.is_struct(kind):
         _check_structs(values, rows, kind, path)
     elif pa.types.is_list(kind):
-        # A text is a sequence too: pyarrow makes a list of its characters.
+        # A text is a sequence too: pyarrow would make a list of its characters.
         _refuse_first(values, rows, kind, path, lambda value: isinstance(value, str | bytes | Mapping))
         pairs = [(part, row) for value, row in zip(values, rows, strict=True) if value is not None for part in value]
         _check([part for part, _ in pairs], [row for _, row in pairs], kind.value_type, f"{path}.element")
@@ -170,7 +170,7 @@ def _check_scalars(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType
 
 
 def _check_zones(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str) -> None:
-    """A time with a zone goes into a column with one, and only there: pyarrow would guess, or drop it."""
+    """Refuse times with a zone in columns without one, and the reverse: pyarrow would guess or drop the zone."""
     wanted = pa.types.is_timestamp(kind) and kind.tz is not None
     for value, row in zip(values, rows, strict=True):
         if isinstance(value, datetime | time) and (value.utcoffset() is not None) != wanted:
@@ -193,16 +193,16 @@ def _refuse_first(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType,
 
 
 NAMING = ("partial", "versioned", "aggregate")
-"""Merge engines for which it matters what columns rows name."""
+"""Merge engines for which a column that a row does not name differs from null."""
 STREAMED_ROWS = 10_000
-"""Dicts of an iterator that a writer takes at a time."""
+"""Rows of an iterator that a writer takes at a time."""
 
 
 def readable_again(rows: Any) -> Any:
-    """The rows as something that is not used up, or done once more, when it is read: a table, or a list.
+    """The rows as a list or a table, which can be read more than once.
 
-    Generators and other iterables become lists, a lazy frame of polars, a relation of DuckDB and a stream of batches
-    become tables.
+    Generators and other iterables become lists. A lazy polars frame, a DuckDB relation and a stream of batches become
+    tables.
     """
     if hasattr(rows, "collect") and hasattr(rows, "collect_schema"):
         return rows.collect()
@@ -214,17 +214,17 @@ def readable_again(rows: Any) -> Any:
 
 
 def _is_iterable(rows: Any) -> bool:
-    """Whether rows can only be gone through: a generator, the values of a dict, anything like it."""
+    """True for rows that can only be iterated, such as a generator or the values of a dict."""
     return isinstance(rows, Iterable) and not isinstance(rows, (Sequence, Mapping, str, bytes)) and not _is_frame(rows)
 
 
 def _is_frame(rows: Any) -> bool:
-    """Whether this is a table, a batch or a data frame by itself."""
+    """True for a single table, batch or data frame."""
     return hasattr(rows, "columns") or hasattr(rows, "to_arrow") or hasattr(rows, "__arrow_c_stream__")
 
 
 def streamed(rows: Any) -> Iterator[Any]:
-    """Rows that can only be gone through in lists of a commit's size, so that they need not fit into memory."""
+    """Yield iterable rows as lists of `STREAMED_ROWS`, so that they need not fit into memory."""
     if not _is_iterable(readable := rows if isinstance(rows, Iterator) else readable_again(rows)):
         yield readable
         return
@@ -242,7 +242,7 @@ def streamed(rows: Any) -> Iterator[Any]:
 
 
 def from_user(rows: Any, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows as one Arrow batch: of a Table, RecordBatch, pandas, polars, DuckDB, dicts, or several of these."""
+    """One Arrow batch from a Table, RecordBatch, pandas, polars, DuckDB, dicts, or a list of these."""
     rows = readable_again(rows)
     if isinstance(rows, pa.RecordBatch):
         return rows
@@ -271,7 +271,7 @@ def from_user(rows: Any, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """Batches that name the same columns as one; types that differ are cast to the table's."""
+    """Join batches with the same columns. Differing types are cast to the table's types."""
     names = batches[0].schema.names
     for batch in batches:
         if set(batch.schema.names) != set(names):
@@ -298,9 +298,9 @@ def _plain(batch: pa.RecordBatch) -> pa.Schema:
 
 
 def by_columns(rows: Any, table: Table) -> list[Any]:
-    """The rows in parts, in order; the rows of a part name the same columns.
+    """Split the rows into parts, in order. The rows of a part name the same columns.
 
-    More than one part only of dicts for engines to which a column that is not named is another thing than a null.
+    Only dicts give more than one part, and only for the merge engines in `NAMING`.
     """
     several = isinstance(rows, Sequence) and not isinstance(rows, (str, bytes)) and len(rows) > 1
     if not several or table.merge.engine not in NAMING or not all(isinstance(row, Mapping) for row in rows):

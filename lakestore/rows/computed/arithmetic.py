@@ -1,6 +1,6 @@
-"""Arithmetic as DuckDB does it: 64-bit integers and decimals that fail where they overflow, floats by IEEE.
+"""Arithmetic by DuckDB's rules. 64-bit integers and decimals fail on overflow; floats follow IEEE.
 
-`/` is a float; `//` and `%` of integers are NULL for a divisor of zero. A decimal has at most 38 digits.
+`/` returns a float. `//` and `%` of integers return NULL for a divisor of zero. A decimal has at most 38 digits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FLOATING = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}
 
 
 def combined(a: Value, sign: str, b: Value, text: str) -> Value:
-    """`a sign b` for numbers, with one of + - * / // %."""
+    """`a sign b` for numbers. `sign` is one of + - * / // %."""
     for part in (a, b):
         if not kinds.is_number(part.type) and not pa.types.is_null(part.type):
             raise Invalid(f"{text} calculates with a {part.type}: cast it to a number")
@@ -45,7 +45,7 @@ def combined(a: Value, sign: str, b: Value, text: str) -> Value:
 
 
 def _whole(a: Value, sign: str, b: Value, kind: pa.DataType, text: str) -> Value:
-    """`//` and `%`: of integers, and the latter of floats."""
+    """`//` and `%` of integers, and `%` of floats."""
     if pa.types.is_floating(kind) and sign == "%":
         x, y = kinds.in_type(a, kind, text), kinds.in_type(b, kind, text)
         return made(kind, [x, y], lambda p, q: _remainder(p, q, kind))
@@ -92,7 +92,7 @@ def _decimal(a: Value, sign: str, b: Value, text: str) -> Value:
 
 
 def negative(part: Value, text: str) -> Value:
-    """The number with the other sign."""
+    """The negated number."""
     if not kinds.is_number(part.type):
         raise Invalid(f"{text} calculates with a {part.type}: cast it to a number")
     if pa.types.is_integer(part.type):
@@ -108,7 +108,7 @@ def absolute(part: Value, text: str) -> Value:
 
 
 def sign(part: Value, text: str) -> Value:
-    """sign(): -1, 0 or 1; 0 for NaN."""
+    """sign(): -1, 0 or 1, and 0 for NaN."""
     kind = _number(part, text)
     zeroed = pa.scalar(Decimal(0) if pa.types.is_decimal(kind) else 0, kind)
 
@@ -120,7 +120,7 @@ def sign(part: Value, text: str) -> Value:
 
 
 def stepped(part: Value, text: str, *, up: bool) -> Value:
-    """floor() and ceil(); an integer becomes a float, as in DuckDB."""
+    """floor() and ceil(). An integer becomes a float, as in DuckDB."""
     kind = _number(part, text)
     if pa.types.is_integer(kind):
         return kinds.in_type(part, pa.float64(), text)
@@ -132,7 +132,7 @@ def stepped(part: Value, text: str, *, up: bool) -> Value:
 
 
 def rounded(part: Value, places: int, text: str) -> Value:
-    """round(): half away from zero, as DuckDB rounds each type."""
+    """round(): rounds half away from zero, as DuckDB does."""
     kind = _number(part, text)
     if pa.types.is_floating(kind):
         return made(kind, [part], lambda data: _rounded_float(data, places, kind))
@@ -151,7 +151,7 @@ def rounded(part: Value, places: int, text: str) -> Value:
 
 
 def _tens(places: int) -> Callable[[Datum], Datum]:
-    """Rounding of integers to a power of ten."""
+    """Round integers to a power of ten."""
     ten = 10**places
 
     def step(data: Datum) -> Datum:

@@ -1,4 +1,4 @@
-"""Types of computed values: the one in which two are compared or joined, and casts, as DuckDB does them."""
+"""Types of computed values: the common type of two values, and casts, by DuckDB's rules."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Mask = npt.NDArray[np.bool_]
 Datum = Any
 """A pyarrow array of the batch's length, or a scalar."""
 CONSTANT_BYTES_MAX = 64 << 10
-"""Bytes of a constant that is computed of others: a condition has many of them, and is kept."""
+"""Most bytes of a computed constant. A condition may have many, and stays in memory."""
 _ONE_ROW = pa.RecordBatch.from_arrays([pa.nulls(1)], names=[""])
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value of each row."""
+    """A typed value that is computed for each row."""
 
     type: pa.DataType
     rows: Callable[[pa.RecordBatch], Datum]
-    """The values of a batch; Arrow's error where one fails."""
+    """Computes the values of a batch. Raises Arrow's error if one fails."""
     constant: pa.Scalar | None = None
-    """The value, if it is the same for every row."""
+    """The value if it is the same for every row."""
     fails: bool = False
-    """Whether a row may fail."""
+    """True if a row may fail."""
     literal: bool = False
-    """Written as a text or a number, whose type is the other side's."""
+    """True for a text or number in the condition. It takes the type of the other side."""
 
     def array(self, batch: pa.RecordBatch) -> pa.Array:
         """The values of a batch as an array."""
@@ -47,7 +47,7 @@ class Value:
         return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
     def chosen(self, batch: pa.RecordBatch, mask: Mask) -> pa.Array:
-        """The values of the rows that the mask names, null elsewhere; others are not computed if one might fail."""
+        """The values of the rows in the mask, and null elsewhere. Other rows are not computed if one may fail."""
         if not self.fails or mask.all():
             return self.array(batch)
         some = self.array(batch.filter(pa.array(mask)))
@@ -63,7 +63,7 @@ def constant(scalar: pa.Scalar, *, literal: bool = False) -> Value:
 def made(
     kind: pa.DataType, parts: Sequence[Value], step: Callable[..., Datum], *, fails: bool = False, text: str = ""
 ) -> Value:
-    """A value computed of others by one step over their data; of constants at once."""
+    """A value that `step` computes from other values. A value of constants is computed at once."""
 
     def rows(batch: pa.RecordBatch) -> Datum:
         return step(*(part.rows(batch) for part in parts))
@@ -72,7 +72,7 @@ def made(
 
 
 def folded(value: Value, parts: Sequence[Value], text: str = "") -> Value:
-    """The value; a constant if all that it is computed of is constant."""
+    """The value, as a constant if all its parts are constant."""
     if any(part.constant is None for part in parts):
         return value
     try:
@@ -85,7 +85,7 @@ def folded(value: Value, parts: Sequence[Value], text: str = "") -> Value:
 
 
 def is_true(array: pa.Array) -> Mask:
-    """The rows where a boolean is true, and not null."""
+    """Mask of the rows where a boolean is true and not null."""
     return np.asarray(array.fill_null(False).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
@@ -99,29 +99,29 @@ UTC = pa.timestamp("us", tz="UTC")
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether it is an integer, a decimal or a float."""
+    """True for integers, decimals and floats."""
     return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_floating(kind))
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether it is a text."""
+    """True for texts."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def digits(kind: pa.DataType) -> tuple[int, int]:
-    """The digits before and behind the point that a decimal or an integer has at most."""
+    """The most digits before and after the point of a decimal or an integer."""
     if pa.types.is_decimal(kind):
         return kind.precision - kind.scale, kind.scale
     return _DIGITS[kind.bit_width], 0
 
 
 def decimal(whole: int, scale: int) -> pa.DataType:
-    """A decimal type of so many digits, as wide as there are."""
+    """A decimal type with `whole` digits before the point, limited to the widest type."""
     return pa.decimal128(whole + scale, scale) if whole + scale <= 38 else pa.decimal256(min(whole + scale, 76), scale)
 
 
 def common(kinds: list[pa.DataType]) -> pa.DataType | None:
-    """The type of values of all of these types; None if there is none."""
+    """The type that holds values of all these types; None if there is none."""
     known = [kind for kind in kinds if not pa.types.is_null(kind)]
     return reduce(_common, known) if known else pa.null()
 
@@ -152,7 +152,7 @@ def _number(a: pa.DataType, b: pa.DataType) -> pa.DataType:
 
 
 def aligned(values: list[Value], text: str) -> tuple[pa.DataType, list[Value]]:
-    """Values in one type; a literal takes the type of the others."""
+    """The values in one common type. A literal takes the type of the others."""
     typed = [value.type for value in values if not value.literal]
     if all(map(pa.types.is_null, typed)) and any(value.literal for value in values):
         typed = [pa.string()]
@@ -164,7 +164,7 @@ def aligned(values: list[Value], text: str) -> tuple[pa.DataType, list[Value]]:
 
 
 def in_type(value: Value, kind: pa.DataType, text: str) -> Value:
-    """The value in a type that holds all its values, or in which it is rounded as DuckDB rounds it."""
+    """The value in another type. It is exact if the type holds it, otherwise rounded by DuckDB's rules."""
     if value.type == kind or pa.types.is_null(kind):
         return value
     if value.constant is not None:
@@ -186,7 +186,7 @@ def _constant(scalar: pa.Scalar, kind: pa.DataType, text: str) -> Value:
 
 
 def cast(data: Datum, kind: pa.DataType) -> Datum:
-    """Data in another type, rounded as DuckDB does it."""
+    """The data in another type, rounded by DuckDB's rules."""
     given = data.type
     if given == kind:
         return data
@@ -204,7 +204,7 @@ def cast(data: Datum, kind: pa.DataType) -> Datum:
 
 
 def _float(data: Datum) -> Datum:
-    """Decimals as floats: the whole digits divided by a power of ten where they are exact, else in two parts."""
+    """Decimals as floats: the digits divided by a power of ten if both are exact, otherwise in two parts."""
     kind = data.type
     narrow = kind.precision <= 15
     if narrow:
@@ -215,7 +215,7 @@ def _float(data: Datum) -> Datum:
 
 
 def texts(value: Value, text: str) -> Value:
-    """The value as text, as DuckDB writes it."""
+    """The value as DuckDB's text."""
     kind = value.type
     if is_text(kind):
         return value
@@ -226,7 +226,7 @@ def texts(value: Value, text: str) -> Value:
 
 
 def floats(data: Datum) -> np.ndarray:
-    """Floats as numpy; nulls are NaN."""
+    """Floats as a numpy array. Null becomes NaN."""
     found = data.cast(pa.float64())
     if isinstance(found, pa.Scalar):
         return np.asarray([np.nan if not found.is_valid else found.as_py()])

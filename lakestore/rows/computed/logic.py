@@ -1,4 +1,4 @@
-"""Truth: comparisons, AND, OR, NOT, IN, IS, and the choice between values; three-valued, NaN the greatest number."""
+"""Comparisons, AND, OR, NOT, IN, IS and CASE. Logic is three-valued, and NaN is the greatest number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakestore.rows.computed.kinds import Datum, Mask, Value, constant, folded, 
 
 
 def part(value: Value, inner: object, text: str) -> Value:
-    """The part of a nested value that a constant names: `a['field']`, `a[1]`, `a['key']`."""
+    """A part of a nested value: `a['field']`, `a[1]` or `a['key']`. The name is a constant."""
     if pa.types.is_struct(value.type) and isinstance(inner, str):
         return _field(value, inner, text)
     if pa.types.is_list(value.type) and isinstance(inner, int) and not isinstance(inner, bool):
@@ -35,7 +35,7 @@ def _field(value: Value, name: str, text: str) -> Value:
 
 
 def _element(data: pa.Array, place: int) -> pa.Array:
-    """The element at a place, from 1 on; from the end if it is negative."""
+    """The element at a place. Places count from 1, or from the end if negative."""
     starts, sizes = data.offsets.to_numpy()[:-1], np.diff(data.offsets.to_numpy())
     valid = np.asarray(data.is_valid())
     at = place - 1 if place > 0 else sizes + place
@@ -51,7 +51,7 @@ def _of_key(value: Value, key: object, text: str) -> Value:
 
 
 def holds(value: Value, wanted: Value, text: str) -> Value:
-    """list_contains(): whether a constant is an element; NULL of no list."""
+    """list_contains(): true if a constant is an element. The result for a null list is NULL."""
     kind = value.type.value_type
     found = kinds.in_type(wanted, kind, text).constant
     if found is None or pa.types.is_nested(kind):
@@ -80,7 +80,7 @@ _SIGNS = {
 
 
 def compared(a: Value, sign: str, b: Value, text: str) -> Value:
-    """The comparison of two values in one type."""
+    """Compare two values in their common type."""
     kind, (first, second) = kinds.aligned([a, b], text)
     if pa.types.is_nested(kind):
         raise Invalid(f"{text} compares nested values: name a field or an element of them, or use lake.sql")
@@ -88,7 +88,7 @@ def compared(a: Value, sign: str, b: Value, text: str) -> Value:
 
 
 def signed(a: Datum, sign: str, b: Datum) -> Datum:
-    """The comparison of data of one type."""
+    """Compare data of one type."""
     kind = a.type
     if pa.types.is_null(kind):
         return pa.nulls(len(a) if isinstance(a, pa.Array) else 1, BOOL)
@@ -110,7 +110,7 @@ def signed(a: Datum, sign: str, b: Datum) -> Datum:
 
 
 def distinct(a: Value, b: Value, text: str, *, negated: bool) -> Value:
-    """IS [NOT] DISTINCT FROM: NULL is a value like others."""
+    """IS [NOT] DISTINCT FROM: NULL is a value like any other."""
     kind, (first, second) = kinds.aligned([a, b], text)
 
     def step(x: Datum, y: Datum) -> Datum:
@@ -126,7 +126,7 @@ def distinct(a: Value, b: Value, text: str, *, negated: bool) -> Value:
 
 
 def connected(parts: Sequence[Value], *, every: bool, text: str) -> Value:
-    """AND, or OR; a part that may fail is computed where the ones before leave the answer open."""
+    """AND (`every`) or OR. A part that may fail is computed only for rows that earlier parts leave undecided."""
     for part in parts:
         if not pa.types.is_boolean(part.type) and not pa.types.is_null(part.type):
             raise Invalid(f"{text}: AND and OR take conditions, not a {part.type}")
@@ -151,18 +151,18 @@ def inverted(part: Value) -> Value:
 
 
 def null(part: Value, *, negated: bool) -> Value:
-    """IS [NOT] NULL; NaN is a value."""
+    """IS [NOT] NULL. NaN is not null."""
     return made(BOOL, [part], lambda data: (pc.is_valid if negated else pc.is_null)(data))
 
 
 def truth(part: Value, wanted: bool) -> Value:
-    """IS TRUE, or IS FALSE: never unknown."""
+    """IS TRUE or IS FALSE. The result is never null."""
     held = pa.scalar(wanted)
     return made(BOOL, [part], lambda data: pc.coalesce(pc.equal(data, held), pa.scalar(False)))
 
 
 def among(part: Value, values: Sequence[Value], text: str) -> Value:
-    """IN a list: constants at once, others one by one; unknown if none is equal and one is null."""
+    """IN a list. The result is null if no value is equal and one is null. Constants are compared in one step."""
     kind, (first, *others) = kinds.aligned([part, *values], text)
     constants = [value.constant for value in others if value.constant is not None]
     single = [value for value in others if value.constant is None]
@@ -185,7 +185,7 @@ def among(part: Value, values: Sequence[Value], text: str) -> Value:
 
 
 def case(conditions: Sequence[Value], values: Sequence[Value], text: str) -> Value:
-    """CASE WHEN: the value of the first condition that is true, else the last value; a branch sees its rows alone."""
+    """CASE WHEN: the value of the first true condition, or the last value. A branch is computed for its rows only."""
     kind, branches = kinds.aligned(list(values), text)
     if pa.types.is_null(kind):
         return constant(pa.scalar(None))
@@ -204,7 +204,7 @@ def case(conditions: Sequence[Value], values: Sequence[Value], text: str) -> Val
 
 
 def coalesced(values: Sequence[Value], text: str) -> Value:
-    """coalesce(): the first value that is not null; later ones are computed for the rows that need them."""
+    """coalesce(): the first value that is not null. Later values are computed only for rows that need them."""
     kind, branches = kinds.aligned(list(values), text)
 
     def rows(batch: pa.RecordBatch) -> pa.Array:
@@ -226,7 +226,7 @@ def _put(found: pa.Array, value: Value, batch: pa.RecordBatch, mask: Mask) -> pa
 
 
 def extreme(values: Sequence[Value], text: str, *, greatest: bool) -> Value:
-    """greatest() or least(): nulls are left out, NaN is the greatest."""
+    """greatest() or least(): null is skipped, and NaN is the greatest value."""
     kind, parts = kinds.aligned(list(values), text)
     sign = ">" if greatest else "<"
 

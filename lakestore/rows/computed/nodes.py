@@ -1,4 +1,4 @@
-"""Conditions and operators as values: AND, OR, IS, IN, LIKE, CASE, CAST and functions with a grammar of their own."""
+"""Reads nodes with a grammar of their own: AND, OR, IS, IN, LIKE, CASE, CAST and some functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakestore.rows.literals import constant as literal_of
 
 
 def converted(value: Value, target: pa.DataType, text: str) -> Value:
-    """The value in another type; `Invalid` where a row could have none in it."""
+    """The value in another type. Raises `Invalid` if the cast could fail on a row."""
     given, t = value.type, pa.types
     if given == target:
         return value
@@ -44,7 +44,7 @@ def converted(value: Value, target: pa.DataType, text: str) -> Value:
 
 
 def _holds(given: pa.DataType, target: pa.DataType) -> bool:
-    """Whether each number has a place in the target, perhaps a rounded one."""
+    """True if the target holds each number, perhaps rounded."""
     t = pa.types
     if t.is_floating(target):
         return bool(not t.is_floating(given) or t.is_float64(target))
@@ -71,7 +71,7 @@ def _as_text(value: Value, text: str) -> Value:
 
 
 def _moment(data: Datum) -> Datum:
-    """A timestamp as DuckDB writes it, without zeros behind the seconds."""
+    """A timestamp as DuckDB's text, without trailing zeros after the seconds."""
     zoned = data.type.tz is not None
     said = _trimmed(data.cast(pa.timestamp("us")).cast(pa.string()))
     return pc.binary_join_element_wise(said, "+00", "") if zoned else said
@@ -82,7 +82,7 @@ def _trimmed(data: Datum) -> Datum:
 
 
 PATTERN_CHARS_MAX = 1_000
-"""Characters of the pattern of LIKE."""
+"""Most characters of a LIKE pattern."""
 
 
 def _connected(reader: Reader, node: exp.Expr) -> Value:

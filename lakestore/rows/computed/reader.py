@@ -1,4 +1,4 @@
-"""The reader of a condition's values as its parts see it: functions and nodes ask it for the values inside them."""
+"""The interface of the reader of a condition. Functions and nodes ask it for the values of their arguments."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ class Reader(Protocol):
     """Reads the values of one condition."""
 
     def value(self, node: exp.Expr) -> Value:
-        """The value of a node, or `Invalid` that names the piece that is not understood."""
+        """The value of a node. Raises `Invalid` that names the piece that is not understood."""
 
     def condition(self, node: exp.Expr) -> Value:
-        """The truth of a node."""
+        """The value of a node that must be a boolean."""
 
     def constant_of(self, node: exp.Expr) -> object:
         """The value of a constant argument."""
 
     def number(self, node: exp.Expr) -> int:
-        """The value of a constant argument that is a whole number."""
+        """The value of a constant integer argument."""
 
     def count(self, nodes: int, values: int = 0) -> None:
-        """Count parts of the condition, or refuse it."""
+        """Add to the size of the condition. Raises `Invalid` if the condition is too large."""
 
 
 def said(node: exp.Expr) -> str:
-    """The node as it may stand in an error."""
+    """The node as text for an error message."""
     return short(node.sql(dialect="duckdb"))

@@ -1,4 +1,4 @@
-"""Values read from the tree of a condition: columns, fields, constants, operators and functions."""
+"""Reads values from the tree of a condition: columns, fields, constants, operators and functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Call = Callable[[Reader, list[exp.Expr], str], Value]
 
 
 def _of(least: int, most: int, step: Callable[[list[Value], str], Value]) -> Call:
-    """A function of so many values."""
+    """A function with `least` to `most` values as arguments."""
 
     def call(reader: Reader, arguments: list[exp.Expr], text: str) -> Value:
         if not least <= len(arguments) <= most:
@@ -136,13 +136,13 @@ FUNCTIONS: dict[str, Call] = {
 }
 
 NAMES = sorted({*FUNCTIONS, "substring", "substr", "trim", "ltrim", "rtrim", "round", "date_trunc", "now", "today"})
-"""The functions of a condition, for suggestions."""
+"""Names of the functions, for suggestions in errors."""
 
 
 _DEPTH_MAX = 64
 
 _CLOCK = {"now", "currentdate", "currenttimestamp", "localtimestamp", "get_current_timestamp", "today"}
-"""Words of the clock that nobody has fixed: `rows.clock_words` does it for each call."""
+"""Clock words that are still in a condition. `literals.fixed` replaces them for each call."""
 
 _PLAIN = exp.Literal | exp.Boolean | exp.HexString | exp.Null
 
@@ -157,13 +157,13 @@ _CALCULATED: dict[type[exp.Expr], str] = {
 
 
 class Columns(Protocol):
-    """The columns that a condition may name, and the bounds of its size."""
+    """The columns that a condition may name, and the limit of its size."""
 
     def column(self, node: exp.Expr) -> Value:
-        """The value of a column, or of a field inside it; `Invalid` for a name that is none."""
+        """The value of a column or of a field inside it. Raises `Invalid` for an unknown name."""
 
     def count(self, nodes: int, values: int = 0) -> None:
-        """Count parts of the condition, or refuse it."""
+        """Add to the size of the condition. Raises `Invalid` if the condition is too large."""
 
 
 class ValueReader:
@@ -174,7 +174,7 @@ class ValueReader:
         self._depth = 0
 
     def value(self, node: exp.Expr) -> Value:
-        """The value of a node, or `Invalid` that names the piece that is not understood."""
+        """The value of a node. Raises `Invalid` that names the piece that is not understood."""
         self._depth += 1
         if self._depth > _DEPTH_MAX:
             raise RecursionError
@@ -184,7 +184,7 @@ class ValueReader:
             self._depth -= 1
 
     def condition(self, node: exp.Expr) -> Value:
-        """The truth of a node."""
+        """The value of a node that must be a boolean."""
         found = self.value(node)
         if not pa.types.is_boolean(found.type) and not pa.types.is_null(found.type):
             raise Invalid(f"{said(node)} is a {found.type} and no condition: compare it with something")
@@ -241,18 +241,18 @@ class ValueReader:
         return arithmetic.combined(a, sign, b, text)
 
     def count(self, nodes: int, values: int = 0) -> None:
-        """Count parts of the condition, or refuse it."""
+        """Add to the size of the condition. Raises `Invalid` if the condition is too large."""
         self._columns.count(nodes, values)
 
     def number(self, node: exp.Expr) -> int:
-        """The value of a constant argument that is a whole number."""
+        """The value of a constant integer argument."""
         found = self.constant_of(node)
         if not isinstance(found, int) or isinstance(found, bool) or abs(found) > 1 << 31:
             raise Invalid(f"{said(node)} stands where only a whole number may")
         return found
 
     def _called(self, node: exp.Expr) -> Value:
-        """A function of plain arguments, by its name."""
+        """A function call with plain arguments."""
         name = str(node.this if isinstance(node, exp.Anonymous) else node.key).lower()
         if name in _CLOCK:
             raise Invalid(f"{said(node)} is another time for each reader of this condition: name a time")
@@ -268,7 +268,7 @@ def _is_time(value: Value) -> bool:
 
 
 def _shifted(a: Value, sign: str, b: Value, text: str) -> Value:
-    """A time and an interval, or two times."""
+    """A sum or difference of a time and an interval, or the difference of two times."""
     if sign == "-" and a.type not in (kinds.INTERVAL, kinds.DURATION) and (_is_time(b) and b.type != kinds.INTERVAL):
         return times.between(a, b, text)
     if sign == "+" and (a.type == kinds.INTERVAL or pa.types.is_integer(a.type)):
@@ -279,7 +279,7 @@ def _shifted(a: Value, sign: str, b: Value, text: str) -> Value:
 
 
 def _numeral(value: Value, other: Value, text: str) -> Value:
-    """A text literal beside a number, as that number."""
+    """A text literal next to a number becomes a number."""
     return kinds.in_type(value, other.type, text) if value.literal and kinds.is_number(other.type) else value
 
 

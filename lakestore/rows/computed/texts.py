@@ -1,4 +1,4 @@
-"""Functions of texts: counted in characters, cut and compared as DuckDB does it."""
+"""Text functions of conditions. They count characters, and cut and compare texts by DuckDB's rules."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from lakestore.rows.computed.kinds import Datum, Value, made
 
 Mask = npt.NDArray[np.bool_]
 _SPACES = " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
-"""The characters that trim() takes off: Unicode's space separators."""
+"""The characters that trim() removes: Unicode's space separators."""
 TEXT_BYTES_MAX = 64 << 20
-"""Bytes of the texts that all functions of a condition make of some rows, between which they are all in memory."""
+"""Most bytes of text that the functions of a condition may create for one slice; all of them are in memory together."""
 SLICE_ROWS, SLICE_BYTES = 16_384, 1 << 20
-"""Rows of a batch that a condition is computed of at a time at most, and about their bytes where a row has fewer."""
+"""Most rows of a slice, and about its most bytes. A condition is computed slice by slice."""
 SLICE_SECONDS, SLICE_GROWTH = 0.25, 8
-"""Processor time that a slice is to take, as the slice before did; and the growth of slices that take less."""
+"""The processor time that a slice should take, and the most growth from one slice to the next."""
 CONDITION_SECONDS = 20.0
-"""Processor time that a condition may take of one batch of rows; between two slices it is looked at."""
+"""Most processor time of a condition on one batch. It is checked between two slices."""
 WILDCARDS_MAX = 32
-"""Places of any one character behind the first `%` of a pattern: with more, each byte of a text may take long."""
+"""Most single-character wildcards after the first `%` of a pattern. With more, each byte of a text may take long."""
 _WILDCARDS_COST = 8
-"""Wildcards that make a byte of a text as dear as a byte that is made."""
+"""With this many wildcards, matching a byte costs as much as creating one."""
 _LEFT: ContextVar[list[int] | None] = ContextVar("text bytes left", default=None)
 _ESCAPED = re.compile(r"\\.")
 _SPECIAL = set("\\.+*?()|[]{}^$")
@@ -39,24 +39,24 @@ _ENDS = {"both": pc.utf8_trim, "leading": pc.utf8_ltrim, "trailing": pc.utf8_rtr
 
 
 def changed(part: Value, step: Callable[[Datum], Datum], text: str) -> Value:
-    """A text made of a text."""
+    """The text that `step` returns for a text."""
     return made(pa.string(), [_text(part, text)], step)
 
 
 def tested(part: Value, step: Callable[[Datum], Datum], text: str) -> Value:
-    """A truth about a text."""
+    """The boolean that `step` returns for a text."""
     return made(pa.bool_(), [_text(part, text)], step)
 
 
 def length(part: Value, text: str) -> Value:
-    """The characters of a text, or the elements of a list."""
+    """The number of characters of a text, or of elements of a list."""
     if pa.types.is_list(part.type):
         return made(pa.int64(), [part], lambda data: pc.list_value_length(data).cast(pa.int64()))
     return made(pa.int64(), [_text(part, text)], lambda data: pc.utf8_length(data).cast(pa.int64()))
 
 
 def bytes_of(part: Value, text: str) -> Value:
-    """The bytes of a text or of bytes."""
+    """The number of bytes of a text or of bytes."""
     if not kinds.is_text(part.type) and not pa.types.is_binary(part.type):
         raise Invalid(f"{text} takes a text or bytes, not a {part.type}")
     return made(pa.int64(), [part], lambda data: pc.binary_length(data).cast(pa.int64()))
@@ -71,7 +71,7 @@ def trimmed(part: Value, characters: str | None, end: str, text: str) -> Value:
 
 
 def cut(part: Value, start: int, size: int | None, text: str) -> Value:
-    """substring(): from 1 on, from the end if negative; a negative size goes backwards."""
+    """substring(): `start` counts from 1, or from the end if it is negative. A negative size goes backwards."""
     first = start - 1 if start > 0 else start
     if start == 0 and size is not None:
         begin, end = (0, max(size - 1, 0)) if size >= 0 else (0, 0)
@@ -87,7 +87,7 @@ def cut(part: Value, start: int, size: int | None, text: str) -> Value:
 
 
 def side(part: Value, size: int, text: str, *, left: bool) -> Value:
-    """left() and right(); a negative number is what to leave out at the other end."""
+    """left() and right(). A negative size is the number of characters to leave out at the other end."""
     if left:
         return changed(part, lambda data: pc.utf8_slice_codeunits(data, 0, size), text)
     if size == 0:
@@ -96,7 +96,7 @@ def side(part: Value, size: int, text: str, *, left: bool) -> Value:
 
 
 def replaced(part: Value, old: str, new: str, text: str) -> Value:
-    """replace(): each occurrence; none of an empty text."""
+    """replace(): replaces each occurrence of `old`. An empty `old` replaces nothing."""
     if not old:
         return _text(part, text)
     more = max(len(new.encode()) - len(old.encode()), 0)
@@ -110,7 +110,7 @@ def replaced(part: Value, old: str, new: str, text: str) -> Value:
 
 
 def joined(parts: list[Value], text: str, *, nulls_empty: bool) -> Value:
-    """`a || b`, which is NULL if one is, or concat(), which leaves nulls out."""
+    """`a || b`, which is NULL if one part is NULL, or concat(), which skips NULL."""
     handling = {"null_handling": "replace", "null_replacement": ""} if nulls_empty else {"null_handling": "emit_null"}
     read = [kinds.texts(part, text) if not pa.types.is_null(part.type) else _nothing(part) for part in parts]
 
@@ -127,12 +127,11 @@ def _array(data: Datum) -> pa.Array:
 
 
 def _bytes(data: Datum) -> int:
-    """The bytes of texts, all together."""
     return int(pc.sum(pc.binary_length(_array(data))).as_py() or 0)
 
 
 def in_slices(test: Callable[[pa.RecordBatch], Mask]) -> Callable[[pa.RecordBatch], Mask]:
-    """A test of rows, made of so many at a time, each time within the bytes that texts may take; in bounded time."""
+    """Run a row test slice by slice. Refuses a condition that takes too many bytes or too much time."""
 
     def held(batch: pa.RecordBatch) -> Mask:
         masks, at, begin = [], 0, time.thread_time()
@@ -157,12 +156,12 @@ def in_slices(test: Callable[[pa.RecordBatch], Mask]) -> Callable[[pa.RecordBatc
 
 
 def _paced(rows: int, seconds: float) -> int:
-    """The rows of the next slice, by the time that the last one took of its rows."""
+    """The number of rows of the next slice, from the time that the last slice took."""
     return max(int(rows * min(SLICE_SECONDS / max(seconds, 1e-9), SLICE_GROWTH)), 1)
 
 
 def _bounded(size: int) -> None:
-    """Refuse to make more bytes of some rows than anybody compares: texts that double often would take all memory."""
+    """Refuse more text than `TEXT_BYTES_MAX` for one slice: a condition may double a text again and again."""
     left = _LEFT.get() or [TEXT_BYTES_MAX]
     left[0] -= size
     if left[0] < 0:
@@ -175,7 +174,7 @@ def _nothing(part: Value) -> Value:
 
 
 def like(part: Value, pattern: str, escape: str, text: str, *, fold: bool) -> Value:
-    """[I]LIKE: % is any run, _ one character; ILIKE compares the lower case of both sides."""
+    """LIKE and ILIKE: `%` is any run of characters, `_` is one. ILIKE compares the lower case of both sides."""
     if fold:
         lowered = pc.utf8_lower(pa.scalar(pattern)).as_py()
         part, pattern = changed(part, pc.utf8_lower, text), lowered
@@ -199,13 +198,13 @@ def like(part: Value, pattern: str, escape: str, text: str, *, fold: bool) -> Va
 
 
 def _wildcards(expression: str) -> int:
-    """Places of any one character behind the first run of any characters: only there their matches overlap."""
+    """The number of single-character wildcards after the first `%`. Only there can matches overlap."""
     _, _, behind = _ESCAPED.sub("", expression).partition(".*")
     return behind.replace(".*", "").count(".")
 
 
 def like_expression(pattern: str, escape: str, text: str) -> str:
-    """The regular expression of a pattern of LIKE."""
+    """The regular expression for a LIKE pattern."""
     if len(escape) > 1:
         raise Invalid(f"{text}: ESCAPE takes one character, or none")
     said, taken = [], False

@@ -1,4 +1,4 @@
-"""Functions of dates and times, in UTC: parts, truncation, intervals."""
+"""Date and time functions of conditions, in UTC: parts, truncation, intervals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNITS = {
     "century": 1200,
     "millennium": 12000,
 }
-"""Months of a unit."""
+"""Months in a unit."""
 _MICROS = {
     "week": 7 * DAY_US,
     "day": DAY_US,
@@ -58,11 +58,11 @@ _CLOCK: dict[str, Callable[[Datum], Datum]] = {
     "microsecond": lambda us: _modulo(us, 60_000_000),
 }
 _DAYS_MAX = 106_751_991
-"""Days around 1970 that a 64-bit number of microseconds holds."""
+"""The most days before or after 1970 that fit into 64 bits of microseconds."""
 
 
 def unit(name: str, text: str) -> str:
-    """The one name of a unit, such as `day` for `DAYS`."""
+    """The normal name of a unit, such as `day` for `DAYS`."""
     said = name.lower()
     for each in (said, _SHORT.get(said, ""), said.removesuffix("s"), _SHORT.get(said.removesuffix("s"), "")):
         if each in _UNITS or each in _MICROS or each in _PARTS or each == "epoch":
@@ -71,7 +71,7 @@ def unit(name: str, text: str) -> str:
 
 
 def interval(count: str, name: str, text: str) -> Value:
-    """INTERVAL, of one number and its unit, or of a text such as '1 day 2 hours'."""
+    """INTERVAL: a number with a unit, or a text such as '1 day 2 hours'."""
     said = (f"{count} {name}" if name else count).rstrip()
     if len(said) > INTERVAL_CHARS_MAX:
         raise Invalid(f"{text} is too long an interval")
@@ -93,7 +93,7 @@ def interval(count: str, name: str, text: str) -> Value:
 
 
 def moved(part: Value, by: Value, sign: int, text: str) -> Value:
-    """A time later, or earlier, by an interval; a date by an interval is a timestamp, by an integer a date."""
+    """Add or subtract an interval. A date and an interval give a timestamp, a date and an integer give a date."""
     if pa.types.is_integer(by.type) and pa.types.is_date(part.type):
         days = kinds.in_type(by, pa.int64(), text)
         return made(pa.date32(), [part, days], lambda a, b: _days_later(a, b, sign), fails=True, text=text)
@@ -136,7 +136,7 @@ def _later(data: Datum, months: int, micros: int, kind: pa.DataType) -> Datum:
 
 
 def between(a: Value, b: Value, text: str) -> Value:
-    """`a - b`: days of two dates, else a length of time."""
+    """`a - b`: a number of days for two dates, otherwise a duration."""
     if pa.types.is_date(a.type) and pa.types.is_date(b.type):
         return made(pa.int64(), [a, b], lambda x, y: pc.subtract(_days(x), _days(y)))
     _, (first, second) = kinds.aligned([a, b], text)
@@ -154,7 +154,7 @@ def _days(data: Datum) -> Datum:
 
 
 def truncated(part: Value, name: str, text: str) -> Value:
-    """date_trunc(): the beginning of the unit; of a date a timestamp."""
+    """date_trunc(): the beginning of the unit. The result for a date is a timestamp."""
     of = unit(name, text)
     if of not in (*_UNITS, *_MICROS) or of in ("decade", "century", "millennium"):
         raise Invalid(f"{text}: date_trunc takes year, quarter, month, week, day, hour, minute, second or less")
@@ -166,7 +166,7 @@ def truncated(part: Value, name: str, text: str) -> Value:
 
 
 def extracted(part: Value, name: str, text: str) -> Value:
-    """extract(): a part of a date or a time as a number."""
+    """extract(): a part of a date or time as a number."""
     of, kind = unit(name, text), part.type
     temporal = pa.types.is_date(kind) or pa.types.is_timestamp(kind)
     if not temporal and not (pa.types.is_time(kind) and of in _CLOCK):
@@ -192,7 +192,7 @@ def _micros(data: Datum) -> Datum:
 
 
 def _modulo(data: Datum, by: int) -> Datum:
-    """The rest of a division that rounds down."""
+    """The remainder of a division that rounds down."""
     quotient = pc.divide(data, by)
     rest = pc.subtract(data, pc.multiply(quotient, by))
     return pc.if_else(pc.less(rest, 0), pc.add(rest, by), rest)
