@@ -83,7 +83,7 @@ def restore(
     serve = f"lakestore serve --data {shlex.quote(str(data))}"
     at = f" --warehouse {shlex.quote(done.warehouse)}" if done.warehouse and not is_default else ""
     emit_text(f"{done.files} files, {size(done.bytes)}, as of {when} (LSN {done.lsn}); {serve}{at}")
-    for what, tables in (("set back", done.lake.rewound), ("begun anew", done.lake.anew), ("lost", done.lake.lost)):
+    for what, tables in (("set back", done.lake.rewound), ("started over", done.lake.anew), ("lost", done.lake.lost)):
         if tables:
             emit_text(f"{what}: {', '.join(tables)}")
     for problem in done.lake.problems:

@@ -330,7 +330,7 @@ def _plan(spec: BridgeSpec, lake: Lake, samples: int, *, as_json: bool) -> int:
             emit_text(f"#   {text}")
     for each in found:
         if not each.planned:
-            emit_text(f"# topic {each.facts.name} is empty: the columns of its table are those of its first records")
+            emit_text(f"# topic {each.facts.name} is empty: its first records decide the columns of its table")
     new = [table for table in planned.values() if table.before is None]
     if new:
         emit_text(yaml_of([table.wanted for table in new]), nl=False)

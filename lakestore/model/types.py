@@ -255,7 +255,7 @@ class _Parser:
         if match := DECIMAL.fullmatch(word):
             precision, scale = int(match[1]), int(match[2])
             if not (1 <= precision <= 38 and scale <= precision):
-                raise self._refused("it has not 1 to 38 digits, of which at most all are behind the point")
+                raise self._refused("it needs 1 to 38 digits, and no more digits behind the point than it has")
             return pa.decimal128(precision, scale)
         if match := _FIXED.fullmatch(word):
             if not 1 <= int(match[1]) <= FIXED_BYTES_MAX:

@@ -85,7 +85,7 @@ class RowFilter:
     text: str = ""
     """The condition in SQL for the server. Empty if the user gave an Arrow expression."""
     inside: tuple[str, ...] = ()
-    """Columns among them of which only some fields are read."""
+    """Columns among them that are read in part: only some of their fields."""
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of the batch for which the condition is true."""

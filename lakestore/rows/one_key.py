@@ -1,6 +1,6 @@
 """Encodes and decodes the key of one row from Python values, without Arrow arrays.
 
-The bytes equal those of `keys.encode` without a prefix, and have any length. Look-ups of one key send them.
+The bytes equal the bytes of `keys.encode` without a prefix, and have any length. Look-ups of one key send them.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def _misfit(values: Sequence[Any], kind: pa.DataType | None, name: str) -> str:
 
 
 def _check(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType, path: str) -> None:
-    """Refuse values of which pyarrow would drop a part. `rows` are the row numbers of the values."""
+    """Refuse values that pyarrow would store only in part. `rows` are the row numbers of the values."""
     if pa.types.is_struct(kind):
         _check_structs(values, rows, kind, path)
     elif pa.types.is_list(kind):

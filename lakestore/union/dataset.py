@@ -1,8 +1,8 @@
 """A table at a cut as a pyarrow dataset for DuckDB: its scanner is a union read.
 
 Conditions that DuckDB pushes down are translated into conditions of Lakestore, so they reach the files and the server
-as those of `scan` do. A column of nulls precedes the table's columns. A query that needs no column, such as `count(*)`,
-asks for the first column, so no stored column is read and the number of rows comes from the plan.
+like the conditions of `scan`. A column of nulls precedes the table's columns. A query that needs no column, such as
+`count(*)`, asks for the first column, so no stored column is read and the number of rows comes from the plan.
 """
 
 from __future__ import annotations

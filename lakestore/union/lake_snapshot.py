@@ -315,9 +315,7 @@ class FileList(Sequence[PlannedFile]):
         return FileList(self.snapshot, tuple((entries, positions) for entries, positions in both if len(positions)))
 
     def split_whole(self, meant: Callable[[Entries, Longs], Mask], hidden: Hidden) -> tuple[FileList, FileList]:
-        """Like `split`, but the first part has only files of which every row is visible: none deleted, none in
-        `hidden`.
-        """
+        """`split`, but the first part has only files whose rows are all visible: none deleted, none in `hidden`."""
         return self.split(partial(self._is_whole, meant, _Near(hidden)))
 
     def _is_whole(

@@ -456,7 +456,7 @@ def _register(connection: Any, name: str, alias: str, rows: Rows) -> None:
     """Create a view over a table's rows.
 
     DuckDB cannot take a row count from a Python object. An empty branch with an estimate (`UNION ALL` with a range
-    whose LIMIT is not constant) would provide it, but made joins like those of TPC-H slower by up to half.
+    whose LIMIT is not constant) would provide it, but made the joins of TPC-H slower by up to half.
     """
     database, short = name.split(".")
     connection.register(alias, rows)

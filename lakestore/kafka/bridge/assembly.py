@@ -96,8 +96,8 @@ class Assembly:
             return TablePlan(spec, WantedTable(name, _kept(before), {}), before, before)
         if log and spec.events == "apply":
             raise Invalid(
-                f"the change events of table {name} have no key, so no row can be found that one changes: say its"
-                " primary_key, or events: log"
+                f"the change events of table {name} have no key, so the row that an event changes cannot be found:"
+                " say its primary_key, or events: log"
             )
         table = wanted_definition(spec, schema, name=name, key=key, log=log)
         if before is None:

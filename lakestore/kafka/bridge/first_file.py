@@ -166,9 +166,9 @@ def _columns(facts: TableFacts, form: Format, records: Records, choose: Choose) 
     if form == "raw":
         return ["    columns:", *(f"      - {{name: {name}, type: binary, from: {name}}}" for name in ("key", "value"))]
     if facts.schema is None:
-        return ["    # columns:       # the topic is empty: name them, or they will be those of the first records"]
+        return ["    # columns:       # the topic is empty: name the columns, or the first records decide them"]
     if form != "json":
-        why = "left out, so they are those of the schema, and follow it"
+        why = "left out: the table takes the schema's columns, and follows the schema"
         return [f"    # columns:       # {why}:", *_listed(facts.schema, "    #   ")]
     found = infer_schema(records)
     schema, odd = facts.schema, {}

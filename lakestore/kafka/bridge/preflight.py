@@ -349,7 +349,7 @@ def _topic(
         say = "Debezium sends no TRUNCATE unless it is told to, so rows that a TRUNCATE removes stay here"
         yield Finding(Level.NOTE, said, say, "truncate", _SEND_TRUNCATES)
     if len(names) > TOPICS_SAMPLED:
-        yield Finding(Level.NOTE, said, f"{len(names):,} topics, of which {TOPICS_SAMPLED} were sampled")
+        yield Finding(Level.NOTE, said, f"{len(names):,} topics; {TOPICS_SAMPLED} of them were sampled")
 
 
 def _keys(topic: TopicSpec, name: str, records: Records, assembly: Assembly, facts: TopicFacts) -> Iterator[Finding]:

@@ -133,15 +133,16 @@ class Replay:
         """The entry that read a topic. If several sources have a topic of this name, its id decides."""
         found = [entry for source in self._spec.sources if (entry := self._spec.entry(name, source)) is not None]
         if not found:
-            raise Invalid(f"the file says nothing about topic {name!r}, of which table {self._table} has dead letters")
+            raise Invalid(f"the file says nothing about topic {name!r}, but table {self._table} has dead letters of it")
         if len(found) == 1:
             return found[0]
         for entry in found:
             if self._topics.has(entry, name, identity):
                 return entry
         raise Invalid(
-            f"topic {name!r} with the id {identity}, of which table {self._table} has dead letters, is in none of the"
-            f" {len(found)} sources that may have it: leave the other sources out of the file to say which it was"
+            f"table {self._table} has dead letters of topic {name!r} with the id {identity}, and none of the"
+            f" {len(found)} sources that may have the topic has this id: leave the other sources out of the file to say"
+            " which source it was"
         )
 
     def _pipeline(self, topic: str, identity: str) -> Pipeline:

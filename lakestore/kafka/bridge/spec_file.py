@@ -125,7 +125,7 @@ def _option(key: str, place: Place) -> Any:
 
 def _check_columns(place: Place, columns: tuple[ColumnSpec, ...], form: str) -> None:
     if not columns:
-        raise place.refusal("names no column: leave the key out to take those of the records' schema")
+        raise place.refusal("names no column: leave the key out to take the columns of the records' schema")
     names = [column.name for column in columns]
     for entry, name in zip(place.items(), names, strict=True):
         if names.count(name) > 1:
@@ -607,7 +607,7 @@ def _named(place: Place, keys: Mapping[str, Place]) -> tuple[str, str]:
 def _source(place: Place, keys: Mapping[str, Place], sources: Mapping[str, SourceSpec]) -> str:
     if "source" in keys:
         if "" in sources:
-            raise keys["source"].refusal("names one of sources:, of which the file has none")
+            raise keys["source"].refusal("names a source, but the file has no sources:")
         return keys["source"].one_of(tuple(sources))
     if len(sources) > 1:
         raise place.refusal(f"lacks 'source': one of {', '.join(sources)}")

@@ -111,8 +111,8 @@ def _declared(columns: Sequence[ColumnSpec]) -> list[WantedColumn]:
 def _told(schema: pa.Schema | None, name: str) -> list[WantedColumn]:
     if schema is None or not len(schema):
         raise Invalid(
-            f"table {name} has no columns: name them under columns:, or let `lakestore bridge --plan` show those of"
-            " samples"
+            f"table {name} has no columns: name them under columns:, or let `lakestore bridge --plan` show the"
+            " columns of samples"
         )
     return [WantedColumn(each.name, type_name(each.type, each.name), not each.nullable) for each in schema]
 

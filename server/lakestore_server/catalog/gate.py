@@ -217,7 +217,7 @@ def _tier_record(table: Table, snapshot: Json, current: TierRecord | None, known
     sums = _numbers(table, summary, LIVE_SUM)
     if sums != known.live_sums_at(point):
         raise Forbidden(
-            f"the live rows of a tier commit to {table.name} at {list(point)} are not those of the log; "
+            f"a tier commit to {table.name} at {list(point)} has other live rows than the log; "
             f"run `lakestore verify {table.name}`"
         )
     if schema_id not in known.versions or (current is not None and schema_id < current.schema_id):

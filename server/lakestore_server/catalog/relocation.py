@@ -1,5 +1,5 @@
-"""The files of a lake: listing those of a table's metadata, and rewriting them for another place. Pure except for
-reading.
+"""The files of a lake: list the files that a table's metadata names, and rewrite them for another place. Only reading
+does I/O.
 
 Iceberg writes absolute paths into metadata, manifest lists, manifests, rows of position deletes and footers of deletion
 vectors. For another folder all of these are rewritten, the leaves first, because sizes change.

@@ -330,7 +330,7 @@ def _touches(change: TableChange, insert: TableChange) -> bool:
 
 
 def _known_again_by(request: Request) -> Sequence[tuple[str, int] | str]:
-    """Marks of which a retry has at least one: the producer's sequence, or the registers it moves."""
+    """Marks of a request: the producer's sequence, or the registers it moves. A retry shares at least one mark."""
     if request.producer:
         return [(request.producer, request.sequence)]
     return [move.register for move in request.moves.each]

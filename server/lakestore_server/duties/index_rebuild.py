@@ -34,7 +34,7 @@ SWEEP_SECONDS = 1_800.0
 """Time between two sweeps, which remove the keys of dropped tables from every run. Keys are gone an hour after the
 checkpoint that follows the drop, or earlier if there are many."""
 RUNS_MANY = 28
-"""With more runs a merge does not pause. A paced merge of the base lets a dozen runs accumulate, each of which costs a
+"""With more runs a merge does not pause. A paced merge of the base lets a dozen runs accumulate, and each run costs a
 batch of 10,000 keys 0.07 ms. A merge without pauses takes processor time from callers."""
 
 

@@ -249,7 +249,7 @@ class Intake:
                 break
         try:
             self._stream.take(requests)
-        except Exception as error:  # a defect of the stream itself, of which its client must learn
+        except Exception as error:  # a defect of the stream itself: its client must be told
             failure = error
         if failure is not None:
             self._stream.end(errors.typed(failure))

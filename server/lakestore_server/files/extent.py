@@ -1,6 +1,6 @@
 """Extents: rows of a log table that stay where the journal wrote them, in journal files that are kept for this.
 
-- A kept file is a hard link to a journal file, in a folder beside those of segments. The journal removes its own name
+- A kept file is a hard link to a journal file, in a folder beside the segment folders. The journal removes its own name
   as always, and reads no kept file at a start.
 - A kept file lives as long as a checkpoint names it, like a segment file.
 - An extent is one record batch in a kept file, exactly as the journal wrote it. The segment that names it has the

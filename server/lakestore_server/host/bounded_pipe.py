@@ -1,4 +1,4 @@
-"""A pipe to another process and one back, of which no wait is without end: a process may be stopped, or stuck."""
+"""A pipe to another process and a pipe back. Every wait has an end, because the process may be stopped or stuck."""
 
 from __future__ import annotations
 

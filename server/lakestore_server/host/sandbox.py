@@ -6,7 +6,7 @@
 `_DEADLY` ends the process, because no honest query makes it.
 3. If the kernel lacks a part, the rest still applies. `support` tells what is missing, and the server reports it.
 
-docs/internals/sandbox.md explains the choice. The numbers are those of Linux's user API, which never change.
+docs/internals/sandbox.md explains the choice. The numbers come from Linux's user API and never change.
 """
 
 from __future__ import annotations

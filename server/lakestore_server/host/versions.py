@@ -1,4 +1,4 @@
-"""Format versions of files: those of this release and the one before are read, others are refused by name.
+"""Format versions of files: this release reads its own and the previous release's, and refuses others by name.
 
 The file `release` in a data folder names the release that opened it last. Only error sentences use it.
 """

@@ -68,7 +68,7 @@ def table_prefix(number: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ServedTables:
-    """The tables whose entries are needed: those of a view, and all that came later."""
+    """The tables whose entries are needed: the tables of a view, and all later tables."""
 
     prefixes: frozenset[bytes]
     later: bytes

@@ -20,7 +20,7 @@ from lakestore_server.index.keys import IndexKeys, joined
 from lakestore_server.index.levels import Levels
 
 HINTED_MIN = 256
-"""Keys of a request from which on they are looked up before: fewer cost less together with those of others."""
+"""A request with at least this many keys has them looked up ahead; fewer keys cost less in a group's look-up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class Hint:
     """The generation of the index's files."""
     levels: Levels
     values: Ints
-    """`MISS` for keys of which no run knew."""
+    """`MISS` for keys that no run has."""
 
     @staticmethod
     def of(several: Sequence[IndexKeys], generation: int, levels: Levels) -> list[Hint | None]:
-        """The values of the keys of several changes, unless they are few; those of one table are looked up at once."""
+        """The values of each change's keys; None for a change with few keys. Changes of one table share a look-up."""
         hints: list[Hint | None] = [None] * len(several)
         by_table: dict[bytes, list[int]] = {}
         for at, keys in enumerate(several):

@@ -89,8 +89,8 @@ _NONE: Ints = np.empty(0, dtype=np.int64)
 class Index:
     """Owned by the commit loop; `begin` and `finish` serve readers.
 
-    While the index is not whole (lost, behind, damaged), `begin` refuses, and a rebuild makes it anew beside serving:
-    nothing with a primary key is committed meanwhile, so that the rows it is made from stay true.
+    While the index is not whole (lost, behind, damaged), `begin` refuses, and a rebuild makes a new index while the
+    server serves reads. Tables with a primary key take no commits meanwhile, so the rows under the rebuild stay true.
     """
 
     def __init__(
@@ -411,7 +411,7 @@ class Index:
         self._merged.finish(lsn, broken, install)
 
     def walk(self, prefix: bytes, entries: int) -> tuple[int, Iterator[Walked]]:
-        """The commit as of which a table's merged entries are read, and their sums in keys' order, so many at once."""
+        """(LSN, sums): the sums of a table's merged entries as of that LSN, in key order, `entries` at a time."""
         return self._merged.walk(prefix, entries)
 
     @property

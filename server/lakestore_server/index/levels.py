@@ -56,7 +56,7 @@ class Levels:
         return [run.sections[prefix] for run in self.runs if prefix in run.sections]
 
     def find(self, keys: IndexKeys) -> Ints:
-        """The values of keys: ABSENT where a run says so, `MISS` for those of which no run knows."""
+        """The values of keys: ABSENT where a run says so, `MISS` for a key that no run has."""
         held = self.sections(keys.prefix) if len(keys) else []
         if isinstance(keys, NumberKeys) and (sections := of_numbers(held)):
             return checked(_numbers(sections, keys.numbers))

@@ -338,6 +338,6 @@ class MergedKeys:
             return False
 
     def walk(self, prefix: bytes, entries: int) -> tuple[int, Iterator[Walked]]:
-        """The commit as of which a table's entries are read, and their sums in keys' order, so many at once."""
+        """(LSN, sums): the sums of a table's entries as of that LSN, in key order, `entries` at a time."""
         levels = self.levels
         return levels.lsn, walk(levels, prefix, entries)

@@ -4,8 +4,8 @@ Header: magic u32 · version u16 · flags u16. Then of each table whose keys are
 value u64), every 32nd number, and the words of a filter; of others what `byte_section` says. Each part is at a multiple
 of 512, so that the 32 entries of a sample lie in one block. Then the CRC32C of each block of 64 KB before (u32 each),
 the directory (JSON: newest commit, seed of the hash, the place of each table's parts) and the footer: directory bytes
-u32 · checksums u32 · crc32c u32 of header, checksums and directory · magic u32. Header and footer are those of all
-versions.
+u32 · checksums u32 · crc32c u32 of header, checksums and directory · magic u32. Header and footer are the same in
+all versions.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Run:
         view: Bytes = np.frombuffer(data, np.uint8)
         self.path, self.size = path, len(view)
         self.adopted = 0
-        """The number of the adoption that had look-ups see its newest entry; 0 for those of the start or a rebuild."""
+        """The number of the adoption that had look-ups see its newest entry; 0 for a run of the start or a rebuild."""
         about = _directory(path, view)
         places, self._crc = about.places, about.crc
         end = max((place.filter_at + 8 * place.filter_words for place in places), default=HEADER_BYTES)
@@ -69,7 +69,7 @@ class Run:
         for place in places:
             blocks.check_bytes(place.guides_at, place.filter_at + 8 * place.filter_words)
         self.lsn = about.lsn
-        """The newest commit of which all entries are here or in older runs."""
+        """The newest commit whose entries are all here or in older runs."""
         self.key_hash = key_hash(about.seed)
         """The hash of keys of bytes."""
         self.sections: Mapping[bytes, Section] = {table_prefix(place.number): self._section(place) for place in places}

@@ -29,7 +29,7 @@ class SectionPlace(NamedTuple):
     width: int
     """Bytes of its keys behind the prefix; 0: they are bytes, of any length."""
     at: int
-    """First byte of what is searched, then those of the samples and of the filter."""
+    """First byte of the searched part; `samples_at` and `filter_at` begin the samples and the filter."""
     entries: int
     samples_at: int
     filter_at: int

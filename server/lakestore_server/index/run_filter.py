@@ -3,7 +3,7 @@
 A look-up mixes its numbers once for the filters of all runs. One search in fifty is in vain. One filter for all runs,
 which tells by two reads which of them may hold a key, was measured and not taken: with 10,000 of 20 M keys in seven
 runs the six newer filters cost 37 ns a key, the shared one 42 (of 1,000 keys 73 and 60), where a whole look-up in the
-runs costs 363 ns (858) and an upsert some 2 µs, and it would be made anew with every checkpoint and merge.
+runs costs 363 ns (858) and an upsert some 2 µs, and every checkpoint and merge would rebuild the filter.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class RunWriter:
     """One run, closed by `finish` or by `close`; the folder is the caller's to sync."""
 
     def __init__(self, disk: Disk, path: Path, key_hash: KeyHash, lsn: int) -> None:
-        """`lsn` is the newest commit of which entries come."""
+        """`lsn` is the newest commit that has entries in the run."""
         self.key_hash, self._lsn = key_hash, lsn
         self._disk, self._file = disk, disk.create(path)
         self._writes = EvenWrites(self._file)
@@ -44,7 +44,7 @@ class RunWriter:
         """Bytes of the file, once it is finished."""
 
     def begin(self, number: int, width: int, entries_max: int) -> SectionWriter:
-        """Begin the entries of a table, of which there are so many at most; the table before is ended."""
+        """Begin a table with at most `entries_max` entries; the table before it is ended."""
         return SectionWriter(self, number, width, entries_max)
 
     def begin_bytes(self, number: int, entries_max: int, rank_bits: int = 0) -> ByteSectionWriter:
@@ -120,7 +120,7 @@ class Finder:
         mark(self._filter, marks)
 
     def end(self, number: int, width: int) -> SectionPlace:
-        """Write what leads to the entries of a table, of which there are some."""
+        """Write the samples and the filter of a table; it has at least one entry."""
         self._run.align()
         samples_at = self._run.put(np.concatenate(self._samples))
         self._run.align()

@@ -136,7 +136,7 @@ def _link(source: str, target: Path) -> None:
 
 
 def release(data: Path) -> None:
-    """Remove the held links, also those of a server that was killed."""
+    """Remove the held links, also links that a killed server left."""
     stage = data / data_folder.LAKE_HELD
     if stage.is_dir():
         shutil.rmtree(stage)

@@ -97,7 +97,7 @@ class Held:
 
 
 def _live(state: TableState) -> int:
-    """The live rows of a keyed table, all of which the index has."""
+    """The live rows of a keyed table: the entries that the index has for it."""
     return sum(log.at_head.live_rows for log in state.logs) if state.table.keyed else 0
 
 

@@ -132,7 +132,7 @@ def _time_at(log: BucketLog, end: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ServedTable:
-    """A table's figures with those of the duties."""
+    """A table's figures, with the duties' figures for it."""
 
     table: TableStatus
     decision: Decision | None

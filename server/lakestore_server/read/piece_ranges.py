@@ -100,7 +100,7 @@ class PiecePruning:
 
 
 def _comparable(stored: pa.DataType, shown: pa.DataType) -> bool:
-    """Whether Python values of the stored type compare like those of the shown type."""
+    """Whether Python values of the stored type compare like values of the shown type."""
     t = pa.types
     both = (stored, shown)
     return stored == shown or all(map(t.is_integer, both)) or all(map(t.is_decimal, both))

@@ -1,8 +1,8 @@
 """The files of a lake snapshot under presented cuts: its manifests, where its rows are, and what is deleted of them.
 
 Manifests never change, so their entries are kept, laid out as arrays, in bounded memory: a new snapshot costs its new
-manifests. Those of data files are read only where rows have died in the base, and only files that are concerned are
-decoded.
+manifests. Manifests of data files are read only where rows have died in the base, and only the files with dead rows
+are decoded.
 """
 
 from __future__ import annotations

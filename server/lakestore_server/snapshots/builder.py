@@ -268,7 +268,7 @@ class Merger:
         return merge, step
 
     def abandon(self, owner: str) -> None:
-        """Give up the merge of a table of which nothing is kept any more; its files go when it has ended."""
+        """Give up the merge of a forgotten table; the merge's files are removed when it has ended."""
         merge = self._running
         if merge is not None and merge.owner == owner:
             self._running = None
@@ -461,7 +461,7 @@ class SnapshotBuilder:
         """Everything that is kept of a table; nothing of one whose files somebody removed."""
         table = self._tables.get(folder)
         if table is not None and table.files.is_gone():
-            log.warning("presented files in %s were removed by somebody: they are written anew", table.files.folder)
+            log.warning("presented files in %s were removed by somebody: they are written again", table.files.folder)
             self._forget(folder, table, list(table.answers))
             return None
         return table

@@ -4,7 +4,7 @@
   files the dead rows and the rows outside of the shown part of a step.
 - The ledger of a later cut is derived from that of an earlier cut, plus new deaths.
 - Format version 2: a data file collects a few position-delete files. Version 3: it has one vector of all hidden rows,
-  including those of the base's own deletes.
+  including the rows that the base's own deletes hide.
 """
 
 from __future__ import annotations
@@ -74,9 +74,7 @@ class Found:
     positions: Ints
     base: Entry | None = None
     is_partial: bool = False
-    """Whether the data file is a hot file of which only a part is shown. A later cut may show rows that this one
-    hides.
-    """
+    """Whether only a part of a hot data file is shown. A later cut may show rows that this cut hides."""
 
 
 class Deaths:

@@ -100,7 +100,7 @@ class Snapshot:
         )
 
     def _base(self, base: BaseFiles, replaced: Mapping[str, Sequence[str]]) -> list[Manifest]:
-        """The base's manifests, those with replaced vectors written anew without them."""
+        """The base's manifests. A manifest with replaced vectors is written again without these vectors."""
         gone: dict[str, tuple[Entries, Ints]] = {}
         for deletes in base.deletes if replaced else ():
             places_ = _places_of(deletes, replaced)
@@ -154,7 +154,7 @@ LEASE_PROPERTY = "lakestore.lease-until"
 """The time up to which the cut's files stay."""
 V3 = 3
 _TOTALS = {"total-records": "added-records", "total-data-files": "added-data-files"}
-"""Totals that a presented snapshot has, and what it adds to those of its base. It takes no data file away.
+"""Totals of a presented snapshot, and what it adds to its base's totals. It takes no data file away.
 
 Spark estimates a table by `total-records`, and without it never broadcasts one.
 """
@@ -293,7 +293,7 @@ def _summary(files: BuiltFiles, base: Base) -> dict[str, str]:
 
 
 def _shown(properties: Mapping[str, str]) -> dict[str, str]:
-    """The table's properties without those of writers: nothing is written by them."""
+    """The table's properties without the properties for writers, because nobody writes to a presented table."""
     return {
         key: value
         for key, value in properties.items()

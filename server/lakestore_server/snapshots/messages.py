@@ -119,11 +119,11 @@ class BuiltFiles:
     data_files: int = 0
     """Hot data files."""
     delete_files: int = 0
-    """Delete files and vectors beside those of the base."""
+    """Delete files and vectors that the base does not have."""
     deleted_rows: int = 0
     """Rows that these hide, in the base and in hot data files."""
     file_bytes: int = 0
-    """Bytes of all files that the cut has beside those of the base."""
+    """Bytes of all files of the cut that the base does not have."""
     written_bytes: int = 0
     """Bytes that were written for this very request."""
     first_row_id: int = 0

@@ -429,7 +429,7 @@ class SnapshotTables:
         have changed.
         """
         if Table.from_json(plan.definition).uuid != cut.key.table_uuid:
-            raise Unavailable(f"table {cut.version.name} was dropped and made anew at this moment: load it again")
+            raise Unavailable(f"table {cut.version.name} was dropped and created again at this moment: load it again")
         key = replace(cut.key, base_snapshot_id=plan.snapshot_id)
         if not cut.metadata_location:
             return replace(cut, key=key)
@@ -447,7 +447,7 @@ class SnapshotTables:
                 retry_after=max(soon, 1.0),
             )
         if self._engine.is_disk_full():
-            raise Exhausted(f"less than {limits.disk_free_bytes >> 20} MB are free: no table is presented anew")
+            raise Exhausted(f"less than {limits.disk_free_bytes >> 20} MB are free: no further cut is presented")
 
     # Upkeep.
 

@@ -360,9 +360,9 @@ class CommitRecord:
     producers: list[ProducerChange] = field(default_factory=list)
     create: list[Table] = field(default_factory=list)
     alter: list[Table] = field(default_factory=list)
-    """Definitions that replace those of the same uuid."""
+    """Definitions; each replaces the definition with its uuid."""
     drop: list[str] = field(default_factory=list)
-    """Uuids of tables, also dropped ones, of which nothing is kept."""
+    """Uuids of tables, dropped ones included, that are forgotten for good."""
     catalog: list[CatalogChange] = field(default_factory=list)
     tierer: TiererClaim | None = None
     starts: list[LogStart] = field(default_factory=list)

@@ -201,7 +201,7 @@ def test_certificates_are_files_that_are_there(tmp_path: Path) -> None:
         (SMALL + "    primary_key: [a]\n    columns: [{name: a, type: int64}, {name: kafka_source, type: int64}]\n", 5,
          "source positions needs that name"),
         (SMALL + "  - {topic: t, table: d.u}\n", 6, "stands at line 4"),
-        (SMALL + "    source: x\n", 6, "of which the file has none"),
+        (SMALL + "    source: x\n", 6, "but the file has no sources:"),
         (SMALL + "batch: {bytes: lots}\n", 6, "8MB or 512KB"),
         (SMALL + "batch: {time: 5}\n", 6, "200ms or 2s"),
         (SMALL + "batch: {rows: 0}\n", 6, "from 1 to 1,000,000"),

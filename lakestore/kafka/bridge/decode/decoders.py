@@ -87,7 +87,7 @@ class ArrowDecoder:
                 schema = pa.unify_schemas([schema, batch.schema], promote_options="permissive")
                 taken.append((number, batch))
             except pa.ArrowException as error:
-                say = f"the types of its rows do not go with those of the records before it: {error}"
+                say = f"the types of its rows contradict the types of the records before it: {error}"
                 rejects.append(Reject(number, Stage.DECODE, "other-types", say))
         self._schema = schema
         if not taken:
