@@ -16,7 +16,7 @@ from lakestore.wire import piped
 from lakestore.wire.piped import Verb
 from lakestore_server.edge.console import queries, rpcs
 from lakestore_server.edge.console.queries import Query
-from lakestore_server.host import own_process
+from lakestore_server.host import child
 from lakestore_server.operate.metric_sources import QueryDeaths
 
 
@@ -66,9 +66,9 @@ def test_what_the_process_says_is_logged_as_one_line(
     query: Query, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The process writes into a pipe, not into the server's log or terminal."""
-    begun = own_process.begun
+    begun = child.begun
     monkeypatch.setattr(
-        own_process, "begun", lambda *_, **given: begun("tests.support.loud_process", stderr=given.get("stderr"))
+        child, "begun", lambda *_, **given: begun("tests.support.loud_process", stderr=given.get("stderr"))
     )
     with caplog.at_level(logging.WARNING, "lakestore.console"), pytest.raises(Exception, match="has ended"):
         query.answer()

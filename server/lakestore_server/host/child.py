@@ -20,13 +20,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
+from typing import IO, Protocol
 
 from lakestore.errors import Internal, LakestoreError, Unavailable, error_of
-from lakestore_server.host import own_process
-from lakestore_server.host.bounded_pipe import BoundedPipe, Readable, Silent, ended, exactly
 
 log = logging.getLogger("lakestore.server")
 END_SECONDS = 5.0
@@ -40,7 +39,122 @@ STDERR_BYTES_MAX = 64 << 10
 FRAME_BYTES_MAX = (1 << 32) - 1
 HEAD = struct.Struct("<2sBBBI")
 MAGIC, VERSION = b"LP", 1
+READ_BYTES = 1 << 20
+_COMMON = {"PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TZDIR", "TMPDIR", "SYSTEMROOT"}
+_COMMON_PREFIXES = ("LC_", "LD_", "DYLD_", "MALLOC_", "PYTHON", "OMP_", "OPENBLAS_", "NPY_", "ARROW_")
+_STORES = {"SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "JAVA_HOME", "CLASSPATH", "IMDS_ENDPOINT"}
+_STORES_PREFIXES = (
+    "AWS_", "GOOGLE_", "CLOUD_STORAGE_", "GCE_METADATA_", "AZURE_", "IDENTITY_", "MSI_", "HADOOP_", "LIBHDFS_", "KRB5",
+    "OPENSSL_",
+)  # fmt: skip
+"""Variables of the libraries in Arrow that read S3, GCS, Azure and HDFS, managed identities and emulators too."""
+_PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
 _SIGNALS = {number.value: number.name for number in signal.Signals}
+
+
+def environment(whole: Mapping[str, str], *, reads_stores: bool = False) -> dict[str, str]:
+    """The part of an environment that such a process gets."""
+    names, prefixes = set(_COMMON), list(_COMMON_PREFIXES)
+    if reads_stores:
+        names |= {*_STORES, *_PROXIES, *map(str.lower, _PROXIES)}
+        prefixes += _STORES_PREFIXES
+    return {name: text for name, text in whole.items() if name in names or name.startswith(tuple(prefixes))}
+
+
+def begun(
+    module: str, *arguments: str, reads_stores: bool = False, stderr: int | None = None
+) -> subprocess.Popen[bytes]:
+    """A process that runs a module, which it finds where this process did; `stderr` is as of `Popen`."""
+    # No threads for sums of matrices: nobody multiplies any, and to begin them takes half of a start.
+    path = {"PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder), "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-Pm", module, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        bufsize=0,
+        env=environment(os.environ, reads_stores=reads_stores) | path,
+    )
+
+
+class Silent(OSError):
+    """The other process has neither taken nor given a byte in time."""
+
+
+class BoundedPipe:
+    """Bytes to and from a process. For one thread at a time."""
+
+    def __init__(self, to: IO[bytes], back: IO[bytes], seconds: float) -> None:
+        """`seconds` without a byte moved are the end."""
+        self._to, self._back, self._seconds = to.fileno(), back.fileno(), seconds
+        for number in (self._to, self._back):
+            os.set_blocking(number, False)
+        self._can_write, self._can_read = select.poll(), select.poll()
+        self._can_write.register(self._to, select.POLLOUT)
+        self._can_read.register(self._back, select.POLLIN)
+        self._held = b""
+
+    def write(self, data: bytes) -> None:
+        """Send all of it, or `Silent`."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._to, left) :]
+            except BlockingIOError:
+                self._wait(self._can_write)
+
+    def read(self, size: int) -> bytes:
+        """Some bytes that came back, so many at most; none at the pipe's end. `Silent` if none come."""
+        while not self._held:
+            try:
+                self._held = os.read(self._back, READ_BYTES)
+            except BlockingIOError:
+                self._wait(self._can_read)
+            else:
+                if not self._held:
+                    return b""
+        part, self._held = self._held[:size], self._held[size:]
+        return part
+
+    def _wait(self, poll: select.poll) -> None:
+        end = time.monotonic() + self._seconds
+        while not poll.poll(max(end - time.monotonic(), 0.0) * 1000):
+            if time.monotonic() >= end:
+                raise Silent(f"the other process was silent for {self._seconds:g} s")
+
+
+class Readable(Protocol):
+    """Bytes that come from the other end."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """Some of them, so many at most; none at the end."""
+
+
+def exactly(pipe: Readable, size: int) -> bytes:
+    """`size` bytes, or EOFError."""
+    parts = []
+    while size:
+        part = pipe.read(size)
+        if not part:
+            raise EOFError
+        parts.append(part)
+        size -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def ended(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """The exit code of a process, which ends with its pipes or else is killed."""
+    for pipe in (process.stdin, process.stdout):
+        try:
+            if pipe:
+                pipe.close()
+        except OSError:
+            continue  # bytes that were still to be written to a process that has ended
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 class Kind(IntEnum):
@@ -187,7 +301,7 @@ class Child:
     def _opened(self) -> BoundedPipe:
         if self._process is None or self._pipe is None:
             stderr = None if self._is_trusted else subprocess.PIPE
-            self._process = process = own_process.begun(
+            self._process = process = begun(
                 self._module, *self._arguments(), reads_stores=self._reads_stores, stderr=stderr
             )
             assert process.stdin is not None

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pytest
 
 from lakestore.errors import Unavailable
 from lakestore_server.duties.index_rebuild import IndexMerger
-from lakestore_server.host import own_process
+from lakestore_server.host import child
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.host.priority import NICE
 from lakestore_server.index import run_merge, run_store
@@ -35,13 +36,13 @@ ENTRIES = 900_000
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """Those that merge, as they begin."""
-    begun, made = own_process.begun, list[subprocess.Popen[bytes]]()
+    begun, made = child.begun, list[subprocess.Popen[bytes]]()
 
-    def watched(module: str) -> subprocess.Popen[bytes]:
-        made.append(begun(module))
+    def watched(module: str, **how: Any) -> subprocess.Popen[bytes]:
+        made.append(begun(module, **how))
         return made[-1]
 
-    monkeypatch.setattr(own_process, "begun", watched)
+    monkeypatch.setattr(child, "begun", watched)
     return made
 
 

@@ -6,14 +6,15 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lakestore.errors import Unavailable
 from lakestore_server.duties.index_rebuild import IndexMerger
-from lakestore_server.host import own_process
-from lakestore_server.host.bounded_pipe import BoundedPipe, Silent
+from lakestore_server.host import child
+from lakestore_server.host.child import BoundedPipe, Silent
 from lakestore_server.index import merge_apart, run_store
 from tests.support.served import Served
 
@@ -23,10 +24,10 @@ SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 def test_a_stopped_process_fails_one_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_store, "APART_MIN", 1)
     monkeypatch.setattr(IndexMerger, "wake", lambda self: None)
-    begun = own_process.begun
+    begun = child.begun
 
-    def stopped(module: str) -> subprocess.Popen[bytes]:
-        process = begun(module)
+    def stopped(module: str, **how: Any) -> subprocess.Popen[bytes]:
+        process = begun(module, **how)
         os.kill(process.pid, signal.SIGSTOP)
         return process
 
@@ -37,7 +38,7 @@ def test_a_stopped_process_fails_one_merge(tmp_path: Path, monkeypatch: pytest.M
             served.checkpoint()
         index = served.engine.index
         with monkeypatch.context() as patch:
-            patch.setattr(own_process, "begun", stopped)
+            patch.setattr(child, "begun", stopped)
             patch.setattr(merge_apart, "SILENCE_SECONDS", 0.2)
             with pytest.raises(Unavailable, match=r"gave no answer for 0\.2 s"):
                 served.server.upkeep.merge_index()

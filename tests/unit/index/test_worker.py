@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakestore_server.host import own_process
+from lakestore_server.host import child
 
 WORKER = "lakestore_server.index.worker"
 HEAVY = ("pyarrow", "grpc", "google.protobuf", "lakestore.client", "lakestore_server.commit")
@@ -32,6 +32,6 @@ def test_the_process_takes_no_module_from_the_working_folder(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     (tmp_path / "orjson.py").write_text("raise RuntimeError('taken from the working folder')")
-    process = own_process.begun(WORKER)
+    process = child.begun(WORKER)
     process.communicate(timeout=60)
     assert process.returncode == 0, "it ended with its pipe"

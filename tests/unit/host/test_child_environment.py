@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import lakestore_server
-from lakestore_server.host import own_process
+from lakestore_server.host import child
 
 SECRETS = {"LAKESTORE_TOKEN": "t", "DATABASE_URL": "postgres://me:secret@db", "PGPASSWORD": "p", "OTEL_X_HEADERS": "h"}
 STORE = {"AWS_SECRET_ACCESS_KEY": "k", "https_proxy": "http://proxy", "SSL_CERT_FILE": "ca.pem"}
@@ -21,14 +21,14 @@ PLAIN = {"PATH": "/bin", "LC_ALL": "C.UTF-8", "TMPDIR": "scratch", "NPY_DISABLE_
 
 @pytest.mark.parametrize("reads_stores", [False, True])
 def test_only_what_it_needs_is_given(reads_stores: bool) -> None:
-    given = own_process.environment({**SECRETS, **STORE, **PLAIN}, reads_stores=reads_stores)
+    given = child.environment({**SECRETS, **STORE, **PLAIN}, reads_stores=reads_stores)
     assert given == {**PLAIN, **(STORE if reads_stores else {})}
 
 
 @pytest.mark.parametrize("name", STORES)
 def test_what_a_library_of_a_store_reads_is_given_to_those_that_read_the_lake(name: str) -> None:
-    assert own_process.environment({name: "x"}, reads_stores=True) == {name: "x"}
-    assert own_process.environment({name: "x"}) == {}
+    assert child.environment({name: "x"}, reads_stores=True) == {name: "x"}
+    assert child.environment({name: "x"}) == {}
 
 
 def test_a_process_that_runs_has_none_of_the_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ def test_a_process_that_runs_has_none_of_the_secrets(tmp_path: Path, monkeypatch
         monkeypatch.setenv(name, text)
     (tmp_path / "says_its_environment.py").write_text("import os; print(*os.environ)")
     monkeypatch.syspath_prepend(tmp_path)
-    process = own_process.begun("says_its_environment", reads_stores=True)
+    process = child.begun("says_its_environment", reads_stores=True)
     names = set(process.communicate(timeout=30)[0].decode().split())
     assert not names & set(SECRETS)
     assert names >= set(STORE)
@@ -45,4 +45,4 @@ def test_a_process_that_runs_has_none_of_the_secrets(tmp_path: Path, monkeypatch
 def test_no_other_module_begins_a_process() -> None:
     folder = Path(lakestore_server.__file__).parent
     found = [path.name for path in folder.rglob("*.py") if "subprocess.Popen(" in path.read_text()]
-    assert found == ["own_process.py"]
+    assert found == ["child.py"]
