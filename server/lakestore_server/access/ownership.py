@@ -204,7 +204,7 @@ def _without_sentences(said: dict[str, Any]) -> dict[str, Any]:
     damage, duties, index = said["damage"], said["duties"], said["index"]
     told = f"damaged places: {len(damage)}; an administrator can list them"
     return {
-        "index": index if index == "ready" else f"not ready: {UNTOLD}",
+        "index": "ready" if index.partition(";")[0] == "ready" else f"not ready: {UNTOLD}",
         "damage": [told] if isinstance(damage, list) and damage else damage,
         "duties": {name: {**duty, "error": UNTOLD if duty["error"] else ""} for name, duty in duties.items()},
     }

@@ -65,6 +65,8 @@ class IndexMerger:
             self._began = time.monotonic()
             sweeps = self._began - self._swept >= SWEEP_SECONDS
             self._swept = self._began if sweeps else self._swept
+            if self._index.is_losing_merges and not sweeps:
+                return
             dropped = self._index.dropped_entries
             while self._index.work(self._pause, sweeps=sweeps):
                 pass

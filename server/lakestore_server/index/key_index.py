@@ -131,8 +131,14 @@ class Index:
 
     @property
     def state(self) -> str:
-        """`ready`, or how far the rebuild is and why."""
-        return self._health.state
+        """`ready`, or how far the rebuild is and why. `; ` and what keeps runs from being merged may follow."""
+        blocked = self._merged.blocked_by
+        return f"{self._health.state}; {blocked}" if blocked else self._health.state
+
+    @property
+    def is_losing_merges(self) -> bool:
+        """Whether so many merges were lost in a row that another one is worth a try only now and then."""
+        return self._merged.is_losing_merges
 
     @property
     def ready(self) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import orjson
 
-from lakestore.errors import Corrupt
+from lakestore.errors import Corrupt, Internal, Unavailable
 from lakestore_server.host.child import Child, Gone
 from lakestore_server.index.entry import DamagedIndex
 
@@ -27,8 +27,10 @@ SLICE = struct.Struct("<q")
 MERGED = b"merged"
 """The process's answer if the merge came to its end."""
 _WORKER = "lakestore_server.index.worker"
-_OWN_SIGNALS = {"SIGBUS", "SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL"}
-"""Ends of a process by a map that is cut short, or by a page that is garbage."""
+
+
+class MergeLost(Unavailable):
+    """The process of a merge failed, ended or was silent. This says nothing about the runs: only a checksum does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ class Merge:
 def merge_apart(wanted: Merge, pause: Callable[[int], bool]) -> bool:
     """`run_merge.merge` by another process, whose output is durable but for its name; whether it came to its end.
 
-    `Unavailable` if the process fails or is ended, `DamagedIndex` if a run is damaged.
+    Raises `MergeLost` if the process has a defect, is ended or is silent, `DamagedIndex` if a checksum or the format of
+    a run is wrong, and `Unavailable` if the disk takes no bytes.
     """
 
     def serve(_verb: int, question: bytes) -> Sequence[bytes]:
@@ -71,7 +74,7 @@ def merge_apart(wanted: Merge, pause: Callable[[int], bool]) -> bool:
         return process.ask(0, wanted.encode(), serve) == MERGED
     except Corrupt as error:
         raise DamagedIndex(error.message) from error
-    except Gone as error:
-        raise DamagedIndex(error.message) if error.signal in _OWN_SIGNALS else error from error
+    except (Gone, Internal) as error:
+        raise MergeLost(error.message) from error
     finally:
         process.close()

@@ -25,7 +25,7 @@ from lakestore_server.index.keys import IndexKeys
 from lakestore_server.index.levels import Levels, Walked, walk
 from lakestore_server.index.overlay import Entries, Overlay
 from lakestore_server.index.run_file import EMPTY_LSN, NO_RUNS, NamedRuns, RunFile
-from lakestore_server.index.run_store import RunStore, Size
+from lakestore_server.index.run_store import LOST_MAX, RunStore, Size
 
 log = logging.getLogger("lakestore.index")
 STAGED_BYTES = 128 << 20
@@ -155,6 +155,18 @@ class MergedKeys:
     def size(self) -> Size:
         """The size as of the last checkpoint or rebuild; a key counts in each of several runs."""
         return self._runs.size
+
+    @property
+    def blocked_by(self) -> str:
+        """Why runs are not merged; empty if nothing is in the way."""
+        if self.is_losing_merges:
+            return f"its runs are not merged, {self._runs.lost} tries in a row failed: {self._runs.lost_why}"
+        return ""
+
+    @property
+    def is_losing_merges(self) -> bool:
+        """Whether so many merges were lost in a row that another one is worth a try only now and then."""
+        return self._runs.lost >= LOST_MAX
 
     # Look-ups.
 

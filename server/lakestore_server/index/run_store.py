@@ -8,6 +8,7 @@ ends as soon as the index has a problem; a checkpoint asks for none and waits fo
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from lakestore_server.index.byte_section import hashed
 from lakestore_server.index.entry import ALL_TABLES, DamagedIndex, Ints, KeyHash, ServedTables, key_hash, new_seed
 from lakestore_server.index.keys import IndexKeys, NumberKeys, joined
 from lakestore_server.index.levels import Levels, due, runs_due
-from lakestore_server.index.merge_apart import APART_MIN, Merge, merge_apart
+from lakestore_server.index.merge_apart import APART_MIN, Merge, MergeLost, merge_apart
 from lakestore_server.index.number_section import packed
 from lakestore_server.index.run import SUFFIX, Run
 from lakestore_server.index.run_file import NamedRuns, RunFile
@@ -40,6 +41,9 @@ PART_ENTRIES = 65_536
 """Entries that are written at once."""
 REBUILT_MAX = 8
 """Runs of a rebuild; more are merged at once."""
+LOST_MAX = 3
+"""Merges that are lost in a row, after which a rebuild merges no more, and the duty only with each sweep."""
+log = logging.getLogger("lakestore.index")
 
 Parts = Sequence[tuple[IndexKeys, Ints]]
 """Keys of tables and their values, no key twice."""
@@ -74,6 +78,8 @@ class RunStore:
         self._numbers = count(1)
         self._merging = threading.Lock()
         """Held while a process merges: there is one at most."""
+        self.lost, self.lost_why = 0, ""
+        """The merges that were lost in a row, and the error of the last one."""
         self._unfinished: set[str] = set()
         """Names of files that are being written, or are not in the levels yet."""
         self._rebuilt: tuple[Run, ...] = ()
@@ -100,14 +106,17 @@ class RunStore:
 
     def _opened(self, file: RunFile) -> Run:
         path = self._folder / file.name
-        if self._disk.size(path) != file.size:
-            raise DamagedIndex(f"run {file.name} of the index is missing or cut short")
+        self._check_size(path, file.size)
         data = self._disk.map(path)
         will_need(data)  # every look-up does, and one page after the other takes the disk ten times as long
         run = Run(path, data)
         if run.file != file:
             raise DamagedIndex(f"run {file.name} of the index is another one than the checkpoint names")
         return run
+
+    def _check_size(self, path: Path, size: int) -> None:
+        if self._disk.size(path) != size:
+            raise DamagedIndex(f"run {path.name} of the index is missing or cut short")
 
     @contextlib.contextmanager
     def _written(self, parts: Parts, lsn: int) -> Iterator[Run | None]:
@@ -196,6 +205,7 @@ class RunStore:
     def begin_anew(self, lsn: int) -> None:
         """Hold nothing until `finish`; all entries of commits up to `lsn` come, and none of later ones."""
         self._rebuilt_lsn = lsn
+        self.lost = 0  # the next merges are of other files
         with self._lock:
             self.levels = Levels(-1)
         rebuilt, self._new, self._new_lsn, self._rebuilt = self._rebuilt, None, -1, ()
@@ -203,18 +213,27 @@ class RunStore:
             self._remove(run.path)
 
     def stage(self, parts: Parts) -> None:
-        """Take entries of a rebuild, which hold over those before. Checkpoints go on meanwhile."""
+        """Take entries of a rebuild, which hold over those before. Checkpoints go on meanwhile.
+
+        A merge that is lost leaves its runs as they are: the next call tries again, and at last the duty.
+        """
         with self._written(parts, self._rebuilt_lsn) as made:
             if made is not None:
                 self._rebuilt = (made, *self._rebuilt)
-        if len(self._rebuilt) > REBUILT_MAX:
-            before = self._rebuilt[: due([run.entries for run in self._rebuilt]) or None]
-            with self._new_file() as path:
-                served = {prefix for run in before for prefix in run.sections if self._served.serves(prefix)}
-                self._merge(path, before, dict.fromkeys(served, False), pause=lambda entries: True)
-                self._rebuilt = (self._named(path), *self._rebuilt[len(before) :])
-            for run in before:
-                self._remove(run.path)
+        if len(self._rebuilt) > REBUILT_MAX and self.lost < LOST_MAX:
+            try:
+                self._merge_rebuilt()
+            except MergeLost as error:
+                log.warning("the rebuild of the key index goes on with %d runs: %s", len(self._rebuilt), error)
+
+    def _merge_rebuilt(self) -> None:
+        before = self._rebuilt[: due([run.entries for run in self._rebuilt]) or None]
+        with self._new_file() as path:
+            served = {prefix for run in before for prefix in run.sections if self._served.serves(prefix)}
+            self._merge(path, before, dict.fromkeys(served, False), pause=lambda entries: True)
+            self._rebuilt = (self._named(path), *self._rebuilt[len(before) :])
+        for run in before:
+            self._remove(run.path)
 
     def staged(self, keys: IndexKeys) -> Ints:
         """The values that a rebuild has taken under some keys of one table so far."""
@@ -264,8 +283,16 @@ class RunStore:
         """Write runs as one; of served tables, which `drops` names, entries that say ABSENT go if it says so."""
         if sum(run.entries for run in runs) >= APART_MIN:
             wanted = Merge(path, [run.path for run in runs], drops, self._key_hash.seed)
-            with self._merging:
-                return merge_apart(wanted, pause)
+            try:
+                with self._merging:
+                    is_whole = merge_apart(wanted, pause)
+            except MergeLost as error:
+                self.lost, self.lost_why = self.lost + 1, error.message
+                for run in runs:
+                    self._check_size(run.path, run.size)
+                raise
+            self.lost = 0 if is_whole else self.lost
+            return is_whole
         with contextlib.closing(writer_of(self._disk, path, runs, self._key_hash)) as writer:
             return merge(writer, runs, drops.__contains__, drops.__getitem__, pause)
 

@@ -20,7 +20,7 @@ from lakestore_server.host.priority import NICE
 from lakestore_server.index import run_merge, run_store
 from lakestore_server.index.entry import ABSENT, DamagedIndex, key_hash, table_prefix
 from lakestore_server.index.keys import ByteKeys
-from lakestore_server.index.merge_apart import Merge, merge_apart
+from lakestore_server.index.merge_apart import Merge, MergeLost, merge_apart
 from lakestore_server.index.number_section import packed
 from lakestore_server.index.run import Run
 from lakestore_server.index.run_store import write
@@ -93,27 +93,24 @@ def test_a_merge_ends_early(tmp_path: Path, processes: list[subprocess.Popen[byt
     assert [process.returncode for process in processes] == [0]
 
 
-@pytest.mark.parametrize(
-    ("number", "error", "sentence"),
-    [(signal.SIGKILL, Unavailable, "was ended"), (signal.SIGBUS, DamagedIndex, "ended by SIGBUS")],
-)
-def test_a_process_that_ends_says_whether_a_run_is_damaged(
-    tmp_path: Path,
-    processes: list[subprocess.Popen[bytes]],
-    inputs: list[Path],
-    number: signal.Signals,
-    error: type[Unavailable],
-    sentence: str,
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT])
+def test_a_process_that_is_ended_says_nothing_about_the_runs(
+    tmp_path: Path, processes: list[subprocess.Popen[bytes]], inputs: list[Path], number: signal.Signals
 ) -> None:
-    """Somebody kills it, or a map that is cut short does."""
-
     def end(_entries: int) -> bool:
         os.kill(processes[-1].pid, number)
         return True
 
-    with pytest.raises(error, match=sentence) as raised:
+    with pytest.raises(MergeLost, match=f"was ended by {number.name}"):
         merge_apart(Merge(tmp_path / "1.run", inputs, {table_prefix(1): False}, HASH.seed), end)
-    assert type(raised.value) is error
+
+
+def test_a_defect_of_the_process_says_nothing_about_the_runs(
+    tmp_path: Path, inputs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Merge, "encode", lambda self: b"[]")
+    with pytest.raises(MergeLost, match="a defect of the server: ValueError"):
+        merge_apart(Merge(tmp_path / "1.run", inputs, {}, HASH.seed), lambda n: True)
 
 
 def test_damage_and_a_full_disk_are_told(tmp_path: Path, inputs: list[Path]) -> None:
