@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lakestore_server.host.mapped_crc import crc32c_of_mapped, folded
+from lakestore_server.host.yield_points import yield_point
 from lakestore_server.index.entry import DamagedIndex, Ints
 from lakestore_server.index.run_filter import Numbers
 
@@ -91,7 +92,10 @@ class Blocks:
     def check_bytes(self, first: int, last: int) -> None:
         """`check` of [first, last)."""
         if not self.is_checked:
-            self._check_blocks(range(first // BLOCK_BYTES, -(-last // BLOCK_BYTES)))
+            end = -(-last // BLOCK_BYTES)
+            for block in range(first // BLOCK_BYTES, end, AHEAD):
+                yield_point()
+                self._check_blocks(range(block, min(block + AHEAD, end)))
 
     def ahead(self, goes_on: Callable[[int], bool]) -> None:
         """Compare the blocks that nobody has used, as long as it goes on, which is asked with the bytes to come.

@@ -16,6 +16,7 @@ from lakestore_server.host import allocator
 from lakestore_server.host.child import Parent
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.host.priority import NICE
+from lakestore_server.host.yield_points import at_yield_points
 from lakestore_server.index.entry import DamagedIndex, key_hash
 from lakestore_server.index.merge_apart import MERGED, SLICE, Merge
 from lakestore_server.index.run import Run
@@ -31,13 +32,17 @@ def main() -> None:
 
 
 def _merged(parent: Parent, wanted: Merge) -> bytes:
+    """The answer to a merge. Each slice is a question; each 4 MB that are checked and 2 MB that are written are a sign
+    of life."""
+
     def pause(entries: int) -> bool:
         return bool(list(parent.ask(0, SLICE.pack(entries))))
 
     try:
-        inputs = [Run(path, _mapped(path)) for path in wanted.inputs]
-        with contextlib.closing(writer_of(RealDisk(), wanted.output, inputs, key_hash(wanted.seed))) as writer:
-            is_whole = merge(writer, inputs, wanted.drops.__contains__, wanted.drops.__getitem__, pause)
+        with at_yield_points(parent.working):
+            inputs = [Run(path, _mapped(path)) for path in wanted.inputs]
+            with contextlib.closing(writer_of(RealDisk(), wanted.output, inputs, key_hash(wanted.seed))) as writer:
+                is_whole = merge(writer, inputs, wanted.drops.__contains__, wanted.drops.__getitem__, pause)
     except DamagedIndex as error:
         raise Corrupt(error.message) from error
     except (OSError, Unavailable) as error:
