@@ -119,6 +119,7 @@ def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, besid
         runs=held.runs,
         checkpoint_lsn=held.lsn,
         index_lsn=held.index_lsn,
+        disk_free_bytes=limits.disk_free_bytes,
     )
     beside(state.view, index.runs)
     keyed: list[KeyedRows] = []

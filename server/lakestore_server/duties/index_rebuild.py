@@ -38,6 +38,10 @@ RUNS_MANY = 28
 batch of 10,000 keys 0.07 ms. A merge without pauses takes processor time from callers."""
 
 
+ROOM_SECONDS = 5.0
+"""Time between two looks whether the disk has room for a merge or a rebuild."""
+
+
 class IndexMerger:
     """One merge at a time, in its own thread."""
 
@@ -48,7 +52,7 @@ class IndexMerger:
         self._began, self._swept = 0.0, time.monotonic()
         self._running = threading.Lock()
         self._duty = Worker(
-            supervisor=loop.supervisor, name="index-merge", work=self.run_once, failed=_failed, every=SWEEP_SECONDS
+            supervisor=loop.supervisor, name="index-merge", work=self._work, failed=_failed, every=SWEEP_SECONDS
         )
         self._duty.start()
         self.wake()
@@ -58,6 +62,12 @@ class IndexMerger:
 
     def close(self) -> None:
         self._duty.close()
+
+    def _work(self) -> None:
+        """Merge what is due, also if the disk has room for it only later."""
+        self.run_once()
+        while self._index.is_lacking_room and self._index.ready and not self._duty.wait(ROOM_SECONDS):
+            self.run_once()
 
     def run_once(self) -> None:
         """Merge until nothing is due."""
@@ -146,11 +156,20 @@ class Rebuilder:
             chosen = live | deleted if remembers else live
             rows = batch.filter(pa.array(chosen))
             columns = [rows.column(name) for name in state.versions.numbered(schema_id).primary_key]
+            if not self._room_for(sum(column.nbytes for column in columns) + offsets.nbytes):
+                return
             if remembers and deleted.any():
                 self._stage_remembered(state, bucket, columns, offsets[chosen], deleted[chosen])
             else:
                 self._stage(state, bucket, columns, offsets[chosen])
             progress.add(batch.num_rows)
+
+    def _room_for(self, nbytes: int) -> bool:
+        """Wait until the disk has room for a part of the rebuild; False if the server closes."""
+        while self._index.lacks_room_for(nbytes):
+            if self._duty.wait(ROOM_SECONDS):
+                return False
+        return True
 
     def _stage(self, state: TableState, bucket: int, columns: list[pa.Array], offsets: Ints) -> None:
         """Add the entries of rows. A hashed key gets a slot next to equal hashes."""

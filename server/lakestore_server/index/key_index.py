@@ -102,8 +102,12 @@ class Index:
         runs: Sequence[RunFile] = (),
         checkpoint_lsn: int = 0,
         index_lsn: int = 0,
+        disk_free_bytes: int = 0,
     ) -> None:
-        """The checkpoint at `checkpoint_lsn` names `runs`, and says that the index stands at `index_lsn`."""
+        """The checkpoint at `checkpoint_lsn` names `runs`, and says that the index stands at `index_lsn`.
+
+        Merges and rebuilds keep `disk_free_bytes` free. Checkpoints do not: they make room.
+        """
         self._cache_keys_max = cache_keys_max
         self.lock = threading.Lock()
         self._overlay = Overlay()
@@ -113,7 +117,7 @@ class Index:
         self._expected: tuple[ExpectedEntries, ...] = ()
         """Commits that are not durable yet, newest first."""
         self._health = Health()
-        self._merged = MergedKeys(folder, disk, self.lock, self._health)
+        self._merged = MergedKeys(folder, disk, self.lock, self._health, disk_free_bytes)
         try:
             lack = self._merged.open(runs, checkpoint_lsn, index_lsn)
         except DamagedIndex as error:
@@ -131,9 +135,18 @@ class Index:
 
     @property
     def state(self) -> str:
-        """`ready`, or how far the rebuild is and why. `; ` and what keeps runs from being merged may follow."""
+        """`ready`, or how far the rebuild is and why. `; ` and what keeps it or a merge from going on may follow."""
         blocked = self._merged.blocked_by
         return f"{self._health.state}; {blocked}" if blocked else self._health.state
+
+    @property
+    def is_lacking_room(self) -> bool:
+        """Whether a merge was due for which the disk had no room, or the rebuild waits for room."""
+        return self._merged.is_lacking_room
+
+    def lacks_room_for(self, nbytes: int) -> bool:
+        """Whether the disk has no room for the staged parts of a rebuild and a further one of so many bytes."""
+        return self._merged.lacks_room_for(nbytes)
 
     @property
     def is_losing_merges(self) -> bool:

@@ -30,6 +30,8 @@ from lakestore_server.index.run_store import LOST_MAX, RunStore, Size
 log = logging.getLogger("lakestore.index")
 STAGED_BYTES = 128 << 20
 """Entries of a rebuild that are held before they become a run."""
+STAGED_TIMES = 3
+"""The bytes of a run for each byte that is held before: 1.1 for numbers, at most three for short keys of bytes."""
 MARK = "rebuilding"
 EARLIER = ("data.mdb", "lock.mdb")
 """Files of the index of releases up to 0.3; such an index is rebuilt, and they go with the mark of the rebuild."""
@@ -106,11 +108,13 @@ class Health:
 class MergedKeys:
     """Runs of one folder. `find` and `ranges` serve any thread; what writes takes turns."""
 
-    def __init__(self, folder: Path, disk: Disk, lock: threading.Lock, health: Health) -> None:
-        """`lock` is held while the levels change."""
+    def __init__(
+        self, folder: Path, disk: Disk, lock: threading.Lock, health: Health, disk_free_bytes: int = 0
+    ) -> None:
+        """`lock` is held while the levels change. Merges and rebuilds keep `disk_free_bytes` free."""
         self._folder, self._disk, self._health = folder, disk, health
         self._writing = threading.Lock()
-        self._runs = RunStore(folder, disk, lock)
+        self._runs = RunStore(folder, disk, lock, disk_free_bytes)
         self._staged: list[tuple[IndexKeys, Ints]] = []
         self.lsn = EMPTY_LSN
         """The commit at which the index stands."""
@@ -158,10 +162,18 @@ class MergedKeys:
 
     @property
     def blocked_by(self) -> str:
-        """Why runs are not merged; empty if nothing is in the way."""
+        """Why runs are not merged, or why the rebuild waits; empty if nothing is in the way."""
+        if self._runs.lacks:
+            megabytes = -(-self._runs.lacks // 1_000_000)
+            return f"it waits for {megabytes:,} MB more of free disk, because limits.disk_free_bytes stay free"
         if self.is_losing_merges:
             return f"its runs are not merged, {self._runs.lost} tries in a row failed: {self._runs.lost_why}"
         return ""
+
+    @property
+    def is_lacking_room(self) -> bool:
+        """Whether a merge was due for which the disk had no room, or the rebuild waits for room."""
+        return self._runs.lacks > 0
 
     @property
     def is_losing_merges(self) -> bool:
@@ -289,6 +301,12 @@ class MergedKeys:
             is_much = sum(part.nbytes + values.nbytes for part, values in self._staged) >= STAGED_BYTES
         if is_much:
             self.flush()
+
+    def lacks_room_for(self, nbytes: int) -> bool:
+        """Whether the disk has no room for the staged parts and a further one of so many bytes."""
+        staged = sum(part.nbytes + values.nbytes for part, values in self._staged)
+        self._runs.lacks = self._runs.lacking_room(STAGED_TIMES * (staged + nbytes))
+        return self._runs.lacks > 0
 
     def flush(self) -> None:
         """Put the staged parts into runs; checkpoints do not wait for what that merges."""

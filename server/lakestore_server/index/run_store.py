@@ -69,9 +69,12 @@ class RunStore:
     One thread at a time makes checkpoints, one merges beside serving, one rebuilds.
     """
 
-    def __init__(self, folder: Path, disk: Disk, lock: threading.Lock) -> None:
-        """`lock` is held while the levels change."""
+    def __init__(self, folder: Path, disk: Disk, lock: threading.Lock, disk_free_bytes: int = 0) -> None:
+        """`lock` is held while the levels change. Merges keep `disk_free_bytes` free."""
         self._folder, self._disk, self._lock = folder, disk, lock
+        self._disk_free_bytes = disk_free_bytes
+        self.lacks = 0
+        """The bytes that the disk lacks for the merge that is due, or for the rebuild."""
         self.levels = Levels(-1)
         self._new: Run | None = None
         self._new_lsn = -1
@@ -205,7 +208,7 @@ class RunStore:
     def begin_anew(self, lsn: int) -> None:
         """Hold nothing until `finish`; all entries of commits up to `lsn` come, and none of later ones."""
         self._rebuilt_lsn = lsn
-        self.lost = 0  # the next merges are of other files
+        self.lost = self.lacks = 0  # the next merges are of other files
         with self._lock:
             self.levels = Levels(-1)
         rebuilt, self._new, self._new_lsn, self._rebuilt = self._rebuilt, None, -1, ()
@@ -215,7 +218,7 @@ class RunStore:
     def stage(self, parts: Parts) -> None:
         """Take entries of a rebuild, which hold over those before. Checkpoints go on meanwhile.
 
-        A merge that is lost leaves its runs as they are: the next call tries again, and at last the duty.
+        A merge that is lost or has no room leaves its runs as they are: the next call tries again, then the duty does.
         """
         with self._written(parts, self._rebuilt_lsn) as made:
             if made is not None:
@@ -228,9 +231,14 @@ class RunStore:
 
     def _merge_rebuilt(self) -> None:
         before = self._rebuilt[: due([run.entries for run in self._rebuilt]) or None]
+        if self._lacking(before):
+            return
         with self._new_file() as path:
             served = {prefix for run in before for prefix in run.sections if self._served.serves(prefix)}
-            self._merge(path, before, dict.fromkeys(served, False), pause=lambda entries: True)
+            drops = dict.fromkeys(served, False)
+            if not self._merge(path, before, drops, lambda entries: not self.lacking_room(0)):
+                self._remove(path)
+                return
             self._rebuilt = (self._named(path), *self._rebuilt[len(before) :])
         for run in before:
             self._remove(run.path)
@@ -253,17 +261,29 @@ class RunStore:
     def merge_due(self, pause: Callable[[int], bool], *, sweeps: bool = False) -> bool:
         """Merge the runs that are due, if any; whether there may be more to do.
 
-        `pause` is `run_merge.merge`'s. With `sweeps`, every run that has an entry of a dropped table is due.
+        `pause` is `run_merge.merge`'s. With `sweeps`, every run that has an entry of a dropped table is due. If the
+        disk has no room for the merge, fewer of the newest runs are merged. `lacks` says how much room is missing.
         """
         runs = self.levels.runs
         inputs = runs_due(runs) or self._with_dropped(runs, 0.0 if sweeps else DROPPED_SHARE)
+        self.lacks = self._lacking(inputs)
+        while self._lacking(inputs):
+            inputs = runs_due(inputs[:-1])
         if not inputs:
             return False
         below = {prefix for run in runs[runs.index(inputs[0]) + len(inputs) :] for prefix in run.sections}
         served = {prefix for run in inputs for prefix in run.sections if self._served.serves(prefix)}
         drops = {prefix: prefix not in below for prefix in served}
+
+        def goes_on(entries: int) -> bool:
+            if not pause(entries):
+                return False
+            lack = self.lacking_room(0)  # commits and segments have taken what was free
+            self.lacks = self.lacks or lack
+            return not lack
+
         with self._new_file() as path:
-            if not self._merge(path, inputs, drops, pause):
+            if not self._merge(path, inputs, drops, goes_on):
                 self._remove(path)
                 return False
             output = self._named(path)
@@ -295,6 +315,14 @@ class RunStore:
             return is_whole
         with contextlib.closing(writer_of(self._disk, path, runs, self._key_hash)) as writer:
             return merge(writer, runs, drops.__contains__, drops.__getitem__, pause)
+
+    def lacking_room(self, nbytes: int) -> int:
+        """The bytes that the disk lacks to take so many more and to keep `disk_free_bytes` free; 0 if it has them."""
+        return max(self._disk_free_bytes + nbytes - self._disk.free_bytes(self._folder), 0)
+
+    def _lacking(self, runs: Sequence[Run]) -> int:
+        """`lacking_room` of the output of a merge; no merge needs none."""
+        return self.lacking_room(sum(run.size for run in runs)) if runs else 0
 
     def _dropped_in(self, run: Run) -> int:
         return sum(part.count for prefix, part in run.sections.items() if not self._served.serves(prefix))
