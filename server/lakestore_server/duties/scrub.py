@@ -142,12 +142,12 @@ class Scrubber:
         shared = self._integrity.shared(pause)
         self._note(found, shared)
         if shared.index_damage:
-            self._rebuild(data_folder.INDEX, shared.index_damage)
+            self._rebuild(data_folder.INDEX, shared)
         for state in list(self._view().kept.values()):
             part = self._integrity.table(state, pause)
             self._note(found, part)
             if part.index_damage:
-                self._rebuild(state.table.uuid, part.index_damage)
+                self._rebuild(state.table.uuid, part)
         self.damage = found
         self.rounds += 1
         return found
@@ -159,11 +159,14 @@ class Scrubber:
             if sentence not in self.damage:
                 self.damage = [*self.damage, sentence]
 
-    def _rebuild(self, part: str, why: str) -> None:
-        """Rebuild each part of the index once: damage that returns after a rebuild is not damage of the index."""
-        if part not in self._rebuilt:
+    def _rebuild(self, part: str, found: Findings) -> None:
+        """Rebuild each part of the index once: damage that returns after a rebuild is not damage of the index.
+
+        Damage of an index that was rebuilt meanwhile is gone.
+        """
+        if part not in self._rebuilt and found.index_generation == self._index.generation:
             self._rebuilt.add(part)
-            self._index.found_problem(why, damaged=True)
+            self._index.found_problem(found.index_damage, damaged=True)
 
 
 def _failed(error: Exception) -> None:

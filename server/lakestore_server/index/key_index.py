@@ -159,6 +159,11 @@ class Index:
         return self._health.ready
 
     @property
+    def generation(self) -> int:
+        """The generation of the files: another one after a problem was found, and after the rebuild."""
+        return self._health.generation
+
+    @property
     def progress(self) -> float:
         """The part of the rebuild that is done, 0 to 1."""
         return self._health.progress

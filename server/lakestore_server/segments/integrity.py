@@ -94,6 +94,8 @@ class Findings:
     bytes_checked: int = 0
     index_damage: str = ""
     """Also in `damage`; a rebuild repairs it."""
+    index_generation: int = -1
+    """The generation of the index that has this damage."""
 
 
 def _passed(found: Findings, pause: Callable[[int], None], size: int) -> None:
@@ -127,11 +129,12 @@ class Integrity:
                         found.damage += [damage] if damage else []
                         pause(size)
         if state.table.keyed and self._index.ready:
+            generation = self._index.generation
             try:
                 found.bytes_checked += self._walk(state, pause)
             except WrongIndex as error:
-                found.index_damage = error.message
-                found.damage.append(error.message)
+                if generation == self._index.generation:  # else nobody reads these runs any more
+                    self._note(found, error.message)
         return found
 
     def shared(self, pause: Callable[[int], None]) -> Findings:
@@ -148,11 +151,16 @@ class Integrity:
                 found.damage.append(damage)
         for run in self._index.runs:
             for size, damage in run.scrub():
+                if run not in self._index.runs:
+                    break  # a merge or a rebuild replaced it, and nobody reads it any more
                 _passed(found, pause, size)
                 if damage and self._index.ready:
-                    found.index_damage = f"{damage}: the server rebuilds it"
-                    found.damage.append(found.index_damage)
+                    self._note(found, f"{damage}: the server rebuilds it")
         return found
+
+    def _note(self, found: Findings, damage: str) -> None:
+        found.index_damage, found.index_generation = damage, self._index.generation
+        found.damage.append(damage)
 
     def _shared_segments(self) -> dict[Path, pa.Buffer]:
         """The shared files that the view reads; their segments are checked with their tables."""
