@@ -144,6 +144,21 @@ def test_no_flipped_bit_of_a_format_goes_unseen(whole: Path, tmp_path: Path) -> 
         assert not [damage for _, damage in segment.scrub() if damage], "the scrub cries wolf"
 
 
+@pytest.mark.parametrize("release", ["0.3", "this"])
+def test_each_flipped_bit_of_a_checkpoints_header_is_damage(whole: Path, release: str) -> None:
+    """No other version, which would be refused by name: then an older checkpoint would not be tried."""
+    (name,) = (name for name in files(whole) if name.startswith("checkpoint-"))
+    raw = bytearray(files(whole)[name])
+    if release == "0.3":
+        raw[6:8] = bytes(2)  # no check of the header
+        assert checkpoint.decode(bytes(raw), name) == checkpoint.decode(files(whole)[name], name)
+    for bit in range(20 * 8):
+        raw[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Corrupt, match=f"{name} is damaged"):
+            checkpoint.decode(bytes(raw), name)
+        raw[bit // 8] ^= 1 << bit % 8
+
+
 def log_segment(path: Path, at: int, size: int) -> Segment:
     """A segment of a shared file."""
     return Segment(RealDisk(), path, lambda _: SCHEMA, keyed=False, part=SharedFile(RealDisk(), path).part(at, size))

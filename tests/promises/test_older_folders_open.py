@@ -46,6 +46,9 @@ def _newer(file: Path) -> None:
     struct.pack_into("<H", raw, 4, 9)
     if file.name.startswith("journal-"):
         struct.pack_into("<I", raw, 16, crc32c(bytes(raw[:16])))
+    if file.name.startswith("checkpoint-"):
+        struct.pack_into("<H", raw, 6, 0)
+        struct.pack_into("<H", raw, 6, crc32c(bytes(raw[: HEADER.size])) & 0xFFFF or 1)
     file.write_bytes(bytes(raw))
 
 

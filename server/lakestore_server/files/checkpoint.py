@@ -1,8 +1,11 @@
 """The checkpoint file `checkpoint-<lsn>`: the whole state at one LSN without rows, and the list of segment files.
 
-Magic u32 · version u16 · flags u16 · bytes u64 · crc32c u32, then JSON. Written under a temporary name, synced and
-renamed, and the folder synced: it is complete or absent. A `Checkpoint` is the file's content as a value. It is made
-from a frozen state and the segments cut from it, and it becomes the state of a server that starts.
+Magic u32 · version u16 · check u16 · bytes u64 · crc32c u32, then JSON. The crc32c is of the JSON, the check of the
+header: without it a flipped bit would make another version.
+
+The file is written under a temporary name, synced and renamed, and the folder synced: it is complete or absent. A
+`Checkpoint` is the file's content as a value. It is made from a frozen state and the segments cut from it, and it
+becomes the state of a server that starts.
 """
 
 from __future__ import annotations
@@ -376,7 +379,13 @@ def name_of(lsn: int) -> str:
 def encode(checkpoint: Checkpoint) -> bytes:
     """The file's bytes."""
     body = orjson.dumps(_data(checkpoint))
-    return _HEADER.pack(MAGIC, VERSION, 0, len(body), crc32c(body)) + body
+    size, crc = len(body), crc32c(body)
+    return _HEADER.pack(MAGIC, VERSION, _check_of(VERSION, size, crc), size, crc) + body
+
+
+def _check_of(version: int, size: int, crc: int) -> int:
+    """16 bits of the checksum of a header. Never 0: releases up to 0.3 wrote that, and read any."""
+    return crc32c(_HEADER.pack(MAGIC, version, 0, size, crc)) & 0xFFFF or 1
 
 
 def _data(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -482,13 +491,13 @@ def decode(raw: bytes, name: str) -> Checkpoint:
     damaged = Corrupt(f"checkpoint file {name} is damaged: restore it from a copy or a backup; nothing was changed")
     if len(raw) < _HEADER.size:
         raise damaged
-    magic, version, _, size, crc = _HEADER.unpack_from(raw)
+    magic, version, check, size, crc = _HEADER.unpack_from(raw)
     body = raw[_HEADER.size :]
-    if magic != MAGIC:
+    if magic != MAGIC or len(body) != size or crc32c(body) != crc:
+        raise damaged
+    if check != _check_of(version, size, crc) and (check or version not in READ):
         raise damaged
     versions.check(version, READ, f"checkpoint file {name}")
-    if len(body) != size or crc32c(body) != crc:
-        raise damaged
     data = orjson.loads(body)
     if "subscriptions" not in data or any("versions" not in table for table in data["tables"]):
         raise versions.of_first_release(f"checkpoint file {name}")
