@@ -200,7 +200,8 @@ class RunStore:
         kept = {file.name for file in named} | {run.path.name for run in needed} | unfinished
         for name in there:
             if name.endswith(SUFFIX) and name not in kept:
-                self._disk.remove(self._folder / name)
+                with contextlib.suppress(FileNotFoundError):  # `_remove` was here since the folder was listed
+                    self._disk.remove(self._folder / name)
                 self._disk.reach(CrashPoint.RUN_REMOVED)
 
     # A rebuild.

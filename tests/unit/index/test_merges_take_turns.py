@@ -122,6 +122,28 @@ def test_a_checkpoint_does_not_wait_for_the_merge_of_a_rebuild(index: Index, mon
     assert found >= {run.path.name for run in index.runs}
 
 
+def test_a_checkpoint_ends_though_another_thread_removes_the_same_run(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the merge of a rebuild does with its inputs, between the checkpoint's look at the folder and its removal."""
+    for lsn in (1, 2):
+        checkpoint(index, lsn, lsn)
+    store = index._merged._runs
+    listed = RealDisk.list
+    spare = store._folder / "000000000099.run"
+    spare.touch()
+
+    def then_removed(disk: RealDisk, path: Path) -> list[str]:
+        names = listed(disk, path)
+        store._remove(spare)
+        return names
+
+    monkeypatch.setattr(RealDisk, "list", then_removed)
+    index.named(index.to_name())
+    assert not spare.exists()
+    assert len(index.runs) == 2
+
+
 def test_a_run_of_a_rebuild_is_named_before_a_checkpoint_may_remove_it(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
