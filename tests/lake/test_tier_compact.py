@@ -23,7 +23,7 @@ from tests.support.spark import SPARK_CONF
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_rows_that_die_during_a_compaction_stay_dead(lake: ls.Lake, spark: SparkSession, version: int) -> None:
     table = create(lake, version=version)
     with Tierer(lake, spark) as tierer:
@@ -74,8 +74,10 @@ def test_foreign_compaction_is_adopted(lake: ls.Lake, spark: SparkSession) -> No
         assert in_lake(spark) == in_table(table)
 
 
-@pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.long)])
-def test_everything_expires_between_every_two_steps(lake: ls.Lake, spark: SparkSession, version: int) -> None:
+@pytest.mark.parametrize(("version", "rounds"), [(2, 2), pytest.param(3, 3, marks=pytest.mark.long)])
+def test_everything_expires_between_every_two_steps(
+    lake: ls.Lake, spark: SparkSession, version: int, rounds: int
+) -> None:
     table = create(lake, version=version)
     expiring: list[str] = []
 
@@ -92,7 +94,7 @@ def test_everything_expires_between_every_two_steps(lake: ls.Lake, spark: SparkS
         orphans.expire(tierer.tools, table.definition, keep_last=1, keep_seconds=-1_000.0)
 
     with Tierer(lake, spark, crash=expire_all) as tierer:
-        for step in range(3):
+        for step in range(rounds):
             table.upsert(items(range(step * 10, step * 10 + 15), f"v{step}-"))
             tierer.run_once(compaction=True)
             assert in_lake(spark) == in_table(table)

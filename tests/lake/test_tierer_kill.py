@@ -190,7 +190,7 @@ def _added(table: LakeTable) -> Counter[str]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("kills", [2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_killed_again_and_again_it_goes_on_exactly_once(
     server: Server, lake: ls.Lake, tmp_path: Path, kills: int
 ) -> None:
