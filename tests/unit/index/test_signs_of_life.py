@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from lakestore_server.host import even_writes
 from lakestore_server.host.child import Parent
 from lakestore_server.host.disk import RealDisk
 from lakestore_server.index import run_blocks, worker
@@ -29,7 +30,7 @@ class Work:
 
     def __init__(self, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._output, self._before, self._checked = output, 0, 0
-        self.most = self.questions = self.opening = 0
+        self.most = self.questions = self.opening = self.closing = 0
         is_whole = run_blocks.Blocks.is_whole
 
         def check(blocks: run_blocks.Blocks, block: int, *crc_of: Any) -> bool:
@@ -45,10 +46,12 @@ class Work:
 
     def working(self) -> None:
         self.opening += not self._output.exists()
+        self.closing += 1
         self._note()
 
     def ask(self, _verb: int, _question: bytes) -> Iterator[bytes]:
         self.questions += 1
+        self.closing = 0
         self._note()
         yield b""
 
@@ -67,9 +70,11 @@ def test_no_part_of_a_merge_is_silent(tmp_path: Path, kind: str, monkeypatch: py
         write(writer, keys, np.arange(len(keys)))
         writer.finish()
     monkeypatch.setattr(run_blocks, "AHEAD", 4)
+    monkeypatch.setattr(even_writes, "PIECE_BYTES", 256 << 10)
     work = Work(tmp_path / "2.run", monkeypatch)
     wanted = Merge(tmp_path / "2.run", paths, {table_prefix(1): True}, HASH.seed)
     assert worker._merged(cast("Parent", work), wanted) == MERGED
     assert work.questions > 1
     assert work.opening >= (8 if kind == "numbers" else 2), "samples and filters are read in pieces"
+    assert work.closing >= 2, "samples and filter are written in pieces behind the last slice"
     assert work.most <= BYTES_MAX
