@@ -182,10 +182,11 @@ class Limits:
     """Memory for manifests of lake tables with presented cuts, about 1 KB per data file; the least recently used is
     removed."""
     lake_offsets_bytes: int = option(128 * _MB, low=1 * _MB, high=256 * _GB)
-    """Memory for offset indexes of data files that are too small for an index file or were written for a cut."""
+    """Memory for offset indexes that are not mapped: of small data files, and of files that were written for a cut."""
     lake_offsets_disk_bytes: int = option(4 * _GB, low=0, high=1 << 50)
-    """Index files in the data folder, 8 to 12 bytes per row of a data file; the least recently used is removed and made
-    again on demand. They are mapped and need no memory of their own."""
+    """The derived cache in the data folder: about 700 bytes per data file of a table with presented cuts, and 8 to 12
+    bytes per row of a data file with dead rows. The least recently used is removed and made again on demand. The files
+    are mapped and need no memory of their own; 0 disables the cache."""
     http_body_bytes: int = option(64 * _MB, low=1 * _KB, high=_INT32)
     """The body of an HTTP request; a larger one is refused."""
     http_bodies_bytes: int = option(256 * _MB, low=1 * _KB, high=64 * _GB)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+os.environ["LAKESTORE_CACHE"] = "off"  # tests make other files under one name
+
 import lakestore as ls
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings

@@ -25,7 +25,7 @@ from lakestore.client.calls import transport_of
 from lakestore.client.connection import Connection
 from lakestore.client.credentials import NOTHING
 from lakestore.errors import Unavailable
-from lakestore.iceberg import places
+from lakestore.iceberg import cache, places
 from lakestore.rows import json_texts
 from lakestore.union import sql
 from lakestore.v1 import lakestore_pb2 as pb
@@ -187,6 +187,7 @@ def main(parent: Parent, confine: Callable[[], None]) -> None:
         confine()
         wire = PipeWire(parent, pb.HelloAnswer.FromString(bytes.fromhex(request["server"])))
         places.use(PipedFiles(wire.exchange))
+        cache.use(cache.DerivedCache())  # the next viewer's rights may be fewer
         try:
             return json.dumps(answer_query(wire, request)).encode()
         except MemoryError:

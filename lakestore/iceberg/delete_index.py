@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lakestore.iceberg.manifest_entries import Entries, Longs
+from lakestore.iceberg.manifest_entries import Entries, Longs, path_hash
 from lakestore.iceberg.manifests import POSITION_DELETES, Entry, File
 from lakestore.iceberg.position_deletes import PATH_ID
 from lakestore.iceberg.row_search import Flags
@@ -44,7 +44,7 @@ class DeleteIndex:
     def _named_in_manifests(self, path: bytes) -> list[Entry]:
         """The files in manifests that name a data file, in their order."""
         hashes, manifests, places = self._joined()
-        begin, end = np.searchsorted(hashes, hash(path)), np.searchsorted(hashes, hash(path), side="right")
+        begin, end = np.searchsorted(hashes, path_hash(path)), np.searchsorted(hashes, path_hash(path), side="right")
         near = (self._manifests[manifests[at]][int(places[at])] for at in range(int(begin), int(end)))
         return [each for each in near if only_path(each.file) == path]
 
@@ -104,7 +104,7 @@ class DeleteIndex:
             for number, each in enumerate(self._manifests):
                 own = manifests == number
                 sequences[own] = each.sequences[places[own]]
-            alone = [(hash(path), each.sequence or 0) for path, held in self._named.items() for each in held]
+            alone = [(path_hash(path), each.sequence or 0) for path, held in self._named.items() for each in held]
             more = np.array(alone, np.int64).reshape(-1, 2)
             self._newest = _greatest(np.concatenate([hashes, more[:, 0]]), np.concatenate([sequences, more[:, 1]]))
         return self._newest

@@ -7,17 +7,22 @@ A manifest of ten thousand files is laid out by array operations. The bytes of i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 import orjson
+import xxhash
 
 from lakestore.errors import Corrupt
-from lakestore.iceberg.avro import MARGIN, Bytes, Container, Fields, Places, longs, present
+from lakestore.iceberg import places as lake
+from lakestore.iceberg.avro import MARGIN, Bytes, Container, Fields, Names, Places, longs, present
 from lakestore.iceberg.avro_values import Codec, codec_of
+from lakestore.iceberg.cache import Damaged, DerivedCache, Key, Section, Value
 from lakestore.iceberg.manifest_lists import DATA, Manifest
 from lakestore.iceberg.manifests import ADDED, DELETED, FAILURES, Entry, damage, entry_names, entry_of
 from lakestore.iceberg.position_deletes import PATH_ID
@@ -40,45 +45,52 @@ _FORMATS = re.compile(b"|".join(bytes([2 * len(name)]) + name for name in (b"PAR
 """A file's format, which stands behind its path: the one thing in a record that can be looked for."""
 
 
-class Entries(Sequence[Entry]):
-    """The living entries of a manifest, in its order."""
+def path_hash(path: bytes | memoryview) -> int:
+    """The hash by which paths are compared before they are read: the same in every process."""
+    return xxhash.xxh3_64_intdigest(path) - (1 << 63)
 
-    def __init__(self, data: bytes, manifest: Manifest) -> None:
-        """`data` are the manifest's bytes; `Corrupt` where they are damaged."""
-        container = Container.opened(data, manifest.path)
-        self.manifest = manifest
+
+class _Shape:
+    """The fields of a manifest's records."""
+
+    def __init__(self, schema: bytes, names: Names) -> None:
+        parsed = orjson.loads(schema)
+        self.codec: Codec = codec_of(parsed, dict(names))
+        self.partitions = _partition_fields(parsed, dict(names))
+        self.fields = Fields(parsed)
+        self.kinds = dict(self.fields.fields)
+
+
+_shape = lru_cache(maxsize=64)(_Shape)
+
+
+class _Records:
+    """The records of a manifest that was just read, and where their fields are."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        container = Container.opened(data, name)
         joined, blocks = container.joined()
-        self._data = joined + MARGIN
-        self._bytes: Bytes = np.frombuffer(self._data, np.uint8)
-        with damage(manifest.path):
-            names = entry_names(container)
-            self._codec = container.codec(names)
-            schema = orjson.loads(container.meta["avro.schema"])
-            self._partitions = _partition_fields(schema, dict(names))
-            self._fields = Fields(schema)
-        self._kinds = dict(self._fields.fields)
+        self.name, self.data = name, joined + MARGIN
+        self._bytes: Bytes = np.frombuffer(self.data, np.uint8)
+        with damage(name):
+            self.schema, self.names = container.meta["avro.schema"], entry_names(container)
+            self.shape = _shape(self.schema, self.names)
         try:
             starts, places = self._laid_out(blocks)
         except FAILURES:
             starts, places = self._walked(self._read_through(container.name, blocks))
-        with damage(manifest.path):
+        with damage(name):
             status, _ = longs(self._bytes, places[STATUS])
         living = np.flatnonzero(status != DELETED)
         ends = np.append(starts[1:], len(joined))
-        self._starts, self._ends, self._status = starts[living], ends[living], status[living]
-        self._places = {number: at[living] for number, at in places.items()}
-        self._check_sequences()
-        self._decoded: dict[int, Entry] = {}
-        self._mapped: dict[tuple[int, int], Places] = {}
-        """Places of the values that maps have for a key."""
-
-    # Layout.
+        self.starts, self.ends, self.status = starts[living], ends[living], status[living]
+        self.places = {number: at[living] for number, at in places.items()}
 
     def _laid_out(self, blocks: Sequence[tuple[int, int]]) -> tuple[Places, dict[int, Places]]:
         """Where the records begin, and their fields: found from each record's format on, and held against the rest."""
         count = sum(records for records, _ in blocks)
-        formats = np.fromiter((found.start() for found in _FORMATS.finditer(self._data)), np.int64)
-        names = [number for number, _ in self._fields.fields]
+        formats = np.fromiter((found.start() for found in _FORMATS.finditer(self.data)), np.int64)
+        names = [number for number, _ in self.shape.fields.fields]
         middle = names.index(FORMAT)
         if len(formats) != count:
             raise ValueError("a file has no format, or one too many")
@@ -95,15 +107,16 @@ class Entries(Sequence[Entry]):
     def _walk(self, at: Places, first: int, end: int) -> tuple[dict[int, Places], Places]:
         """The places of some fields that follow one another, and those behind them."""
         found = {}
-        for number, kind in self._fields.fields[first:end]:
-            if number in _KEPT or number in self._partitions:
+        fields = self.shape.fields
+        for number, kind in fields.fields[first:end]:
+            if number in _KEPT or number in self.shape.partitions:
                 found[number] = at
-            at = self._fields.passed(kind, self._bytes, at)
+            at = fields.passed(kind, self._bytes, at)
         return found, at
 
     def _walked(self, starts: Places) -> tuple[Places, dict[int, Places]]:
-        with damage(self.manifest.path):
-            return starts, self._walk(starts, 0, len(self._fields.fields))[0]
+        with damage(self.name):
+            return starts, self._walk(starts, 0, len(self.shape.fields.fields))[0]
 
     def _read_through(self, name: str, blocks: Sequence[tuple[int, int]]) -> Places:
         """Where the records begin, found by reading one after the other."""
@@ -114,12 +127,129 @@ class Entries(Sequence[Entry]):
                 edge += size
                 for _ in range(records):
                     starts.append(at)
-                    _, at = self._codec.read(self._data, at)
+                    _, at = self.shape.codec.read(self.data, at)
                 if at != edge:
                     raise ValueError("a block does not end where it should")
         except FAILURES as error:
             raise Corrupt(f"{name} is no readable Avro file: {str(error) or type(error).__name__}") from error
         return np.array(starts, np.int64)
+
+
+SCHEMA_SECTION, NAMES_SECTION, RECORDS_SECTION, STARTS, ENDS, STATUSES = range(1, 7)
+PATH_HASHES, LAKE_ENDS, LAKE_KNOWN, NAMED_HASHES, NAMED_PLACES = range(7, 12)
+FIGURES, PLACES_BASE = 100, 10_000
+"""Sections of a cached manifest: figures of a field are at 100 and its id, the places of a field at 10,000 and it."""
+_TEXTS, _NAMED = {SCHEMA_SECTION, NAMES_SECTION, RECORDS_SECTION}, (NAMED_HASHES, NAMED_PLACES)
+_KIND = f"manifest-1-{sys.byteorder}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Everything that `Entries` reads: the bytes of records and arrays over them, in memory or in a cached value."""
+
+    shape: _Shape
+    records: Callable[[], memoryview]
+    """The records' bytes with the margin behind them; those of a value are checked when they are first wanted."""
+    starts: Places
+    ends: Places
+    status: Longs
+    places: Mapping[int, Places]
+    """Places of fields by field id."""
+    figures: Mapping[int, Any]
+    """Sections of a value with figures, by their numbers; empty if there is no value."""
+    nbytes: int
+    """Memory of its own: a mapped value counts nothing."""
+
+    @staticmethod
+    def of_records(made: _Records) -> _Layout:
+        """The layout of a manifest that was just read."""
+        view, nbytes = memoryview(made.data), len(made.data) + 8 * len(made.starts) * (len(made.places) + 1)
+        return _Layout(made.shape, lambda: view, made.starts, made.ends, made.status, made.places, {}, nbytes)
+
+    @staticmethod
+    def of_value(value: Value, again: Callable[[Damaged], memoryview]) -> _Layout:
+        """The layout upon a value; `again` gives the records if those of the value turn out to be damaged.
+
+        `Damaged` if anything else is. Few readers want the records, so they are neither read nor checked here.
+        """
+        names = tuple((number, name) for number, name in orjson.loads(value.section(NAMES_SECTION)))
+        shape = _shape(bytes(value.section(SCHEMA_SECTION)), names)
+        arrays = {each: value.array(each, "?" if each == LAKE_KNOWN else "<i8") for each in value.numbers - _TEXTS}
+        places = {number - PLACES_BASE: array for number, array in arrays.items() if number >= PLACES_BASE}
+        count = len(arrays[STARTS])
+        for number, array in arrays.items():
+            if number not in _NAMED and len(array) != count * (4 if number == LAKE_ENDS else 1):
+                raise Damaged("its columns are not equally long")
+        known: list[memoryview] = []
+
+        def records() -> memoryview:
+            if not known:
+                try:
+                    known.append(value.section(RECORDS_SECTION))
+                except Damaged as error:
+                    known.append(again(error))
+            return known[0]
+
+        nbytes = 0 if value.is_mapped else value.nbytes
+        return _Layout(shape, records, arrays[STARTS], arrays[ENDS], arrays[STATUSES], places, arrays, nbytes)
+
+
+class Entries(Sequence[Entry]):
+    """The living entries of a manifest, in its order."""
+
+    def __init__(self, data: bytes | _Layout, manifest: Manifest) -> None:
+        """`data` are the manifest's bytes; `Corrupt` where they are damaged."""
+        layout = data if isinstance(data, _Layout) else _Layout.of_records(_Records(data, manifest.path))
+        self.manifest, self._layout, self._sections = manifest, layout, layout.figures
+        shape = layout.shape
+        self._codec, self._partitions = shape.codec, shape.partitions
+        self._fields, self._kinds = shape.fields, shape.kinds
+        self._starts, self._ends, self._status, self._places = layout.starts, layout.ends, layout.status, layout.places
+        self._check_sequences()
+        self._decoded: dict[int, Entry] = {}
+        self._mapped: dict[tuple[int, int], Places] = {}
+        """Places of the values that maps have for a key."""
+
+    @staticmethod
+    def opened(manifest: Manifest, group: str, cache: DerivedCache) -> Entries:
+        """The entries of a manifest of the table with this uuid: from the cache, or read and added to it."""
+        key = Key(_KIND, group, manifest.path, _version(manifest))
+        known = _of_value(cache.find(key), manifest, key, cache)
+        if known is not None:
+            return known
+        made = _Records(lake.read(manifest.path), manifest.path)
+        entries = Entries(_Layout.of_records(made), manifest)
+        if cache.folder is None:
+            return entries
+        return _of_value(cache.store(key, entries.sections(made.schema, made.names)), manifest, key, cache) or entries
+
+    def sections(self, schema: bytes, names: Names) -> dict[int, Section]:
+        """The value of the cache, for a manifest whose records have this schema."""
+        found: dict[int, Section] = {
+            SCHEMA_SECTION: schema,
+            NAMES_SECTION: orjson.dumps(names),
+            STARTS: self._starts,
+            ENDS: self._ends,
+            STATUSES: self._status,
+            PATH_HASHES: self.path_hashes,
+            LAKE_ENDS: self.ends[0],
+            LAKE_KNOWN: self.ends[1],
+            FIGURES + ROWS: self.rows,
+            FIGURES + SIZE: self.sizes,
+        }
+        found |= {FIGURES + field: self._said(field) for field in (SEQUENCE, CONTENT, FIRST_ROW_ID)}
+        found |= {PLACES_BASE + field: at for field, at in self._places.items()}
+        if self.manifest.content != DATA:
+            found[NAMED_HASHES], found[NAMED_PLACES] = self.named
+        return {**found, RECORDS_SECTION: self._data}
+
+    @cached_property
+    def _data(self) -> memoryview:
+        return self._layout.records()
+
+    @cached_property
+    def _bytes(self) -> Bytes:
+        return np.frombuffer(self._data, np.uint8)
 
     def _check_sequences(self) -> None:
         unsaid = np.flatnonzero(self._said(SEQUENCE) == ABSENT)
@@ -129,8 +259,7 @@ class Entries(Sequence[Entry]):
     @property
     def nbytes(self) -> int:
         """Memory in bytes, about: with the figures that are made when they are first asked for."""
-        figures = 8 * len(self) * (len(self._places) + 1 + _FIGURES)
-        return len(self._data) + figures + _ENTRY_BYTES * min(len(self), DECODED_MAX)
+        return self._layout.nbytes + 8 * len(self) * _FIGURES + _ENTRY_BYTES * min(len(self), DECODED_MAX)
 
     # Entries.
 
@@ -156,7 +285,7 @@ class Entries(Sequence[Entry]):
     def read(self, place: int) -> Entry:
         """An entry for one who needs it once: it is decoded, and not kept."""
         with damage(self.manifest.path):
-            record, _ = self._codec.read(self._data, int(self._starts[place]))
+            record, _ = self._codec.read(bytes(self._data[self._starts[place] : self._ends[place]]), 0)
             first = self.first_row_ids
             return entry_of(record, self.manifest, None if first is None else int(first[place]))
 
@@ -166,7 +295,7 @@ class Entries(Sequence[Entry]):
     def records(self, places: Places) -> Iterator[bytes]:
         """The records of the files at these places, as their bytes."""
         for begin, end in zip(self._starts[places].tolist(), self._ends[places].tolist(), strict=True):
-            yield self._data[begin:end]
+            yield bytes(self._data[begin:end])
 
     def spans(self, field: int, places: Places) -> tuple[Places, Places, npt.NDArray[np.bool_]] | None:
         """The spans of a map of bounds in the records of files: begin, end, and whether there is a map.
@@ -189,14 +318,14 @@ class Entries(Sequence[Entry]):
         """The paths of the one data file that delete files at these places say that they are about."""
         begin, size = (each[places].tolist() for each in self._references())
         both = zip(begin, size, strict=True)
-        return [None if count == ABSENT else self._data[at : at + count] for at, count in both]
+        return [None if count == ABSENT else bytes(self._data[at : at + count]) for at, count in both]
 
     # Figures.
 
     @cached_property
     def rows(self) -> Longs:
         """Rows of each file."""
-        return self._numbers(ROWS)
+        return self._figure(ROWS)
 
     @property
     def added(self) -> npt.NDArray[np.bool_]:
@@ -207,7 +336,7 @@ class Entries(Sequence[Entry]):
     @cached_property
     def sizes(self) -> Longs:
         """Bytes of each file."""
-        return self._numbers(SIZE)
+        return self._figure(SIZE)
 
     @cached_property
     def contents(self) -> Longs:
@@ -232,7 +361,9 @@ class Entries(Sequence[Entry]):
 
     @cached_property
     def path_hashes(self) -> Longs:
-        """A hash of each file's path, which holds as long as the process."""
+        """The `path_hash` of each file's path."""
+        if (known := self._sections.get(PATH_HASHES)) is not None:
+            return known  # type: ignore[no-any-return]
         begin, size = self._texts(self._places[PATH])
         return self._hashes(begin, size)
 
@@ -241,11 +372,13 @@ class Entries(Sequence[Entry]):
         begin, size = self._texts(self._places[PATH][places])
         both = zip(begin.tolist(), (begin + size).tolist(), strict=True)
         with damage(self.manifest.path):
-            return [self._data[at:end].decode() for at, end in both]
+            return [str(self._data[at:end], "utf-8") for at, end in both]
 
     @cached_property
     def named(self) -> tuple[Longs, Places]:
         """The hash of the one data file's path that each delete file is about, and which of them are about one."""
+        if NAMED_HASHES in self._sections:
+            return self._sections[NAMED_HASHES], self._sections[NAMED_PLACES]
         begin, size = self._references()
         low, high = self.bounds(PATH_ID, LOWER), self.bounds(PATH_ID, UPPER)
         lows, highs = self._hashes(*low), self._hashes(*high)
@@ -275,7 +408,7 @@ class Entries(Sequence[Entry]):
         begin, size = (each[places] for each in self.bounds(field, side))
         with damage(self.manifest.path):
             both = zip(begin.tolist(), size.tolist(), strict=True)
-            return [None if count == ABSENT else self._data[at : at + count] for at, count in both]
+            return [None if count == ABSENT else bytes(self._data[at : at + count]) for at, count in both]
 
     def counts(self, field: int, which: int) -> Longs:
         """A column's `VALUES` or `NULLS` in each file, or `ABSENT`."""
@@ -298,6 +431,8 @@ class Entries(Sequence[Entry]):
     @cached_property
     def ends(self) -> tuple[Longs, npt.NDArray[np.bool_]]:
         """Least and greatest bucket, least and greatest offset of each file's rows; and whether they are known."""
+        if LAKE_ENDS in self._sections:
+            return self._sections[LAKE_ENDS].reshape(-1, 4), self._sections[LAKE_KNOWN]
         sides = [(LAKE_FIELD_IDS[name], side) for name in (LAKE_BUCKET, LAKE_OFFSET) for side in (LOWER, UPPER)]
         found = [self.numbers(*self.bounds(field, side)) for field, side in sides]
         known = np.logical_and.reduce([each for _, each in found])
@@ -317,15 +452,21 @@ class Entries(Sequence[Entry]):
         if field not in self._places:
             return [None] * len(self._starts[places])
         read = _reader(self._kinds[field]).read
+        spans = zip(self._places[field][places].tolist(), self._ends[places].tolist(), strict=True)
         with damage(self.manifest.path):
-            return [read(self._data, at)[0] for at in self._places[field][places].tolist()]
+            return [read(bytes(self._data[at:end]), 0)[0] for at, end in spans]
 
-    def _numbers(self, field: int) -> Longs:
+    def _figure(self, field: int) -> Longs:
+        """The numbers of a field that every file has."""
+        if (known := self._sections.get(FIGURES + field)) is not None:
+            return known  # type: ignore[no-any-return]
         with damage(self.manifest.path):
             return longs(self._bytes, self._places[field])[0]
 
     def _said(self, field: int) -> Longs:
         """The numbers of a field, `ABSENT` where it has none."""
+        if (known := self._sections.get(FIGURES + field)) is not None:
+            return known  # type: ignore[no-any-return]
         found = np.full(len(self), ABSENT)
         if field in self._places:
             with damage(self.manifest.path):
@@ -342,7 +483,7 @@ class Entries(Sequence[Entry]):
     def _hashes(self, begin: Places, size: Longs) -> Longs:
         data, ends = self._data, begin + size
         both = zip(begin.tolist(), ends.tolist(), strict=True)
-        return np.fromiter((hash(data[at:end]) if end >= at else 0 for at, end in both), np.int64, len(begin))
+        return np.fromiter((path_hash(data[at:end]) if end >= at else 0 for at, end in both), np.int64, len(begin))
 
     def _of_map(self, field: int, key: int) -> tuple[Places, Longs]:
         """(place of the value that a map has for a key, or `ABSENT`; as many times `ABSENT`)."""
@@ -363,6 +504,43 @@ class Entries(Sequence[Entry]):
             self._mapped = {}
         self._mapped[field, key] = found.copy()
         return found, np.full(len(self), ABSENT)
+
+
+def _of_value(value: Value | None, manifest: Manifest, key: Key, cache: DerivedCache) -> Entries | None:
+    """The entries upon a value; None if there is none, or if it is damaged."""
+
+    def again(error: Damaged) -> memoryview:
+        cache.discard(key, error)
+        return memoryview(_Records(lake.read(manifest.path), manifest.path).data)
+
+    try:
+        return None if value is None else Entries(_Layout.of_value(value, again), manifest)
+    except (Damaged, KeyError, ValueError) as error:
+        cache.discard(key, error)
+        return None
+
+
+def forget(path: str, group: str, cache: DerivedCache) -> None:
+    """Remove a manifest that left the lake from the cache."""
+    cache.discard(Key(_KIND, group, path, ""))
+
+
+def recent_name(manifest: Manifest, group: str) -> str:
+    """The name of a manifest's entries in memory. Another manifest at the same place has another name.
+
+    An old list may give a manifest no first row id and a newer list one, so the id is part of the name.
+    """
+    return f"{group} {manifest.path} {_listed(manifest)} {manifest.first_row_id}"
+
+
+def _listed(manifest: Manifest) -> str:
+    """The columns of a manifest list that differ between two manifests at one place."""
+    return f"{manifest.length} {manifest.added_snapshot_id} {manifest.sequence} {manifest.min_sequence}"
+
+
+def _version(manifest: Manifest) -> str:
+    """The version of a manifest in a key. An object store is not asked: the list says enough."""
+    return f"{_listed(manifest)} {lake.version(manifest.path)}"
 
 
 def _partition_fields(schema: Mapping[str, Any], names: Mapping[int, str]) -> dict[int, str]:

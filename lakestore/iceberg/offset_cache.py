@@ -1,48 +1,38 @@
-"""Offset indexes in bounded memory and on bounded disk: a table of any size needs neither for all of its files.
+"""Offset indexes of data files: in bounded memory, and in the derived cache.
 
-Under a folder each group, a table, has a folder of its own with an index file for each data file. These are mapped:
-the machine keeps as much of them in memory as it has room for. The least recently used go, from memory as from disk,
-and are read from their data files when they are needed again; so does one that is lost or damaged. Indexes of small
-files, and all without a folder, are in memory alone. Nothing is synced.
+1. The index of a file of many rows is a value of its own, which is mapped. Indexes of small files lie together in
+   bundles, 64 for each table, because a value costs a file.
+2. An index that is lost, damaged or evicted is read from its data file again: no bound changes an answer.
+3. Indexes of hot files, which a snapshot builder just wrote, are in memory alone.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import mmap
-import os
-import shutil
-import struct
 import threading
-from collections import OrderedDict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakestore.errors import Corrupt, NewerFormat
-from lakestore.iceberg import other_formats
-from lakestore.iceberg.kept import Kept
+from lakestore.errors import Corrupt
+from lakestore.iceberg import other_formats, places
+from lakestore.iceberg.cache import Damaged, DerivedCache, Key, RecentValues, Section, Value
 from lakestore.iceberg.places import place
 from lakestore.iceberg.puffin import Positions
 from lakestore.iceberg.row_search import BUCKET_SHIFT, Bounds, BoundsTable, Keys, RowSearch, packed
 from lakestore.model.columns import LAKE_BUCKET, LAKE_OFFSET
 from lakestore.rows.ranges import OffsetSet
 
-_MAGIC, _VERSION = b"LSOI", 2
-_HEAD = struct.Struct("<4sHHQ16x")
-_ORDERED = 1
-_CRC_BYTES = 4
-_CHECKED_BYTES = 1 << 20
-"""Bytes that are checked at once."""
+_KEYS, _ORDER = 1, 2
+_DIGESTS, _ENDS, _ORDERED, _ALL_KEYS, _ALL_ORDERS = range(1, 6)
+"""Sections of an index, and of a bundle."""
+_DIGEST_BYTES = 16
 
 
 class DataFile(Protocol):
@@ -81,34 +71,19 @@ class FileOffsets:
         """Memory of the index in bytes."""
         return int(self.keys.nbytes + (0 if self.order is None else self.order.nbytes))
 
-    def encode(self) -> bytes:
-        """The index as a file's bytes."""
-        keys = self.keys.astype("<i8", copy=False).tobytes()
-        order = b"" if self.order is None else self.order.astype("<i4", copy=False).tobytes()
-        data: bytes = _HEAD.pack(_MAGIC, _VERSION, 0 if self.order is None else _ORDERED, len(self.keys)) + keys + order
-        checksum: int = google_crc32c.value(data)
-        return data + checksum.to_bytes(_CRC_BYTES, "little")
+    def sections(self) -> dict[int, Section]:
+        """The index as a value of the cache."""
+        keys = self.keys.astype("<i8", copy=False)
+        return {_KEYS: keys} if self.order is None else {_KEYS: keys, _ORDER: self.order.astype("<i4", copy=False)}
 
     @staticmethod
-    def decode(data: memoryview, name: str, *, is_checked: bool = False) -> FileOffsets:
-        """The index that `encode` wrote, upon these very bytes; `Corrupt`, with the file's name, of any other bytes.
-
-        With `is_checked` the checksum is not compared: these bytes were decoded before.
-        """
-        if len(data) < _HEAD.size + _CRC_BYTES:
-            raise Corrupt(f"{name} is no offset index: it is cut short")
-        magic, version, flags, rows = _HEAD.unpack_from(data)
-        if magic != _MAGIC:
-            raise Corrupt(f"{name} is no offset index")
-        if not is_checked and _checksum(data[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "little"):
-            raise Corrupt(f"{name} is a damaged offset index: its checksum is another one")
-        if version != _VERSION:
-            raise NewerFormat(f"{name} is an offset index of version {version}, and this release reads {_VERSION}")
-        ordered = bool(flags & _ORDERED)
-        if len(data) != _HEAD.size + rows * (12 if ordered else 8) + _CRC_BYTES:
-            raise Corrupt(f"{name} is no offset index: it has another number of bytes than its rows take")
-        keys = np.frombuffer(data, "<i8", rows, _HEAD.size)
-        return FileOffsets(keys, np.frombuffer(data, "<i4", rows, _HEAD.size + 8 * rows) if ordered else None)
+    def of_value(value: Value, rows: int) -> FileOffsets:
+        """The index upon a value's bytes; `Damaged` if it is not one of so many rows."""
+        keys = value.array(_KEYS, "<i8")
+        order = value.array(_ORDER, "<i4") if _ORDER in value.numbers else None
+        if len(keys) != rows or (order is not None and len(order) != rows):
+            raise Damaged(f"it has {len(keys)} rows where the manifest says {rows}")
+        return FileOffsets(keys, order)
 
     def positions(self, places: npt.NDArray[np.int64]) -> Positions:
         """Sorted positions in the file of these places of the index."""
@@ -122,13 +97,6 @@ class DeadRows(Generic[F]):
     file: F
     positions: Positions
     keys: Keys
-
-
-def _checksum(data: memoryview) -> int:
-    found = 0
-    for begin in range(0, len(data), _CHECKED_BYTES):
-        found = google_crc32c.extend(found, bytes(data[begin : begin + _CHECKED_BYTES]))
-    return found
 
 
 def read_offsets(file: DataFile) -> FileOffsets:
@@ -160,44 +128,97 @@ def read_columns(location: str, form: str, columns: Sequence[str]) -> pa.Table:
     return pq.read_table(path, columns=list(columns), filesystem=filesystem, partitioning=None)
 
 
-log = logging.getLogger("lakestore.offsets")
-MEMORY_BYTES, DISK_BYTES = 128 << 20, 4 << 30
+MEMORY_BYTES = 128 << 20
 KEPT_ROWS_MIN = 1 << 10
-"""Rows of a data file from which on its index is worth a file: smaller ones are read as fast from the data file."""
+"""Rows of a data file from which on its index is a value of its own."""
 MAPPED_MAX = 4_096
-"""Index files that are mapped at once; a process may map some 65,000."""
+"""Indexes upon mapped values that stay open."""
 AHEAD = 4
 """Indexes that are read before they are needed."""
-_SUFFIX, _TEMPORARY = ".offsets", ".new"
+BUNDLES = 64
+BUNDLE_BYTES_MAX = 1 << 20
+"""Bytes of the indexes in a bundle, the newest ones."""
+FRESH_BYTES_MAX = 16 << 20
+"""Bytes of indexes of small files that wait to be bundled. Further ones stay in memory alone."""
+_KIND, _BUNDLE_KIND = "offsets-1", "offset-bundle-1"
 
 
 @dataclass(frozen=True, slots=True)
-class CacheFigures:
-    """The state of a cache and its work so far."""
+class OffsetFigures:
+    """The state of a cache of indexes and its work so far."""
 
     memory_bytes: int
     """Indexes in memory; mapped ones are not counted."""
     disk_bytes: int
+    """All values of the derived cache as this process saw it last."""
     files: int
-    """Index files."""
+    """Values of the derived cache."""
     mapped: int
-    """Index files that are mapped."""
+    """Indexes upon mapped values that are open."""
     read: int
     """Indexes that were read from data files."""
     evicted: int
-    """Indexes that went for lack of room, from memory or from disk."""
+    """Indexes and values that went for lack of room, from memory or from disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mapped:
-    """An index upon a mapped file."""
+    """An index upon a mapped value."""
 
     offsets: FileOffsets
 
     @property
     def nbytes(self) -> int:
-        """One: what is bounded is the number of mapped files."""
+        """One: the bound is a number of values."""
         return 1
+
+
+class _Bundle:
+    """Indexes of small files by 16 bytes of the digests of their keys. Never changed."""
+
+    def __init__(self, indexes: Mapping[bytes, FileOffsets], nbytes: int) -> None:
+        self.indexes, self.nbytes = indexes, nbytes
+
+    @staticmethod
+    def of_value(value: Value) -> _Bundle:
+        """The indexes upon a value; `Damaged` if it is no bundle."""
+        digests, ends = bytes(value.section(_DIGESTS)), value.array(_ENDS, "<i8")
+        is_ordered, keys, orders = (
+            value.array(_ORDERED, "?"),
+            value.array(_ALL_KEYS, "<i8"),
+            value.array(_ALL_ORDERS, "<i4"),
+        )
+        if not len(digests) // _DIGEST_BYTES == len(ends) == len(is_ordered) or not len(keys) == len(orders):
+            raise Damaged("its columns are not equally long")
+        found, begin = {}, 0
+        for number, (end, ordered) in enumerate(zip(ends.tolist(), is_ordered.tolist(), strict=True)):
+            name = digests[number * _DIGEST_BYTES : (number + 1) * _DIGEST_BYTES]
+            found[name] = FileOffsets(keys[begin:end], orders[begin:end] if ordered else None)
+            begin = end
+        return _Bundle(found, value.nbytes)
+
+    def sections(self) -> dict[int, Section]:
+        """The bundle as a value of the cache."""
+        held = list(self.indexes.values())
+        orders = [np.zeros(len(each.keys), "<i4") if each.order is None else each.order for each in held]
+        return {
+            _DIGESTS: b"".join(self.indexes),
+            _ENDS: np.cumsum([len(each.keys) for each in held], dtype="<i8"),
+            _ORDERED: np.array([each.order is not None for each in held], np.bool_),
+            _ALL_KEYS: np.concatenate([np.empty(0, "<i8"), *(each.keys for each in held)]),
+            _ALL_ORDERS: np.concatenate([np.empty(0, "<i4"), *orders]),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """An index that was not in memory."""
+
+    offsets: FileOffsets
+    is_mapped: bool = False
+    is_read: bool = False
+    """Whether it was read from the data file."""
+    is_bundled: bool = False
 
 
 class OffsetCache:
@@ -205,33 +226,36 @@ class OffsetCache:
 
     def __init__(
         self,
-        folder: Path | None = None,
+        cache: DerivedCache | None = None,
         *,
         memory_bytes: int = MEMORY_BYTES,
-        disk_bytes: int = DISK_BYTES,
         pool: Executor | None = None,
         working: Callable[[], None] = lambda: None,
     ) -> None:
         """`working` is called before an index is read, which takes its time; several are read at once in the pool."""
         self._pool, self._working = pool, working
-        self._memory: Kept[FileOffsets] = Kept(memory_bytes)
-        self._mapped: Kept[_Mapped] = Kept(MAPPED_MAX)
-        self._disk = None if folder is None else IndexFolder(folder, disk_bytes)
+        self._memory: RecentValues[FileOffsets | _Bundle] = RecentValues(memory_bytes)
+        """Indexes by the path of their data file, and bundles by group and number."""
+        self._mapped: RecentValues[_Mapped] = RecentValues(MAPPED_MAX)
+        self._cache = cache or DerivedCache()
         self._read = 0
+        self._fresh: dict[tuple[str, int], dict[bytes, FileOffsets]] = defaultdict(dict)
+        """Indexes of small files that are in no bundle yet, by group and number of the bundle."""
+        self._fresh_bytes = 0
         self._lock = threading.Lock()
-        """Held to count; what keeps indexes has locks of its own."""
+        """Held to count, and for what is fresh."""
 
     @property
-    def figures(self) -> CacheFigures:
+    def figures(self) -> OffsetFigures:
         """The state and the work so far."""
-        disk = self._disk
-        return CacheFigures(
+        disk = self._cache.figures
+        return OffsetFigures(
             memory_bytes=self._memory.nbytes,
-            disk_bytes=disk.nbytes if disk else 0,
-            files=disk.count if disk else 0,
+            disk_bytes=disk.nbytes,
+            files=disk.files,
             mapped=self._mapped.nbytes,
             read=self._read,
-            evicted=self._memory.evicted + (disk.evicted if disk else 0),
+            evicted=self._memory.evicted + disk.evicted,
         )
 
     def put(self, path: str, offsets: FileOffsets) -> None:
@@ -244,12 +268,18 @@ class OffsetCache:
             self._memory.drop(path)
             self._mapped.drop(path)
 
+    def forget(self, group: str, paths: Iterable[str]) -> None:
+        """Remove the indexes of data files that left the lake, from the derived cache as well."""
+        for path in paths:
+            self.drop([path])
+            self._cache.discard(Key(_KIND, group, path, ""))
+
     def of(self, file: DataFile, group: str = "") -> FileOffsets:
-        """The index of a data file; of one in a group it is kept on disk, too."""
-        known = self._known(file.path, group)
+        """The index of a data file; one of a group, the uuid of a table, goes to the derived cache as well."""
+        known = self._known(file.path)
         if known is None:
             self._working()
-            known = self._admitted(file, group, self._loaded(file, group))
+            known = self._admitted(file, self._loaded(file, group))
         return known
 
     def each(self, files: Iterable[F], group: str = "") -> Iterator[tuple[F, FileOffsets]]:
@@ -263,6 +293,7 @@ class OffsetCache:
                 yield self._first(ahead, group)
         while ahead:
             yield self._first(ahead, group)
+        self._bundle()
 
     def find(self, files: Iterable[F], dead: Mapping[int, OffsetSet], group: str = "") -> list[DeadRows[F]]:
         """The files that hold dead rows, with their positions.
@@ -276,168 +307,112 @@ class OffsetCache:
                 found.append(DeadRows(file, index.positions(places), index.keys[places]))
         return found
 
-    def keep_only(self, group: str, paths: Iterable[str]) -> int:
-        """Remove the index files of a group but those of these data files; their number."""
-        return self._disk.keep_only(group, paths) if self._disk else 0
-
-    def forget(self, group: str, paths: Iterable[str]) -> None:
-        """Remove the indexes of data files that left the lake."""
-        for path in paths:
-            self.drop([path])
-            if self._disk:
-                self._disk.remove(group, path)
-
-    def _known(self, path: str, group: str) -> FileOffsets | None:
+    def _known(self, path: str) -> FileOffsets | None:
         mapped = self._mapped.get(path)
         if mapped is not None:
-            if self._disk:
-                self._disk.used(group, path)
             return mapped.offsets
-        return self._memory.get(path)
+        known = self._memory.get(path)
+        return known if isinstance(known, FileOffsets) else None
 
     def _first(self, ahead: deque[tuple[F, Future[_Loaded] | None]], group: str) -> tuple[F, FileOffsets]:
         file, loading = ahead.popleft()
         if loading is None:
             return file, self.of(file, group)
         self._working()
-        return file, self._admitted(file, group, loading.result())
+        return file, self._admitted(file, loading.result())
 
     def _loaded(self, file: DataFile, group: str) -> _Loaded:
-        """An index from disk, or else read from the data file and written to disk if it is worth it."""
-        disk = self._disk if group and file.rows >= KEPT_ROWS_MIN else None
-        found = disk.mapped(group, file) if disk else None
-        if found is not None:
-            return _Loaded(found, is_mapped=True, is_read=False)
-        made = read_offsets(file)
-        if disk and disk.written(group, file.path, made):
-            found = disk.mapped(group, file)
-        return _Loaded(found or made, is_mapped=found is not None, is_read=True)
+        """An index from the cache, or else read from the data file and added to it."""
+        if not group or self._cache.folder is None:
+            return _Loaded(read_offsets(file), is_read=True)
+        key = Key(_KIND, group, file.path, _version(file))
+        if file.rows < KEPT_ROWS_MIN:
+            return self._loaded_small(file, key)
+        found = self._of_value(self._cache.find(key), key, file.rows)
+        if found is None:
+            made = read_offsets(file)
+            found = self._of_value(self._cache.store(key, made.sections()), key, file.rows)
+            return replace(found, is_read=True) if found else _Loaded(made, is_read=True)
+        return found
 
-    def _admitted(self, file: DataFile, group: str, loaded: _Loaded) -> FileOffsets:
+    def _of_value(self, value: Value | None, key: Key, rows: int) -> _Loaded | None:
+        try:
+            return None if value is None else _Loaded(FileOffsets.of_value(value, rows), is_mapped=value.is_mapped)
+        except (Damaged, KeyError) as error:
+            self._cache.discard(key, error)
+            return None
+
+    def _loaded_small(self, file: DataFile, key: Key) -> _Loaded:
+        digest = key.digest[:_DIGEST_BYTES]
+        number = digest[0] % BUNDLES
+        found = self._bundle_of(key.group, number).indexes.get(digest)
+        if found is not None and len(found.keys) == file.rows:
+            return _Loaded(found, is_bundled=True)
+        made = read_offsets(file)
+        with self._lock:
+            if self._fresh_bytes < FRESH_BYTES_MAX:
+                self._fresh[key.group, number][digest] = made
+                self._fresh_bytes += made.nbytes
+        return _Loaded(made, is_read=True)
+
+    def _bundle_of(self, group: str, number: int) -> _Bundle:
+        name = f"{group} {number}"
+        known = self._memory.get(name)
+        if not isinstance(known, _Bundle):
+            known = self._stored_bundle(group, number)
+            self._memory.put(name, known)
+        return known
+
+    def _stored_bundle(self, group: str, number: int) -> _Bundle:
+        key = _bundle_key(group, number)
+        if (value := self._cache.find(key)) is not None:
+            try:
+                return _Bundle.of_value(value)
+            except (Damaged, KeyError) as error:
+                self._cache.discard(key, error)
+        return _Bundle({}, 0)
+
+    def _bundle(self) -> None:
+        """Add the fresh indexes of small files to their bundles. What another process adds meanwhile may be lost."""
+        with self._lock:
+            fresh, self._fresh, self._fresh_bytes = self._fresh, defaultdict(dict), 0
+        for (group, number), indexes in fresh.items():
+            held = self._stored_bundle(group, number)
+            value = self._cache.store(_bundle_key(group, number), _newest({**held.indexes, **indexes}).sections())
+            self._memory.drop(f"{group} {number}")
+            if value is None:
+                return
+
+    def _admitted(self, file: DataFile, loaded: _Loaded) -> FileOffsets:
         with self._lock:
             self._read += loaded.is_read
         if loaded.is_mapped:
             self._mapped.put(file.path, _Mapped(loaded.offsets))
-            if self._disk:
-                self._disk.used(group, file.path)
-        else:
+        elif not loaded.is_bundled:
             self._memory.put(file.path, loaded.offsets)
         return loaded.offsets
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """An index that was not in memory."""
-
-    offsets: FileOffsets
-    is_mapped: bool
-    is_read: bool
-    """Whether it was read from the data file."""
-
-
-class IndexFolder:
-    """Index files by group and data file, bounded in bytes. Thread-safe. A mapped file that goes can be read on."""
-
-    def __init__(self, folder: Path, bytes_max: int) -> None:
-        self._folder, self._bytes_max = folder, bytes_max
-        self._lock = threading.Lock()
-        self._checked: set[Path] = set()
-        """The files that this life has written, or compared with their checksums."""
-        self._sizes: OrderedDict[Path, int] = OrderedDict()
-        """The one that was used last is the last."""
-        self.nbytes, self.evicted = 0, 0
-        for _, path, size in sorted(self._listed()):
-            self._sizes[path] = size
-            self.nbytes += size
-        self._evict()
-
-    @property
-    def count(self) -> int:
-        """Index files."""
-        return len(self._sizes)
-
-    def mapped(self, group: str, file: DataFile) -> FileOffsets | None:
-        """The index of a data file; None if there is none that is whole."""
-        path = self._path(group, file.path)
-        try:
-            with path.open("rb") as opened:
-                data = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
-            found = FileOffsets.decode(data, str(path), is_checked=path in self._checked)
-        except FileNotFoundError:
-            return None
-        except (Corrupt, NewerFormat, OSError, ValueError) as error:
-            log.warning("offset index %s cannot be read and is made anew: %s", path, error)
-            return None
-        self._checked.add(path)
-        return found if len(found.keys) == file.rows else None
-
-    def written(self, group: str, data_file: str, made: FileOffsets) -> bool:
-        """Write an index; False if that fails, or if it has more bytes than all may have."""
-        path, data = self._path(group, data_file), made.encode()
-        if len(data) > self._bytes_max:
-            return False
-        new = path.with_suffix(f"{_TEMPORARY}-{os.getpid()}-{threading.get_ident()}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            new.write_bytes(data)
-            new.replace(path)
-        except OSError as error:
-            log.warning("the offset index of %s is not kept: %s", data_file, error)
-            return False
-        with self._lock:
-            self._checked.add(path)
-            self.nbytes += len(data) - self._sizes.pop(path, 0)
-            self._sizes[path] = len(data)
-            self._evict()
-        return True
-
-    def used(self, group: str, data_file: str) -> None:
-        """Note that an index was used."""
-        path = self._path(group, data_file)
-        with self._lock:
-            if path in self._sizes:
-                self._sizes.move_to_end(path)
-
-    def remove(self, group: str, data_file: str) -> None:
-        """Remove an index, if it is there."""
-        with self._lock:
-            self._remove(self._path(group, data_file))
-
-    def keep_only(self, group: str, data_files: Iterable[str]) -> int:
-        """Remove the indexes of a group but those of these data files; their number."""
-        wanted = {self._path(group, path) for path in data_files}
-        with self._lock:
-            gone = [path for path in self._sizes if path.parent.name == group and path not in wanted]
-            for path in gone:
-                self._remove(path)
-        return len(gone)
-
-    def _path(self, group: str, data_file: str) -> Path:
-        return self._folder / group / f"{hashlib.sha256(data_file.encode()).hexdigest()[:32]}{_SUFFIX}"
-
-    def _listed(self) -> Iterator[tuple[float, Path, int]]:
-        """Time, path and bytes of every index; files that were never finished go."""
-        for path in self._folder.glob("*/*"):
-            if path.suffix != _SUFFIX:
-                path.unlink(missing_ok=True)
-                continue
-            info = path.stat()
-            yield info.st_mtime, path, info.st_size
-
-    def _evict(self) -> None:
-        while self.nbytes > self._bytes_max and self._sizes:
-            self._remove(next(iter(self._sizes)))
-            self.evicted += 1
-
-    def _remove(self, path: Path) -> None:
-        self.nbytes -= self._sizes.pop(path, 0)
-        self._checked.discard(path)
-        path.unlink(missing_ok=True)
+def _newest(indexes: dict[bytes, FileOffsets]) -> _Bundle:
+    """A bundle of as many of these indexes as it has room for, the last ones."""
+    kept: dict[bytes, FileOffsets] = {}
+    left = BUNDLE_BYTES_MAX
+    for digest, index in reversed(indexes.items()):
+        left -= index.nbytes
+        if left < 0:
+            break
+        kept[digest] = index
+    return _Bundle(dict(reversed(kept.items())), BUNDLE_BYTES_MAX - left)
 
 
-def remove_groups(folder: Path, keep: Iterable[str]) -> None:
-    """Remove the folders of all groups but these."""
-    kept = set(keep)
-    for found in folder.iterdir() if folder.is_dir() else ():
-        if found.name not in kept:
-            shutil.rmtree(found, ignore_errors=True)
+def _bundle_key(group: str, number: int) -> Key:
+    return Key(_BUNDLE_KIND, group, f"bundle {number}", "")
+
+
+def _version(file: DataFile) -> str:
+    """The version of a data file in a key. An object store is not asked: its rows and bounds stand for the file."""
+    try:
+        local = places.version(file.path)
+    except OSError:  # the file cannot be read either, and that error says more
+        local = ""
+    return f"{file.rows} {file.bounds} {local}"

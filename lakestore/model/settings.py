@@ -28,7 +28,8 @@ from lakestore.model import yaml_text
 
 PREFIX = "LAKESTORE_"
 NOT_SETTINGS = frozenset(
-    f"LAKESTORE_{name}" for name in "CONFIG DEBUG SEED SERVER PROFILE PROFILES TOKEN TOKEN_FILE TLS CA CERT KEY".split()
+    f"LAKESTORE_{name}"
+    for name in "CACHE CONFIG DEBUG SEED SERVER PROFILE PROFILES TOKEN TOKEN_FILE TLS CA CERT KEY".split()
 )
 """Variables with our prefix that are no server settings."""
 MASK = "********"

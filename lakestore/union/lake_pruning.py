@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.errors import Invalid
-from lakestore.iceberg.manifest_entries import Entries, Longs
+from lakestore.iceberg.manifest_entries import Entries, Longs, path_hash
 from lakestore.iceberg.manifest_lists import Manifest, Summary
 from lakestore.iceberg.manifests import File
 from lakestore.iceberg.transforms import transformed
@@ -91,7 +91,7 @@ def choose_files(scan: TableScan, condition: RowFilter | None) -> tuple[FileList
         if part is None and whole is not None and pruning and not pruning.may_hold(manifest):
             count += whole
             continue
-        entries = lake_snapshot.entries_of(manifest)
+        entries = lake_snapshot.entries_of(manifest, scan.table.uuid)
         mask = np.ones(len(entries), np.bool_) if part is None else part.mask(entries)
         count += int(np.count_nonzero(mask))
         if pruning:
@@ -112,7 +112,7 @@ class _Part:
 
     def __init__(self, files: frozenset[str]) -> None:
         self._files = files
-        self._hashes = np.array([hash(path.encode()) for path in files], np.int64)
+        self._hashes = np.array([path_hash(path.encode()) for path in files], np.int64)
 
     def mask(self, entries: Entries) -> Mask:
         """Marks the manifest's files that belong to this reader."""

@@ -20,11 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Corrupt, Invalid, PlanExpired
-from lakestore.iceberg import manifests, places
+from lakestore.iceberg import cache, manifests, places
 from lakestore.iceberg.delete_index import DeleteIndex
 from lakestore.iceberg.field_ids import id_of
-from lakestore.iceberg.kept import Kept
-from lakestore.iceberg.manifest_entries import Entries, Longs
+from lakestore.iceberg.manifest_entries import Entries, Longs, recent_name
 from lakestore.iceberg.manifest_lists import DELETES, Manifest, read_list
 from lakestore.iceberg.manifests import Entry, File
 from lakestore.iceberg.row_search import BoundsTable, RowSearch, packed
@@ -146,8 +145,8 @@ class Snapshot:
             yield PlannedFile(entry.file, tuple(each.file for each in self.deletes.of(entry)))
 
 
-_MANIFESTS: Kept[Entries] = Kept(MANIFESTS_BYTES_MAX)
-_SNAPSHOTS: Kept[Snapshot] = Kept(MANIFESTS_BYTES_MAX)
+_MANIFESTS: cache.RecentValues[Entries] = cache.RecentValues(MANIFESTS_BYTES_MAX)
+_SNAPSHOTS: cache.RecentValues[Snapshot] = cache.RecentValues(MANIFESTS_BYTES_MAX)
 
 
 def snapshot(scan: TableScan) -> Snapshot:
@@ -155,20 +154,20 @@ def snapshot(scan: TableScan) -> Snapshot:
     listed = metadata(scan.metadata_location).snapshot(scan.snapshot_id)["manifest-list"]
     known = _SNAPSHOTS.get(listed)
     if known is None:
-        known = _opened(listed, scan.table.name)
+        known = _opened(listed, scan.table)
         _SNAPSHOTS.put(listed, known)
     return known
 
 
-def _opened(listed: str, name: str) -> Snapshot:
+def _opened(listed: str, table: Table) -> Snapshot:
     """A snapshot with its deletes. A delete applies to a data file by path, partition and sequence number, as
     Iceberg's specification says.
     """
     found, deletes, size = _manifests(listed), DeleteIndex(), 0
     for manifest in found:
         if manifest.content == DELETES:
-            held = entries_of(manifest)
-            _refuse_equality(held, name)
+            held = entries_of(manifest, table.uuid)
+            _refuse_equality(held, table.name)
             deletes.add_all(held)
             size += held.nbytes
     return Snapshot(tuple(each for each in found if each.content != DELETES), deletes, size + LISTED_BYTES * len(found))
@@ -196,7 +195,7 @@ def planned(scan: TableScan) -> tuple[PlannedFile, ...]:
     return tuple(
         each
         for manifest in found.data
-        for entries in [entries_of(manifest)]
+        for entries in [entries_of(manifest, scan.table.uuid)]
         for each in found.planned(entries, range(len(entries)))
     )
 
@@ -206,13 +205,14 @@ def _manifests(listed: str) -> list[Manifest]:
         return read_list(places.read(listed), listed)
 
 
-def entries_of(manifest: Manifest) -> Entries:
-    """The live entries of a manifest."""
-    known = _MANIFESTS.get(manifest.path)
+def entries_of(manifest: Manifest, table_uuid: str) -> Entries:
+    """The live entries of a manifest of a table."""
+    name = recent_name(manifest, table_uuid)
+    known = _MANIFESTS.get(name)
     if known is None:
         with named(manifest.path):
-            known = Entries(places.read(manifest.path), manifest)
-        _MANIFESTS.put(manifest.path, known)
+            known = Entries.opened(manifest, table_uuid, cache.of_process())
+        _MANIFESTS.put(name, known)
     return known
 
 
@@ -233,9 +233,10 @@ _CONTENT = {manifests.DATA: "data", manifests.POSITION_DELETES: "position delete
 
 def files(metadata_location: str, snapshot_id: int) -> list[LakeFile]:
     """The files of a snapshot."""
-    listed = metadata(metadata_location).snapshot(snapshot_id)["manifest-list"]
+    table = metadata(metadata_location)
+    listed, uuid = table.snapshot(snapshot_id)["manifest-list"], str(table.document.get("table-uuid", ""))
     held = sorted(_manifests(listed), key=lambda each: each.content == DELETES)
-    found = (entry.file for manifest in held for entry in entries_of(manifest))
+    found = (entry.file for manifest in held for entry in entries_of(manifest, uuid))
     return [
         LakeFile(_CONTENT.get(each.content, "equality deletes"), each.path, each.format, each.rows, each.bytes)
         for each in found

@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import queue
+import shutil
 import signal
 import sys
 import threading
@@ -237,7 +238,9 @@ class Server:
             wake_checkpoint=wake_checkpoint,
         )
         self.expiry = Expiry(self.engine, settings.expiry_check_seconds)
-        presenter = presenter or SnapshotBuilderProcess(Room.of(settings.data / data_folder.OFFSETS, settings.limits))
+        shutil.rmtree(settings.data / data_folder.OFFSETS, ignore_errors=True)
+        room = Room.of(settings.data / data_folder.DERIVED, settings.limits)
+        presenter = presenter or SnapshotBuilderProcess(room)
         self.presented = SnapshotTables(self.engine, leases, self.catalog, clock, presenter)
         calls = Calls(clock, settings.slow_seconds)
         self.dropped = DroppedTables(self.engine, leases, self.catalog, check_seconds, wake_checkpoint)

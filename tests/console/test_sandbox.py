@@ -106,6 +106,15 @@ def test_rows_of_the_lake_and_hot_ones_come_through_the_pipe(
     assert ask(served, "SELECT * FROM secret.pay").status_code in (403, 404)
 
 
+def test_a_query_process_has_no_derived_cache(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One viewer's process would leave what it read to the next viewer's, whose rights may be fewer."""
+    monkeypatch.setattr(queries, "WALLS", ())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert ask(served, "SELECT count(*) FROM shop.orders").json()["rows"] == [["4001"]]
+    assert not (tmp_path / ".cache").exists()
+
+
 @FULL
 @pytest.mark.usefixtures("no_list")
 def test_code_in_the_process_reads_no_file(served: Served, tmp_path: Path) -> None:

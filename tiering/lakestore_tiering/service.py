@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 from lakestore import limits
 from lakestore.client.transport import Transport
 from lakestore.errors import Denied, Fenced, LakestoreError, NotFound, Stopped, Unavailable
+from lakestore.iceberg import cache
 from lakestore.iceberg.offset_cache import OffsetCache
 from lakestore.model.table import Table
 from lakestore.v1.lakestore_pb2 import ListTablesRequest, TierProblem
@@ -175,8 +176,9 @@ class Tierer:
         self._held = HeldEpoch(lake.transport, self._holder, seconds, clock)
         hot = Hot(spark, lake.transport, lake.address)
         leases = SessionLeases(lake.transport, keep_seconds=float("inf"), on_release=hot.forget)
-        self._offsets = TemporaryDirectory(prefix="lakestore-offsets-", ignore_cleanup_errors=True)
-        indexes = OffsetCache(Path(self._offsets.name))
+        derived = cache.of_process()
+        self._folder = TemporaryDirectory(prefix="lakestore-cache-", ignore_cleanup_errors=True)
+        indexes = OffsetCache(derived if derived.folder else cache.DerivedCache(Path(self._folder.name)))
         self.tools = Round(spark, lake.transport, hot, leases, self._held.epoch, self._held.confirm, crash, indexes)
         self._troubles, self._server = FailedTables(), ServerOutage(lake.address, clock)
         self._rounds: dict[str, int] = {}
@@ -241,7 +243,7 @@ class Tierer:
                 compact.abandon(self.tools, self._compacting.pop(name).fork)
         self.tools.leases.close()
         self.tools.hot.close()
-        self._offsets.cleanup()
+        self._folder.cleanup()
         self._held.release()
 
     def __enter__(self) -> Self:

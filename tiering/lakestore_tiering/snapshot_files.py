@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lakestore.errors import Corrupt
-from lakestore.iceberg import places
+from lakestore.iceberg import cache, places
 from lakestore.iceberg.avro import Container
 from lakestore.iceberg.delete_index import DeleteIndex, only_path
 from lakestore.iceberg.manifest_entries import Entries
@@ -41,7 +41,8 @@ def files(lake: Iceberg) -> Iterator[LakeFile]:
     snapshot = lake.table.currentSnapshot()
     if snapshot is None:
         return
-    held = [(Entries(places.read(each.path), each), java) for each, java in _manifests(lake, snapshot)]
+    uuid, derived = lake.uuid(), cache.of_process()
+    held = [(Entries.opened(each, uuid, derived), java) for each, java in _manifests(lake, snapshot)]
     deletes, index = dict[Key, LakeDelete](), DeleteIndex()
     for entries, java in held:
         if entries.manifest.content == DELETES:

@@ -9,9 +9,7 @@ import ctypes
 import logging
 import os
 import shutil
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +20,7 @@ from typing import Protocol, TypeVar
 import orjson
 
 from lakestore.errors import Corrupt, Invalid, NotFound, Unavailable
+from lakestore.iceberg.cache import RecentValues
 from lakestore.release import needs_extra
 from lakestore_server.catalog import locations, metadata
 from lakestore_server.catalog.schemas import Json
@@ -247,23 +246,23 @@ class StoredMetadata:
     doc: Json
     data: bytes
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of it as it is stored."""
+        return len(self.data)
+
 
 class MetadataStore:
     """Metadata by location."""
 
     def __init__(self, storage: Storage, *, cache_bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._storage = storage
-        self._cache: OrderedDict[str, StoredMetadata] = OrderedDict()
-        self._cached_bytes = 0
-        self._cache_bytes_max = cache_bytes_max
-        self._lock = threading.Lock()
+        self._recent: RecentValues[StoredMetadata] = RecentValues(cache_bytes_max)
 
     def load(self, location: str) -> StoredMetadata:
-        with self._lock:
-            found = self._cache.get(location)
-            if found is not None:
-                self._cache.move_to_end(location)
-                return found
+        found = self._recent.get(location)
+        if found is not None:
+            return found
         data = self._read(location)
         try:
             read = metadata.normal(orjson.loads(data))
@@ -271,7 +270,7 @@ class MetadataStore:
             raise Corrupt(f"{location} is not readable table metadata: {error}") from error
         doc = raise_times(read)
         stored = StoredMetadata(location, doc, data if doc is read else orjson.dumps(doc))
-        self._remember(stored)
+        self._recent.put(location, stored)
         return stored
 
     def save(self, location: str, doc: Json) -> StoredMetadata:
@@ -281,7 +280,7 @@ class MetadataStore:
             self._storage.write_new(location, stored.data)
         except OSError as error:
             raise Unavailable(f"{location} could not be written: {error}") from error
-        self._remember(stored)
+        self._recent.put(location, stored)
         return stored
 
     def put(self, location: str, data: bytes) -> None:
@@ -306,9 +305,7 @@ class MetadataStore:
 
     def discard(self, location: str) -> bool:
         """Remove metadata that nothing names; False if the file stays as an orphan."""
-        with self._lock:
-            gone = self._cache.pop(location, None)
-            self._cached_bytes -= len(gone.data) if gone else 0
+        self._recent.drop(location)
         try:
             self._storage.remove(location)
         except OSError:
@@ -317,9 +314,9 @@ class MetadataStore:
 
     def purge(self, folder: str) -> None:
         """Remove the folder of a removed table. Files that cannot be removed stay as orphans and are logged."""
-        with self._lock:
-            for location in [location for location in self._cache if locations.inside(location, folder)]:
-                self._cached_bytes -= len(self._cache.pop(location).data)
+        for location in self._recent.names:
+            if locations.inside(location, folder):
+                self._recent.drop(location)
         try:
             self._storage.remove_below(folder)
         except OSError as error:
@@ -332,11 +329,3 @@ class MetadataStore:
             raise NotFound(f"{location} does not exist") from error
         except OSError as error:
             raise Unavailable(f"{location} could not be read: {error}") from error
-
-    def _remember(self, stored: StoredMetadata) -> None:
-        with self._lock:
-            old = self._cache.pop(stored.location, None)
-            self._cached_bytes += len(stored.data) - (len(old.data) if old else 0)
-            self._cache[stored.location] = stored
-            while self._cached_bytes > self._cache_bytes_max and len(self._cache) > 1:
-                self._cached_bytes -= len(self._cache.popitem(last=False)[1].data)

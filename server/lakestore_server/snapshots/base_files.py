@@ -8,7 +8,7 @@ are decoded.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,9 +16,9 @@ import numpy as np
 
 from lakestore.errors import Corrupt
 from lakestore.iceberg import places, position_deletes, puffin
+from lakestore.iceberg.cache import DerivedCache, RecentValues
 from lakestore.iceberg.delete_index import DeleteIndex
-from lakestore.iceberg.kept import Kept
-from lakestore.iceberg.manifest_entries import Entries
+from lakestore.iceberg.manifest_entries import Entries, forget, recent_name
 from lakestore.iceberg.manifest_lists import Manifest, read_list
 from lakestore.iceberg.manifests import DATA, EQUALITY_DELETES, Entry, File
 from lakestore.iceberg.offset_cache import OffsetCache, read_columns
@@ -42,24 +42,30 @@ class Dead:
 class Manifests:
     """The living entries of manifests, the least recently used let go first."""
 
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self._kept: Kept[Entries] = Kept(bytes_max)
+    def __init__(self, bytes_max: int, cache: DerivedCache) -> None:
+        self.bytes_max, self._cache = bytes_max, cache
+        self._recent: RecentValues[Entries] = RecentValues(bytes_max)
 
-    def of(self, manifest: Manifest) -> Entries:
-        """The entries of a manifest."""
-        kept = self._kept.get(manifest.path)
-        if kept is None:
-            kept = Entries(places.read(manifest.path), manifest)
-            self._kept.put(manifest.path, kept)
-        return kept
+    def of(self, manifest: Manifest, group: str) -> Entries:
+        """The entries of a manifest of a table."""
+        name = recent_name(manifest, group)
+        entries = self._recent.get(name)
+        if entries is None:
+            entries = Entries.opened(manifest, group, self._cache)
+            self._recent.put(name, entries)
+        return entries
+
+    def forget(self, manifest: Manifest, group: str) -> None:
+        """Remove a manifest that left the lake."""
+        self._recent.drop(recent_name(manifest, group))
+        forget(manifest.path, group, self._cache)
 
 
 class BaseFiles:
     """One lake snapshot, or none under a table that was never tiered."""
 
     def __init__(self, manifest_list: str, group: str, manifests: Manifests, indexes: OffsetCache) -> None:
-        """`group` is the table's, of indexes that are kept; an empty `manifest_list` is of no snapshot."""
+        """`group` is the table's uuid, of what is cached; an empty `manifest_list` is of no snapshot."""
         self._manifests, self._indexes, self.group = manifests, indexes, group
         self.manifests: list[Manifest] = read_list(places.read(manifest_list), manifest_list) if manifest_list else []
 
@@ -71,7 +77,7 @@ class BaseFiles:
     @cached_property
     def data(self) -> list[Entries]:
         """Every data file, by manifest."""
-        return [self._manifests.of(each) for each in self.manifests if each.content == DATA]
+        return [self._manifests.of(each, self.group) for each in self.manifests if each.content == DATA]
 
     @property
     def held(self) -> list[Entries]:
@@ -97,7 +103,7 @@ class BaseFiles:
     @cached_property
     def deletes(self) -> list[Entries]:
         """Every delete file and vector, by manifest."""
-        return [self._manifests.of(each) for each in self.manifests if each.content != DATA]
+        return [self._manifests.of(each, self.group) for each in self.manifests if each.content != DATA]
 
     @cached_property
     def _deletes_of(self) -> DeleteIndex:
@@ -142,20 +148,19 @@ class BaseFiles:
                 found.append(Dead(entry, index.positions(places_)))
         return found
 
-    def left_since(self, before: BaseFiles) -> list[str]:
-        """The paths of data files that an earlier snapshot had and this one has not."""
+    def forget_left(self, before: BaseFiles) -> None:
+        """Remove what is cached of the manifests and data files that an earlier snapshot had and this one has not."""
         mine, theirs = ({each.manifest.path: each for each in base.data} for base in (self, before))
         came = [each.path_hashes for path, each in mine.items() if path not in theirs]
-        known, gone = np.sort(np.concatenate([_NO_HASHES, *came])), []
+        known = np.sort(np.concatenate([_NO_HASHES, *came]))
         for path, each in theirs.items():
             if path not in mine:
-                gone += each.paths(np.flatnonzero(~_are_among(each.path_hashes, known)))
-        return gone
-
-    def paths(self) -> Iterator[str]:
-        """The paths of all data files."""
-        for each in self.data:
-            yield from each.paths(np.arange(len(each)))
+                gone = each.paths(np.flatnonzero(~_are_among(each.path_hashes, known)))
+                self._indexes.forget(self.group, gone)
+        own = {each.path for each in self.manifests}
+        for manifest in before.manifests:
+            if manifest.path not in own:
+                self._manifests.forget(manifest, self.group)
 
     def deleted(self, data: Entry) -> tuple[Ints, list[Entry]]:
         """The positions of a data file that the base's own deletes hide, and its vectors among these."""

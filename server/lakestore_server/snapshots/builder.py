@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakestore.errors import Internal, Invalid, LakestoreError, PositionExpired, Unavailable
+from lakestore.iceberg.cache import DerivedCache
 from lakestore.iceberg.offset_cache import OffsetCache
 from lakestore.iceberg.places import place
 from lakestore.union import plan
@@ -330,9 +331,9 @@ class _Table:
         """Merged steps that no cut reads yet, and their parts."""
         self._newest: tuple[Window, ...] = ()
         self._base: BaseFiles | None = None
-        """The base of the newest ledger, until the indexes of other files are removed."""
+        """The base of the newest ledger, until what is cached of other files is removed."""
         self._tidied: BaseFiles | None = None
-        """The base upon which they were removed last."""
+        """The base upon which it was removed last."""
 
     def known(self) -> Known:
         """The part of it that a presenting may use again."""
@@ -362,19 +363,16 @@ class _Table:
         """Steps of the cut that was presented last that are worth one."""
         return to_merge(self._newest) if not self._merged else ()
 
-    def tidy(self, indexes: OffsetCache) -> None:
-        """Remove the indexes of data files that the newest base no longer has."""
-        base, self._base = self._base, None
-        if base is None or base is self._tidied:
+    def tidy(self) -> None:
+        """Remove what is cached of files that the newest base no longer has."""
+        base, before = self._base, self._tidied
+        self._base, self._tidied = None, base or before
+        if base is None or before is None or base is before:
             return
         try:
-            if self._tidied is None:
-                indexes.keep_only(base.group, base.paths())
-            else:
-                indexes.forget(base.group, base.left_since(self._tidied))
-            self._tidied = base
+            base.forget_left(before)
         except (OSError, LakestoreError) as error:
-            log.warning("offset indexes of %s are not swept: %s", base.group, error)
+            log.warning("cached values of %s are not removed: %s", base.group, error)
 
     def merged(self, parts: tuple[Step, ...], step: Step) -> bool:
         """Take over a merged step; False if some cut's end has taken a part of it with it."""
@@ -406,12 +404,10 @@ class SnapshotBuilder:
         self._run, self._numbers = run, itertools.count(1)
         self._tables: dict[str, _Table] = {}
         pool = ThreadPoolExecutor(THREADS, "present")
-        folder = Path(room.offsets_folder) if room.offsets_folder else None
-        kept = OffsetCache(
-            folder, memory_bytes=room.offsets_memory, disk_bytes=room.offsets_disk, pool=pool, working=working
-        )
+        cache = DerivedCache(Path(room.cache_folder) if room.cache_folder else None, room.cache_bytes)
+        kept = OffsetCache(cache, memory_bytes=room.offsets_memory, pool=pool, working=working)
         self._kept, self._told = kept, kept.figures
-        self._tools = Tools(Bases(Manifests(room.manifests_memory), kept), kept, pool)
+        self._tools = Tools(Bases(Manifests(room.manifests_memory, cache), kept), kept, pool)
         self._merger = Merger(self._tools.indexes, self._numbers)
 
     def present(self, request: BuildRequest, fetch: Fetch) -> BuiltFiles:
@@ -475,7 +471,7 @@ class SnapshotBuilder:
         """Begin what makes later answers cheaper, beside them; called after an answer is given."""
         self._merge_done()
         for folder, table in self._tables.items():
-            table.tidy(self._tools.indexes)
+            table.tidy()
             self._merger.begin(folder, table.files.folder, table.to_merge())
 
     def _merge_done(self) -> None:

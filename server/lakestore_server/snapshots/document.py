@@ -15,7 +15,7 @@ import numpy as np
 from lakestore.errors import Corrupt
 from lakestore.iceberg import places, vector_records
 from lakestore.iceberg.avro import Container, packed
-from lakestore.iceberg.manifest_entries import Entries
+from lakestore.iceberg.manifest_entries import Entries, path_hash
 from lakestore.iceberg.manifest_lists import DELETES, Manifest, write_list
 from lakestore.iceberg.manifests import ADDED, DATA, Entry, File, described, write_manifest
 from lakestore.model.table import Table
@@ -143,7 +143,7 @@ class Snapshot:
 def _places_of(deletes: Entries, replaced: Mapping[str, Sequence[str]]) -> set[int]:
     """The places in a manifest of the replaced vectors, which are given by data file."""
     hashes, named = deletes.named
-    near = named[np.isin(hashes[named], [hash(path.encode()) for path in replaced])].tolist()
+    near = named[np.isin(hashes[named], [path_hash(path.encode()) for path in replaced])].tolist()
     keys = {key for each in replaced.values() for key in each}
     return {place for place in near if vector_key(deletes[place].file) in keys}
 

@@ -10,7 +10,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from lakestore.iceberg.offset_cache import DISK_BYTES, MEMORY_BYTES
+from lakestore.iceberg.cache import DISK_BYTES
+from lakestore.iceberg.offset_cache import MEMORY_BYTES
 from lakestore.limits import Limits
 
 Json = dict[str, Any]
@@ -31,17 +32,17 @@ class Verb(IntEnum):
 class Room:
     """The room that the process may take for what it keeps."""
 
-    offsets_folder: str = ""
-    """The folder of index files; empty for none."""
-    offsets_disk: int = DISK_BYTES
-    """Bytes of index files."""
+    cache_folder: str = ""
+    """The folder of the derived cache; empty for none."""
+    cache_bytes: int = DISK_BYTES
+    """Bytes of the derived cache."""
     offsets_memory: int = MEMORY_BYTES
     """Bytes of indexes that are not mapped."""
     manifests_memory: int = MANIFEST_BYTES
 
     @staticmethod
     def of(folder: Path, limits: Limits) -> Room:
-        """The room that limits give, with a folder for index files."""
+        """The room that limits give, with a folder for the derived cache."""
         disk, memory = limits.lake_offsets_disk_bytes, limits.lake_offsets_bytes
         return Room(str(folder), disk, memory, limits.lake_manifests_bytes)
 

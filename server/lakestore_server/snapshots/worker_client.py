@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from lakestore.iceberg.offset_cache import remove_groups
+from lakestore.iceberg.cache import DerivedCache
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.host.child import Child, Gone
 from lakestore_server.snapshots.messages import DEFAULT_ROOM, BuildRequest, BuiltFiles, Room, Verb
@@ -62,9 +62,9 @@ class SnapshotBuilderProcess:
                 self._child.ask(Verb.FORGET, json.dumps(list(cut_ids)).encode())
 
     def keep_tables(self, uuids: Collection[str]) -> None:
-        """Remove the index files of other tables than these."""
-        if self._room.offsets_folder:
-            remove_groups(Path(self._room.offsets_folder), uuids)
+        """Remove the cached values of other tables than these."""
+        if self._room.cache_folder:
+            DerivedCache(Path(self._room.cache_folder)).remove_groups(uuids)
 
     def close(self) -> None:
         """End the process for good; a request that has no answer soon is broken off."""

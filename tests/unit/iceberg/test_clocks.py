@@ -82,7 +82,7 @@ def test_a_stored_document_that_java_refuses_is_mended_when_it_is_loaded(lake: W
     assert "before last snapshot log entry" in refusal(doc)
     path.write_bytes(orjson.dumps(doc))
     lake.clock.ms += HOUR
-    lake.catalog._store._cache.clear()
+    lake.catalog._store._recent.clear()
     loaded = lake.catalog.load(Name("db", "free"))
     assert refusal(loaded.data) == refusal(loaded.doc) == ""
     assert loaded.doc["last-updated-ms"] == doc["last-updated-ms"] + 2 * MINUTE

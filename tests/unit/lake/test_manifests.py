@@ -21,7 +21,7 @@ from lakestore.errors import Corrupt, Invalid
 from lakestore.iceberg import manifest_entries
 from lakestore.iceberg.avro import AvroFile, Container, encoded
 from lakestore.iceberg.delete_index import only_path
-from lakestore.iceberg.manifest_entries import ABSENT, LOWER, NULLS, UPPER, Entries
+from lakestore.iceberg.manifest_entries import ABSENT, LOWER, NULLS, UPPER, Entries, path_hash
 from lakestore.iceberg.manifest_lists import DELETES, Manifest, Summary, read_list, write_list
 from lakestore.iceberg.manifest_schemas import ENTRY_NAMES
 from lakestore.iceberg.manifests import (
@@ -163,7 +163,7 @@ def side_by_side(figures: Entries, entries: list[Entry]) -> None:
     assert figures.sizes.tolist() == [file.bytes for file in files]
     assert figures.contents.tolist() == [file.content for file in files]
     assert figures.sequences.tolist() == [entry.sequence for entry in entries]
-    assert figures.path_hashes.tolist() == [hash(file.path.encode()) for file in files]
+    assert figures.path_hashes.tolist() == [path_hash(file.path.encode()) for file in files]
     assert figures.paths(np.arange(len(files))) == [file.path for file in files]
     assert [files[place].path for place in figures.named[1].tolist()] == [
         f.path for f in files if only_path(f) is not None
@@ -445,7 +445,7 @@ def test_records_of_several_blocks_are_laid_out_at_once(monkeypatch: pytest.Monk
     records = list(fastavro.reader(io.BytesIO(data)))
     fastavro.writer(out, schema, records, codec="deflate", sync_interval=2_000, metadata=meta)
     assert len(Container.opened(out.getvalue(), "m").joined()[1]) > 10
-    monkeypatch.setattr(Entries, "_read_through", None)
+    monkeypatch.setattr(manifest_entries._Records, "_read_through", None)
     found = Entries(out.getvalue(), listed(data, entries))
     assert found.rows.tolist() == list(range(300))
     assert list(found) == entries

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+
+import duckdb
 import numpy as np
 import orjson
 import pyarrow as pa
@@ -85,10 +88,35 @@ def test_position_deletes_come_back(values: set[int]) -> None:
     assert {path: held.tolist() for path, held in found.items()} == ({"file:/ä b": sorted(values)} if values else {})
     file = pq.ParquetFile(pa.BufferReader(data))
     assert file.schema_arrow.equals(position_deletes.SCHEMA, check_metadata=True)
-    if values:
+    if len(values) > position_deletes._PLAIN_MAX:
         group = file.metadata.row_group(0)
         assert group.column(0).compression in ("SNAPPY", "ZSTD")
         assert "DELTA_BINARY_PACKED" in group.column(1).encodings
+
+
+@given(st.sets(st.integers(0, (1 << 62) - 1), min_size=1, max_size=position_deletes._PLAIN_MAX), st.text(min_size=1))
+@settings(max_examples=50)
+def test_few_position_deletes_are_what_arrow_writes(values: set[int], path: str) -> None:
+    path = path.encode(errors="ignore").decode() + "é" * len(values) * 20
+    data = position_deletes.encode(path, positions(values))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(position_deletes, "_PLAIN_MAX", 0)
+        arrows = position_deletes.encode(path, positions(values))
+    ours, theirs = (pq.ParquetFile(pa.BufferReader(each)) for each in (data, arrows))
+    assert ours.schema.equals(theirs.schema)
+    assert ours.read().equals(theirs.read())
+    assert (ours.metadata.num_rows, ours.metadata.num_row_groups) == (len(values), 1)
+    for number in range(2):
+        mine, arrow = (file.metadata.row_group(0).column(number) for file in (ours, theirs))
+        assert mine.path_in_schema == arrow.path_in_schema
+        said = ("min", "max", "null_count", "num_values", "physical_type", "converted_type")
+        assert [getattr(mine.statistics, each) for each in said] == [getattr(arrow.statistics, each) for each in said]
+        assert (mine.num_values, mine.compression) == (len(values), "UNCOMPRESSED")
+    with duckdb.connect() as connection, tempfile.NamedTemporaryFile(suffix=".parquet") as file:
+        file.write(data)
+        file.flush()
+        found = connection.execute(f"SELECT file_path, pos FROM '{file.name}' ORDER BY pos").fetchall()
+    assert found == [(path, value) for value in sorted(values)]
 
 
 def test_position_deletes_of_many_files_are_told_apart() -> None:

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakestore.errors import Internal, PlanExpired, PositionExpired, Unavailable
-from lakestore.iceberg import offset_cache, places, position_deletes, puffin
+from lakestore.iceberg import manifest_entries, offset_cache, places, position_deletes, puffin
+from lakestore.iceberg.cache import DerivedCache
 from lakestore.iceberg.manifest_lists import read_list, write_list
 from lakestore.iceberg.manifests import Entry, File, described, write_manifest
-from lakestore.iceberg.offset_cache import remove_groups
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.snapshots import steps
 from lakestore_server.snapshots.builder import SnapshotBuilder
@@ -260,11 +260,13 @@ def test_hot_rows_that_are_not_the_logs_are_an_error(presenting: Presenting) -> 
         presenting.presenter.present(request, twice)
 
 
-def test_indexes_of_base_files_are_kept_read_again_and_swept(
-    presenting: Presenting, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("small", [False, True])
+def test_indexes_and_manifests_of_base_files_outlive_the_process(
+    presenting: Presenting, monkeypatch: pytest.MonkeyPatch, *, small: bool
 ) -> None:
-    monkeypatch.setattr(offset_cache, "KEPT_ROWS_MIN", 1)
-    room, folder = Room(str(presenting.folder / "offsets")), presenting.folder / "offsets"
+    monkeypatch.setattr(offset_cache, "KEPT_ROWS_MIN", 1_000 if small else 1)
+    monkeypatch.setattr(offset_cache, "BUNDLES", 1)
+    room, folder = Room(str(presenting.folder / "cache")), presenting.folder / "cache"
     presenting.presenter = SnapshotBuilder("run-0", room=room)
     table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=1)
     table.upsert(rows(range(10), "a"))
@@ -272,38 +274,46 @@ def test_indexes_of_base_files_are_kept_read_again_and_swept(
     table.upsert(rows(range(5), "b"))
     wanted = dict.fromkeys(range(10), "a") | dict.fromkeys(range(5), "b")
     assert held(presenting.rows("a.t")) == wanted
-    (kept,) = folder.rglob("*.offsets")
-    assert kept.parent.name == presenting.served.state("a.t").table.uuid
+    kept = sorted(folder.rglob("*.value"))
+    assert {each.parent.name for each in kept} == {presenting.served.state("a.t").table.uuid}
+    assert len(kept) == 2, "an index and a manifest"
 
-    def read_again(file: object) -> None:
+    def read_again(*_: object) -> None:
         raise AssertionError("a base file was read again")
 
     presenting.presenter = SnapshotBuilder("run-1", room=room)
     with monkeypatch.context() as patched:
         patched.setattr(offset_cache, "read_offsets", read_again)
+        patched.setattr(manifest_entries, "_Records", read_again)
         assert held(presenting.rows("a.t")) == wanted
-    kept.write_bytes(kept.read_bytes()[:-3] + b"xyz")
+    for each in kept:
+        each.write_bytes(each.read_bytes()[:-3] + b"xyz")
     presenting.presenter = SnapshotBuilder("run-2", room=room)
     assert held(presenting.rows("a.t")) == wanted
+    presenting.presenter = SnapshotBuilder("run-3", room=room)
+    assert held(presenting.rows("a.t")) == wanted
+    before = set(folder.rglob("*.value"))
+    assert len(before) == 2, "both are made again"
     presenting.presenter.tidy()
-    assert list(folder.rglob("*.offsets")) == [kept]
     presenting.tier("a.t", rewrite=True)
     table.upsert(rows([0], "c"))
-    assert held(presenting.rows("a.t")) == wanted | {0: "c"}
+    wanted[0] = "c"
+    assert held(presenting.rows("a.t")) == wanted
     presenting.presenter.tidy()
-    (other,) = folder.rglob("*.offsets")
-    assert other != kept
-    remove_groups(folder, ["another"])
+    after = set(folder.rglob("*.value"))
+    assert len(after - before) == (1 if small else 2), "those of the rewritten snapshot; a bundle is the same file"
+    assert len(before - after) == (1 if small else 2)
+    DerivedCache(folder).remove_groups(["another"])
     assert not list(folder.iterdir())
     table.upsert(rows([1], "d"))
-    assert held(presenting.rows("a.t")) == wanted | {0: "c", 1: "d"}
+    assert held(presenting.rows("a.t")) == wanted | {1: "d"}
 
 
 def test_answers_and_status_say_which_indexes_were_read_and_went_for_lack_of_room(
     presenting: Presenting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offset_cache, "KEPT_ROWS_MIN", 1)
-    room = Room(str(presenting.folder / "offsets"), offsets_disk=1, offsets_memory=1)
+    room = Room(str(presenting.folder / "cache"), cache_bytes=1, offsets_memory=1)
     presenting.presenter = SnapshotBuilder("run-0", room=room)
     table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=2)
     table.upsert(rows(range(30), "a"))

@@ -74,7 +74,7 @@ def test_indexes_are_kept_in_the_data_folder_as_far_as_limits_allow(presenting: 
             assert count(presenting, process) == 5_000
         finally:
             process.close()
-        assert bool(list((tmp_path / "offsets").rglob("*.offsets"))) == files
+        assert bool(list((tmp_path / "offsets").rglob("*.value"))) == files
     process.keep_tables([])
     assert not list((tmp_path / "offsets").iterdir())
 

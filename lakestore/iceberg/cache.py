@@ -1,0 +1,497 @@
+"""The derived cache: values made of lake files, which several processes share and anybody may delete.
+
+1. A key names the file that a value was made of, and its version: another file under that name is a miss.
+2. Every byte that is read is below a checksum. A value in doubt is a miss and is removed; a caller never sees it.
+3. A value is a file that is written whole, renamed and never changed. It is mapped, so a reader keeps the bytes of a
+   value that was removed meanwhile. Nothing is synced. A cache that cannot be written keeps nothing and raises nothing.
+
+Whoever asks for a value has the right to read its file: the cache checks none. docs/internals/derived-cache.md has the
+layout, and the figures that decided against LMDB.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import mmap
+import os
+import re
+import resource
+import shutil
+import stat
+import struct
+import threading
+import time
+import uuid
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+log = logging.getLogger("lakestore.cache")
+DISK_BYTES = 4 << 30
+VARIABLE, OFF = "LAKESTORE_CACHE", "off"
+"""The environment's variable with the cache folder of this user's processes; `off` keeps nothing."""
+SUFFIX = ".value"
+USED_SECONDS = 3_600.0
+"""A value's last use is noted at most once in this time, so a read seldom writes."""
+RETRY_SECONDS = 60.0
+"""Time without writing after a write failed: the disk may be full."""
+FREE_BYTES_MIN = 256 << 20
+"""Disk that stays free: the cache is worth less than whatever else needs it."""
+READ_BYTES_MAX = 64 << 10
+"""A smaller value is read into memory: a map costs a descriptor."""
+_MAGIC, _VERSION = b"LSDV", 1
+_HEAD = struct.Struct("<4sHHIQ32s")
+"""Magic, version, number of sections, checksum of the rest of head and table, bytes of the file, digest of the key."""
+_SECTION = struct.Struct("<IIQQ")
+"""Number, checksum, begin and bytes of a section."""
+_ALIGNED = 64
+_CHECKED_BYTES = 1 << 20
+"""Bytes that are checked at once."""
+_TEMPORARY = ".new"
+_TEMPORARY_SECONDS = 600.0
+"""Age from which on a file that was never renamed is what a killed process left."""
+_GROUP = re.compile(r"[0-9A-Za-z-]{1,64}")
+_FEW = 16
+"""A process looks at the whole folder after it has written the bound's 16th part, and leaves as much room."""
+UNUSED_SECONDS = 7 * 86_400.0
+"""Time without a use after which a value goes: its file may have left the lake, with what it said of rows."""
+_REMOTE = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "lustre", "afs", "gpfs")
+"""Beginnings of names of file systems on which a mapped file can vanish below its reader."""
+Section = bytes | memoryview | npt.NDArray[Any]
+
+
+class Sized(Protocol):
+    """A value that knows its memory."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes, about."""
+
+
+T = TypeVar("T", bound=Sized)
+
+
+class RecentValues(Generic[T]):
+    """Values in memory by name, the ones used last, within a bound on their bytes. A single larger one stays.
+
+    Thread-safe.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max, self.nbytes = bytes_max, 0
+        self.evicted = 0
+        """Values that went for lack of room."""
+        self._lock = threading.Lock()
+        self._values: OrderedDict[str, tuple[T, int]] = OrderedDict()
+
+    def get(self, name: str) -> T | None:
+        """The value of a name, if it is here."""
+        with self._lock:
+            entry = self._values.get(name)
+            if entry is None:
+                return None
+            self._values.move_to_end(name)
+            return entry[0]
+
+    def put(self, name: str, value: T) -> None:
+        """Add or replace a value."""
+        nbytes = value.nbytes
+        with self._lock:
+            self._drop(name)
+            self._values[name] = value, nbytes
+            self.nbytes += nbytes
+            while self.nbytes > self.bytes_max and len(self._values) > 1:
+                self._drop(next(iter(self._values)))
+                self.evicted += 1
+
+    def drop(self, name: str) -> None:
+        """Forget a value."""
+        with self._lock:
+            self._drop(name)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all values."""
+        with self._lock:
+            return list(self._values)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._values.clear()
+            self.nbytes = 0
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def _drop(self, name: str) -> None:
+        entry = self._values.pop(name, None)
+        self.nbytes -= entry[1] if entry else 0
+
+
+class Damaged(Exception):
+    """Bytes of a value are not those that were written. The value counts as a miss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The name of a value."""
+
+    kind: str
+    """The kind of value, with the version of its sections: `manifest-1`."""
+    group: str
+    """The uuid of the table. Its values lie in one folder and go with the table."""
+    file: str
+    """The location of the file that the value is made of."""
+    version: str
+    """Whatever tells this file from another one under its name."""
+
+    @property
+    def digest(self) -> bytes:
+        """32 bytes that stand for the key."""
+        return hashlib.sha256("\0".join((self.kind, self.group, self.file, self.version)).encode()).digest()
+
+    @property
+    def name(self) -> str:
+        """The name of the value's file. A new version of the source file replaces the value of an old version.
+
+        Layout and kind are part of the name, so two releases that share a folder do not replace each other's values.
+        """
+        return hashlib.sha256(f"{_VERSION}\0{self.kind}\0{self.file}".encode()).hexdigest()[:32] + SUFFIX
+
+
+def crc32c(data: memoryview | bytes) -> int:
+    """The checksum of bytes of any number."""
+    checksum = 0
+    for begin in range(0, len(data), _CHECKED_BYTES):
+        checksum = google_crc32c.extend(checksum, bytes(data[begin : begin + _CHECKED_BYTES]))
+    return checksum
+
+
+class Value:
+    """One value: sections of bytes by number, each checked when it is first asked for. Thread-safe."""
+
+    def __init__(self, data: memoryview, digest: bytes, *, is_mapped: bool) -> None:
+        """`Damaged` if these are not the bytes of this key's value."""
+        self._data, self.is_mapped = data, is_mapped
+        self._checked: set[int] = set()
+        if len(data) < _HEAD.size:
+            raise Damaged("it is cut short")
+        magic, version, count, checksum, size, known = _HEAD.unpack_from(data)
+        end = _HEAD.size + count * _SECTION.size
+        if (magic, version, size) != (_MAGIC, _VERSION, len(data)) or end > size:
+            raise Damaged("its head is another one")
+        if checksum != _head_checksum(bytes(data[:end])):
+            raise Damaged("the checksum of its head is another one")
+        if known != digest:
+            raise Damaged("it is of another version of its file")
+        table = (_SECTION.unpack_from(data, _HEAD.size + at * _SECTION.size) for at in range(count))
+        self._sections = {number: (begin, size, checksum) for number, checksum, begin, size in table}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the value."""
+        return len(self._data)
+
+    @property
+    def numbers(self) -> AbstractSet[int]:
+        """The numbers of the sections."""
+        return self._sections.keys()
+
+    def section(self, number: int) -> memoryview:
+        """The bytes of a section, `KeyError` if there is none; `Damaged` if they are other ones."""
+        begin, size, checksum = self._sections[number]
+        found = self._data[begin : begin + size]
+        if number not in self._checked:
+            if len(found) != size or crc32c(found) != checksum:
+                raise Damaged(f"the checksum of its section {number} is another one")
+            self._checked.add(number)
+        return found
+
+    def array(self, number: int, kind: str) -> npt.NDArray[Any]:
+        """A section as an array of this type, without a copy."""
+        try:
+            return np.frombuffer(self.section(number), kind)
+        except ValueError as error:
+            raise Damaged(str(error)) from error
+
+
+def _head_checksum(head: bytes) -> int:
+    return crc32c(head[:8] + head[12:])
+
+
+def encoded(key: Key, sections: Mapping[int, Section]) -> list[bytes]:
+    """The bytes of a value's file, in parts."""
+    table, parts = b"", []
+    at = _HEAD.size + len(sections) * _SECTION.size
+    for number, section in sections.items():
+        data = section.tobytes() if isinstance(section, np.ndarray) else bytes(section)
+        gap = -at % _ALIGNED
+        table += _SECTION.pack(number, crc32c(data), at + gap, len(data))
+        parts += [bytes(gap), data]
+        at += gap + len(data)
+    head = _HEAD.pack(_MAGIC, _VERSION, len(sections), 0, at, key.digest) + table
+    return [head[:8], _head_checksum(head).to_bytes(4, "little"), head[12:], *parts]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFigures:
+    """The state of a cache's folder as this process saw it last, and the process's work."""
+
+    nbytes: int
+    files: int
+    hits: int
+    misses: int
+    evicted: int
+    """Values that this process removed for lack of room."""
+    damaged: int
+    """Values that this process removed because their bytes were other ones."""
+
+
+class DerivedCache:
+    """Values in a folder, within a bound on their bytes; without a folder there are none. Thread-safe.
+
+    Several processes may use the folder at once, each with the bound that it was given. The folder exceeds the bound by
+    at most its 16th part for each process that writes.
+    """
+
+    def __init__(
+        self, folder: Path | None = None, bytes_max: int = DISK_BYTES, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.folder, self._bytes_max, self._clock = folder, bytes_max, clock
+        self._lock = threading.Lock()
+        """Held to count and to evict."""
+        self._nbytes = self._files = 0
+        self._unseen = bytes_max
+        """Bytes that were written since the folder was looked at; at first it never was."""
+        self._closed_until = 0.0
+        self._hits = self._misses = self._evicted = self._damaged = 0
+
+    @property
+    def figures(self) -> CacheFigures:
+        """The state and the work so far."""
+        return CacheFigures(self._nbytes, self._files, self._hits, self._misses, self._evicted, self._damaged)
+
+    def find(self, key: Key) -> Value | None:
+        """The value of a key, if it is there and whole."""
+        value = self._opened(key) if self.folder else None
+        with self._lock:
+            self._hits += value is not None
+            self._misses += value is None
+        return value
+
+    def store(self, key: Key, sections: Mapping[int, Section]) -> Value | None:
+        """Write a value and open it; None if it is not kept. Never raises."""
+        if self.folder is None or self._clock() < self._closed_until:
+            return None
+        parts = encoded(key, sections)
+        size = sum(map(len, parts))
+        if size * _FEW > self._bytes_max or not self._written(key, parts, size):
+            return None
+        return self._opened(key)
+
+    def discard(self, key: Key, error: Exception | None = None) -> None:
+        """Remove a value; `error` tells what is wrong with its bytes."""
+        if self.folder is None:
+            return
+        if error is not None:
+            log.warning("the cached value of %s is made again: %s", key.file, error)
+            with self._lock:
+                self._damaged += 1
+        path = self._path(key)
+        with suppress(OSError):
+            size = path.stat().st_size
+            path.unlink()
+            with self._lock:
+                self._nbytes, self._files = max(self._nbytes - size, 0), max(self._files - 1, 0)
+
+    def remove_groups(self, keep: Collection[str]) -> None:
+        """Remove the values of all tables but these."""
+        names = {_folder_name(group) for group in keep}
+        with suppress(OSError):
+            for path in self.folder.iterdir() if self.folder else ():
+                if path.name not in names:
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def _path(self, key: Key) -> Path:
+        assert self.folder is not None
+        return self.folder / _folder_name(key.group) / key.name
+
+    def _opened(self, key: Key) -> Value | None:
+        path = self._path(key)
+        try:
+            number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            info = os.fstat(number)
+            data, is_mapped = _contents(number, info.st_size)
+            value = Value(data, key.digest, is_mapped=is_mapped)
+            now = self._clock()
+            if not info.st_mtime <= now < info.st_mtime + USED_SECONDS:
+                with suppress(OSError):  # the folder may be another user's, or read-only
+                    os.utime(number, (now, now))
+        except (Damaged, OSError, ValueError, struct.error) as error:
+            self.discard(key, error)
+            return None
+        finally:
+            os.close(number)
+        return value
+
+    def _written(self, key: Key, parts: list[bytes], size: int) -> bool:
+        path = self._path(key)
+        new = path.with_name(f"{path.stem}-{uuid.uuid4().hex[:12]}{_TEMPORARY}")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            room = os.statvfs(path.parent)
+            if room.f_bavail * room.f_frsize < size + FREE_BYTES_MIN:
+                raise OSError(f"less than {FREE_BYTES_MIN >> 20} MB are free")
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+                file.writelines(parts)
+            before = path.stat().st_size if path.exists() else None
+            new.replace(path)
+        except OSError as error:
+            self._closed_until = self._clock() + RETRY_SECONDS
+            log.warning("nothing is cached in %s for %.0f s: %s", self.folder, RETRY_SECONDS, error)
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+            return False
+        with self._lock:
+            self._nbytes += size - (before or 0)
+            self._files += before is None
+            self._unseen += size
+            if self._unseen * _FEW > self._bytes_max:
+                self._evict()
+        return True
+
+    def _evict(self) -> None:
+        """Look at the folder, and remove what was used longest ago until a 16th part of the bound is free."""
+        assert self.folder is not None
+        found = sorted(self._listed(self.folder), reverse=True)
+        self._nbytes, self._files, self._unseen = sum(size for _, size, _ in found), len(found), 0
+        room, oldest = self._bytes_max - self._bytes_max // _FEW, self._clock() - UNUSED_SECONDS
+        while found and (self._nbytes > room or found[-1][0] < oldest):
+            _, size, path = found.pop()
+            with suppress(OSError):
+                os.unlink(path)
+            self._nbytes -= size
+            self._files -= 1
+            self._evicted += 1
+
+    def _listed(self, folder: Path) -> Iterator[tuple[float, int, str]]:
+        """Last use, bytes and path of every value; what killed processes left is removed."""
+        now = self._clock()
+        for group in _entries(folder):
+            for entry in _entries(group.path):
+                with suppress(OSError):
+                    info = entry.stat(follow_symlinks=False)
+                    if entry.name.endswith(SUFFIX):
+                        yield info.st_mtime, info.st_size, entry.path
+                    elif now - info.st_mtime > _TEMPORARY_SECONDS:
+                        os.unlink(entry.path)
+
+
+def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
+    """Everything in a folder; nothing if somebody removed it, or if it is no folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+_maps: list[None] = []
+"""One for each file that this process has mapped."""
+
+
+def _contents(number: int, size: int) -> tuple[memoryview, bool]:
+    """(the bytes of an open file, whether they are mapped): small files and those beyond `_maps_max` are read."""
+    if size > READ_BYTES_MAX and len(_maps) < _maps_max():
+        with suppress(OSError, ValueError):
+            mapped = mmap.mmap(number, size, access=mmap.ACCESS_READ)
+            _maps.append(None)
+            weakref.finalize(mapped, _maps.pop).atexit = False
+            return memoryview(mapped), True
+    data = b""
+    while len(data) < size and (more := os.pread(number, size - len(data), len(data))):
+        data += more
+    return memoryview(data), False
+
+
+@lru_cache(maxsize=1)
+def _maps_max() -> int:
+    """Files that this process may map: Python keeps a descriptor for each."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 4_096 if soft == resource.RLIM_INFINITY else min(4_096, soft // 4)
+
+
+def _folder_name(group: str) -> str:
+    return group if _GROUP.fullmatch(group) else hashlib.sha256(group.encode()).hexdigest()[:32]
+
+
+def of_user(environ: Mapping[str, str] = os.environ) -> DerivedCache:
+    """The cache of this user's processes; one without a folder if it is off, unsafe, not writable or not on a disk."""
+    named = environ.get(VARIABLE)
+    if named == OFF:
+        return DerivedCache()
+    base = environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # the rule of XDG_CACHE_HOME: a relative path is ignored
+        base = os.path.expanduser("~/.cache")  # the same text if the user has no home
+    folder = Path(named or f"{base}/lakestore")
+    problem = _unusable(folder) if folder.is_absolute() else "the path is not absolute"
+    if problem:
+        (log.warning if named else log.debug)("no cache in %s: %s", folder, problem)
+        return DerivedCache()
+    return DerivedCache(folder)
+
+
+def _unusable(folder: Path) -> str | None:
+    """The reason why a folder is not used, which is made if it is not there."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = folder.stat()
+    except (OSError, RuntimeError) as error:
+        return str(error)
+    if info.st_uid != os.geteuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "others may write to it"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "it cannot be written"
+    kind = _file_system(folder)
+    return f"its file system is {kind}" if kind.startswith(_REMOTE) else None
+
+
+def _file_system(folder: Path) -> str:
+    """The type of the file system that a folder is on; empty if the system does not say."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    device = os.stat(folder).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    return next((line.partition(" - ")[2].split()[0] for line in lines if line.split()[2] == wanted), "")
+
+
+_process: list[DerivedCache] = []
+
+
+def use(cache: DerivedCache) -> None:
+    """From now on the process keeps what it derives in this cache."""
+    _process[:] = [cache]
+
+
+def of_process() -> DerivedCache:
+    """The cache of this process: the one given to `use`, or else its user's."""
+    if not _process:
+        _process.append(of_user())
+    return _process[0]
