@@ -1,7 +1,8 @@
-"""Avro container files as Iceberg's manifests are: read whole and written again, whatever the records hold.
+"""Avro container files, the format of Iceberg's manifests.
 
-Every field is kept, of whichever format version, so a file that is read and written says the same. A union is `null`
-and one other type, the only one that Iceberg uses. An array that Iceberg marks as a map is one here, too.
+1. A file is read whole. Every field is kept, so a file that is read and written again has the same content.
+2. A union has two types, and one of them is `null`. Iceberg uses no other union.
+3. An array that Iceberg marks as a map is read as a map.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ Places = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 _LONG_BITS = 64
 _ITEMS_MAX = 1 << 16
-"""Items of an array: more than a table has columns, and a file row groups."""
+"""The most items of an array. No table has more columns, and no file has more row groups."""
 _MAP = "map"
 _FIXED_SIZES: Mapping[str, int] = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 MARGIN = bytes(16)
-"""Zeros that stand behind records' bytes: a number that is cut short ends there."""
+"""Zeros after the bytes of the records: a number that is cut short ends in them."""
 
 
 def longs(data: Bytes, at: Places) -> tuple[Places, Places]:
-    """The numbers of variable length at these places, and the places behind them."""
+    """Variable-length numbers at these places, and the place after each number."""
     byte = data[at]
     after = at + 1
     value = (byte & 0x7F).astype(np.uint64)
@@ -52,7 +53,7 @@ def longs(data: Bytes, at: Places) -> tuple[Places, Places]:
 
 
 def passed_longs(data: Bytes, at: Places) -> Places:
-    """The places behind numbers of variable length."""
+    """The place after each variable-length number."""
     after = at + 1
     left, size = np.flatnonzero(data[at] >= 0x80), 1
     while len(left):
@@ -65,13 +66,13 @@ def passed_longs(data: Bytes, at: Places) -> Places:
 
 
 class Fields:
-    """The steps over the fields of one schema's records."""
+    """Steps over the fields of the records of one schema, for many records at once."""
 
     def __init__(self, schema: Any) -> None:
         self._known: dict[str, Any] = {}
         self._learn(schema)
         self.fields: tuple[tuple[int, Any], ...] = tuple(self._flat(schema))
-        """Id and type of each field in its order; a record among them stands for its own fields."""
+        """Id and type of each field, in order. A nested record is replaced by its fields."""
 
     def _flat(self, record: Any) -> Iterator[tuple[int, Any]]:
         for field in record["fields"]:
@@ -82,7 +83,7 @@ class Fields:
                 yield number, kind
 
     def _learn(self, kind: Any) -> None:
-        """Note the named types in a type."""
+        """Collect the named types in a type."""
         if isinstance(kind, list):
             for part in kind:
                 self._learn(part)
@@ -96,7 +97,7 @@ class Fields:
             self._learn(part)
 
     def _named(self, kind: Any) -> Any:
-        """A type as it is defined."""
+        """The definition of a type that may be given by name."""
         if isinstance(kind, str):
             return self._known.get(kind, kind)
         if isinstance(kind, dict) and isinstance(kind["type"], list | dict):
@@ -104,7 +105,7 @@ class Fields:
         return kind
 
     def passed(self, kind: Any, data: Bytes, at: Places) -> Places:
-        """The places behind values of a type."""
+        """The place after each value of a type."""
         if isinstance(kind, list):
             return self._passed_union(kind, data, at)
         if isinstance(kind, dict):
@@ -144,9 +145,10 @@ class Fields:
         return at
 
     def items(self, kind: Mapping[str, Any], data: Bytes, at: Places) -> Iterator[tuple[Places, Places, Places]]:
-        """The items of arrays and maps, one of each after the other, and at last the ends of all, without items.
+        """Step through the items of many arrays or maps at once.
 
-        Each time: places of the items, the numbers of the arrays that have one, the places behind the items.
+        Step n yields item n of each array that has one: places of the items, indexes of their arrays, places after the
+        items. The last step has no items; it yields the index of every array and the place after the array.
         """
         parts = ("string", kind["values"]) if kind["type"] == _MAP else (kind["items"],)
         at, active = at.copy(), np.arange(len(at))
@@ -175,7 +177,7 @@ class Fields:
 
 
 def present(kind: Any, data: Bytes, at: Places) -> tuple[Any, Places]:
-    """The type in a union with null, and the numbers of the places that have a value; of any other type all have."""
+    """The type in a union with null, and the indexes of places with a value. Without a union all have one."""
     if not isinstance(kind, list):
         return kind, np.arange(len(at))
     if len(kind) != 2 or "null" not in kind:
@@ -189,7 +191,7 @@ def present(kind: Any, data: Bytes, at: Places) -> tuple[Any, Places]:
 
 
 def behind(data: Bytes, size: Places, at: Places) -> Places:
-    """The places behind so many bytes at these places."""
+    """The place after `size` bytes at each place; `ValueError` if the data ends earlier."""
     after: Places = at + size
     if len(after) and (int(size.min()) < 0 or int(after.max()) > len(data) - len(MARGIN)):
         raise ValueError("it is cut short")
@@ -197,7 +199,7 @@ def behind(data: Bytes, size: Places, at: Places) -> Places:
 
 
 Names = tuple[tuple[int, str], ...]
-"""Field ids with the names that records use for them, whatever the file calls the fields."""
+"""Field ids and the names of these fields in decoded records. Names in the file are ignored."""
 
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
@@ -206,27 +208,27 @@ _META = b'{"type":"map","values":"bytes"}'
 _CODECS_KEPT = 256
 _CRC_BYTES = 4
 _SNAPPY_RATIO_MAX = 64
-"""Bytes that one byte of snappy can stand for, at most."""
+"""The most bytes that one byte of snappy expands to."""
 _FAILURES = (struct.error, AttributeError, IndexError, KeyError, TypeError, ValueError, OSError, zlib.error)
 
 
 @dataclass(frozen=True, slots=True)
 class AvroFile:
-    """A container file's content."""
+    """The content of a container file."""
 
     meta: Mapping[str, bytes]
-    """The header, with schema and codec."""
+    """The header: schema, codec and the writer's own keys."""
     sync: bytes
     records: list[Any]
 
     @staticmethod
     def decode(data: bytes, name: str) -> AvroFile:
-        """The content of a file's bytes, or `Corrupt`."""
+        """Decode a file. Raises `Corrupt`."""
         container = Container.opened(data, name)
         return AvroFile(container.meta, container.sync, container.records())
 
     def encode(self) -> bytes:
-        """The bytes of a file with that content."""
+        """The bytes of a file with this content."""
         body = bytearray()
         write = _codec(self.meta[_SCHEMA], ()).write
         for record in self.records:
@@ -236,18 +238,18 @@ class AvroFile:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container file whose header is read."""
+    """A container file with a decoded header. Its records are decoded on demand."""
 
     name: str
     meta: Mapping[str, bytes]
     sync: bytes
     data: bytes
     begin: int
-    """The place of the first block."""
+    """Where the first block begins."""
 
     @staticmethod
     def opened(data: bytes, name: str) -> Container:
-        """The file with these bytes, or `Corrupt`."""
+        """Decode the header of a file. Raises `Corrupt`."""
         try:
             if data[:4] != _MAGIC:
                 raise ValueError("it does not begin as one")
@@ -259,11 +261,11 @@ class Container:
         return Container(name, meta, sync, data, at)
 
     def records(self, names: Names = ()) -> list[Any]:
-        """All records, with fields named by their ids where `names` has them; `Corrupt` where the bytes say no."""
+        """All records. A field whose id is in `names` gets the name there. Raises `Corrupt`."""
         return [record for block in self.blocks(names) for record in block]
 
     def blocks(self, names: Names = ()) -> Iterator[list[Any]]:
-        """The records of one block after the other."""
+        """The records, block by block."""
         at = self.begin
         while at < len(self.data):
             try:
@@ -273,7 +275,7 @@ class Container:
             yield found
 
     def joined(self) -> tuple[bytes, list[tuple[int, int]]]:
-        """All records' bytes one after the other, and for each block the number of its records and of its bytes."""
+        """The bytes of all records, and for each block its number of records and of bytes."""
         parts, sizes, at = [], [], self.begin
         while at < len(self.data):
             try:
@@ -285,11 +287,11 @@ class Container:
         return b"".join(parts), sizes
 
     def codec(self, names: Names = ()) -> Codec:
-        """The codec of one record."""
+        """The codec of a record."""
         return _codec(self.meta[_SCHEMA], names)
 
     def _expanded(self, at: int) -> tuple[int, bytes, int]:
-        """(the number of records in a block, their bytes, the place behind the block)."""
+        """(number of records in the block, their bytes, place after the block)."""
         count, at = read_long(self.data, at)
         size, at = read_long(self.data, at)
         packed, at = take(self.data, at, size)
@@ -314,7 +316,7 @@ class Container:
 
 
 def encoded(schema: bytes, meta: Mapping[str, bytes], records: Sequence[Any]) -> bytes:
-    """A file of these records, deflated; the same content gives the same bytes."""
+    """A deflated file of these records. Equal content gives equal bytes."""
     body, write = bytearray(), _codec(schema, ()).write
     for record in records:
         write(body, record)
@@ -324,7 +326,7 @@ def encoded(schema: bytes, meta: Mapping[str, bytes], records: Sequence[Any]) ->
 
 
 def packed(meta: Mapping[str, bytes], records: Sequence[bytes]) -> bytes:
-    """A file with this header of records that are bytes already; the same content gives the same bytes."""
+    """A deflated file of records that are encoded already. Equal content gives equal bytes."""
     body = b"".join(records)
     header = {**meta, _CODEC: b"deflate"}
     return _whole(header, hashlib.blake2b(body, digest_size=_SYNC_BYTES).digest(), len(records), body)
@@ -367,7 +369,7 @@ def _expanded(block: bytes, codec: bytes) -> bytes:
 
 
 def _unsnapped(block: bytes) -> bytes:
-    """The bytes of a block of snappy: it begins with their number, and a checksum of them stands behind it."""
+    """Decompress a snappy block. The block begins with the number of bytes and ends with their checksum."""
     size = place = 0
     while True:
         size |= (block[place] & 0x7F) << 7 * place

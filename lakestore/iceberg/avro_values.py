@@ -1,7 +1,7 @@
-"""Values of an Avro schema as bytes: a reader and a writer for each type, made once for a schema.
+"""Codecs of Avro values: a reader and a writer for each type of a schema, built once for the schema.
 
-A reader takes bytes and a place and gives the value and the place behind it. Bytes that are no value of the schema
-raise `ValueError`, `IndexError` or `struct.error`.
+A reader takes bytes and a place. It returns the value and the place after the value. Bytes that are no value of the
+schema raise `ValueError`, `IndexError` or `struct.error`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ Write = Callable[[bytearray, Any], None]
 _LONG_BITS = 64
 _DEPTH_MAX = 64
 _PACKED_MAX = 1_024
-"""Items from which a map is read at once."""
+"""A map with this many items is decoded at once. A smaller map is decoded on first use."""
 _SMALL = tuple((byte >> 1) ^ -(byte & 1) for byte in range(0x80))
-"""The numbers that are one byte."""
+"""The numbers that take one byte, by this byte."""
 
 
 @dataclass(slots=True)
 class Codec:
-    """The reader and the writer of a type's values."""
+    """Reader and writer of the values of a type."""
 
     read: Read
     write: Write
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
-    """A number of variable length."""
+    """Read a variable-length number."""
     byte = data[at]
     at += 1
     if byte < 0x80:
@@ -48,7 +48,7 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
 
 
 def write_long(out: bytearray, value: int) -> None:
-    """Append a number of variable length."""
+    """Append a variable-length number."""
     if -0x40 <= value < 0x40:
         out.append((value << 1) ^ (value >> 63))
         return
@@ -60,7 +60,7 @@ def write_long(out: bytearray, value: int) -> None:
 
 
 def take(data: bytes, at: int, count: int) -> tuple[bytes, int]:
-    """So many bytes."""
+    """Read `count` bytes."""
     end = at + count
     if count < 0 or end > len(data):
         raise ValueError("it is cut short")
@@ -117,12 +117,12 @@ _PLAIN: Mapping[str, Codec] = {
 
 
 def codec_of(schema: Any, names: Mapping[int, str]) -> Codec:
-    """The codec of a schema; fields of records are called as `names` has their ids, else as the schema says."""
+    """The codec of a schema. A field of a record has its name from `names` by id, otherwise from the schema."""
     return _Maker(names).codec(schema, 0)
 
 
 class _Maker:
-    """Codecs of one schema's types, and its named types so far."""
+    """Builds the codecs of one schema and remembers its named types."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
@@ -202,13 +202,13 @@ class _Maker:
 
 
 class PackedMap(Mapping[Any, Any]):
-    """A map with items, which are read from its bytes when the first of them is asked for."""
+    """A map that is never empty. Its items are decoded on first use."""
 
     __slots__ = ("_held", "_read", "packed")
 
     def __init__(self, packed: bytes, read: Read) -> None:
         self.packed = packed
-        """The map as Avro has it."""
+        """The map as Avro encodes it."""
         self._read = read
         self._held: dict[Any, Any] | None = None
 
@@ -240,11 +240,11 @@ _ITEMS: Mapping[tuple[Any, ...], bytes] = {
     ("int", "long"): _NUMBER + _NUMBER,
     ("int", "bytes"): _NUMBER + b"(?:" + _SHORT_BYTES + b")",
 }
-"""The types of a map's keys and values to the form of an item, for maps that a manifest has for each file."""
+"""Pattern of an item by the types of key and value, for the maps that each file of a manifest has."""
 
 
 def _packed(whole: Codec, kinds: tuple[Any, ...]) -> Codec:
-    """The codec of a map whose bytes are passed over at once, where they have a form that can be."""
+    """The codec of a map that skips its bytes by a pattern. Without a pattern for these types it is `whole`."""
     item = _ITEMS.get(kinds) if all(isinstance(kind, str) for kind in kinds) else None
     if item is None:
         return whole
@@ -271,14 +271,14 @@ def _packed(whole: Codec, kinds: tuple[Any, ...]) -> Codec:
 
 
 class _Forms:
-    """The form of so many items."""
+    """Patterns of several items, by their number."""
 
     def __init__(self, item: bytes) -> None:
         self._item = item
         self._made: dict[int, re.Pattern[bytes]] = {}
 
     def of(self, count: int) -> re.Pattern[bytes]:
-        """The pattern of so many items, one after another."""
+        """The pattern of this many items in a row."""
         made = self._made.get(count)
         if made is None:
             made = self._made[count] = re.compile(b"(?:%b){%d}+" % (self._item, count), re.DOTALL)
@@ -286,7 +286,7 @@ class _Forms:
 
 
 def _blocks(data: bytes, at: int) -> tuple[int, int]:
-    """The number of items in the next block of an array or a map; its size in bytes is passed over."""
+    """The number of items in the next block of an array or a map. Its size in bytes is skipped."""
     count, at = read_long(data, at)
     if count < 0:
         _, at = read_long(data, at)

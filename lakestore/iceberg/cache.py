@@ -1,12 +1,12 @@
-"""The derived cache: values made of lake files, which several processes share and anybody may delete.
+"""The derived cache: values decoded from lake files. Several processes share it, and it is safe to delete.
 
-1. A key names the file that a value was made of, and its version: another file under that name is a miss.
-2. Every byte that is read is below a checksum. A value in doubt is a miss and is removed; a caller never sees it.
-3. A value is a file that is written whole, renamed and never changed. It is mapped, so a reader keeps the bytes of a
-   value that was removed meanwhile. Nothing is synced. A cache that cannot be written keeps nothing and raises nothing.
+1. A key names the lake file that a value is decoded from, and the file's version. Another file of that name is a miss.
+2. A checksum covers every byte that is read. A damaged value is a miss and is removed; a caller never sees it.
+3. A value is one file that is written whole, renamed and never changed. It is mapped, so a reader keeps the bytes of a
+   value that is removed meanwhile. Nothing is synced. A cache that cannot be written stores nothing and raises nothing.
 
-Whoever asks for a value has the right to read its file: the cache checks none. docs/internals/derived-cache.md has the
-layout, and the figures that decided against LMDB.
+The cache checks no rights: a caller must have the right to read the lake file. docs/internals/derived-cache.md has the
+layout, and the measurements that decided against LMDB.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ import numpy.typing as npt
 log = logging.getLogger("lakestore.cache")
 DISK_BYTES = 4 << 30
 VARIABLE, OFF = "LAKESTORE_CACHE", "off"
-"""The environment's variable with the cache folder of this user's processes; `off` keeps nothing."""
+"""The environment variable with the cache folder of the user's processes; `off` disables the cache."""
 SUFFIX = ".value"
 USED_SECONDS = 3_600.0
-"""A value's last use is noted at most once in this time, so a read seldom writes."""
+"""The last use of a value is written at most once in this time, so a read seldom writes."""
 RETRY_SECONDS = 60.0
-"""Time without writing after a write failed: the disk may be full."""
+"""Pause after a failed write, because the disk may be full."""
 FREE_BYTES_MIN = 256 << 20
-"""Disk that stays free: the cache is worth less than whatever else needs it."""
+"""Free disk space that the cache leaves to others."""
 READ_BYTES_MAX = 64 << 10
-"""A smaller value is read into memory: a map costs a descriptor."""
+"""A value up to this size is read into memory, because a map costs a descriptor."""
 _MAGIC, _VERSION = b"LSDV", 1
 _HEAD = struct.Struct("<4sHHIQ32s")
 """Magic, version, number of sections, checksum of the rest of head and table, bytes of the file, digest of the key."""
@@ -57,46 +57,46 @@ _SECTION = struct.Struct("<IIQQ")
 """Number, checksum, begin and bytes of a section."""
 _ALIGNED = 64
 _CHECKED_BYTES = 1 << 20
-"""Bytes that are checked at once."""
+"""Bytes that the checksum takes at once."""
 _TEMPORARY = ".new"
 _TEMPORARY_SECONDS = 600.0
-"""Age from which on a file that was never renamed is what a killed process left."""
+"""A file that was not renamed in this time is left over from a killed process."""
 _GROUP = re.compile(r"[0-9A-Za-z-]{1,64}")
 _FEW = 16
-"""A process looks at the whole folder after it has written the bound's 16th part, and leaves as much room."""
+"""A process lists the folder after it has written this part of the bound, and frees as much."""
 UNUSED_SECONDS = 7 * 86_400.0
-"""Time without a use after which a value goes: its file may have left the lake, with what it said of rows."""
+"""A value that is not used for this time is removed, because its file may have left the lake."""
 _REMOTE = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "lustre", "afs", "gpfs")
-"""Beginnings of names of file systems on which a mapped file can vanish below its reader."""
+"""Prefixes of file systems on which a mapped file can vanish while it is read."""
 Section = bytes | memoryview | npt.NDArray[Any]
 
 
 class Sized(Protocol):
-    """A value that knows its memory."""
+    """A value with a size."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes, about."""
+        """About its size in bytes."""
 
 
 T = TypeVar("T", bound=Sized)
 
 
 class RecentValues(Generic[T]):
-    """Values in memory by name, the ones used last, within a bound on their bytes. A single larger one stays.
+    """Values in memory by name, within a bound on their bytes. The least recently used is evicted. Thread-safe.
 
-    Thread-safe.
+    A single value that is larger than the bound stays.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max, self.nbytes = bytes_max, 0
         self.evicted = 0
-        """Values that went for lack of room."""
+        """Number of values that were evicted."""
         self._lock = threading.Lock()
         self._values: OrderedDict[str, tuple[T, int]] = OrderedDict()
 
     def get(self, name: str) -> T | None:
-        """The value of a name, if it is here."""
+        """The value of a name, or None."""
         with self._lock:
             entry = self._values.get(name)
             if entry is None:
@@ -116,7 +116,7 @@ class RecentValues(Generic[T]):
                 self.evicted += 1
 
     def drop(self, name: str) -> None:
-        """Forget a value."""
+        """Remove a value."""
         with self._lock:
             self._drop(name)
 
@@ -127,7 +127,7 @@ class RecentValues(Generic[T]):
             return list(self._values)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all values."""
         with self._lock:
             self._values.clear()
             self.nbytes = 0
@@ -141,7 +141,7 @@ class RecentValues(Generic[T]):
 
 
 class Damaged(Exception):
-    """Bytes of a value are not those that were written. The value counts as a miss."""
+    """The bytes of a value differ from the bytes that were written. The value counts as a miss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +151,15 @@ class Key:
     kind: str
     """The kind of value, with the version of its sections: `manifest-1`."""
     group: str
-    """The uuid of the table. Its values lie in one folder and go with the table."""
+    """The uuid of the table. Its values are in one folder and are removed with the table."""
     file: str
-    """The location of the file that the value is made of."""
+    """The location of the lake file that the value is decoded from."""
     version: str
-    """Whatever tells this file from another one under its name."""
+    """A text that differs between two files that were at this location."""
 
     @property
     def digest(self) -> bytes:
-        """32 bytes that stand for the key."""
+        """The SHA-256 of the key."""
         return hashlib.sha256("\0".join((self.kind, self.group, self.file, self.version)).encode()).digest()
 
     @property
@@ -172,7 +172,7 @@ class Key:
 
 
 def crc32c(data: memoryview | bytes) -> int:
-    """The checksum of bytes of any number."""
+    """The CRC-32C of bytes."""
     checksum = 0
     for begin in range(0, len(data), _CHECKED_BYTES):
         checksum = google_crc32c.extend(checksum, bytes(data[begin : begin + _CHECKED_BYTES]))
@@ -180,10 +180,10 @@ def crc32c(data: memoryview | bytes) -> int:
 
 
 class Value:
-    """One value: sections of bytes by number, each checked when it is first asked for. Thread-safe."""
+    """One value: sections of bytes by number. Each is checked on its first use. Thread-safe."""
 
     def __init__(self, data: memoryview, digest: bytes, *, is_mapped: bool) -> None:
-        """`Damaged` if these are not the bytes of this key's value."""
+        """Raises `Damaged` if `data` is no value of the key with this digest."""
         self._data, self.is_mapped = data, is_mapped
         self._checked: set[int] = set()
         if len(data) < _HEAD.size:
@@ -201,7 +201,7 @@ class Value:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the value."""
+        """Size in bytes."""
         return len(self._data)
 
     @property
@@ -210,7 +210,7 @@ class Value:
         return self._sections.keys()
 
     def section(self, number: int) -> memoryview:
-        """The bytes of a section, `KeyError` if there is none; `Damaged` if they are other ones."""
+        """The bytes of a section. Raises `KeyError` without such a section, and `Damaged`."""
         begin, size, checksum = self._sections[number]
         found = self._data[begin : begin + size]
         if number not in self._checked:
@@ -220,7 +220,7 @@ class Value:
         return found
 
     def array(self, number: int, kind: str) -> npt.NDArray[Any]:
-        """A section as an array of this type, without a copy."""
+        """A section as a numpy array, without a copy. Raises `KeyError` and `Damaged`."""
         try:
             return np.frombuffer(self.section(number), kind)
         except ValueError as error:
@@ -232,7 +232,7 @@ def _head_checksum(head: bytes) -> int:
 
 
 def encoded(key: Key, sections: Mapping[int, Section]) -> list[bytes]:
-    """The bytes of a value's file, in parts."""
+    """The bytes of a value's file, in parts to be written one after the other."""
     table, parts = b"", []
     at = _HEAD.size + len(sections) * _SECTION.size
     for number, section in sections.items():
@@ -247,23 +247,23 @@ def encoded(key: Key, sections: Mapping[int, Section]) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class CacheFigures:
-    """The state of a cache's folder as this process saw it last, and the process's work."""
+    """Bytes and files of the folder when this process last looked, and counters of this process."""
 
     nbytes: int
     files: int
     hits: int
     misses: int
     evicted: int
-    """Values that this process removed for lack of room."""
+    """Values that this process evicted."""
     damaged: int
-    """Values that this process removed because their bytes were other ones."""
+    """Damaged values that this process removed."""
 
 
 class DerivedCache:
-    """Values in a folder, within a bound on their bytes; without a folder there are none. Thread-safe.
+    """Values in a folder, within a bound on their bytes. Without a folder it stores nothing. Thread-safe.
 
-    Several processes may use the folder at once, each with the bound that it was given. The folder exceeds the bound by
-    at most its 16th part for each process that writes.
+    Several processes may use a folder at the same time. It exceeds the bound by at most a 16th part of the bound for
+    each process that writes.
     """
 
     def __init__(
@@ -271,20 +271,20 @@ class DerivedCache:
     ) -> None:
         self.folder, self._bytes_max, self._clock = folder, bytes_max, clock
         self._lock = threading.Lock()
-        """Held to count and to evict."""
+        """Guards counters and eviction."""
         self._nbytes = self._files = 0
         self._unseen = bytes_max
-        """Bytes that were written since the folder was looked at; at first it never was."""
+        """Bytes written since the folder was listed. The first write lists it."""
         self._closed_until = 0.0
         self._hits = self._misses = self._evicted = self._damaged = 0
 
     @property
     def figures(self) -> CacheFigures:
-        """The state and the work so far."""
+        """The figures now."""
         return CacheFigures(self._nbytes, self._files, self._hits, self._misses, self._evicted, self._damaged)
 
     def find(self, key: Key) -> Value | None:
-        """The value of a key, if it is there and whole."""
+        """The value of a key; None if there is none or if its head is damaged."""
         value = self._opened(key) if self.folder else None
         with self._lock:
             self._hits += value is not None
@@ -292,7 +292,7 @@ class DerivedCache:
         return value
 
     def store(self, key: Key, sections: Mapping[int, Section]) -> Value | None:
-        """Write a value and open it; None if it is not kept. Never raises."""
+        """Write a value and open it; None if it was not written. Never raises."""
         if self.folder is None or self._clock() < self._closed_until:
             return None
         parts = encoded(key, sections)
@@ -302,7 +302,7 @@ class DerivedCache:
         return self._opened(key)
 
     def discard(self, key: Key, error: Exception | None = None) -> None:
-        """Remove a value; `error` tells what is wrong with its bytes."""
+        """Remove a value. `error` is the damage, if it is removed for one."""
         if self.folder is None:
             return
         if error is not None:
@@ -317,7 +317,7 @@ class DerivedCache:
                 self._nbytes, self._files = max(self._nbytes - size, 0), max(self._files - 1, 0)
 
     def remove_groups(self, keep: Collection[str]) -> None:
-        """Remove the values of all tables but these."""
+        """Remove the values of all tables except these."""
         names = {_folder_name(group) for group in keep}
         with suppress(OSError):
             for path in self.folder.iterdir() if self.folder else ():
@@ -376,7 +376,7 @@ class DerivedCache:
         return True
 
     def _evict(self) -> None:
-        """Look at the folder, and remove what was used longest ago until a 16th part of the bound is free."""
+        """List the folder and remove the least recently used values, until a 16th part of the bound is free."""
         assert self.folder is not None
         found = sorted(self._listed(self.folder), reverse=True)
         self._nbytes, self._files, self._unseen = sum(size for _, size, _ in found), len(found), 0
@@ -390,7 +390,7 @@ class DerivedCache:
             self._evicted += 1
 
     def _listed(self, folder: Path) -> Iterator[tuple[float, int, str]]:
-        """Last use, bytes and path of every value; what killed processes left is removed."""
+        """Last use, bytes and path of every value. Files that killed processes left are removed."""
         now = self._clock()
         for group in _entries(folder):
             for entry in _entries(group.path):
@@ -403,7 +403,7 @@ class DerivedCache:
 
 
 def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
-    """Everything in a folder; nothing if somebody removed it, or if it is no folder."""
+    """The entries of a folder; none if it does not exist or is no folder."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)
@@ -412,11 +412,11 @@ def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
 
 
 _maps: list[None] = []
-"""One for each file that this process has mapped."""
+"""One item for each file that this process has mapped."""
 
 
 def _contents(number: int, size: int) -> tuple[memoryview, bool]:
-    """(the bytes of an open file, whether they are mapped): small files and those beyond `_maps_max` are read."""
+    """(bytes of an open file, True if they are mapped). Small files and those beyond `_maps_max` are read."""
     if size > READ_BYTES_MAX and len(_maps) < _maps_max():
         with suppress(OSError, ValueError):
             mapped = mmap.mmap(number, size, access=mmap.ACCESS_READ)
@@ -431,7 +431,7 @@ def _contents(number: int, size: int) -> tuple[memoryview, bool]:
 
 @lru_cache(maxsize=1)
 def _maps_max() -> int:
-    """Files that this process may map: Python keeps a descriptor for each."""
+    """The most files that this process maps. Python keeps a descriptor for each."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 4_096 if soft == resource.RLIM_INFINITY else min(4_096, soft // 4)
 
@@ -441,7 +441,7 @@ def _folder_name(group: str) -> str:
 
 
 def of_user(environ: Mapping[str, str] = os.environ) -> DerivedCache:
-    """The cache of this user's processes; one without a folder if it is off, unsafe, not writable or not on a disk."""
+    """The cache of this user's processes. It has no folder if it is off, or if the folder is unsafe or remote."""
     named = environ.get(VARIABLE)
     if named == OFF:
         return DerivedCache()
@@ -457,7 +457,7 @@ def of_user(environ: Mapping[str, str] = os.environ) -> DerivedCache:
 
 
 def _unusable(folder: Path) -> str | None:
-    """The reason why a folder is not used, which is made if it is not there."""
+    """The reason not to use a folder, or None. A missing folder is created."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = folder.stat()
@@ -472,7 +472,7 @@ def _unusable(folder: Path) -> str | None:
 
 
 def _file_system(folder: Path) -> str:
-    """The type of the file system that a folder is on; empty if the system does not say."""
+    """The type of the file system of a folder; empty if it is not known."""
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:
@@ -486,12 +486,12 @@ _process: list[DerivedCache] = []
 
 
 def use(cache: DerivedCache) -> None:
-    """From now on the process keeps what it derives in this cache."""
+    """Use this cache for the whole process from now on."""
     _process[:] = [cache]
 
 
 def of_process() -> DerivedCache:
-    """The cache of this process: the one given to `use`, or else its user's."""
+    """The cache of this process: the one given to `use`, otherwise the user's."""
     if not _process:
         _process.append(of_user())
     return _process[0]

@@ -1,8 +1,8 @@
-"""Data files of the lake that Arrow writes: their schema with field ids, and their words in a manifest.
+"""Parquet data files of the lake, written by Arrow: schema with field ids, and the entry for a manifest.
 
 1. A file has the types of the lake's schema, and a field id at every depth.
-2. Its entry holds the metrics of its columns, as Iceberg's own writers give them.
-3. Rows stand in the order in which they came: a file says no sort order.
+2. Its entry holds the metrics of its columns, like entries of Iceberg's own writers.
+3. The rows keep the order in which they came. A file declares no sort order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakestore.iceberg.values import Json, Value, metrics
 GROUP_ROWS = 1 << 17
 """Rows of a row group."""
 SAMPLE_ROWS = 512
-"""About the rows that tell whether a column's values repeat."""
+"""About the number of rows that show whether the values of a column repeat."""
 
 _PRIMITIVE: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -42,12 +42,12 @@ _PRIMITIVE: dict[str, pa.DataType] = {
 
 
 def arrow_schema(schema: Json) -> pa.Schema:
-    """The Arrow schema of the files of an Iceberg schema."""
+    """The Arrow schema of files with an Iceberg schema."""
     return pa.schema([_field(part) for part in schema["fields"]])
 
 
 def _field(part: Json) -> pa.Field:
-    """A column of files. Parts of nested ones are optional: Parquet's writer refuses required parts of null structs."""
+    """A column. Parts of a nested column are optional: Arrow refuses to write required parts of a null struct."""
     metadata = {FIELD_ID: str(part["id"]).encode()}
     return pa.field(part["name"], _arrow(part["type"]), nullable=not part["required"], metadata=metadata)
 
@@ -75,7 +75,7 @@ def _arrow(kind: Any) -> pa.DataType:
 
 
 def write(rows: pa.Table, location: str, spec_id: int, partition: Mapping[str, Value]) -> File:
-    """Write rows of one partition, in the types of `arrow_schema`, to a new file; its words in a manifest."""
+    """Write rows of one partition to a new file, in the types of `arrow_schema`. Returns the entry for a manifest."""
     filesystem, path = place(location)
     with (
         create(location) as stream,
@@ -107,8 +107,11 @@ def write(rows: pa.Table, location: str, spec_id: int, partition: Mapping[str, V
 
 
 def _ordered(rows: pa.Table) -> list[str]:
-    """The Parquet columns whose statistics hold all values: those with NaN have an upper bound below it, which engines
-    that order NaN above every number would skip row groups by. Nested floats are not looked through."""
+    """The Parquet columns that get statistics: all but columns with NaN and nested floats.
+
+    The upper bound leaves NaN out. An engine that orders NaN above every number would skip row groups by it. Nested
+    floats are not searched for NaN.
+    """
     nan = {
         field.name
         for field, column in zip(rows.schema, rows.columns, strict=True)
@@ -120,7 +123,7 @@ def _ordered(rows: pa.Table) -> list[str]:
 
 
 def _leaves(path: str, kind: pa.DataType, *, nested: bool) -> Iterator[str]:
-    """The paths in Parquet of a column's values, without nested floats."""
+    """The Parquet paths of a column, without nested floats."""
     if pa.types.is_struct(kind):
         for part in kind:
             yield from _leaves(f"{path}.{part.name}", part.type, nested=True)
@@ -134,7 +137,7 @@ def _leaves(path: str, kind: pa.DataType, *, nested: bool) -> Iterator[str]:
 
 
 def _repeating(rows: pa.Table) -> list[str]:
-    """The columns whose values repeat, by a sample: a dictionary of others costs more than all else of a file."""
+    """The columns whose values repeat, by a sample. Dictionaries of other columns cost more than all else."""
     step = max(rows.num_rows // SAMPLE_ROWS, 1)
     sample = rows.take(pa.array(np.arange(0, rows.num_rows, step)))
     plain = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]

@@ -1,7 +1,8 @@
-"""The delete index of a snapshot: data file to the position deletes and vectors that may name rows of it.
+"""The delete index of a snapshot: for each data file, the position deletes and vectors that may name rows of it.
 
-A delete file is of one data file, by its reference or by equal bounds of the path, or else of a partition. Only data
-files of its sequence number or an earlier one are meant.
+1. A delete file covers one data file if it references the file, or if both bounds of the path are equal.
+2. Otherwise it covers every data file of its partition that the bounds of the path allow.
+3. It covers only data files with its own sequence number or a smaller one.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ Partition = tuple[object, ...]
 
 @dataclass(slots=True)
 class DeleteIndex:
-    """Delete files by data file, or else by partition."""
+    """Delete files by data file or by partition."""
 
     _named: dict[bytes, list[Entry]] = field(default_factory=dict)
     _others: dict[Partition, list[Entry]] = field(default_factory=dict)
     _manifests: list[Entries] = field(default_factory=list)
     _sorted: tuple[Longs, Longs, Longs] | None = None
-    """Hashes of the paths that files in manifests name alone, sorted; with each the manifest's number and a place."""
+    """Delete files in manifests that cover one data file: hash of its path, sorted; number of the manifest; place."""
     _newest: tuple[Longs, Longs] | None = None
-    """Hashes of all paths that files name alone, sorted and distinct; the last sequence number of the files of each."""
+    """Sorted, distinct hashes of these data files' paths, and the greatest sequence number of the deletes of each."""
 
     def add_all(self, deletes: Entries) -> None:
-        """Take in the position deletes and vectors of a manifest; a file is decoded when a data file is asked for."""
+        """Add the position deletes and vectors of a manifest. Those of one data file are decoded on first use."""
         self._manifests.append(deletes)
         self._sorted = self._newest = None
         several = np.ones(len(deletes), np.bool_)
@@ -42,7 +43,7 @@ class DeleteIndex:
             self.add(deletes[place])
 
     def _named_in_manifests(self, path: bytes) -> list[Entry]:
-        """The files in manifests that name a data file, in their order."""
+        """The delete files in manifests that cover this data file alone, in the order of the manifests."""
         hashes, manifests, places = self._joined()
         begin, end = np.searchsorted(hashes, path_hash(path)), np.searchsorted(hashes, path_hash(path), side="right")
         near = (self._manifests[manifests[at]][int(places[at])] for at in range(int(begin), int(end)))
@@ -54,7 +55,7 @@ class DeleteIndex:
         return self._sorted
 
     def add(self, delete: Entry) -> None:
-        """Take in one more file of position deletes, or a vector."""
+        """Add one file of position deletes, or one vector."""
         only = only_path(delete.file)
         self._newest = None
         if only is not None:
@@ -63,7 +64,7 @@ class DeleteIndex:
             self._others.setdefault(_partition_of(delete.file), []).append(delete)
 
     def of(self, data: Entry) -> tuple[Entry, ...]:
-        """The deletes that may name rows of a data file, those that name no other one first."""
+        """The deletes that may name rows of a data file. Deletes that cover this file alone come first."""
         if not self._named and not self._others and not self._manifests:
             return ()
         path, sequence = data.file.path.encode(), data.sequence or 0
@@ -73,7 +74,7 @@ class DeleteIndex:
         return tuple(each for each in found if (each.sequence or 0) >= sequence)
 
     def may_name(self, data: Entries, places: Longs) -> Flags:
-        """Which of the data files at these places deletes may name rows of: `of` has none for the others."""
+        """For each data file at these places, True if deletes may name rows of it. `of` is empty for the others."""
         hashes, newest = self._last()
         found = np.zeros(len(places), np.bool_)
         if len(hashes):
@@ -85,9 +86,9 @@ class DeleteIndex:
         return found
 
     def shared(self, data: Entries, places: Longs) -> Iterator[tuple[int, Entry]]:
-        """The deletes of whole partitions that may name rows of data files: each with the number of one of the places.
+        """The deletes of whole partitions that may name rows of data files: (index into `places`, delete).
 
-        Files are told from one another by their figures, and none is decoded.
+        No data file is decoded for this.
         """
         if not self._others:
             return
@@ -111,7 +112,7 @@ class DeleteIndex:
 
 
 def _greatest(keys: Longs, values: Longs) -> tuple[Longs, Longs]:
-    """The keys, sorted and distinct, and the greatest value of each."""
+    """The sorted, distinct keys, and the greatest value of each."""
     order = np.lexsort((values, keys))
     keys, values = keys[order], values[order]
     last = np.append(keys[1:] != keys[:-1], np.ones(min(len(keys), 1), np.bool_))
@@ -132,16 +133,16 @@ def _joined(manifests: list[Entries]) -> tuple[Longs, Longs, Longs]:
 
 
 def only_path(delete: File) -> bytes | None:
-    """The path of the one data file that a delete file is about, in UTF-8; None if several may be."""
+    """The path in UTF-8 of the data file that a delete file covers; None if it may cover several."""
     if delete.referenced_data_file is not None:
         return delete.referenced_data_file.encode()
     low, high = delete.metrics.lower.get(PATH_ID), delete.metrics.upper.get(PATH_ID)
-    # Bounds may be cut short, and an upper one that was cut is raised: equal ones are the path itself.
+    # A writer may cut bounds short. It then raises the upper bound, so equal bounds are the whole path.
     return low if low is not None and low == high else None
 
 
 def _may_name(delete: File, path: bytes) -> bool:
-    """Whether the bounds of a delete file leave room for a data file."""
+    """True if the bounds of a delete file allow this data file."""
     low, high = delete.metrics.lower.get(PATH_ID), delete.metrics.upper.get(PATH_ID)
     return (low is None or low <= path) and (high is None or path <= high)
 

@@ -1,4 +1,4 @@
-"""Field ids in the metadata of Arrow fields, as Parquet and ORC files carry them."""
+"""Field ids in the metadata of Arrow fields, where readers of Parquet and ORC put them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ FIELD_ID, ORC_FIELD_ID = b"PARQUET:field_id", b"iceberg.id"
 
 
 def id_of(field: pa.Field) -> int | None:
-    """The field id that a file carries, if it does."""
+    """The field id; None if the file has none for this field."""
     metadata = field.metadata or {}
     found = metadata.get(FIELD_ID, metadata.get(ORC_FIELD_ID))
     return None if found is None else int(found)

@@ -1,4 +1,4 @@
-"""Manifest lists of format versions 2 and 3, as values: which manifests a snapshot has, and what they hold."""
+"""Manifest lists of format versions 2 and 3: the manifests of a snapshot, with counts and partition bounds of each."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from lakestore.iceberg import manifest_schemas
 from lakestore.iceberg.avro import Container, encoded
 
 DATA, DELETES = 0, 1
-"""Contents of a manifest."""
+"""The content of a manifest: data files or delete files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One partition field over all files of a manifest."""
+    """Bounds of one partition field over all files of a manifest."""
 
     contains_null: bool
     contains_nan: bool | None
     lower: bytes | None
-    """The least value as single-value bytes; None when all are null or NaN."""
+    """The least value as single-value bytes; None if all values are null or NaN."""
     upper: bytes | None
 
 
@@ -31,7 +31,7 @@ class Manifest:
 
     path: str
     length: int
-    """Its bytes."""
+    """Bytes of the file."""
     spec_id: int
     content: int
     """`DATA` or `DELETES`."""
@@ -39,7 +39,7 @@ class Manifest:
     min_sequence: int
     added_snapshot_id: int
     added_files: int | None
-    """None of all counts: an old writer did not say."""
+    """This and the other counts are None if an old writer left them out."""
     existing_files: int | None
     deleted_files: int | None
     added_rows: int | None
@@ -51,7 +51,7 @@ class Manifest:
 
 
 def read_list(data: bytes, name: str) -> list[Manifest]:
-    """The manifests that a list names, or `Corrupt`."""
+    """Decode a manifest list. Raises `Corrupt`."""
     records = Container.opened(data, name).records(manifest_schemas.LIST_NAMES)
     try:
         return [_manifest(record) for record in records]
@@ -68,7 +68,7 @@ def write_list(
     sequence: int,
     first_row_id: int | None = None,
 ) -> bytes:
-    """The list of a snapshot's manifests; `first_row_id` is the snapshot's own, of version 3."""
+    """Encode the list of a snapshot's manifests. `first_row_id` is the snapshot's, for version 3."""
     meta = {
         "snapshot-id": str(snapshot_id),
         "parent-snapshot-id": "null" if parent_id is None else str(parent_id),

@@ -1,4 +1,4 @@
-"""The Avro schemas of manifests and manifest lists, as Iceberg's specification has them, by format version."""
+"""The Avro schemas of manifests and manifest lists in Iceberg's specification, by format version."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _FIRST_ROW_ID = _field("first_row_id", "long", 520, _OPTIONAL)
 
 
 def _file_fields(partition: Any, format_version: int, distinct: bool) -> list[dict[str, Any]]:
-    """The fields of a file; `distinct` adds counts of distinct values, which no writer is to begin with."""
+    """The fields of a file. `distinct` adds the deprecated counts of distinct values, for files of older writers."""
     maps = _MAPS if distinct else _MAPS[:-1]
     fields = [
         _field("content", "int", 134),
@@ -100,14 +100,14 @@ def _entry_fields(data_file: Any) -> list[dict[str, Any]]:
 ENTRY_NAMES = tuple(
     (field["field-id"], field["name"]) for field in (*_entry_fields("null"), *_file_fields("null", 3, distinct=True))
 )
-"""The names that are used here for the fields of entries, whatever a writer calls them."""
+"""Our names of the fields of entries, by field id. A writer may use other names."""
 LIST_NAMES = tuple((field["field-id"], field["name"]) for field in (*_LIST, *_SUMMARY_FIELDS, _FIRST_ROW_ID))
-"""The same for the rows of a manifest list."""
+"""Our names of the fields of a manifest list."""
 
 
 @lru_cache(maxsize=64)
 def entry_schema(partition: tuple[tuple[str, int, str], ...], format_version: int, distinct: bool) -> bytes:
-    """The schema of a manifest whose files have these partition fields: name, id and type."""
+    """The schema of a manifest with these partition fields: name, id and type."""
     names: set[str] = set()
     fields = []
     for name, number, kind in partition:
@@ -127,7 +127,7 @@ def list_schema(format_version: int) -> bytes:
 
 
 def avro_name(name: str) -> str:
-    """A field's name as Avro allows it, as Iceberg Java makes it: letters, digits and underscores."""
+    """A name that Avro allows, built like in Iceberg Java: letters, digits and underscores."""
     made = "".join(_plain(char, place) for place, char in enumerate(name))
     return made or "_"
 

@@ -1,7 +1,7 @@
-"""Manifests of format versions 2 and 3, as values.
+"""Manifests of format versions 2 and 3: files and entries as values, and their encoding.
 
-Fields are found by their ids, as Iceberg says, so files of any writer are read, those of version 1 too. What an entry
-inherits from its manifest is written out when it is read: an entry can then go into another manifest as it is.
+1. Fields are found by id, as Iceberg demands. So manifests of every writer are read, of version 1 too.
+2. A decoded entry holds the values that it inherits from its manifest, so it can be written to another manifest.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from lakestore.iceberg.values import Json, Metrics, Value, bounds, fitted, parti
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET
 
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
-"""Contents of a file."""
+"""The content of a file."""
 EXISTING, ADDED, DELETED = 0, 1, 2
-"""Statuses of an entry."""
+"""The status of an entry."""
 FAILURES = (AttributeError, IndexError, KeyError, OverflowError, StopIteration, TypeError, ValueError, struct.error)
-"""Failures at bytes and values that no manifest has."""
+"""Exceptions that damaged bytes of a manifest raise in our code."""
 _NONE = Metrics()
 _Bytes = bytes
 _BUCKET, _OFFSET = LAKE_FIELD_IDS[LAKE_BUCKET], LAKE_FIELD_IDS[LAKE_OFFSET]
@@ -35,7 +35,7 @@ _BUCKET, _OFFSET = LAKE_FIELD_IDS[LAKE_BUCKET], LAKE_FIELD_IDS[LAKE_OFFSET]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """A data file, a delete file or one vector in a Puffin file, as a manifest says it."""
+    """A data file, a delete file or one vector in a Puffin file, as a manifest describes it."""
 
     content: int
     """`DATA`, `POSITION_DELETES` or `EQUALITY_DELETES`."""
@@ -45,13 +45,13 @@ class File:
     spec_id: int
     """The partition spec of the manifest that the file is in."""
     partition: Mapping[str, Value]
-    """Partition field to value, as Avro has them: days, months and so on as numbers, decimals as bytes,
-    of which there are fewer where the column was widened since."""
+    """Partition field to value in Avro's form: days and months are numbers, decimals are bytes. Decimals from before a
+    column was widened have fewer bytes."""
     rows: int
     bytes: int
     metrics: Metrics = _NONE
     distinct: Mapping[int, int] = field(default_factory=dict)
-    """Numbers of distinct values, which older writers kept."""
+    """Numbers of distinct values by field id, from older writers."""
     key_metadata: _Bytes | None = None
     split_offsets: tuple[int, ...] | None = None
     equality_ids: tuple[int, ...] | None = None
@@ -64,7 +64,7 @@ class File:
 
     @property
     def bounds(self) -> Bounds | None:
-        """The least and greatest bucket and offset; None where the writer kept no bounds."""
+        """The least and greatest bucket and offset; None if the writer stored no bounds."""
         lower, upper = self.metrics.lower, self.metrics.upper
         try:
             return Bounds(
@@ -85,16 +85,16 @@ class Entry:
     status: int
     """`EXISTING`, `ADDED` or `DELETED`."""
     snapshot_id: int | None
-    """The snapshot that added the file; None in one that is written: that of the manifest."""
+    """The snapshot that added the file. None is possible only in an entry to be written: the manifest's snapshot."""
     sequence: int | None
-    """The data's sequence number; None only in an added file that is written: that of the manifest."""
+    """The sequence number of the data. None is possible only in an added entry to be written: the manifest's number."""
     file_sequence: int | None
     file: File
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A manifest's words on itself."""
+    """The header of a manifest."""
 
     schema: Json
     spec: Json
@@ -104,14 +104,14 @@ class Heading:
 
 
 def entry_names(container: Container) -> Names:
-    """The names by which the fields of a manifest's entries are read, those of its partitions among them."""
+    """The names of the fields of a manifest's entries, with its partition fields."""
     with damage(container.name):
         fields = _spec_fields(container.meta)
         return (*manifest_schemas.ENTRY_NAMES, *((part["field-id"], part["name"]) for part in fields))
 
 
 def heading(data: bytes, name: str) -> Heading:
-    """The schema and partition spec that a manifest was written under, or `Corrupt`."""
+    """Decode the header of a manifest. Raises `Corrupt`."""
     meta = Container.opened(data, name).meta
     with damage(name):
         spec = {"spec-id": int(meta.get("partition-spec-id", b"0")), "fields": _spec_fields(meta)}
@@ -122,7 +122,7 @@ def heading(data: bytes, name: str) -> Heading:
 
 @contextmanager
 def damage(name: str) -> Iterator[None]:
-    """Failures at values that no manifest has as `Corrupt`."""
+    """Raise `Corrupt` with the manifest's name for exceptions in `FAILURES`."""
     try:
         yield
     except FAILURES as error:
@@ -130,7 +130,7 @@ def damage(name: str) -> Iterator[None]:
 
 
 def write_manifest(entries: Sequence[Entry], *, content: int, schema: Json, spec: Json, format_version: int) -> bytes:
-    """A manifest of these entries, whose files all are of this spec."""
+    """Encode a manifest. All files of the entries have this partition spec."""
     types = partition_types(spec, schema)
     partition = tuple((name, number, kind) for name, (number, kind) in types.items())
     meta = {
@@ -158,7 +158,7 @@ def described(
     snapshot_id: int,
     sequence: int,
 ) -> Manifest:
-    """The row of a list for a manifest of these entries, written by a snapshot with this sequence number."""
+    """The row of a manifest list for these entries, which a snapshot with this sequence number writes."""
     files, rows = [0, 0, 0], [0, 0, 0]
     for entry in entries:
         files[entry.status] += 1
@@ -205,7 +205,7 @@ def _spec_fields(meta: Mapping[str, bytes]) -> list[dict[str, Any]]:
 
 
 def entry_of(record: Mapping[str, Any], manifest: Manifest, first_row_id: int | None) -> Entry:
-    """The entry of a record in a manifest with what it inherits; its first row id is given."""
+    """The entry of a decoded record, with the values that it inherits from its manifest."""
     snapshot_id = record.get("snapshot_id")
     return Entry(
         record["status"],
@@ -260,7 +260,7 @@ def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
 
 
 def _entry_record(entry: Entry, columns: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
-    """An entry as Avro takes it; `columns` has the name in Avro and the type of each partition field."""
+    """An entry as a record for Avro. `columns` is partition field to its name in Avro and its type."""
     if entry.sequence is None and entry.status != ADDED:
         raise Invalid(f"{entry.file.path} is not added, and so needs a sequence number")
     file, metrics = entry.file, entry.file.metrics

@@ -1,9 +1,9 @@
-"""Offset indexes of data files: in bounded memory, and in the derived cache.
+"""Offset indexes of data files, in bounded memory and in the derived cache.
 
-1. The index of a file of many rows is a value of its own, which is mapped. Indexes of small files lie together in
-   bundles, 64 for each table, because a value costs a file.
-2. An index that is lost, damaged or evicted is read from its data file again: no bound changes an answer.
-3. Indexes of hot files, which a snapshot builder just wrote, are in memory alone.
+1. The index of a large data file is one value, which is mapped. A value costs a file, so the indexes of small data
+   files are stored in bundles, 64 for each table.
+2. An index that is lost, damaged or evicted is read from its data file again. No bound changes an answer.
+3. Indexes of hot files, which the snapshot builder writes, are in memory only.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _DIGEST_BYTES = 16
 
 
 class DataFile(Protocol):
-    """A data file, whoever listed it."""
+    """A data file, from a manifest or from Iceberg Java."""
 
     @property
     def path(self) -> str:
-        """Its location as the manifest spells it."""
+        """Its location, spelled as in the manifest."""
 
     @property
     def format(self) -> str:
@@ -48,11 +48,11 @@ class DataFile(Protocol):
 
     @property
     def rows(self) -> int:
-        """Its rows by its manifest."""
+        """Its number of rows by the manifest."""
 
     @property
     def bounds(self) -> Bounds | None:
-        """None when its writer kept no bounds: then it may hold any offset."""
+        """None if the writer stored no bounds. The file may then hold any offset."""
 
 
 F = TypeVar("F", bound=DataFile)
@@ -64,7 +64,7 @@ class FileOffsets:
 
     keys: Keys
     order: npt.NDArray[np.int32] | None
-    """Position of each key in the file; None when the file has this order itself."""
+    """Position of each key in the file; None if the file is in the order of the keys."""
 
     @property
     def nbytes(self) -> int:
@@ -72,13 +72,13 @@ class FileOffsets:
         return int(self.keys.nbytes + (0 if self.order is None else self.order.nbytes))
 
     def sections(self) -> dict[int, Section]:
-        """The index as a value of the cache."""
+        """The sections of the cached value."""
         keys = self.keys.astype("<i8", copy=False)
         return {_KEYS: keys} if self.order is None else {_KEYS: keys, _ORDER: self.order.astype("<i4", copy=False)}
 
     @staticmethod
     def of_value(value: Value, rows: int) -> FileOffsets:
-        """The index upon a value's bytes; `Damaged` if it is not one of so many rows."""
+        """The index over a cached value. `Damaged` if it has another number of rows."""
         keys = value.array(_KEYS, "<i8")
         order = value.array(_ORDER, "<i4") if _ORDER in value.numbers else None
         if len(keys) != rows or (order is not None and len(order) != rows):
@@ -86,7 +86,7 @@ class FileOffsets:
         return FileOffsets(keys, order)
 
     def positions(self, places: npt.NDArray[np.int64]) -> Positions:
-        """Sorted positions in the file of these places of the index."""
+        """The sorted positions in the file of the keys at these places of the index."""
         return np.sort(places if self.order is None else self.order[places]).astype(np.int64)
 
 
@@ -100,7 +100,7 @@ class DeadRows(Generic[F]):
 
 
 def read_offsets(file: DataFile) -> FileOffsets:
-    """The offset index of a file, read from its two columns."""
+    """Read the two columns of a data file and build its index. Raises `Corrupt`."""
     try:
         rows = read_columns(file.path, file.format, [LAKE_BUCKET, LAKE_OFFSET])
     except (pa.ArrowException, OSError, KeyError) as error:
@@ -130,16 +130,16 @@ def read_columns(location: str, form: str, columns: Sequence[str]) -> pa.Table:
 
 MEMORY_BYTES = 128 << 20
 KEPT_ROWS_MIN = 1 << 10
-"""Rows of a data file from which on its index is a value of its own."""
+"""The index of a data file with this many rows or more is one value."""
 MAPPED_MAX = 4_096
-"""Indexes upon mapped values that stay open."""
+"""Indexes over mapped values that stay open."""
 AHEAD = 4
-"""Indexes that are read before they are needed."""
+"""Indexes that are loaded ahead of the caller."""
 BUNDLES = 64
 BUNDLE_BYTES_MAX = 1 << 20
-"""Bytes of the indexes in a bundle, the newest ones."""
+"""Bytes of the indexes in a bundle. It keeps the newest."""
 FRESH_BYTES_MAX = 16 << 20
-"""Bytes of indexes of small files that wait to be bundled. Further ones stay in memory alone."""
+"""Bytes of indexes that wait for their bundle. Further indexes stay in memory only."""
 _KIND, _BUNDLE_KIND = "offsets-1", "offset-bundle-1"
 
 
@@ -148,40 +148,40 @@ class OffsetFigures:
     """The state of a cache of indexes and its work so far."""
 
     memory_bytes: int
-    """Indexes in memory; mapped ones are not counted."""
+    """Bytes of indexes in memory, without mapped ones."""
     disk_bytes: int
-    """All values of the derived cache as this process saw it last."""
+    """Bytes of all values of the derived cache, when this process last looked."""
     files: int
-    """Values of the derived cache."""
+    """Number of values of the derived cache, at the same time."""
     mapped: int
-    """Indexes upon mapped values that are open."""
+    """Open indexes over mapped values."""
     read: int
     """Indexes that were read from data files."""
     evicted: int
-    """Indexes and values that went for lack of room, from memory or from disk."""
+    """Indexes and values that were evicted, from memory or from disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mapped:
-    """An index upon a mapped value."""
+    """An index over a mapped value."""
 
     offsets: FileOffsets
 
     @property
     def nbytes(self) -> int:
-        """One: the bound is a number of values."""
+        """1, because the bound is a number of indexes."""
         return 1
 
 
 class _Bundle:
-    """Indexes of small files by 16 bytes of the digests of their keys. Never changed."""
+    """Indexes of small data files, by the first 16 bytes of the digest of their key. Immutable."""
 
     def __init__(self, indexes: Mapping[bytes, FileOffsets], nbytes: int) -> None:
         self.indexes, self.nbytes = indexes, nbytes
 
     @staticmethod
     def of_value(value: Value) -> _Bundle:
-        """The indexes upon a value; `Damaged` if it is no bundle."""
+        """The bundle over a cached value. Raises `Damaged`."""
         digests, ends = bytes(value.section(_DIGESTS)), value.array(_ENDS, "<i8")
         is_ordered, keys, orders = (
             value.array(_ORDERED, "?"),
@@ -198,7 +198,7 @@ class _Bundle:
         return _Bundle(found, value.nbytes)
 
     def sections(self) -> dict[int, Section]:
-        """The bundle as a value of the cache."""
+        """The sections of the cached value."""
         held = list(self.indexes.values())
         orders = [np.zeros(len(each.keys), "<i4") if each.order is None else each.order for each in held]
         return {
@@ -212,17 +212,17 @@ class _Bundle:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """An index that was not in memory."""
+    """An index that was loaded from a file."""
 
     offsets: FileOffsets
     is_mapped: bool = False
     is_read: bool = False
-    """Whether it was read from the data file."""
+    """True if it was read from the data file and not from the cache."""
     is_bundled: bool = False
 
 
 class OffsetCache:
-    """Offset indexes by data file. Thread-safe; several indexes are read at once by `each`."""
+    """Offset indexes by data file. Thread-safe. `each` loads several indexes at once."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class OffsetCache:
         pool: Executor | None = None,
         working: Callable[[], None] = lambda: None,
     ) -> None:
-        """`working` is called before an index is read, which takes its time; several are read at once in the pool."""
+        """`working` is called before an index is loaded, which may take long. `pool` loads several at once."""
         self._pool, self._working = pool, working
         self._memory: RecentValues[FileOffsets | _Bundle] = RecentValues(memory_bytes)
         """Indexes by the path of their data file, and bundles by group and number."""
@@ -240,10 +240,10 @@ class OffsetCache:
         self._cache = cache or DerivedCache()
         self._read = 0
         self._fresh: dict[tuple[str, int], dict[bytes, FileOffsets]] = defaultdict(dict)
-        """Indexes of small files that are in no bundle yet, by group and number of the bundle."""
+        """Indexes that wait for their bundle, by group and number of the bundle."""
         self._fresh_bytes = 0
         self._lock = threading.Lock()
-        """Held to count, and for what is fresh."""
+        """Guards the counters and the fresh indexes."""
 
     @property
     def figures(self) -> OffsetFigures:
@@ -259,23 +259,23 @@ class OffsetCache:
         )
 
     def put(self, path: str, offsets: FileOffsets) -> None:
-        """Keep the index of a file that was just written, in memory."""
+        """Keep the index of a new file in memory."""
         self._memory.put(path, offsets)
 
     def drop(self, paths: Iterable[str]) -> None:
-        """Forget the indexes of files that are gone."""
+        """Drop the indexes of removed files from memory."""
         for path in paths:
             self._memory.drop(path)
             self._mapped.drop(path)
 
     def forget(self, group: str, paths: Iterable[str]) -> None:
-        """Remove the indexes of data files that left the lake, from the derived cache as well."""
+        """Remove the indexes of data files that left the lake, from memory and from the derived cache."""
         for path in paths:
             self.drop([path])
             self._cache.discard(Key(_KIND, group, path, ""))
 
     def of(self, file: DataFile, group: str = "") -> FileOffsets:
-        """The index of a data file; one of a group, the uuid of a table, goes to the derived cache as well."""
+        """The index of a data file. `group` is the uuid of its table; without one the derived cache is not used."""
         known = self._known(file.path)
         if known is None:
             self._working()
@@ -283,7 +283,7 @@ class OffsetCache:
         return known
 
     def each(self, files: Iterable[F], group: str = "") -> Iterator[tuple[F, FileOffsets]]:
-        """Data files with their indexes; those that are not in memory are read some files ahead."""
+        """Data files with their indexes. Indexes that are not in memory are loaded a few files ahead."""
         ahead: deque[tuple[F, Future[_Loaded] | None]] = deque()
         for file in files:
             known = self._pool is None or file.path in self._memory or file.path in self._mapped
@@ -296,9 +296,9 @@ class OffsetCache:
         self._bundle()
 
     def find(self, files: Iterable[F], dead: Mapping[int, OffsetSet], group: str = "") -> list[DeadRows[F]]:
-        """The files that hold dead rows, with their positions.
+        """The files that hold dead rows, with the positions of these rows.
 
-        Every dead row must be found: one that is found nowhere would stay visible, so who asks compares the number.
+        The caller compares the number of rows: a dead row that no file holds would stay visible.
         """
         search, known, found = RowSearch(packed(dead)), list(files), []
         for file, index in self.each((known[number] for number in search.files(BoundsTable.of(known))), group):
@@ -322,7 +322,7 @@ class OffsetCache:
         return file, self._admitted(file, loading.result())
 
     def _loaded(self, file: DataFile, group: str) -> _Loaded:
-        """An index from the cache, or else read from the data file and added to it."""
+        """The index from the derived cache. On a miss it is read from the data file and added."""
         if not group or self._cache.folder is None:
             return _Loaded(read_offsets(file), is_read=True)
         key = Key(_KIND, group, file.path, _version(file))
@@ -373,7 +373,7 @@ class OffsetCache:
         return _Bundle({}, 0)
 
     def _bundle(self) -> None:
-        """Add the fresh indexes of small files to their bundles. What another process adds meanwhile may be lost."""
+        """Write the fresh indexes to their bundles. Indexes that another process adds at the same time may be lost."""
         with self._lock:
             fresh, self._fresh, self._fresh_bytes = self._fresh, defaultdict(dict), 0
         for (group, number), indexes in fresh.items():
@@ -394,7 +394,7 @@ class OffsetCache:
 
 
 def _newest(indexes: dict[bytes, FileOffsets]) -> _Bundle:
-    """A bundle of as many of these indexes as it has room for, the last ones."""
+    """A bundle of the last of these indexes, as many as fit."""
     kept: dict[bytes, FileOffsets] = {}
     left = BUNDLE_BYTES_MAX
     for digest, index in reversed(indexes.items()):
@@ -413,6 +413,6 @@ def _version(file: DataFile) -> str:
     """The version of a data file in a key. An object store is not asked: its rows and bounds stand for the file."""
     try:
         local = places.version(file.path)
-    except OSError:  # the file cannot be read either, and that error says more
+    except OSError:  # reading the file fails too, with a better message
         local = ""
     return f"{file.rows} {file.bounds} {local}"

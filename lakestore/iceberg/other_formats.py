@@ -1,8 +1,9 @@
-"""Data files that are not Parquet: ORC and Avro, which another engine's rewrite may have left in a lake table.
+"""Data files in ORC or Avro, which another engine may write into a lake table.
 
-Lakestore writes Parquet, and its tierer brings such files back to Parquet by itself; until then they are read here.
-Columns are found by field id, as in Parquet. ORC comes from pyarrow, whose times are nanoseconds: a time beyond the
-years 1678 to 2261 would turn into another one, so the manifest must show that a file holds none.
+1. Lakestore writes Parquet. The tierer rewrites other files as Parquet; until then this module reads them.
+2. Columns are found by field id, like in Parquet.
+3. pyarrow reads times of ORC as nanoseconds, which change a time before 1678 or after 2261. So a column of times is
+   read only if the bounds in the manifest exclude such times.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _UNITS = {"micros": "us", "nanos": "ns"}
 
 
 class AvroRows:
-    """A file, read whole; its rows are decoded batch by batch."""
+    """An Avro file, read whole. Its rows are decoded batch by batch."""
 
     def __init__(self, data: bytes, name: str) -> None:
-        """`Corrupt`, with the file's name, of bytes that are no Avro file with Iceberg's field ids."""
+        """Raises `Corrupt` with the file's name if it is no Avro file with Iceberg's field ids."""
         self._container, self._name = Container.opened(data, name), name
         try:
             self._schema = pa.schema(list(_Types().struct(orjson.loads(self._container.meta["avro.schema"]))))
@@ -54,7 +55,7 @@ class AvroRows:
         return self._schema
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """All rows in the order of the file, with these columns."""
+        """All rows with these columns, in the order of the file."""
         fields = [self._schema.field(name) for name in columns]
         rows = (row for block in self._container.blocks() for row in block)
         while some := list(islice(rows, BATCH_ROWS)):
@@ -68,13 +69,13 @@ class AvroRows:
 
 
 class _Types:
-    """Arrow types of the parts of one schema, and its named types so far."""
+    """Arrow types of one Avro schema; remembers the named types of the schema."""
 
     def __init__(self) -> None:
         self._known: dict[str, pa.DataType] = {}
 
     def struct(self, schema: Any) -> pa.StructType:
-        """The struct of a record."""
+        """The Arrow struct of a record."""
         return pa.struct([self._field(part["name"], part["type"], part.get("field-id")) for part in schema["fields"]])
 
     def _field(self, name: str, schema: Any, number: int | None) -> pa.Field:
@@ -109,7 +110,7 @@ class _Types:
 
 
 def _logical(schema: Any, logical: str) -> pa.DataType | None:
-    """The type that a logical type stands for; None where it adds nothing."""
+    """The Arrow type of a logical type; None for one that changes nothing."""
     if logical == "date":
         return pa.date32()
     if logical == "decimal":
@@ -123,7 +124,7 @@ def _logical(schema: Any, logical: str) -> pa.DataType | None:
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:
-    """A decoded value as one that pyarrow takes: maps are pairs, and decimals are no bytes."""
+    """A decoded value in the form that pyarrow takes: maps as pairs, decimals as `Decimal`."""
     if value is None:
         return None
     if pa.types.is_decimal(kind):
@@ -139,11 +140,11 @@ _WAY_OUT = "the tiering service rewrites it as Parquet, or `lakestore tier --onc
 
 
 class OpenFile(Protocol):
-    """A file that is read from its first row to its last."""
+    """An open data file, read from the first row to the last."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns, with their field ids."""
+        """The columns, with their field ids."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """All rows in the order of the file, with these columns."""
@@ -151,7 +152,7 @@ class OpenFile(Protocol):
 
 @contextmanager
 def opened(stream: Any, location: str, form: str, metrics: Metrics | None = None) -> Iterator[OpenFile]:
-    """An open file of one of these formats; `Invalid` for any other format."""
+    """Open a stream as ORC or Avro; `Invalid` for another format."""
     if form == "ORC":
         yield _Orc(stream, location, metrics)
     elif form == "AVRO":
@@ -162,7 +163,7 @@ def opened(stream: Any, location: str, form: str, metrics: Metrics | None = None
 
 @contextmanager
 def opened_at(location: str, form: str, metrics: Metrics | None = None) -> Iterator[OpenFile]:
-    """The file at a location, as `opened` gives it."""
+    """Open the file at a location, like `opened`."""
     filesystem, path = place(location)
     with filesystem.open_input_file(path) as stream, opened(stream, location, form, metrics) as found:
         yield found
@@ -183,7 +184,7 @@ class _Orc:
             yield self._file.read_stripe(stripe, columns=list(columns))
 
     def _check_times(self, name: str, field: pa.Field) -> None:
-        """`Invalid` unless the manifest shows that all times of a column fit into nanoseconds."""
+        """Raises `Invalid` unless the manifest shows that all times of the column fit into nanoseconds."""
         kind = field.type
         if pa.types.is_timestamp(kind) and not self._fits(id_of(field)):
             raise Invalid(

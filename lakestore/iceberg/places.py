@@ -1,6 +1,6 @@
-"""Locations of lake files: their file systems, and small files read and written whole.
+"""Locations of lake files: file systems, and reads and writes of whole small files.
 
-Nothing is synced: files that are written here are made of others, and made again when they are gone.
+Nothing is synced. Files that are written here can be written again from other files.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _STORES_KEPT = 16
 
 
 class Files(Protocol):
-    """Files that are read by their locations."""
+    """A source of files by location."""
 
     def open_input_file(self, path: str, /) -> NativeFile:
-        """The file, to be read from any place; `FileNotFoundError` where there is none."""
+        """Open a file for random reads. Raises `FileNotFoundError`."""
 
 
 _instead: list[Files] = []
-"""The one source of all files, in a process that opens none by itself."""
+"""The source of all files, in a process that may open none itself; otherwise empty."""
 
 
 def use(files: Files) -> None:
-    """From now on read every location through these files. Nothing can be written then."""
+    """Read every location from this source from now on. Writing is then impossible."""
     _instead[:] = [files]
 
 
@@ -47,7 +47,7 @@ def place(location: str) -> tuple[Any, str]:
 
 
 def read(location: str) -> bytes:
-    """The bytes of a file; `OSError` where it cannot be read, `FileNotFoundError` where there is none."""
+    """The bytes of a file. Raises `OSError`, and `FileNotFoundError` if there is none."""
     filesystem, path = place(location)
     with filesystem.open_input_file(path) as stream:
         found: bytes = stream.read()
@@ -55,9 +55,9 @@ def read(location: str) -> bytes:
 
 
 def version(location: str) -> str:
-    """Whatever tells a file from another one at its place, without opening it: empty for a store, which would be asked.
+    """A text that differs between two files that were at this location: size and time of change of a local file.
 
-    `FileNotFoundError` where a local file is gone.
+    It is empty for an object store, which would have to be asked. Raises `FileNotFoundError` if a local file is gone.
     """
     local = None if _instead else file_uri.to_path(location)
     if local is None:
@@ -67,7 +67,7 @@ def version(location: str) -> str:
 
 
 def read_part(location: str, begin: int, size: int) -> bytes:
-    """So many bytes of a file from a place on; fewer where it ends before."""
+    """`size` bytes of a file from `begin` on; fewer if the file ends earlier."""
     filesystem, path = place(location)
     with filesystem.open_input_file(path) as stream:
         found: bytes = stream.read_at(size, begin)
@@ -75,13 +75,13 @@ def read_part(location: str, begin: int, size: int) -> bytes:
 
 
 def write(location: str, data: bytes) -> None:
-    """Write a file whole, with the folders that it lies in; nothing is synced."""
+    """Write a whole file and create its folders. Nothing is synced."""
     with create(location) as stream:
         stream.write(data)
 
 
 def create(location: str) -> NativeFile:
-    """A stream into a new file, with the folders that it lies in."""
+    """Open a new file for writing and create its folders."""
     filesystem, path = place(location)
     try:
         return filesystem.open_output_stream(path)
@@ -97,6 +97,6 @@ def _local() -> FileSystem:
 
 @lru_cache(maxsize=_STORES_KEPT)
 def _store(address: str) -> tuple[FileSystem, str]:
-    """The file system of a store, whose connections are worth keeping, and the store's path in it."""
+    """The file system of an object store and the root path in it. It is cached to keep the connections."""
     filesystem, root = FileSystem.from_uri(address)
     return filesystem, root.rstrip("/")

@@ -30,9 +30,9 @@ SCHEMA = pa.schema(
     ]
 )
 _WRITTEN = pa.schema([SCHEMA.field(PATH).with_type(pa.dictionary(pa.int32(), pa.string())), SCHEMA.field(POSITION)])
-"""The path as a dictionary: the text itself for each row costs most of the writing."""
+"""The path column is a dictionary, because writing the text for each row costs more than all else."""
 _FEW = 4_096
-"""Positions up to which zstd takes longer to begin than it saves."""
+"""Up to this number of positions zstd costs more time to start than it saves."""
 
 
 _PLAIN_MAX = 8
@@ -40,7 +40,7 @@ _PLAIN_MAX = 8
 
 
 def encode(path: str, positions: Positions) -> bytes:
-    """A Parquet file of the deleted positions of one data file; positions are sorted."""
+    """A Parquet file of the sorted deleted positions of one data file."""
     if 0 < len(positions) <= _PLAIN_MAX:
         return _plain(path.encode(), positions)
     indices = pa.array(np.zeros(len(positions), np.int32))
@@ -141,7 +141,7 @@ def _column(kind: int, name: str, rows: int, size: int, begin: int, low: bytes, 
 
 
 def decode(held: bytes | pa.Table, name: str) -> Mapping[str, Positions]:
-    """Data files with their deleted positions, of a Parquet file or of its two columns; `Corrupt` of damaged bytes."""
+    """Data file to its deleted positions, from a Parquet file or from its two columns. Raises `Corrupt`."""
     try:
         table = held if isinstance(held, pa.Table) else _read(held)
         return _by_path(table)

@@ -1,7 +1,7 @@
-"""Deletion vectors: deleted positions of a data file as Iceberg's blob `deletion-vector-v1`, and Puffin files of them.
+"""Deletion vectors, Iceberg's blob `deletion-vector-v1`, and the Puffin files that hold them.
 
-A vector is a 64-bit roaring bitmap in a frame: its length, a magic number, the bitmap, a CRC. A Puffin file is blobs
-and a footer of JSON that says where each begins and which data file it covers.
+A vector is the deleted positions of one data file: length, magic number, 64-bit roaring bitmap, CRC. A Puffin file is
+blobs and a JSON footer. The footer lists the place and the data file of each blob.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ Positions = npt.NDArray[np.int64]
 
 _MAGIC = b"PFA1"
 _GAP = b"\0"
-"""A byte before each blob: DuckDB 1.5 gives the bytes of another range of a file for one that touches two kept ones."""
+"""A byte before each blob. DuckDB 1.5 returns wrong bytes for a range that touches two ranges in its cache."""
 _TAIL = struct.Struct("<iI4s")
-"""At the end of a file: bytes of the footer's JSON, flags, magic."""
+"""The end of a file: bytes of the footer's JSON, flags, magic number."""
 _COMPRESSED = 1
 _VECTOR_MAGIC = bytes([0xD1, 0xD3, 0x39, 0x64])
 _VECTOR_BYTES_MIN = 20
 _VECTOR = "deletion-vector-v1"
 _POSITION_ID = 2_147_483_645
-"""The field id of a row's position, over which a vector is said to be."""
+"""The field id of the row position, which a vector's blob names."""
 _REFERENCED = "referenced-data-file"
 
 
 def vector(positions: Positions) -> bytes:
-    """Positions as a blob."""
+    """Encode positions as a blob."""
     body = _VECTOR_MAGIC + BitMap64(positions.astype(np.uint64)).serialize()
     return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
 
 
 def positions(data: bytes, name: str) -> Positions:
-    """The positions of a blob; `Corrupt`, with the file's name, of bytes that are none."""
+    """Decode a blob. Raises `Corrupt` with the file's name."""
     size = len(data) - 8
     whole = len(data) >= _VECTOR_BYTES_MIN and struct.unpack_from(">I", data)[0] == size
     if not whole or data[4:8] != _VECTOR_MAGIC or struct.unpack_from(">I", data, size + 4)[0] != zlib.crc32(data[4:-4]):
@@ -55,7 +55,7 @@ def positions(data: bytes, name: str) -> Positions:
 
 
 def puffin(vectors: Sequence[tuple[str, Positions]]) -> tuple[bytes, list[tuple[int, int]]]:
-    """A file of the vectors of these data files, and where each vector lies: its first byte and its bytes."""
+    """A Puffin file of the vectors of these data files, and begin and length of each vector in it."""
     out, blobs, places = bytearray(_MAGIC), [], []
     for path, held in vectors:
         made = vector(held)
@@ -69,7 +69,7 @@ def puffin(vectors: Sequence[tuple[str, Positions]]) -> tuple[bytes, list[tuple[
 
 
 def vectors(data: bytes, name: str) -> Mapping[str, Positions]:
-    """The positions in a Puffin file, by data file; `Corrupt` of bytes that are no such file."""
+    """Data file to its positions, from a Puffin file. Raises `Corrupt`."""
     found: dict[str, Positions] = {}
     footer = Footer.read(data, name)
     for blob in footer.blobs:
@@ -82,10 +82,10 @@ def vectors(data: bytes, name: str) -> Mapping[str, Positions]:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The footer of a Puffin file: the only part that names data files."""
+    """The footer of a Puffin file. No other part names data files."""
 
     begin: int
-    """The place of the footer's JSON; all before it are blobs and magic numbers."""
+    """Where the footer's JSON begins. Blobs and magic numbers come before it."""
     json: dict[str, Any]
 
     @property
@@ -96,7 +96,7 @@ class Footer:
 
     @staticmethod
     def read(data: bytes, name: str) -> Footer:
-        """The footer of a file, or `Corrupt`; footers that are compressed are not read here."""
+        """Decode the footer of a file. Raises `Corrupt`, also for a compressed footer."""
         tail = len(data) - _TAIL.size
         size, flags, magic = _TAIL.unpack_from(data, tail) if tail >= 0 else (0, 0, b"")
         begin = tail - size
@@ -113,7 +113,7 @@ class Footer:
 
 
 def moved(data: bytes, name: str, place: Any) -> bytes:
-    """The file with other names of data files: `place` gives the new one of each. The blobs stay where they are."""
+    """The file with new paths of data files: `place` maps an old path to a new one. The blobs keep their places."""
     footer = Footer.read(data, name)
     for blob in footer.blobs:
         said = blob.get("properties") or {}

@@ -1,7 +1,10 @@
-"""Rows of the lake by bucket and offset: which data files may hold them, and where in a file they are.
+"""Search for rows in the lake by bucket and offset: the data files that may hold them, and the places in a file.
 
-A row's key is bucket and offset in one number, so that keys of many buckets are sorted in one array. Bounds of
-manifests leave out files, so a search costs as much as there are rows to find, not as much as the lake is large.
+1. A key is bucket and offset in one number, so one sorted array holds the keys of many buckets.
+2. Bounds in manifests exclude files. The cost of a search depends on the rows to find, not on the size of the lake.
+
+Example: rows 5 and 9 of bucket 1 are sought. A file with bucket 1 and offsets 6 to 8 is not opened. A file with offsets
+0 to 9 is, and `places` returns the indexes of the keys 1<<48|5 and 1<<48|9 in it.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ from lakestore.rows.ranges import Offsets, OffsetSet
 BUCKET_SHIFT = 48
 OFFSET_MASK = (1 << BUCKET_SHIFT) - 1
 Keys = npt.NDArray[np.int64]
-"""bucket << 48 | offset of rows, sorted and distinct."""
+"""bucket << 48 | offset of each row, sorted and distinct."""
 SCANNED_PER_SOUGHT = 24
-"""Rows of a file that are looked through in the time in which one row is sought by halving."""
+"""A scan reads this many rows of a file in the time of one binary search."""
 _NONE = np.empty(0, np.int64)
 
 
@@ -33,11 +36,11 @@ class Bounds:
 
 
 class Bounded(Protocol):
-    """A file whose manifest may say which buckets and offsets it holds."""
+    """A file with bounds of bucket and offset."""
 
     @property
     def bounds(self) -> Bounds | None:
-        """None when its writer kept no bounds: then it may hold any offset."""
+        """None if the writer stored no bounds. The file may then hold any offset."""
 
 
 def packed(dead: Mapping[int, OffsetSet]) -> Keys:
@@ -47,12 +50,12 @@ def packed(dead: Mapping[int, OffsetSet]) -> Keys:
 
 
 def by_bucket(parts: Sequence[Keys]) -> dict[int, Offsets]:
-    """The offsets of each bucket in these arrays of keys, which may hold a key twice."""
+    """The offsets of each bucket in these arrays of keys. A key may occur twice."""
     return _runs(np.sort(np.concatenate(parts))) if parts else {}
 
 
 def _any_between(values: Keys, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]) -> Flags:
-    """For each pair of ends, whether one of the sorted values lies between them or at one."""
+    """For each pair, True if one of the sorted values is in the closed range."""
     return np.searchsorted(values, low) < np.searchsorted(values, high, side="right")
 
 
@@ -66,12 +69,12 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class BoundsTable:
-    """The bounds of many files side by side."""
+    """The bounds of many files as arrays."""
 
     ends: npt.NDArray[np.int64]
     """For each file, least and greatest bucket, least and greatest offset."""
     bounded: Flags
-    """For each file, whether it has bounds."""
+    """True for each file with bounds."""
 
     @staticmethod
     def of(files: Iterable[Bounded]) -> BoundsTable:
@@ -83,13 +86,13 @@ class BoundsTable:
 
     @staticmethod
     def joined(parts: Sequence[tuple[npt.NDArray[np.int64], Flags]]) -> BoundsTable:
-        """The bounds of the files of several manifests, as each has them."""
+        """Join the bounds of the files of several manifests."""
         ends = [np.empty((0, 4), np.int64), *(each for each, _ in parts)]
         return BoundsTable(np.concatenate(ends), np.concatenate([np.empty(0, np.bool_), *(each for _, each in parts)]))
 
 
 class RowSearch:
-    """Rows that are sought in many files."""
+    """A search for some rows in many files."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -97,14 +100,14 @@ class RowSearch:
         self._buckets = {bucket: OffsetSet(offsets) for bucket, offsets in _runs(keys).items()}
 
     def files(self, table: BoundsTable) -> list[int]:
-        """The numbers of the files that may hold one of the rows."""
+        """The indexes of the files that may hold one of the rows."""
         if not self._buckets:
             return []
         wanted, (least, most, start, end) = ~table.bounded, table.ends.T
         one = np.flatnonzero(table.bounded & (least == most))
         bucket = least[one] << BUCKET_SHIFT
         wanted[one] = _any_between(self._keys, bucket | start[one], bucket | end[one])
-        # Of files with several buckets few are left by their offsets alone, before each bucket is looked at.
+        # For files with several buckets the offsets alone exclude most files, so each bucket is compared with few.
         several = np.flatnonzero(table.bounded & (least != most))
         several = several[_any_between(self._offsets, start[several], end[several])]
         for number, sought in self._buckets.items() if len(several) else ():
@@ -114,7 +117,7 @@ class RowSearch:
         return found
 
     def places(self, keys: Keys) -> npt.NDArray[np.int64]:
-        """The places in a file's keys of those that are sought, sorted."""
+        """The sorted places of the sought keys in the keys of a file."""
         if not len(keys):
             return _NONE
         first, last = np.searchsorted(self._keys, [keys[0], keys[-1] + 1])

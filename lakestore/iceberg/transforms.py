@@ -1,6 +1,6 @@
-"""Iceberg's partition transforms of whole columns, in the values that manifests have.
+"""Iceberg's partition transforms of whole columns. The results have the form of values in manifests.
 
-A column comes as its plain values: numbers for dates and times, big-endian bytes for decimals. Null stays null.
+Transforms work on plain values: numbers for dates and times, big-endian bytes for decimals. Null stays null.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from lakestore.rows.keys import murmur3
 
 RowNumbers = npt.NDArray[np.int64]
 _FEW = 1 << 16
-"""Partitions up to which numbers of 16 bits tell them apart: these are sorted in linear time."""
+"""Up to this number of partitions their codes have 16 bits, which numpy sorts in linear time."""
 
 
 def groups(rows: pa.Table, spec: Json, schema: Json) -> list[tuple[dict[str, Value], RowNumbers | None]]:
-    """The partitions of rows: values by field, as manifests have them, and row numbers, or None for all rows.
+    """The partitions of rows: partition values by field in a manifest's form, and row numbers; None for all rows.
 
-    The fields of the rows carry their ids. Without rows there is one partition if the table has no others.
+    The fields of `rows` carry field ids. A table without partitions has one partition, also without rows.
     """
     if not spec["fields"]:
         return [({}, None)]
@@ -49,7 +49,7 @@ def groups(rows: pa.Table, spec: Json, schema: Json) -> list[tuple[dict[str, Val
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A partition field's value in each row, as numbers of the values that there are."""
+    """The values of a partition field: a code for each row, and the value of each code."""
 
     name: str
     codes: npt.NDArray[np.int64]
@@ -57,7 +57,7 @@ class _Field:
 
     @staticmethod
     def of(rows: pa.Table, field: Json, kind: Any) -> _Field:
-        """The values of a field in these rows."""
+        """Compute the values of a partition field for these rows."""
         transform, name = field["transform"], field["name"]
         if transform == "void":
             return _Field(name, np.zeros(rows.num_rows, np.int64), [None])
@@ -66,7 +66,7 @@ class _Field:
         made = transformed(_source(rows, source_of(field)), transform, kind)
         if not pa.types.is_floating(made.type):
             return _Field(name, *_distinct(made))
-        # Arrow takes zeros of both signs as one value, where Iceberg has two; NaN is one whatever its bits.
+        # Arrow treats -0.0 and 0.0 as one value, Iceberg as two. So bits are compared; all NaNs get the same.
         bits = pa.int32() if pa.types.is_float32(made.type) else pa.int64()
         nan = pc.if_else(pc.is_nan(made), pa.scalar(float("nan"), made.type), made)
         codes, values = _distinct(nan.view(bits))
@@ -74,13 +74,13 @@ class _Field:
 
 
 def _distinct(column: pa.Array) -> tuple[npt.NDArray[np.int64], list[Any]]:
-    """Each row's value as a number, and the values by number."""
+    """A code for each row, and the value of each code."""
     found = column.dictionary_encode(null_encoding="encode")
     return found.indices.to_numpy().astype(np.int64), found.dictionary.to_pylist()
 
 
 def _source(rows: pa.Table, number: int) -> pa.Array:
-    """The column with a field id, which may lie inside structs."""
+    """The column with a field id. It may be inside structs."""
     for place, field in enumerate(rows.schema):
         found = _inside(rows.column(place), field, number)
         if found is not None:
@@ -99,7 +99,7 @@ def _inside(column: pa.ChunkedArray, field: pa.Field, number: int) -> pa.Chunked
 
 
 def _joined(fields: Sequence[_Field]) -> npt.NDArray[np.int64]:
-    """Each row's partition as a number from 0, without gaps."""
+    """A code of the partition of each row, from 0 without gaps."""
     codes = fields[0].codes
     for field in fields[1:]:
         codes, _ = _distinct(pa.array(codes * len(field.values) + field.codes))
@@ -136,7 +136,7 @@ _SAME: Mapping[str, pa.DataType] = {
 
 
 def transformed(column: pa.Array, transform: str, kind: str) -> pa.Array:
-    """A column of an Iceberg type as the values of a partition field; `Invalid` where Iceberg has no such transform."""
+    """Apply a partition transform to a column of an Iceberg type. `Invalid` if Iceberg has no such transform."""
     if transform == "void":
         return pa.nulls(len(column), pa.int32())
     plain = _plain(column, kind)
@@ -173,7 +173,7 @@ def _plain(column: pa.Array, kind: str) -> pa.Array:
 
 
 def _with_nulls(values: npt.NDArray[Any], like: pa.Array) -> pa.Array:
-    """Values, or rows of bytes, as an array with the nulls of another one."""
+    """Numbers or rows of bytes as an Arrow array, null wherever `like` is null."""
     mask = like.is_null().to_numpy(zero_copy_only=False) if like.null_count else None
     if values.ndim == 1:
         return pa.array(values, mask=mask)
@@ -184,13 +184,13 @@ def _with_nulls(values: npt.NDArray[Any], like: pa.Array) -> pa.Array:
 
 
 def _numbers(plain: pa.Array) -> npt.NDArray[Any]:
-    """The numbers of an array, 0 where it is null."""
+    """The numbers of an array; 0 for null."""
     held: npt.NDArray[Any] = (plain.fill_null(0) if plain.null_count else plain).to_numpy()
     return held
 
 
 def _big_endian(column: pa.Array) -> npt.NDArray[np.uint8]:
-    """Decimals as rows of 16 bytes, the highest first; zero where they are null."""
+    """Decimals as rows of 16 big-endian bytes; zero for null."""
     filled = column.fill_null(0) if column.null_count else column
     raw = np.frombuffer(filled.buffers()[1] or b"", np.uint8)
     rows = raw[filled.offset * _WIDE : (filled.offset + len(filled)) * _WIDE].reshape(-1, _WIDE)
@@ -198,7 +198,7 @@ def _big_endian(column: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def _time_part(plain: pa.Array, part: str, kind: str) -> npt.NDArray[np.int32]:
-    """Years, months, days or hours since 1970, downwards before it."""
+    """Years, months, days or hours since 1970, rounded down."""
     if kind not in ("date", *_TIMES) or (kind == "date" and part == "hour"):
         raise Invalid(f"partition transform {part!r} has no values of type {kind!r}")
     numbers = _numbers(plain).astype(np.int64)
@@ -213,7 +213,7 @@ def _time_part(plain: pa.Array, part: str, kind: str) -> npt.NDArray[np.int32]:
 
 
 def _hashes(plain: pa.Array, kind: str) -> npt.NDArray[np.uint32]:
-    """Iceberg's hash of each value; of nulls, any."""
+    """Iceberg's hash of each value. The hash of a null has no meaning."""
     if kind in _NUMBERS:
         numbers = _numbers(plain).astype("<i8")
         if kind.endswith("_ns"):
@@ -229,7 +229,7 @@ def _hashes(plain: pa.Array, kind: str) -> npt.NDArray[np.uint32]:
 
 
 def _decimal_hashes(plain: pa.Array) -> npt.NDArray[np.uint32]:
-    """Hashes of decimals in as few bytes as hold each: leading bytes that only say the sign are left out."""
+    """Hashes of decimals. Each is hashed in its fewest bytes, without leading bytes that only repeat the sign."""
     rows = _fixed_rows(plain)
     width = rows.shape[1]
     sign = np.where(rows[:, :1] >= 0x80, np.uint8(0xFF), np.uint8(0))
@@ -244,7 +244,7 @@ def _decimal_hashes(plain: pa.Array) -> npt.NDArray[np.uint32]:
 
 
 def _fixed_rows(plain: pa.Array) -> npt.NDArray[np.uint8]:
-    """The rows of an array of fixed width, as they lie in memory."""
+    """The bytes of an array of fixed width, one row for each value."""
     width = plain.type.byte_width
     raw = np.frombuffer(plain.buffers()[1] or b"", np.uint8)
     return raw[plain.offset * width : (plain.offset + len(plain)) * width].reshape(-1, width)
@@ -264,7 +264,7 @@ def _truncated(plain: pa.Array, width: int, kind: str) -> pa.Array:
 
 
 def _truncated_rows(rows: npt.NDArray[np.uint8], width: int) -> npt.NDArray[np.uint8]:
-    """Decimals as rows of bytes, each less its remainder: by halves of 64 bits, as no integer here is wider."""
+    """Decimals as rows of bytes, minus the remainder of each. numpy has no 128-bit integers, so halves are used."""
     wide = np.where(rows[:, :1] >= 0x80, np.uint8(0xFF), np.uint8(0)).repeat(_WIDE, axis=1)
     wide[:, _WIDE - rows.shape[1] :] = rows
     high = wide[:, :8].copy().view(">i8").ravel().astype(np.int64)

@@ -1,7 +1,8 @@
-"""Iceberg's primitive types and the values of partition fields: in Avro, and as single-value bytes.
+"""Iceberg's primitive types, and the two forms of their values: in Avro, and as single-value bytes.
 
-A value is the manifest's own: an int is the days of a date and the microseconds of a time, bytes are a decimal's
-unscaled number of fixed width, a uuid or a fixed. Single-value bytes are those of bounds and partition summaries.
+1. Partition values have Avro's form: a date is a number of days, a time a number of microseconds, a decimal its
+   unscaled number in bytes of fixed width.
+2. Bounds of columns and partition summaries are single-value bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from lakestore.errors import Invalid
 from lakestore.iceberg.field_ids import id_of
 
 CUT_CHARS = 16
-"""Characters of a text, or bytes of a binary value, that a bound keeps."""
+"""A bound keeps this many characters of a text, or bytes of a binary value."""
 _CODE_POINT_MAX, _SURROGATE, _BEHIND_SURROGATES = 0x10FFFF, 0xD800, 0xE000
 _BOOL, _INT, _LONG, _FLOAT, _DOUBLE = (struct.Struct(code).pack for code in ("<?", "<i", "<q", "<f", "<d"))
 Pack = Callable[[Any], bytes | None]
@@ -29,21 +30,21 @@ Pack = Callable[[Any], bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """The figures of a file's columns, by field id; a column that is not there is not known."""
+    """The metrics of a file's columns, by field id. Nothing is known of a column that is not listed."""
 
     lower: Mapping[int, bytes] = field(default_factory=dict)
     """Bounds as Iceberg's single-value bytes."""
     upper: Mapping[int, bytes] = field(default_factory=dict)
     nulls: Mapping[int, int] = field(default_factory=dict)
     values: Mapping[int, int] = field(default_factory=dict)
-    """All values, nulls and NaNs among them."""
+    """Number of all values, with nulls and NaNs."""
     nans: Mapping[int, int] = field(default_factory=dict)
     sizes: Mapping[int, int] = field(default_factory=dict)
     """Bytes in the file."""
 
 
 def metrics(rows: pa.Table) -> Metrics:
-    """The figures of rows whose fields carry their ids, in the types of the lake; nested columns have none."""
+    """The metrics of rows in the types of the lake, whose fields carry field ids. Nested columns have none."""
     made: dict[str, dict[int, Any]] = {name: {} for name in ("lower", "upper", "nulls", "values", "nans")}
     for place, one in enumerate(rows.schema):
         number = id_of(one)
@@ -66,7 +67,7 @@ def _without_nan(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, int]:
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[bytes | None, bytes | None]:
-    """The least and the greatest value as single-value bytes; None where nothing is certain."""
+    """The least and the greatest value as single-value bytes; None for a type without bounds or without values."""
     t, kind = pa.types, column.type
     plain = _plain(kind)
     if plain is not None:
@@ -89,7 +90,7 @@ def _ends(column: pa.ChunkedArray, low: Pack, high: Pack) -> tuple[bytes | None,
 
 
 def _plain(kind: pa.DataType) -> pa.DataType | None:
-    """The type whose numbers are the single values of a type."""
+    """The type whose numbers are packed as single-value bytes of `kind`."""
     t = pa.types
     if t.is_boolean(kind) or kind in (pa.float32(), pa.float64(), pa.int32(), pa.int64()):
         return kind
@@ -114,7 +115,7 @@ def _unscaled(value: Decimal) -> bytes:
 
 
 def _raised_text(value: str) -> bytes | None:
-    """A text of at most `CUT_CHARS` characters that is no less; None when there is none."""
+    """An upper bound of a text in at most `CUT_CHARS` characters; None if there is none."""
     if len(value) <= CUT_CHARS:
         return value.encode()
     kept = value[:CUT_CHARS].rstrip(chr(_CODE_POINT_MAX))
@@ -125,7 +126,7 @@ def _raised_text(value: str) -> bytes | None:
 
 
 def _raised_bytes(value: bytes) -> bytes | None:
-    """At most `CUT_CHARS` bytes that are no less; None when there are none."""
+    """An upper bound of bytes in at most `CUT_CHARS` bytes; None if there is none."""
     if len(value) <= CUT_CHARS:
         return value
     kept = value[:CUT_CHARS].rstrip(b"\xff")
@@ -169,26 +170,26 @@ _UUID_BYTES = 16
 
 
 def decimal_of(kind: str) -> tuple[int, int] | None:
-    """Precision and scale of a decimal type; None of any other."""
+    """Precision and scale of a decimal type; None for another type."""
     match = _DECIMAL.fullmatch(kind)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def fixed_of(kind: str) -> int | None:
-    """The bytes of a fixed type; None of any other."""
+    """Number of bytes of a fixed type; None for another type."""
     match = _FIXED.fullmatch(kind)
     return int(match[1]) if match else None
 
 
 @lru_cache(maxsize=64)
 def decimal_bytes(precision: int) -> int:
-    """The least bytes that hold every decimal of a precision."""
+    """The fewest bytes that hold every decimal of a precision."""
     largest: int = 10**precision
     return (largest.bit_length() + 8) // 8
 
 
 def fitted(kind: str, value: Value) -> Value:
-    """A partition value in the form of a type: decimals of a column that was widened since have fewer bytes."""
+    """A partition value in the width of a type. A decimal from before its column was widened has fewer bytes."""
     if not (isinstance(value, bytes) and (decimal := decimal_of(kind))):
         return value
     size = decimal_bytes(decimal[0])
@@ -196,16 +197,17 @@ def fitted(kind: str, value: Value) -> Value:
 
 
 def unscaled(value: bytes) -> int:
-    """A decimal's number of its bytes, however many."""
+    """The unscaled number of a decimal, from any number of bytes."""
     return int.from_bytes(value, "big", signed=True)
 
 
 def partition_key(value: Any) -> Hashable:
-    """A key of a partition value that files of every version of a table share: never compare the values themselves.
+    """A key to compare partition values by. Never compare the values themselves.
 
-    A decimal is its unscaled number, because files from before a widening have fewer bytes. NaN is equal to itself, and
-    zeros of both signs are two partitions, as in Iceberg. Binaries that differ in leading zero bytes only share a key:
-    a reader that skips by keys opens such a file for nothing, and misses none.
+    - A decimal's key is its unscaled number, because files from before its column was widened have fewer bytes.
+    - NaN equals NaN. -0.0 and 0.0 are two partitions, as in Iceberg.
+    - Binary values that differ only in leading zero bytes share a key. A reader that skips files by keys may open one
+      file too many; it never skips one that it needs.
     """
     if isinstance(value, bytes):
         return unscaled(value)
@@ -213,10 +215,10 @@ def partition_key(value: Any) -> Hashable:
 
 
 def avro_type(kind: str, number: int, names: MutableSet[str]) -> Any:
-    """The Avro type of a partition field's values; `names` gathers the named types of one schema.
+    """The Avro type of a partition field's values. `names` collects the named types of one schema.
 
-    Avro lets a name stand for a type that was defined before, but not every reader knows of it: each definition has
-    a name of its own, by the field's id where the usual one is taken.
+    Avro allows a name to repeat an earlier definition, but some readers do not support it. So every definition is
+    written out, with the field's id in its name if the usual name is taken.
     """
     if kind in _AVRO:
         return _AVRO[kind]
@@ -238,7 +240,7 @@ def _fixed(name: str, size: int, number: int, names: MutableSet[str]) -> dict[st
 
 
 def single_value(kind: str, value: Any) -> bytes:
-    """The bytes that bounds have for a value of a type."""
+    """The single-value bytes of a value."""
     packed = _STRUCTS.get(kind)
     if packed is not None:
         return packed.pack(value)
@@ -250,17 +252,17 @@ def single_value(kind: str, value: Any) -> bytes:
 
 
 def low_zero(value: float) -> float:
-    """A lower bound, -0.0 for a zero of either sign: Python and Arrow hold both equal, Java orders -0.0 below 0.0."""
+    """A lower bound: -0.0 for both zeros. Python and Arrow treat them as equal, Java orders -0.0 below 0.0."""
     return value or -0.0
 
 
 def high_zero(value: float) -> float:
-    """An upper bound, 0.0 for a zero of either sign."""
+    """An upper bound: 0.0 for both zeros."""
     return value or 0.0
 
 
 def bounds(kind: str, values: Collection[Any]) -> tuple[bytes | None, bytes | None]:
-    """Bounds of some values of a type as single-value bytes, without null and NaN among them; None for no value."""
+    """Bounds of values as single-value bytes; None without values. `values` has no null and no NaN."""
     if not values:
         return None, None
     order = order_of(kind)
@@ -271,7 +273,7 @@ def bounds(kind: str, values: Collection[Any]) -> tuple[bytes | None, bytes | No
 
 
 def order_of(kind: str) -> Callable[[Any], Any]:
-    """The key by which values of a type are sorted: a decimal's bytes are a number."""
+    """The sort key of values of a type. The key of a decimal is its unscaled number."""
     if not decimal_of(kind):
         return lambda value: value
     return unscaled
@@ -283,7 +285,7 @@ def unscaled_bytes(value: int) -> bytes:
 
 
 def types_of(schema: Json) -> dict[int, Any]:
-    """Field id to type of every field of a schema, at every depth."""
+    """Field id to type, for the fields of a schema at every depth."""
     found: dict[int, Any] = {}
     todo: list[Any] = [schema]
     while todo:
@@ -310,14 +312,14 @@ def source_of(field: Json) -> int:
 
 
 def result_type(transform: str, source: str) -> str:
-    """The type of a transform's results for a column of a type."""
+    """The type of a transform's results, by the type of its column."""
     if transform.startswith("bucket") or transform in ("year", "month", "hour"):
         return "int"
     return "date" if transform == "day" else source
 
 
 def partition_types(spec: Json, schema: Json) -> dict[str, tuple[int, str]]:
-    """Partition field to its id and type; a column that the schema no longer has counts as an int."""
+    """Partition field to its id and type. A column that the schema no longer has counts as an int."""
     types = types_of(schema)
     return {
         field["name"]: (field["field-id"], result_type(field["transform"], types.get(source_of(field), "int")))

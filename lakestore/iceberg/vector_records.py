@@ -1,6 +1,7 @@
-"""Records of vectors as bytes, with the bounds that some writers leave out: no file is decoded for them.
+"""Adds path bounds to the records of vectors without decoding the records.
 
-A reader that does not know that a vector is of one data file alone sees it by equal bounds of the path.
+Some writers leave the bounds out. A reader that does not know that a vector covers one data file sees it by equal
+bounds of the path.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from lakestore.iceberg.position_deletes import PATH_ID
 
 
 def bounded(deletes: Entries, places: Places) -> Iterator[bytes]:
-    """The records of delete files; one that names its data file and has no bounds has that path as both.
+    """The records of delete files. A record with a reference and no bounds gets the referenced path as bounds.
 
-    They stay as they are where the manifest has no room for bounds.
+    The records stay unchanged if the schema of the manifest has no field for bounds.
     """
     low, high = (deletes.spans(field, places) for field in (LOWER, UPPER))
     if low is None or high is None:
@@ -34,7 +35,7 @@ def bounded(deletes: Entries, places: Places) -> Iterator[bytes]:
 
 
 def _bound(path: bytes) -> bytes:
-    """A map of one bound, that of the paths in a delete file, as the second type of a union."""
+    """A map with one item, the bound of the path column, as the second type of a union."""
     out = bytearray()
     for number in (1, 1, PATH_ID, len(path)):
         write_long(out, number)
