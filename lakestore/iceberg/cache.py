@@ -259,19 +259,31 @@ class CacheFigures:
     """Damaged values that this process removed."""
 
 
+def in_thread(work: Callable[[], None]) -> None:
+    """Run something in a thread of its own, which ends with the process."""
+    threading.Thread(target=work, name="cache-eviction", daemon=True).start()
+
+
 class DerivedCache:
     """Values in a folder, within a bound on their bytes. Without a folder it stores nothing. Thread-safe.
 
     Several processes may use a folder at the same time. It exceeds the bound by at most a 16th part of the bound for
-    each process that writes.
+    each process that writes, and by what is written while values are evicted: that takes seconds with 100,000 values,
+    so a thread does it.
     """
 
     def __init__(
-        self, folder: Path | None = None, bytes_max: int = DISK_BYTES, clock: Callable[[], float] = time.time
+        self,
+        folder: Path | None = None,
+        bytes_max: int = DISK_BYTES,
+        clock: Callable[[], float] = time.time,
+        beside: Callable[[Callable[[], None]], None] = in_thread,
     ) -> None:
-        self.folder, self._bytes_max, self._clock = folder, bytes_max, clock
+        """`beside` runs the eviction."""
+        self.folder, self._bytes_max, self._clock, self._beside = folder, bytes_max, clock, beside
         self._lock = threading.Lock()
-        """Guards counters and eviction."""
+        """Guards the counters."""
+        self._is_evicting = False
         self._nbytes = self._files = 0
         self._unseen = bytes_max
         """Bytes written since the folder was listed. The first write lists it."""
@@ -371,23 +383,28 @@ class DerivedCache:
             self._nbytes += size - (before or 0)
             self._files += before is None
             self._unseen += size
-            if self._unseen * _FEW > self._bytes_max:
-                self._evict()
+            is_due = self._unseen * _FEW > self._bytes_max and not self._is_evicting
+            if is_due:
+                self._is_evicting, self._unseen = True, 0
+        if is_due:
+            self._beside(self._evict)
         return True
 
     def _evict(self) -> None:
         """List the folder and remove the least recently used values, until a 16th part of the bound is free."""
         assert self.folder is not None
         found = sorted(self._listed(self.folder), reverse=True)
-        self._nbytes, self._files, self._unseen = sum(size for _, size, _ in found), len(found), 0
+        nbytes, evicted = sum(size for _, size, _ in found), 0
         room, oldest = self._bytes_max - self._bytes_max // _FEW, self._clock() - UNUSED_SECONDS
-        while found and (self._nbytes > room or found[-1][0] < oldest):
+        while found and (nbytes > room or found[-1][0] < oldest):
             _, size, path = found.pop()
             with suppress(OSError):
                 os.unlink(path)
-            self._nbytes -= size
-            self._files -= 1
-            self._evicted += 1
+            nbytes -= size
+            evicted += 1
+        with self._lock:
+            self._nbytes, self._files, self._is_evicting = nbytes, len(found), False
+            self._evicted += evicted
 
     def _listed(self, folder: Path) -> Iterator[tuple[float, int, str]]:
         """Last use, bytes and path of every value. Files that killed processes left are removed."""

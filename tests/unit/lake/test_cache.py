@@ -35,6 +35,11 @@ SMALL, LARGE = 100, READ_BYTES_MAX
 UUID = "0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0"
 
 
+def cache_in(folder: Path, bytes_max: int = caches.DISK_BYTES, **others: Any) -> DerivedCache:
+    """A cache that evicts before `store` returns."""
+    return DerivedCache(folder, bytes_max, beside=lambda work: work(), **others)
+
+
 def sections(count: int, first: int = 0) -> dict[int, Any]:
     """A value of so many numbers and a text."""
     return {1: np.arange(first, first + count), 7: b"text"}
@@ -55,9 +60,9 @@ def read(cache: DerivedCache, key: Key = KEY) -> tuple[list[int], bytes] | None:
 
 @pytest.mark.parametrize("count", [0, SMALL, LARGE])
 def test_another_process_finds_a_value_without_a_copy(tmp_path: Path, count: int) -> None:
-    stored = DerivedCache(tmp_path).store(KEY, sections(count))
+    stored = cache_in(tmp_path).store(KEY, sections(count))
     assert stored is not None
-    other = DerivedCache(tmp_path)
+    other = cache_in(tmp_path)
     value = other.find(KEY)
     assert value is not None
     assert value.is_mapped == (count == LARGE)
@@ -71,7 +76,7 @@ def test_another_process_finds_a_value_without_a_copy(tmp_path: Path, count: int
     "other", [{"version": "101"}, {"file": "s3://lake/b.avro"}, {"group": "3f0d"}, {"kind": "n-2"}]
 )
 def test_another_key_is_a_miss(tmp_path: Path, other: dict[str, str]) -> None:
-    cache, second = DerivedCache(tmp_path), replace(KEY, **other)
+    cache, second = cache_in(tmp_path), replace(KEY, **other)
     cache.store(KEY, sections(SMALL))
     assert cache.find(second) is None
     cache.store(second, sections(SMALL, 5))
@@ -80,7 +85,7 @@ def test_another_key_is_a_miss(tmp_path: Path, other: dict[str, str]) -> None:
 
 def test_a_value_under_another_name_is_a_miss(tmp_path: Path) -> None:
     """As after a collision of names, or when somebody copies files."""
-    cache, second = DerivedCache(tmp_path), replace(KEY, file="s3://lake/b.avro")
+    cache, second = cache_in(tmp_path), replace(KEY, file="s3://lake/b.avro")
     cache.store(KEY, sections(SMALL))
     file_of(tmp_path).rename(file_of(tmp_path, second))
     assert cache.find(second) is None
@@ -89,7 +94,7 @@ def test_a_value_under_another_name_is_a_miss(tmp_path: Path) -> None:
 
 
 def test_a_flipped_bit_anywhere_is_a_miss_or_changes_nothing(tmp_path: Path) -> None:
-    cache = DerivedCache(tmp_path)
+    cache = cache_in(tmp_path)
     cache.store(KEY, sections(20))
     whole, path = file_of(tmp_path).read_bytes(), file_of(tmp_path)
     used = np.zeros(len(whole), np.bool_)
@@ -105,7 +110,7 @@ def test_a_flipped_bit_anywhere_is_a_miss_or_changes_nothing(tmp_path: Path) -> 
 
 
 def test_a_file_that_is_cut_short_or_longer_is_a_miss_and_goes(tmp_path: Path) -> None:
-    cache, chance = DerivedCache(tmp_path), seeded("cut values")
+    cache, chance = cache_in(tmp_path), seeded("cut values")
     cache.store(KEY, sections(LARGE))
     whole, path = file_of(tmp_path).read_bytes(), file_of(tmp_path)
     cuts = [0, 1, 63, 64, len(whole) - 1, *(chance.randrange(len(whole)) for _ in range(50))]
@@ -119,11 +124,11 @@ def test_a_file_that_is_cut_short_or_longer_is_a_miss_and_goes(tmp_path: Path) -
 def test_two_releases_on_one_folder_leave_each_others_values_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = DerivedCache(tmp_path)
+    cache = cache_in(tmp_path)
     cache.store(KEY, sections(SMALL))
     with monkeypatch.context() as patched:
         patched.setattr(caches, "_VERSION", caches._VERSION + 1)
-        newer = DerivedCache(tmp_path)
+        newer = cache_in(tmp_path)
         assert newer.find(KEY) is None
         newer.store(KEY, sections(SMALL, 5))
         assert read(newer) == (list(range(5, 5 + SMALL)), b"text")
@@ -132,7 +137,7 @@ def test_two_releases_on_one_folder_leave_each_others_values_alone(
 
 
 def test_a_value_that_is_deleted_or_replaced_can_be_read_on(tmp_path: Path) -> None:
-    cache = DerivedCache(tmp_path)
+    cache = cache_in(tmp_path)
     held = cache.store(KEY, sections(LARGE))
     assert held is not None
     cache.store(replace(KEY, version="101"), sections(LARGE, 9))
@@ -152,7 +157,7 @@ def test_a_value_that_is_deleted_or_replaced_can_be_read_on(tmp_path: Path) -> N
 
 def test_the_bound_holds_and_the_least_recently_used_goes_first(tmp_path: Path) -> None:
     now = [1_000_000.0]
-    cache = DerivedCache(tmp_path, 64_000, clock=lambda: now[0])
+    cache = cache_in(tmp_path, 64_000, clock=lambda: now[0])
     keys = [replace(KEY, file=str(number)) for number in range(60)]
     for key in keys:
         now[0] += 2 * USED_SECONDS
@@ -170,17 +175,30 @@ def test_the_bound_holds_and_the_least_recently_used_goes_first(tmp_path: Path) 
     assert cache.store(KEY, sections(1_000)) is None, "a value does not take more than a 16th part"
 
 
+def test_a_writer_does_not_wait_for_the_eviction_and_one_runs_at_a_time(tmp_path: Path) -> None:
+    waiting: list[Callable[[], None]] = []
+    cache = DerivedCache(tmp_path, 64_000, beside=waiting.append)
+    for number in range(60):
+        assert cache.store(replace(KEY, file=str(number)), sections(300)) is not None
+    assert len(waiting) == 1
+    waiting.pop()()
+    assert sum(path.stat().st_size for path in tmp_path.glob("*/*")) <= 60_000
+    for number in range(60, 90):
+        assert cache.store(replace(KEY, file=str(number)), sections(300)) is not None
+    assert len(waiting) == 1, "another one is due"
+
+
 def test_what_was_not_used_for_long_goes(tmp_path: Path) -> None:
     now = [1_000_000.0]
-    DerivedCache(tmp_path, clock=lambda: now[0]).store(KEY, sections(3))
+    cache_in(tmp_path, clock=lambda: now[0]).store(KEY, sections(3))
     now[0] += UNUSED_SECONDS + 1
-    DerivedCache(tmp_path, clock=lambda: now[0]).store(replace(KEY, file="b"), sections(3))
+    cache_in(tmp_path, clock=lambda: now[0]).store(replace(KEY, file="b"), sections(3))
     assert not file_of(tmp_path).exists()
 
 
 def test_a_read_seldom_writes(tmp_path: Path) -> None:
     now = [1_000_000.0]
-    cache = DerivedCache(tmp_path, clock=lambda: now[0])
+    cache = cache_in(tmp_path, clock=lambda: now[0])
     cache.store(KEY, sections(3))
     times = []
     for passed in (0.0, USED_SECONDS / 2, USED_SECONDS / 2, 1.0):
@@ -194,7 +212,7 @@ def test_a_full_disk_is_no_error_and_is_left_alone_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [1_000_000.0]
-    cache, tries = DerivedCache(tmp_path, clock=lambda: now[0]), []
+    cache, tries = cache_in(tmp_path, clock=lambda: now[0]), []
 
     def full(self: Path, target: Path) -> None:
         tries.append(target)
@@ -214,7 +232,7 @@ def test_a_full_disk_is_no_error_and_is_left_alone_for_a_while(
 
 
 def test_a_folder_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    DerivedCache(tmp_path).store(KEY, sections(3))
+    cache_in(tmp_path).store(KEY, sections(3))
     os.utime(file_of(tmp_path), (1, 1))
 
     def refused(*_: object, **__: object) -> None:
@@ -222,7 +240,7 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(os, "utime", refused)
     monkeypatch.setattr(Path, "mkdir", refused)
-    cache = DerivedCache(tmp_path)
+    cache = cache_in(tmp_path)
     assert read(cache) == ([0, 1, 2], b"text")
     assert cache.store(replace(KEY, group="other"), sections(3)) is None
 
@@ -253,7 +271,7 @@ def started(folder: Path, number: int, runs: int) -> subprocess.Popen[str]:
 def test_processes_write_the_same_keys_side_by_side(tmp_path: Path) -> None:
     several = [started(tmp_path, number, 10) for number in range(2)]
     assert [process.communicate()[0].split() for process in several] == [["began", "done"]] * 2
-    cache = DerivedCache(tmp_path)
+    cache = cache_in(tmp_path)
     assert sorted(path.suffix for path in tmp_path.glob("*/*")) == [caches.SUFFIX] * 10
     assert all(cache.find(replace(KEY, file=str(name), version="1")) for name in range(10))
 
@@ -268,13 +286,13 @@ def test_a_process_that_is_killed_as_it_writes_leaves_whole_values(tmp_path: Pat
         process.send_signal(signal.SIGKILL)
         process.communicate()
         for name in range(10):
-            value = DerivedCache(tmp_path).find(replace(KEY, file=str(name), version="1"))
+            value = cache_in(tmp_path).find(replace(KEY, file=str(name), version="1"))
             assert value is not None
             assert len(set(value.array(1, "<i8").tolist())) == 1
     half = tmp_path / KEY.group / f"half{caches._TEMPORARY}"
     half.write_bytes(b"half")
     os.utime(half, (1, 1))
-    DerivedCache(tmp_path).store(KEY, sections(1))
+    cache_in(tmp_path).store(KEY, sections(1))
     assert not half.exists()
 
 
@@ -339,13 +357,13 @@ def test_a_manifest_from_the_cache_is_as_it_was_read(tmp_path: Path, lake: list[
     for manifest in lake:
         whole = Entries(places.read(manifest.path), manifest)
         for _ in range(3):
-            cache = DerivedCache(tmp_path)
+            cache = cache_in(tmp_path)
             assert same(whole, Entries.opened(manifest, UUID, cache))
         assert (cache.figures.hits, cache.figures.damaged) == (1, 0)
 
 
 def test_no_damage_of_a_cached_manifest_changes_what_it_says(tmp_path: Path, lake: list[Manifest]) -> None:
-    chance, cache = seeded("damaged manifests"), DerivedCache(tmp_path)
+    chance, cache = seeded("damaged manifests"), cache_in(tmp_path)
     for manifest in lake:
         whole = Entries(places.read(manifest.path), manifest)
         Entries.opened(manifest, UUID, cache)
@@ -362,7 +380,7 @@ def test_no_damage_of_a_cached_manifest_changes_what_it_says(tmp_path: Path, lak
 def test_a_manifest_that_was_written_again_is_read_again(tmp_path: Path) -> None:
     """A file of as many bytes under the same name: only a program that breaks Iceberg's rules writes one."""
     folder = f"file://{tmp_path / 'lake'}"
-    table, cache = define("a.b", SCHEMA, lake=LAKE), DerivedCache(tmp_path / "cache")
+    table, cache = define("a.b", SCHEMA, lake=LAKE), cache_in(tmp_path / "cache")
     said = []
     for part in ("a", "b"):
         many = ManyFiles.of(table, folder, 20, 2)
