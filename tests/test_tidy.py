@@ -85,8 +85,6 @@ CLOCKS = r"time\.(time|time_ns|monotonic|monotonic_ns|perf_counter|perf_counter_
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 BY_PLACE_MAX = 5
 """The most values that a constructor takes by their place."""
-RIDDLES_LEFT = ("lakestore/iceberg/",)
-"""Rooms whose sentences are still to be reworded."""
 BANNED_IMPORTS = {"threading", "asyncio", "random", "secrets", "time"}
 
 ONLY_HERE: dict[str, tuple[str, ...]] = {
@@ -412,8 +410,7 @@ def riddles(source: Source) -> Iterator[str]:
         for line, text in prose.docstrings(source.text):
             if prose.FIRST.match(text):
                 yield f"{line}: a docstring that does not name its noun first"
-        if not source.path.startswith(RIDDLES_LEFT):
-            yield from (f"{line}: {words!r}: name the thing" for line, words in sorted(set(prose.riddles(source.text))))
+        yield from (f"{line}: {words!r}: name the thing" for line, words in sorted(set(prose.riddles(source.text))))
 
 
 def long_constructors(source: Source) -> Iterator[str]:

@@ -34,7 +34,7 @@ class DeleteIndex:
     """Sorted, distinct hashes of these data files' paths, and the greatest sequence number of the deletes of each."""
 
     def add_all(self, deletes: Entries) -> None:
-        """Add the position deletes and vectors of a manifest. Those of one data file are decoded on first use."""
+        """Add the position deletes and vectors of a manifest. Deletes of one file are decoded on first use."""
         self._manifests.append(deletes)
         self._sorted = self._newest = None
         several = np.ones(len(deletes), np.bool_)
