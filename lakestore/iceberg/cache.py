@@ -352,7 +352,7 @@ class DerivedCache:
             value = Value(data, key.digest, is_mapped=is_mapped)
             now = self._clock()
             if not info.st_mtime <= now < info.st_mtime + USED_SECONDS:
-                with suppress(OSError):  # the folder may be another user's, or read-only
+                with suppress(OSError):  # the folder may belong to another user, or be read-only
                     os.utime(number, (now, now))
         except (Damaged, OSError, ValueError, struct.error) as error:
             self.discard(key, error)
@@ -463,8 +463,8 @@ def of_user(environ: Mapping[str, str] = os.environ) -> DerivedCache:
     if named == OFF:
         return DerivedCache()
     base = environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # the rule of XDG_CACHE_HOME: a relative path is ignored
-        base = os.path.expanduser("~/.cache")  # the same text if the user has no home
+    if not os.path.isabs(base):  # as for XDG_CACHE_HOME, a relative path is ignored
+        base = os.path.expanduser("~/.cache")  # unchanged if the user has no home
     folder = Path(named or f"{base}/lakestore")
     problem = _unusable(folder) if folder.is_absolute() else "the path is not absolute"
     if problem:

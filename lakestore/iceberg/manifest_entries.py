@@ -346,12 +346,12 @@ class Entries(Sequence[Entry]):
 
     @cached_property
     def contents(self) -> Longs:
-        """The content of each file."""
+        """The content type of each file."""
         return np.maximum(self._said(CONTENT), DATA)
 
     @cached_property
     def sequences(self) -> Longs:
-        """The sequence number of each file's data."""
+        """The data sequence number of each file."""
         said = self._said(SEQUENCE)
         return np.where(said == ABSENT, self.manifest.sequence, said)
 
@@ -417,7 +417,7 @@ class Entries(Sequence[Entry]):
             return [None if count == ABSENT else bytes(self._data[at : at + count]) for at, count in both]
 
     def counts(self, field: int, which: int) -> Longs:
-        """A column's `VALUES` or `NULLS` in each file, or `ABSENT`."""
+        """A column's `VALUES` or `NULLS` count in each file, or `ABSENT`."""
         found, count = self._of_map(which, field)
         held = np.flatnonzero(found != ABSENT)
         with damage(self.manifest.path):
@@ -532,7 +532,7 @@ def forget(path: str, group: str, cache: DerivedCache) -> None:
 
 
 def recent_name(manifest: Manifest, group: str) -> str:
-    """The name of a manifest's entries in memory. Another manifest at the same place has another name.
+    """The name of a manifest's entries in memory. Another manifest at the same location has another name.
 
     An old list may give a manifest no first row id and a newer list one, so the id is part of the name.
     """
@@ -540,12 +540,12 @@ def recent_name(manifest: Manifest, group: str) -> str:
 
 
 def _listed(manifest: Manifest) -> str:
-    """The columns of a manifest list that differ between two manifests at one place."""
+    """The columns of a manifest list that distinguish two manifests at one location."""
     return f"{manifest.length} {manifest.added_snapshot_id} {manifest.sequence} {manifest.min_sequence}"
 
 
 def _version(manifest: Manifest) -> str:
-    """The version of a manifest in a key. An object store is not asked: the list says enough."""
+    """The version of a manifest in a key. An object store is not asked, because the list tells enough."""
     return f"{_listed(manifest)} {lake.version(manifest.path)}"
 
 

@@ -27,7 +27,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A row of a manifest list."""
+    """An entry of a manifest list."""
 
     path: str
     length: int

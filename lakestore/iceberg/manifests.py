@@ -43,7 +43,7 @@ class File:
     format: str
     """In capitals: PARQUET, ORC, AVRO or PUFFIN."""
     spec_id: int
-    """The partition spec of the manifest that the file is in."""
+    """The partition spec of the file's manifest."""
     partition: Mapping[str, Value]
     """Partition field to value in Avro's form: days and months are numbers, decimals are bytes. Decimals from before a
     column was widened have fewer bytes."""
@@ -59,7 +59,7 @@ class File:
     first_row_id: int | None = None
     referenced_data_file: str | None = None
     content_offset: int | None = None
-    """The place of a vector in its Puffin file."""
+    """The position of a vector in its Puffin file."""
     content_size: int | None = None
 
     @property

@@ -119,7 +119,7 @@ def read_offsets(file: DataFile) -> FileOffsets:
 
 
 def read_columns(location: str, form: str, columns: Sequence[str]) -> pa.Table:
-    """Columns of a data or delete file, in the order of its rows."""
+    """Columns of a data or delete file, in row order."""
     if form != "PARQUET":
         with other_formats.opened_at(location, form) as other:
             schema = pa.schema([other.schema.field(name) for name in columns])
@@ -145,7 +145,7 @@ _KIND, _BUNDLE_KIND = "offsets-1", "offset-bundle-1"
 
 @dataclass(frozen=True, slots=True)
 class OffsetFigures:
-    """The state of a cache of indexes and its work so far."""
+    """The state of a cache of indexes, and its work."""
 
     memory_bytes: int
     """Bytes of indexes in memory, without mapped ones."""
@@ -247,7 +247,7 @@ class OffsetCache:
 
     @property
     def figures(self) -> OffsetFigures:
-        """The state and the work so far."""
+        """The figures so far."""
         disk = self._cache.figures
         return OffsetFigures(
             memory_bytes=self._memory.nbytes,
@@ -410,7 +410,7 @@ def _bundle_key(group: str, number: int) -> Key:
 
 
 def _version(file: DataFile) -> str:
-    """The version of a data file in a key. An object store is not asked: its rows and bounds stand for the file."""
+    """The version of a data file in a key. An object store is not asked: rows and bounds identify the file."""
     try:
         local = places.version(file.path)
     except OSError:  # reading the file fails too, with a better message

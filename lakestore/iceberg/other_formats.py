@@ -147,7 +147,7 @@ class OpenFile(Protocol):
         """The columns, with their field ids."""
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """All rows in the order of the file, with these columns."""
+        """All rows in file order, with these columns."""
 
 
 @contextmanager

@@ -36,7 +36,7 @@ _FEW = 4_096
 
 
 _PLAIN_MAX = 8
-"""Positions that are encoded here. More are smaller in Arrow's form, which packs them."""
+"""The most positions that are encoded here. More are smaller in Arrow's packed form."""
 
 
 def encode(path: str, positions: Positions) -> bytes:
@@ -76,7 +76,7 @@ def _varint(number: int) -> bytes:
 
 
 def _struct(*fields: tuple[int, int, int | bytes]) -> bytes:
-    """A struct of fields: id, type, and a number or bytes. Bytes of structs and lists are encoded already."""
+    """A struct of fields (id, type, number or bytes). Nested structs and lists are encoded already."""
     out, last = b"", 0
     for number, kind, value in fields:
         if isinstance(value, int):
@@ -104,7 +104,7 @@ _SCHEMA = _list(
     _struct((1, _I32, _PARQUET_INT64), (3, _I32, 0), (4, _BINARY, POSITION.encode()), (9, _I32, POSITION_ID)),
 )  # fmt: skip
 _ORDERS = _list(_STRUCT, *[_struct((1, _STRUCT, _STOP))] * 2)
-"""Bounds of both columns are ordered as their types say."""
+"""Bounds of both columns are ordered by their types."""
 
 
 def _plain(path: bytes, positions: Positions) -> bytes:

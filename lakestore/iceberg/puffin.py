@@ -90,7 +90,7 @@ class Footer:
 
     @property
     def blobs(self) -> list[dict[str, Any]]:
-        """The blobs' types, places and properties."""
+        """Types, positions and properties of the blobs."""
         found: list[dict[str, Any]] = self.json["blobs"]
         return found
 

@@ -33,7 +33,7 @@ class Metrics:
     """The metrics of a file's columns, by field id. Nothing is known of a column that is not listed."""
 
     lower: Mapping[int, bytes] = field(default_factory=dict)
-    """Bounds as Iceberg's single-value bytes."""
+    """Bounds in single-value encoding."""
     upper: Mapping[int, bytes] = field(default_factory=dict)
     nulls: Mapping[int, int] = field(default_factory=dict)
     values: Mapping[int, int] = field(default_factory=dict)

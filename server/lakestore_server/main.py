@@ -53,7 +53,7 @@ from lakestore_server.service import Service
 from lakestore_server.settings import Settings
 from lakestore_server.snapshots.messages import Room
 from lakestore_server.snapshots.presented import SnapshotTables
-from lakestore_server.snapshots.upkeep import SnapshotBuilder
+from lakestore_server.snapshots.upkeep import BuilderProcess
 from lakestore_server.snapshots.worker_client import SnapshotBuilderProcess
 
 PAUSE_SECONDS = 0.03
@@ -205,7 +205,7 @@ class Server:
         clock: Clock | None = None,
         on_fatal: Callable[[BaseException], None] | None = None,
         journal_of: JournalOf = FileJournal,
-        presenter: SnapshotBuilder | None = None,
+        presenter: BuilderProcess | None = None,
     ) -> None:
         self.settings = settings
         exposure_check.check_exposure(settings)

@@ -18,7 +18,7 @@ from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.disk import AppendFile, Disk
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
-from lakestore_server.snapshots.upkeep import SnapshotBuilder
+from lakestore_server.snapshots.upkeep import BuilderProcess
 from lakestore_server.state.catalog_change import CatalogChange, Pointer, SetPointer, TierRecord
 from lakestore_server.state.view import TableState
 from tests.support.waiting import until
@@ -64,7 +64,7 @@ class Served:
         limits: Limits | None = None,
         ports: bool = False,
         believes_clock: bool = True,
-        presenter: Callable[[], SnapshotBuilder] | None = None,
+        presenter: Callable[[], BuilderProcess] | None = None,
         **settings: Any,
     ) -> None:
         self.clock, self._disk = HandClock(), disk

@@ -18,7 +18,7 @@ from lakestore_server.edge import iceberg_rest
 from lakestore_server.edge.catalog_request import CatalogRequest, Slow, Sources, Verb, done
 from lakestore_server.edge.iceberg_rest import CONFIG, REPORTS, TABLE, TABLES, VERBS, Verbs, prefixed
 from lakestore_server.snapshots import warehouse
-from lakestore_server.snapshots.presented import Answer, LoadRequest, SnapshotTables
+from lakestore_server.snapshots.presented import LoadAnswer, LoadRequest, SnapshotTables
 from lakestore_server.snapshots.warehouse import Warehouse
 
 LEASE_HEADER = "x-lakestore-lease-seconds"
@@ -95,7 +95,7 @@ def _load_table(call: CatalogRequest, of_lake: Verb) -> Response | Slow:
     return _answered(answer)
 
 
-def _answered(answer: Answer) -> Response:
+def _answered(answer: LoadAnswer) -> Response:
     headers = {"etag": answer.etag}
     if answer.body is None:
         return Response(status_code=304, headers=headers)

@@ -1,12 +1,12 @@
-"""The entries of one table in a run whose keys are bytes: in the order of the keys, and found by their hashes.
+"""The entries of one table in a run whose keys are bytes: stored in key order, and found by their hashes.
 
-The keys stand in the run: a look-up could compare the row instead, but inserts, prefixes and merges ask for keys alone.
-Entries lie in chunks, in the order of their keys: of each the value (i64) and its place (u64: the key's first word,
-counted from the chunk, in 32 bits, its length and the entry's check in 16 each), then the keys, padded to words. An
-entry's number is its rank. Behind the chunks lies for each entry a word of its hash's upper bits and, below, its rank,
-in order, with samples and filter as numbers have them. A look-up finds a rank by the hash and compares the key;
-prefixes, walks and merges read chunks from end to end, and a merge rewrites ranks without a hash. 10 M UUIDs as text
-take 66 bytes each; the oldest run is the base, as for numbers.
+- A run stores the keys. Comparing rows instead would do for look-ups, but inserts, prefixes and merges need keys alone.
+- Chunks, in key order: for each entry its value (i64) and place (u64: first word of the key relative to the chunk in 32
+  bits, key length and check in 16 each), then the keys, padded to words. An entry's number is its rank.
+- After the chunks: for each entry a word of its hash's upper bits and its rank, in hash order, with samples and filter
+  as for numbers. 10 M UUIDs as text take 66 bytes each.
+- A look-up finds the rank by the hash and compares the key. Prefixes, walks and merges read whole chunks; a merge
+  rewrites ranks without hashing. As with numbers, the oldest run is the base.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakestore_server.index.run_blocks import BLOCK_WORDS, Blocks, SectionPlace
 from lakestore_server.index.run_filter import Numbers, Wanted, filter_place
 
 RANK_BITS_MAX = 32
-"""The filter takes the other bits of a hash."""
+"""The filter uses the other bits of a hash."""
 ENTRY_WORDS = 2
 _START, _LENGTH, _CHECK = np.uint64(32), np.uint64(16), np.uint64(0xFFFF)
 _CHECK_INT = int(_CHECK)
@@ -35,22 +35,22 @@ _STEPS = tuple(1 << n for n in reversed(range(SAMPLED.bit_length() - 1)))
 _HALF = np.uint64(32)
 _FEW = 8
 _GUIDES = 2048
-"""Keys of a section, and up to twice as many, that stay in memory once a search by keys has met them."""
+"""The number of keys of a section, up to twice this, that are cached for binary search once it has read them."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedKeys:
-    """Keys that are looked for, in the order of their hashes."""
+    """Keys to look up, in the order of their hashes."""
 
     keys: PaddedBytes
     rows: Ints
     """The row of each in `keys`."""
     marks: Wanted
-    """Their hashes, and what they are to every filter."""
+    """Their hashes, as filters see them."""
 
     @staticmethod
     def of(keys: PaddedBytes, hashes: Numbers, order: Ints) -> WantedKeys:
-        """Keys with their hashes, and the order of these."""
+        """Keys with their hashes, and the sort order of the hashes."""
         return WantedKeys(keys, order, marked(hashes.take(order)))
 
     def __len__(self) -> int:
@@ -58,13 +58,13 @@ class WantedKeys:
 
 
 def marked(hashes: Numbers) -> Wanted:
-    """Hashes as a filter sees them: by the bits that no rank takes."""
+    """Hashes as a filter sees them: without the bits that ranks replace."""
     marks = Wanted.of(hashes >> _HALF)
     return Wanted(hashes, marks.mixed, marks.bits)
 
 
 def low_of(rank_bits: int) -> np.uint64:
-    """The bits of a word that are its rank."""
+    """The mask of a word's rank."""
     return np.uint64((1 << rank_bits) - 1)
 
 
@@ -76,7 +76,7 @@ def hashed(hashes: Numbers, ranks: Numbers, rank_bits: int) -> Numbers:
 
 
 def checks(keys: PaddedBytes, values: Ints) -> Numbers:
-    """16 bits of each entry that tell an entry in a wrong place, or a wrong value, in a block that is whole."""
+    """16 bits for each entry, which detect a wrong value or misplaced entry in a block with a right checksum."""
     mixed = keys.words.take(keys.starts[:-1]) * _FACTOR
     mixed ^= keys.words.take(keys.starts[:-1] + np.maximum(keys.lengths.astype(np.int64) - 1, 0) // 8)
     mixed += values.view(np.uint64)
@@ -87,7 +87,7 @@ def checks(keys: PaddedBytes, values: Ints) -> Numbers:
 
 
 def places(keys: PaddedBytes, values: Ints) -> Numbers:
-    """The places of a chunk's entries: the words of its keys follow them."""
+    """The place words of a chunk's entries. The words of the keys follow them."""
     starts = (keys.starts[:-1] - keys.starts[0] + ENTRY_WORDS * len(keys)).astype(np.uint64)
     found: Numbers = starts << _START | keys.lengths.astype(np.uint64) << _LENGTH | checks(keys, values)
     return found
@@ -127,7 +127,7 @@ class ByteSection:
         self._views = self._hashed.data, self._samples.data, self._filter.data, self._words.data
 
     def fill(self, found: Ints, wanted: WantedKeys) -> None:
-        """Put the values of keys where newer runs have left `MISS`: ABSENT where an entry says so."""
+        """Fill in the values of keys for which newer runs have left `MISS`: ABSENT if an entry says so."""
         marks = wanted.marks
         held = self._filter.take(marks.words(len(self._filter)), mode="clip")
         held &= marks.bits
@@ -149,11 +149,11 @@ class ByteSection:
             keys, values = self._entries((entries[alike] & self._low).view(np.int64))
             same = _equal(wanted.keys, wanted.rows[rows], keys)
             found[rows[same]] = values[same]
-            others = np.flatnonzero(~same & (at > 0))  # two keys of one hash lie side by side
+            others = np.flatnonzero(~same & (at > 0))  # keys of the same hash are adjacent
             rows, hashes, at = rows[others], hashes[others], at[others] - 1
 
     def _places(self, bounds: Numbers) -> Ints:
-        """The last word that is not above each of these ascending bounds, or the first word."""
+        """The index of the last word not above each of these ascending bounds, or 0."""
         at = self._samples.searchsorted(bounds, "right")
         at -= 1
         np.maximum(at, 0, out=at)
@@ -166,9 +166,9 @@ class ByteSection:
         return at
 
     def _entries(self, ranks: Ints) -> tuple[PaddedBytes, Ints]:
-        """(keys, values) of entries anywhere; DAMAGED for one that does not match its check.
+        """(keys, values) of entries at any ranks; DAMAGED for an entry that does not match its check.
 
-        The keys' starts have an end, but do not follow each other.
+        The keys need not be contiguous.
         """
         chunks = self._firsts.searchsorted(ranks, "right")
         chunks -= 1
@@ -185,7 +185,7 @@ class ByteSection:
         return keys, values
 
     def one(self, key: bytes, hashed: int) -> int:
-        """The value of one key, `MISS` where there is none: arrays cost more than they save."""
+        """The value of one key; `MISS` if there is none. For a single key, arrays would be slower."""
         entries, samples, words, _ = self._views
         place, bits = filter_place(hashed >> RANK_BITS_MAX, len(words))
         if words[place] & bits != bits:
@@ -218,7 +218,7 @@ class ByteSection:
         return self._key(start, length), value - (value >> 63 << 64)
 
     def _place(self, rank: int) -> tuple[int, int, int]:
-        """(word of a rank's value, first word of its key, bytes of its key), all compared with their checksums."""
+        """(word of the value, first word of the key, bytes of the key) of a rank, with their checksums verified."""
         chunk = bisect.bisect_right(self._firsts, rank) - 1
         at = int(self._ats[chunk])
         word = at + ENTRY_WORDS * (rank - int(self._firsts[chunk]))
@@ -234,11 +234,10 @@ class ByteSection:
         return key[:length]
 
     def key(self, rank: int) -> bytes:
-        """The key of a rank."""
         return self._key(*self._place(rank)[1:])
 
     def below(self, bound: bytes, first: int = 0, most: int | None = None) -> int:
-        """The number of entries whose key is lower, or `most`; those before `first` are."""
+        """The number of entries with a lower key, at most `most`. Entries before `first` are known to be lower."""
         end = self.count if most is None else min(most, self.count)
         step = max(self.count // _GUIDES, 1)
         guides = range(0, self.count, step)
@@ -247,14 +246,14 @@ class ByteSection:
         return bisect.bisect_left(range(self.count), bound, low, high, key=self.key) if low < high else min(low, end)
 
     def _guide(self, rank: int) -> bytes:
-        """The key of a rank by which searches begin, read once."""
+        """The key of a rank from which searches start, cached."""
         key = self._guides.get(rank)
         if key is None:
             key = self._guides[rank] = self.key(rank)
         return key
 
     def part(self, first: int, last: int) -> tuple[PaddedBytes, Ints]:
-        """(keys, values) of entries by their ranks; DAMAGED for one that does not match its check."""
+        """(keys, values) of entries by rank; DAMAGED for an entry that does not match its check."""
         parts: list[tuple[PaddedBytes, Ints]] = []
         while first < last:
             chunk = bisect.bisect_right(self._firsts, first) - 1
@@ -286,11 +285,11 @@ class ByteSection:
         return keys, values
 
     def _check_all(self, first: int, last: int) -> None:
-        """Compare the blocks of the words [first, last)."""
+        """Verify the blocks of the words [first, last)."""
         self._blocks.check(np.append(np.arange(first, last, BLOCK_WORDS), last - 1))
 
     def hashed_between(self, low: int, high: int) -> Numbers:
-        """The words of hashes and ranks in [low, high), in order; all of them are compared with their checksums."""
+        """The words of hashes and ranks in [low, high), in order, with their checksums verified."""
         self._check_all(self._hashed_at, self._hashed_at + self.count)
         first, last = (
             self.count if bound >> 64 else int(self._hashed.searchsorted(np.uint64(bound))) for bound in (low, high)
@@ -299,7 +298,7 @@ class ByteSection:
 
 
 def _equal(wanted: PaddedBytes, rows: Ints, keys: PaddedBytes) -> Flags:
-    """Whether the keys of some rows are these."""
+    """Whether the keys at these rows are equal to `wanted`."""
     lengths = wanted.lengths[rows]
     same: Flags = lengths == keys.lengths
     return same & equal_words(wanted.words, wanted.starts[rows], keys.words, keys.starts[:-1], lengths, same)

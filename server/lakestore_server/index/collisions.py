@@ -1,8 +1,10 @@
-"""Keys that the index keeps as prefix and hash: which slot of a hash is whose.
+"""Long keys are indexed as prefix and hash. This module finds which slot of a hash belongs to which key.
 
-A row found under a hashed key is compared by its whole key; a key that finds another key's row there goes on to the
-next slot. A chain of slots has no gaps: where a further slot is in use, a delete leaves a flagged entry, a link.
-Values of hashed keys carry their bucket, for keys of one hash may lie in different buckets. Other keys cost nothing.
+- A row found under a hashed key is compared by its whole key. If the slot belongs to another key, the next slot is
+  tried.
+- A chain of slots has no gaps: if a later slot is in use, a delete leaves a flagged entry, a link.
+- Values of hashed keys include the bucket, because keys of the same hash may be in different buckets.
+- Other keys cost nothing extra.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _DEEPER = 8
 
 @dataclass(frozen=True, slots=True)
 class KeyQuery:
-    """Keys for the index, and the key columns they were made of, of the table's current version."""
+    """Keys to look up, with the key columns from which they were made, in the table's current version."""
 
     keys: IndexKeys
     columns: Callable[[], Sequence[pa.Array]]
@@ -35,20 +37,18 @@ class KeyQuery:
 
 @dataclass(frozen=True, slots=True)
 class FoundKeys:
-    """Keys with their slots, which no two keys share, and their values in the index."""
+    """Keys with their slots, which are unique, and their values in the index."""
 
     keys: IndexKeys
     values: Ints
     """Live offset, flagged offset or ABSENT."""
     links: frozenset[bytes] = frozenset()
-    """Keys whose entries stay when they are deleted: a further slot is in use."""
+    """Keys whose entries must stay after a delete, because a later slot is in use."""
 
     def part(self, rows: slice) -> FoundKeys:
-        """The keys of consecutive rows."""
         return FoundKeys(self.keys.part(rows), self.values[rows], self.links)
 
     def taken(self, rows: Ints) -> FoundKeys:
-        """The keys of some rows."""
         return FoundKeys(self.keys.take(rows), self.values[rows], self.links)
 
 
@@ -62,11 +62,11 @@ def hashed(index_keys: IndexKeys) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The index entries that stored rows make."""
+    """Index entries for stored rows."""
 
     keys: IndexKeys
     values: Ints
-    """ABSENT for a delete that leaves nothing; the values of hashed keys carry their bucket."""
+    """ABSENT for a delete that leaves nothing. Values of hashed keys include their bucket."""
 
     @staticmethod
     def of(
@@ -78,7 +78,7 @@ class Entries:
         *,
         remembers: bool = False,
     ) -> Entries:
-        """Entries of rows whose keys have their slots; a table that `remembers` keeps its deletes, flagged."""
+        """Entries for rows whose keys have slots. A table that `remembers` keeps its deletes as flagged entries."""
         values = np.where(deletes, offsets | FLAG if remembers else ABSENT, offsets)
         rows = hashed(slotted)
         if rows:
@@ -91,7 +91,7 @@ class Entries:
         return Entries(slotted, values)
 
     def named(self, first: int, last: int) -> list[KeySlot]:
-        """The slots of a range of rows that the journal must name for an exact replay."""
+        """The slots of a range of rows that the journal must store for an exact replay."""
         part = self.keys.part(slice(first, last))
         named = []
         for row in hashed(part):
@@ -110,7 +110,7 @@ def replayed(
     *,
     remembers: bool = False,
 ) -> Entries:
-    """The entries that a commit made, from its rows and the slots that its frame names."""
+    """The entries that a commit made, from its rows and the slots in its frame."""
     if not slots:
         return Entries.of(index_keys, offsets, deletes, bucket, remembers=remembers)
     slotted = list(index_keys.listed())
@@ -126,7 +126,7 @@ def resolved(
     ask: Callable[[IndexKeys], Ints],
     deletes: npt.NDArray[np.bool_] | None = None,
 ) -> FoundKeys:
-    """The found keys of an index that nobody else changes meanwhile; as `Probe.resolved`, of chains of any length."""
+    """Like `Probe.resolved`, for chains of any length, on an index that nobody else changes meanwhile."""
     probe = Probe(asked)
     while (found := probe.resolved(state, ask(probe.keys), deletes)) is None:
         probe = probe.deeper()
@@ -134,7 +134,7 @@ def resolved(
 
 
 class Probe:
-    """One look-up of the index for keys of one table, with as many slots of each hash as are asked for."""
+    """One index look-up for keys of one table, with a given number of slots for each hash."""
 
     def __init__(self, asked: KeyQuery, depth: int = 1) -> None:
         self._asked, self._depth = asked, depth
@@ -146,16 +146,16 @@ class Probe:
         """The keys to look up, at one moment."""
 
     def deeper(self) -> Probe:
-        """The same with more slots."""
+        """The same look-up with more slots."""
         return Probe(self._asked, self._depth * _DEEPER)
 
     def resolved(
         self, state: TableState, values: Ints, deletes: npt.NDArray[np.bool_] | None = None
     ) -> FoundKeys | None:
-        """The found keys; None when a chain is longer than was asked for.
+        """The keys with their slots; None if a chain is longer than the slots of this look-up.
 
-        With `deletes`, which rows are such, keys that are not there get free slots, for a commit that stores a row of
-        each of them; a key that is only deleted takes none.
+        With `deletes`, which marks deleted rows, absent keys get free slots for a commit that stores their rows. A key
+        that is only deleted gets none.
         """
         if not self._rows:
             return FoundKeys(self._asked.keys, values)
@@ -171,14 +171,14 @@ class Probe:
         return FoundKeys(ByteKeys(slotted), offsets, places.links(slotted[row] for row in self._rows))
 
     def _whole(self, state: TableState) -> tuple[list[bytes], Buckets]:
-        """(keys in full, buckets) of the rows with hashed keys."""
+        """(whole keys, buckets) of the rows with hashed keys."""
         table, rows = state.table, pa.array(self._rows)
         columns = dict(zip(table.primary_key, (c.take(rows) for c in self._asked.columns()), strict=True))
         buckets = keys.buckets([columns[name] for name in table.bucket_key], table.buckets)
         return keys.whole(list(columns.values())), buckets
 
     def _chains(self, found: Mapping[bytes, int], buckets: Buckets) -> dict[tuple[bytes, int], int]:
-        """(slot's key, bucket) to the slot's value, for slots that may hold a row of a key of the query."""
+        """(slot's key, bucket) to the slot's value, for slots that may hold a row of a queried key."""
         chains: dict[tuple[bytes, int], int] = {}
         listed = self._asked.keys.listed()
         for row, bucket in zip(self._rows, buckets.tolist(), strict=True):
@@ -192,13 +192,13 @@ class Probe:
 
 
 def _bucket_of(value: int) -> int | None:
-    """The bucket in a hashed key's value; None in a value of a release that kept none."""
+    """The bucket in a hashed key's value; None in a value from a release that stored none."""
     bucket = (value & ~FLAG) >> OFFSET_BITS
     return bucket - 1 if bucket else None
 
 
 class _Places:
-    """The slot that each key has, or gets."""
+    """Assigns slots to keys."""
 
     def __init__(self, state: TableState, found: dict[bytes, int], chains: Mapping[tuple[bytes, int], int]) -> None:
         self._found = found
@@ -209,7 +209,7 @@ class _Places:
         self._given: set[bytes] = set()
 
     def of(self, base: bytes, whole: bytes, bucket: int, *, takes: bool) -> tuple[bytes, int]:
-        """(slot's key, offset, flagged or not) of a key; a free slot for a key without one that takes one."""
+        """(slot's key, offset with flag) of a key. With `takes`, a key without a slot gets a free one."""
         if whole not in self._mine:
             key, value = self._searched(base, whole, bucket)
             if value == ABSENT and not takes:
@@ -234,13 +234,13 @@ class _Places:
             n += 1
 
     def links(self, slotted: Iterable[bytes]) -> frozenset[bytes]:
-        """The given keys behind which a further slot is in use."""
+        """The keys after which a later slot is in use."""
         used = self._found.keys() | self._given
         return frozenset(key for key in slotted if keys.following(key) in used)
 
 
 def _holders(state: TableState, wanted: Mapping[tuple[bytes, int], int]) -> dict[tuple[bytes, int], bytes]:
-    """(slot's key, bucket) to the whole key of the row that its value names."""
+    """(slot's key, bucket) to the whole key of the row that the slot's value names."""
     holders: dict[tuple[bytes, int], bytes] = {}
     for bucket in {bucket for _, bucket in wanted}:
         log = state.logs[bucket]

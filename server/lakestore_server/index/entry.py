@@ -1,6 +1,6 @@
 """One entry of the key index: a key, which begins with its table's prefix, and a value of 64 bits.
 
-A value is the offset of a key's live row, a flagged offset, or ABSENT.
+A value is the offset of the key's live row, a flagged offset, or ABSENT.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SEED_BYTES = 32
 
 
 class DamagedIndex(Unavailable):
-    """The files of the index cannot be trusted: the index must be rebuilt."""
+    """The files of the index cannot be trusted, so it must be rebuilt."""
 
 
 class KeyHash:
-    """The hash of one index."""
+    """The hash function of one index."""
 
     def __init__(self, seed: bytes) -> None:
         self.seed = seed
@@ -35,34 +35,34 @@ class KeyHash:
         return keys.hashes(self._secrets)
 
     def one(self, key: bytes) -> int:
-        """The hash that `many` gives one key."""
+        """The hash of one key, equal to that of `many`."""
         return hash_of(key, self._secrets)
 
 
 @lru_cache(maxsize=16)
 def key_hash(seed: bytes) -> KeyHash:
-    """The hash of a seed."""
+    """The hash function of a seed."""
     return KeyHash(seed)
 
 
 def new_seed() -> bytes:
-    """A secret for an index that has none."""
+    """A secret seed for a new index."""
     return secrets.token_bytes(SEED_BYTES)
 
 
 Ints = npt.NDArray[np.int64]
 PREFIX_BYTES = 4
 ABSENT, DAMAGED = -1, -2
-"""In place of a value: no entry; an entry that does not match its check."""
+"""Special values: no entry; an entry that does not match its check."""
 FLAG = 1 << 62
-"""Set in a value that names no live row: the offset, without it, is of a record that is remembered for its key."""
+"""Set in a value without a live row: its offset is that of a tombstone that is kept for the key."""
 OFFSET_BITS = 45
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
-"""The offset in a value; that of a hashed key has its bucket, plus one, above it."""
+"""The offset in a value. The value of a hashed key has its bucket plus one in the bits above."""
 
 
 def table_prefix(number: int) -> bytes:
-    """The bytes that every key of a table begins with."""
+    """The bytes with which every key of a table begins."""
     return number.to_bytes(PREFIX_BYTES, "big")
 
 
@@ -72,7 +72,7 @@ class ServedTables:
 
     prefixes: frozenset[bytes]
     later: bytes
-    """Tables from this prefix on came later."""
+    """Tables from this prefix on are later ones."""
 
     def serves(self, prefix: bytes) -> bool:
         """Whether entries of a table are needed."""
@@ -83,10 +83,10 @@ ALL_TABLES = ServedTables(frozenset(), b"")
 
 
 def is_live(values: Ints) -> npt.NDArray[np.bool_]:
-    """Which values name a live row."""
+    """Whether each value names a live row."""
     return (values >= 0) & (values < FLAG)
 
 
 def live(values: Ints) -> Ints:
-    """Values as readers take them: a flagged one is ABSENT."""
+    """Values for readers: flagged ones become ABSENT."""
     return np.where(values >= FLAG, ABSENT, values)

@@ -1,9 +1,10 @@
-"""Values that keys have in the runs of a moment, found by a request's own thread before the commit loop asks.
+"""Index values that a request's own thread looks up in the runs before the commit loop needs them.
 
-The loop is one thread, and a look-up in runs is half of what an upsert costs it at 50 M keys, measured; runs never
-change. A request that need not wait has no hint: the loop asks while the next one is decoded. A hint holds as long as
-runs are searched that came behind its moment, and the overlays above: each run knows the adoption that brought its
-newest entry.
+- The loop is one thread, and looking keys up in runs is half of an upsert's cost at 50 M keys (measured). Runs never
+  change.
+- Requests that need not wait get no hint: the loop looks up while the next request is decoded.
+- A hint is combined with the runs and overlays that came after its look-up: each run has the number of the adoption
+  that brought its newest entry.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ HINTED_MIN = 256
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Values of a request's keys in the levels of a moment."""
+    """Values of a request's keys in the levels at one moment."""
 
     keys: IndexKeys
-    """The keys: a hint holds for these alone."""
+    """The keys. A hint applies to exactly these."""
     generation: int
     """The generation of the index's files."""
     levels: Levels
@@ -49,17 +50,17 @@ class Hint:
                 values = np.split(levels.find(joined(mine)), np.cumsum([len(keys) for keys in mine[:-1]]))
                 for at, keys, found in zip(places, mine, values, strict=True):
                     hints[at] = Hint(keys, generation, levels, found)
-        except DamagedIndex:  # the loop comes upon it, too, unless it needs no such entry
+        except DamagedIndex:  # the loop will find the damage too, if it needs the entry
             pass
         return hints
 
 
 Hints = Sequence[tuple[int, Hint | None]]
-"""Numbers of consecutive keys of a look-up, each with its hint if there is one."""
+"""The lengths of consecutive ranges of a look-up's keys, each with its hint if it has one."""
 
 
 def find(levels: Levels, generation: int, keys: IndexKeys, rows: Ints, hints: Hints) -> Ints:
-    """`levels.find` of some rows, which ascend, of keys that have hints."""
+    """`levels.find` for some rows, ascending, of keys with hints."""
     values = np.full(len(rows), MISS, dtype=np.int64)
     known = np.zeros(len(rows), dtype=np.bool_)
     first = 0
@@ -75,7 +76,7 @@ def find(levels: Levels, generation: int, keys: IndexKeys, rows: Ints, hints: Hi
 
 
 def _of(hint: Hint, levels: Levels, keys: IndexKeys, rows: Ints, first: int) -> tuple[Ints, Flags]:
-    """(values, whether they are known) of rows of a look-up, where the hint's keys begin at `first`."""
+    """(values, whether each is known) of a look-up's rows. The hint's keys begin at `first`."""
     values = hint.values[rows - first]
     newer = levels.behind(hint.levels)
     if newer is None:

@@ -1,8 +1,9 @@
-"""The key index: key bytes -> live offset, or, flagged, the offset of a record that is remembered for an absent key.
+"""The key index: key bytes to live offset, or to the flagged offset of a tombstone.
 
-Runs stand at the last checkpoint. Later entries are in memory, newest first:
-the overlay that commits write to, the frozen overlay that a checkpoint is merging, and merged ones kept as a cache.
-Derived data: it can be rebuilt from the logs. The overlay lock is held for look-ups in memory only, never over I/O.
+- Runs hold the entries up to the last checkpoint. Later entries are in memory, newest first: the overlay for new
+  commits, the frozen overlay that a checkpoint is merging, and merged overlays that are kept as a cache.
+- Derived data: it can be rebuilt from the logs.
+- The overlay lock is held for look-ups in memory only, never during I/O.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from lakestore_server.index.run_store import Size
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Look-ups begun under the overlay lock, to be finished outside it; answers of another generation do not count."""
+    """Look-ups begun under the overlay lock and finished outside of it. If the index's generation has changed, they
+    do not count.
+    """
 
     keys: IndexKeys
     values: Ints
@@ -43,11 +46,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class RangeReading:
-    """A `Reading` of ranges of keys."""
+    """A `Reading` of key ranges."""
 
     bounds: Sequence[tuple[bytes, bytes]]
     most: int
-    """Keys of each range."""
+    """The most keys of each range."""
     newest: Entries
     older: tuple[Overlay, ...]
     generation: int
@@ -55,7 +58,7 @@ class RangeReading:
 
 
 def listed(keys: IndexKeys, values: Ints) -> tuple[Sequence[bytes], list[int]]:
-    """Keys and values as lists, as `Entries` have them."""
+    """Keys and values as lists."""
     return keys.listed(), values.tolist()
 
 
@@ -64,7 +67,7 @@ class Layer(Overlay):
 
 
 class ExpectedEntries:
-    """The entries of one commit, arranged for look-ups of the tables that are asked for."""
+    """The entries of one commit, arranged for look-ups of the tables that need them."""
 
     __slots__ = ("_layers", "entries")
 
@@ -73,13 +76,14 @@ class ExpectedEntries:
         self._layers: dict[bytes, Overlay] = {}
 
     def arranged(self, prefix: bytes) -> Overlay | None:
-        """The entries of one table; None if there are none. On the commit loop."""
+        """The entries of one table; None if there are none. Called on the commit loop."""
         mine = [(keys, values) for keys, values in self.entries if len(keys) and keys.prefix == prefix]
         if mine and prefix not in self._layers:
             layer = Layer()
             for keys, values in mine:
                 layer.put(keys, values)
-            self._layers[prefix] = layer  # only when it is full: an error above is one caller's, and the loop goes on
+            # stored only when complete: an error above concerns one caller, and the loop continues
+            self._layers[prefix] = layer
         return self._layers.get(prefix)
 
 
@@ -130,7 +134,7 @@ class Index:
 
     @property
     def size(self) -> Size:
-        """The size as of the last checkpoint or rebuild; a key may count in several runs."""
+        """The size as of the last checkpoint or rebuild. A key may be counted in several runs."""
         return self._merged.size
 
     @property
@@ -155,7 +159,7 @@ class Index:
 
     @property
     def ready(self) -> bool:
-        """Whether the index answers, for every table."""
+        """Whether the index answers for every table."""
         return self._health.ready
 
     @property
@@ -165,75 +169,78 @@ class Index:
 
     @property
     def progress(self) -> float:
-        """The part of the rebuild that is done, 0 to 1."""
+        """The finished part of the rebuild, 0 to 1."""
         return self._health.progress
 
     @progress.setter
     def progress(self, progress: float) -> None:
-        """Say how far the rebuild is."""
+        """Report the rebuild's progress."""
         self._health.progress = progress
 
     def check(self, prefix: bytes) -> None:
-        """`Unavailable` while the index is being rebuilt, `Corrupt` for a table whose rows are damaged."""
+        """Raises `Unavailable` while the index is being rebuilt, `Corrupt` for a table whose rows are damaged."""
         self._health.check(prefix)
 
     def call_on_problem(self, called: Callable[[], None]) -> None:
-        """Have a function called when the index must be rebuilt."""
+        """Register a function that is called when the index must be rebuilt."""
         self._health.on_problem = called
 
     def found_problem(self, problem: str, *, damaged: bool) -> None:
-        """Answer nothing any more from the index as it is; damaged files are set aside, not used again."""
+        """Stop answering from the present index. With `damaged`, its files are set aside and never used again."""
         self._health.found_problem(problem, damaged=damaged)
 
     @property
     def lsn(self) -> int:
-        """The commit at which the index stands; -1 while it is not whole."""
+        """The commit at which the index stands; -1 while it is not complete."""
         return self._merged.lsn
 
     @property
     def entries_lsn(self) -> int:
-        """The newest commit whose entries lie in runs."""
+        """The newest commit whose entries are in runs."""
         return self._merged.levels.lsn
 
     def compare(self, live: Mapping[bytes, int]) -> None:
-        """Have the index rebuilt if some live rows cannot have an entry.
+        """Request a rebuild if some live rows cannot have an entry.
 
-        `live` has the live rows of each table as of `entries_lsn`, by prefix. A key may have an entry in several runs,
-        and absent keys have some, so this finds what is missing as a whole and not a single key.
+        `live` has the number of live rows of each table as of `entries_lsn`, by prefix. A key may have entries in
+        several runs, and absent keys may have some too, so this detects large losses, not a single missing key.
         """
         if self.ready and (missing := self._merged.lacking(live)) > 0:
             self.found_problem(f"it has no entry for at least {missing} of {sum(live.values())} rows", damaged=False)
 
     def replayed(self, runs: Sequence[RunFile], tables: ServedTables) -> None:
-        """At a start, behind the journal: only these tables are served, and the checkpoint names only these runs."""
+        """Called at a start after the journal was replayed: only these tables are served, and the checkpoint names
+        only these runs.
+        """
         self._merged.keep(tables)
         self._merged.remove_unnamed(runs)
 
     @property
     def held_lsn(self) -> int:
-        """The newest commit all of whose entries of keys of bytes were there at the start."""
+        """The newest commit up to which all entries with byte keys were there at the start."""
         return self._merged.held_lsn
 
     @property
     def overlay_keys(self) -> int:
-        """Keys not yet handed to a checkpoint."""
+        """Keys that no checkpoint has taken yet."""
         return len(self._overlay)
 
     def foreseen(self, several: Sequence[IndexKeys]) -> list[Hint | None]:
-        """Values in the runs of many keys, each of one table, for a later `find`; no hints while that answers not.
+        """Look up many keys in the runs, each set of one table, as hints for a later `find`. No hints while the
+        index does not answer.
 
-        By any thread.
+        Callable from any thread.
         """
         moment = self._health.generation, self._merged.levels
         return Hint.of(several, *moment) if self.ready else [None] * len(several)
 
     def find(self, keys: IndexKeys, hints: Hints = ()) -> Ints:
-        """Values for the commit loop, of expected commits as well: live offsets, flagged ones, or ABSENT."""
+        """Values for the commit loop, including expected commits: live offsets, flagged ones, or ABSENT."""
         layers = [layer for commit in self._expected if (layer := commit.arranged(keys.prefix)) is not None]
-        if not layers:  # nobody puts keys of this table meanwhile, and tables share nothing in an overlay: no lock
+        if not layers:  # no lock: nobody else puts keys of this table, and tables share nothing in an overlay
             return self.finish(self.begin(keys), hints)
         newest = [layer.get(keys) for layer in layers]
-        with self.lock:  # entries that are put meanwhile are the same ones
+        with self.lock:  # entries put meanwhile are the same ones
             reading = self.begin(keys)
         values = reading.values
         for found in reversed(newest):
@@ -241,12 +248,14 @@ class Index:
         return self.finish(reading, hints)
 
     def expect(self, entries: Sequence[tuple[IndexKeys, Ints]]) -> None:
-        """Have `find` see the entries of a commit that is not durable yet; readers do not. On the commit loop."""
+        """Let `find` see the entries of a commit that is not durable yet. Readers do not see them. On the commit
+        loop.
+        """
         with self.lock:
             self._expected = (ExpectedEntries(entries), *self._expected)
 
     def expected_keys(self, prefix: bytes) -> int:
-        """Number of a table's entries that are expected: `find` arranges them before it looks."""
+        """The number of a table's expected entries: `find` arranges them before it looks."""
         entries = (keys for commit in self._expected for keys, _ in commit.entries)
         return sum(len(keys) for keys in entries if len(keys) and keys.prefix == prefix)
 
@@ -258,19 +267,19 @@ class Index:
         self._expected = tuple(newer)
 
     def forget_expected(self) -> None:
-        """Expect nothing any more: the commits will never be durable. On the commit loop."""
+        """Forget all expected commits: they will never be durable. On the commit loop."""
         with self.lock:
             self._expected = ()
 
     def begin(self, keys: IndexKeys) -> Reading:
-        """The part of a look-up that must be atomic, for keys of one table; readers call it under `lock`."""
+        """The atomic part of a look-up of keys of one table. Readers call it under `lock`."""
         if len(keys) and not self.ready:
             self.check(keys.prefix)
         found, older = self._overlay.get(keys), self._older
         return Reading(keys, found, older, self._health.generation, self._merged.levels)
 
     def finish(self, reading: Reading, hints: Hints = ()) -> Ints:
-        """The rest of a look-up: frozen overlays, then runs. Flagged values come as they are."""
+        """The rest of a look-up: frozen overlays, then runs. Flagged values are returned as they are."""
         values = reading.values
         for overlay in reading.older:
             missing = np.flatnonzero(values == MISS)
@@ -297,12 +306,12 @@ class Index:
             raise Unavailable("the key index changed during the look-up: look up again")
 
     def arrange(self, prefix: bytes) -> None:
-        """Have a table's keys in order, for `begin_ranges`; not under `lock`."""
+        """Sort a table's keys for `begin_ranges`. Not under `lock`."""
         self.check(prefix)
         self._overlay.arrange(prefix, self.lock)
 
     def begin_ranges(self, bounds: Sequence[tuple[bytes, bytes]], most: int) -> RangeReading:
-        """The part of a look-up of [low, high)s of one table that must be atomic; under `lock`."""
+        """The atomic part of a look-up of ranges [low, high) of one table. Under `lock`."""
         if bounds:
             self.check(bounds[0][0][:PREFIX_BYTES])
         newest: Entries = []
@@ -315,7 +324,7 @@ class Index:
         return RangeReading(bounds, most, newest, self._older, generation, levels)
 
     def finish_ranges(self, reading: RangeReading) -> list[Range]:
-        """The rest of a look-up of ranges: the first live keys of each with their offsets."""
+        """The rest of a look-up of ranges: the first live keys of each range, with their offsets."""
         bounds, most = reading.bounds, reading.most
         if not bounds:
             return []
@@ -333,7 +342,7 @@ class Index:
         return [merged([source[i] for source in sources], most) for i in range(len(bounds))]
 
     def make_room(self, entries: Sequence[tuple[IndexKeys, Ints]]) -> None:
-        """Make larger tables for entries before they are put, for that takes long. By the thread that puts them."""
+        """Enlarge tables before entries are put, because that takes long. By the thread that puts them."""
         more = Counter[bytes]()
         for keys, _ in entries:
             more[keys.prefix] += len(keys)
@@ -341,11 +350,11 @@ class Index:
             self._overlay.make_room(prefix, rows, self.lock)
 
     def put(self, keys: IndexKeys, offsets: Ints) -> None:
-        """Name new live offsets of keys of one table; ABSENT, or a flagged offset, for a deleted key. Under `lock`."""
+        """Set the live offsets of keys of one table; ABSENT or a flagged offset for a deleted key. Under `lock`."""
         self._overlay.put(keys, offsets)
 
     def forget(self, keys: IndexKeys, values: Ints) -> None:
-        """Name nothing any more for keys that still have these values. On the commit loop; a rebuild does without."""
+        """Remove the entries of keys that still have these values. On the commit loop. A rebuild does not need it."""
         try:
             found = self.find(keys)
         except (Unavailable, Corrupt):
@@ -355,7 +364,7 @@ class Index:
             self.put(gone, np.full(len(gone), ABSENT, dtype=np.int64))
 
     def prepare(self) -> None:
-        """Make memory ready for `freeze`. Beside the commit loop."""
+        """Allocate memory for `freeze`, beside the commit loop."""
         self._made = self._overlay.made_ahead()
 
     def freeze(self, lsn: int) -> None:
@@ -369,60 +378,62 @@ class Index:
             self._older = (frozen, *older)
 
     def merge(self, lsn: int, tables: ServedTables = ALL_TABLES) -> None:
-        """Put the frozen overlay's entries of served tables into a run; beside the commit loop."""
+        """Write the frozen overlay's entries of served tables to a run. Beside the commit loop."""
         self._merged.merge(lambda: self._frozen if self._frozen is not None else Overlay(), lsn, tables)
-        for overlay in self._older:  # a look-up that has begun before the drop is told now to begin again
+        for overlay in self._older:  # a look-up that began before the drop is told to begin again
             overlay.keep(tables)
 
     def to_name(self) -> NamedRuns:
-        """The runs that a checkpoint names after `merge`."""
+        """The runs that a checkpoint must name after `merge`."""
         return self._merged.to_name()
 
     def unmerge(self) -> None:
-        """Remove the run of a checkpoint that failed and that no checkpoint file names."""
+        """Remove the run of a failed checkpoint that no checkpoint file names."""
         self._merged.unmerge()
 
     def named(self, runs: NamedRuns, tables: ServedTables = ALL_TABLES) -> None:
-        """A durable checkpoint names these runs: files go that nobody needs."""
+        """A durable checkpoint names these runs: remove the files that nobody needs."""
         self._merged.named(runs, tables)
 
     def merged(self) -> None:
-        """End a checkpoint: merged overlays of keys of bytes stay as a cache while they are small enough."""
+        """End a checkpoint. Merged overlays with byte keys stay as a cache while they are small."""
         with self.lock:
             self._frozen = None
             self._merged.adopt()
             kept, total = [], 0
-            for overlay in (overlay.of_bytes() for overlay in self._older):  # runs are searched as fast
+            for overlay in (overlay.of_bytes() for overlay in self._older):  # runs of numbers are searched as fast
                 total += len(overlay)
                 if len(overlay) and total <= self._cache_keys_max:
                     kept.append(overlay)
             self._older = tuple(kept)
 
     def begin_rebuild(self, lsn: int) -> None:
-        """Hold nothing until `finish_rebuild`: entries of commits up to `lsn` come. Damaged files are kept beside."""
+        """Empty the index until `finish_rebuild`. Entries of commits up to `lsn` follow. Damaged files are set
+        aside.
+        """
         self._merged.begin_rebuild(lsn)
 
     def stage(self, keys: IndexKeys, offsets: Ints) -> None:
-        """Take a part of a rebuild; parts are put in together, so no key is in two of them."""
+        """Take a part of a rebuild. Parts are written together, so no key may be in two of them."""
         self._merged.stage(keys, offsets)
 
     def flush(self) -> None:
-        """Put the staged parts of a rebuild in."""
+        """Write the staged parts of a rebuild."""
         self._merged.flush()
 
     @property
     def is_flushed(self) -> bool:
-        """Whether all staged parts of a rebuild are in."""
+        """Whether all staged parts of a rebuild are written."""
         return self._merged.is_flushed
 
     def staged(self, keys: IndexKeys) -> Ints:
-        """The values that a rebuild has put in under some keys of bytes so far."""
+        """The values that the rebuild has written so far for some byte keys."""
         return self._merged.staged(keys)
 
     def finish_rebuild(self, lsn: int, broken: dict[bytes, str]) -> None:
-        """Have the rebuilt index stand at `lsn`, but for tables whose rows are damaged. On the commit loop.
+        """Let the rebuilt index stand at `lsn`, except for tables with damaged rows. On the commit loop.
 
-        It then holds all entries so far, some in other slots than the commits said: the overlays are forgotten.
+        It then has all entries so far, some in other slots than the commits said, so the overlays are emptied.
         """
 
         def install() -> None:
@@ -440,16 +451,16 @@ class Index:
 
     @property
     def runs(self) -> Sequence[Run]:
-        """The runs that a look-up may have to search, newest first."""
+        """The runs that a look-up may search, newest first."""
         return self._merged.levels.runs
 
     @property
     def merge_backlog(self) -> int:
-        """The entries of the runs that are due to be merged."""
+        """The number of entries in runs that are due to be merged."""
         return sum(run.entries for run in runs_due(self.runs))
 
     def work(self, pause: Callable[[int], bool], *, sweeps: bool = False) -> bool:
-        """Merge runs that are due; whether there may be more to do."""
+        """Merge runs that are due. Returns whether there may be more to do."""
         return self._merged.work(pause, sweeps=sweeps)
 
     @property

@@ -1,7 +1,7 @@
-"""Keys of one table for the index: as numbers where all its keys have a fixed width that fits into one, else as bytes.
+"""Keys of one table for the index: as numbers if all keys have a fixed width of at most 8 bytes, else as bytes.
 
-The number is the encoded key read big-endian, so that numbers are ordered as the bytes are. Which form keys have
-follows from the types of the primary key alone, which never change: one table has keys of one form.
+The number is the encoded key as a big-endian integer, so numbers are ordered like the bytes. The form follows from the
+types of the primary key, which never change: all keys of a table have the same form.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from lakestore_server.index.entry import PREFIX_BYTES
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint64]
 _FEW = 8
-"""Keys up to which Python's own objects are faster than arrays."""
+"""For up to this many keys, Python objects are faster than arrays."""
 _FEW_BYTES, _LISTED_MAX = 20, 64
-"""Keys of bytes up to which they are handled one by one; up to which a request has them so, for a group joins them."""
+"""Byte keys are handled one by one up to the first number; requests hold them as Python objects up to the second,
+because a group joins them.
+"""
 KEY_OBJECT_BYTES = 96
-"""About the memory of an encoded key as an object of Python, or as padded words with hash, start and length."""
+"""Approximate memory of an encoded key as a Python object, or as padded words with hash, start and length."""
 NUMBER_BYTES = 8
 _ZEROS = pa.array([bytes(size) for size in range(WORD_BYTES + 1)], pa.binary())
 _NOTHING = pa.scalar(b"", pa.binary())
@@ -38,7 +40,7 @@ _NOTHING = pa.scalar(b"", pa.binary())
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NumberKeys:
-    """Keys that are a number behind the table's prefix."""
+    """Keys that are a number after the table's prefix."""
 
     prefix: bytes
     width: int
@@ -50,30 +52,28 @@ class NumberKeys:
 
     @property
     def nbytes(self) -> int:
-        """The memory of the keys."""
+        """Memory of the keys."""
         return NUMBER_BYTES * len(self.numbers)
 
     def part(self, rows: slice) -> NumberKeys:
-        """The keys of consecutive rows."""
         return NumberKeys(self.prefix, self.width, self.numbers[rows])
 
     def take(self, rows: Ints) -> NumberKeys:
-        """The keys of some rows."""
         return NumberKeys(self.prefix, self.width, self.numbers[rows])
 
     def listed(self) -> list[bytes]:
-        """The keys one by one."""
+        """The keys as bytes objects."""
         return [self.prefix + number.to_bytes(self.width, "big") for number in self.numbers.tolist()]
 
     def previous(self) -> Ints | None:
-        """For each row, the row before it with the same key, or -1; None when no key comes twice."""
+        """For each row, the previous row with the same key, or -1; None if all keys are distinct."""
         if len(self.numbers) < 2:
             return None
         order, same = ordered(self.numbers)
         return linked(order, same) if same.any() else None
 
     def places(self) -> Ints:
-        """The first row of each row's key."""
+        """For each row, the first row with its key."""
         rows = len(self.numbers)
         return first_places(*ordered(self.numbers)) if rows > 1 else np.arange(rows, dtype=np.int64)
 
@@ -82,14 +82,14 @@ class NumberKeys:
         return NumberKeys(self.prefix, self.width, np.unique(self.numbers))
 
     def at(self, bound: bytes) -> int:
-        """The number of keys, which ascend, below a bound."""
+        """The number of keys below a bound. The keys must be ascending."""
         number = self.bound(bound)
         if number >> 8 * NUMBER_BYTES:
             return len(self.numbers)
         return int(np.searchsorted(self.numbers, np.uint64(number)))
 
     def within(self, low: bytes, high: bytes) -> NumberKeys:
-        """The keys of [low, high)."""
+        """The keys in [low, high)."""
         first, end = self.bound(low), self.bound(high)
         if not end or first >> 8 * NUMBER_BYTES:
             return self.part(slice(0))
@@ -97,7 +97,7 @@ class NumberKeys:
         return NumberKeys(self.prefix, self.width, self.numbers[chosen])
 
     def bound(self, bound: bytes) -> int:
-        """The first number whose key is not below a bound."""
+        """The smallest number whose key is not below a bound."""
         if not bound.startswith(self.prefix):
             return 1 << 8 * NUMBER_BYTES if bound > self.prefix else 0
         tail = bound[PREFIX_BYTES:]
@@ -106,14 +106,14 @@ class NumberKeys:
 
 
 class ByteKeys:
-    """Keys of any kind, in full: one by one, or as arrays; a form that is asked for is made of the other one."""
+    """Keys of any kind, in full: as Python objects or as arrays. The other form is made when needed."""
 
     __slots__ = ("_hashes", "_padded", "_rows")
 
     def __init__(
         self, rows: Sequence[bytes] | None = None, padded: PaddedBytes | None = None, hashes: Numbers | None = None
     ) -> None:
-        """`rows`, `padded` or both are given; `hashes` belong to `padded`."""
+        """`rows`, `padded` or both are given. `hashes` belong to `padded`."""
         self._rows, self._padded, self._hashes = rows, padded, hashes
 
     def __len__(self) -> int:
@@ -128,20 +128,19 @@ class ByteKeys:
 
     @property
     def hashes(self) -> Numbers:
-        """The hash of each key."""
         if self._hashes is None:
             self._hashes = self.padded.hashes()
         return self._hashes
 
     def listed(self) -> Sequence[bytes]:
-        """The keys one by one."""
+        """The keys as bytes objects."""
         if self._rows is None:
             self._rows = self.padded.listed()
         return self._rows
 
     @property
     def prefix(self) -> bytes:
-        """The prefix of the keys' table; nothing where there are no keys."""
+        """The prefix of the keys' table; empty if there are no keys."""
         if not len(self):
             return b""
         first = self._rows[0] if self._rows is not None else self.padded.one(0)
@@ -149,31 +148,30 @@ class ByteKeys:
 
     @property
     def nbytes(self) -> int:
-        """About the memory of the keys."""
+        """Approximate memory of the keys."""
         one_by_one = KEY_OBJECT_BYTES * len(self) if self._rows is not None else 0
         arrays = self._padded.nbytes if self._padded is not None else 0
         return one_by_one + arrays + (self._hashes.nbytes if self._hashes is not None else 0)
 
     @property
     def least(self) -> bytes:
-        """The first key in order."""
+        """The smallest key."""
         return min(self.listed()) if self.is_few() else self.padded.least()
 
     def above(self, bound: bytes) -> bool:
-        """Whether all keys come after a bound."""
+        """Whether all keys are above a bound."""
         if not len(self):
             return True
         first = self._rows[0] if self._rows is not None else self.padded.one(0)
         return first > bound and self.least > bound
 
     def longer_than(self, size: int) -> Ints:
-        """The rows whose keys have more bytes."""
+        """The rows whose keys are longer than `size`."""
         if self._rows is not None and self.is_few():
             return np.array([row for row, key in enumerate(self._rows) if len(key) > size], dtype=np.int64)
         return np.flatnonzero(self.padded.lengths > size)
 
     def part(self, rows: slice) -> ByteKeys:
-        """The keys of consecutive rows."""
         return ByteKeys(
             self._rows[rows] if self._rows is not None else None,
             self._padded.part(rows) if self._padded is not None else None,
@@ -181,7 +179,6 @@ class ByteKeys:
         )
 
     def take(self, rows: Ints) -> ByteKeys:
-        """The keys of some rows."""
         held = self._rows
         if held is not None and len(rows) <= _LISTED_MAX:
             return ByteKeys([held[row] for row in rows.tolist()])
@@ -189,18 +186,20 @@ class ByteKeys:
         return ByteKeys(None, self.padded.take(rows), hashes)
 
     def previous(self) -> Ints | None:
-        """For each row, the row before it with the same key, or -1; None when no key comes twice."""
+        """For each row, the previous row with the same key, or -1; None if all keys are distinct."""
         if len(self) < 2 or (self.is_few() and len(set(self.listed())) == len(self)):
             return None
         order, same = self._ordered()
         return linked(order, same) if same.any() else None
 
     def places(self) -> Ints:
-        """The first row of each row's key."""
+        """For each row, the first row with its key."""
         return first_places(*self._ordered()) if len(self) > 1 else np.arange(len(self), dtype=np.int64)
 
     def _ordered(self) -> tuple[Ints, Flags]:
-        """The order of the hashes, as `ordered` gives it of numbers; their bytes tell two keys of one hash apart."""
+        """The sort order of the hashes, as `ordered` returns it for numbers. Keys of the same hash are told apart by
+        their bytes.
+        """
         bits = np.uint64(len(self).bit_length())
         order, same = ordered(self.hashes >> bits)
         pairs = np.flatnonzero(same)
@@ -221,21 +220,21 @@ class ByteKeys:
         return ByteKeys(None, padded if len(chosen) == len(padded) else padded.take(chosen))
 
     def is_few(self) -> bool:
-        """Whether the keys are handled one by one."""
+        """Whether the keys are so few that they are handled one by one."""
         return len(self) <= _FEW_BYTES
 
     def is_listed(self) -> bool:
-        """Whether the keys are there one by one."""
+        """Whether the keys exist as Python objects."""
         return self._rows is not None
 
     def at(self, bound: bytes) -> int:
-        """The number of keys, which ascend, below a bound."""
+        """The number of keys below a bound. The keys must be ascending."""
         if self._rows is not None:
             return bisect_left(self._rows, bound)
         return bisect_left(range(len(self)), bound, key=self.padded.one)
 
     def within(self, low: bytes, high: bytes) -> ByteKeys:
-        """The keys of [low, high)."""
+        """The keys in [low, high)."""
         return self.take(np.flatnonzero(self.padded.below(high) & ~self.padded.below(low)))
 
 
@@ -263,12 +262,12 @@ def _padded(joined: pa.Array) -> PaddedBytes:
 
 
 def bytes_each(kinds: Sequence[pa.DataType]) -> int:
-    """About the memory that a key of such columns takes, beside them."""
+    """Approximate memory of a key with such columns, in addition to the columns."""
     return KEY_OBJECT_BYTES if keys.number_width(kinds) is None else NUMBER_BYTES
 
 
 def joined(parts: Sequence[IndexKeys]) -> IndexKeys:
-    """Keys of one table, one part behind the other."""
+    """Keys of one table, concatenated."""
     parts = [part for part in parts if len(part)] if len(parts) > 1 else parts
     if len(parts) < 2:
         return parts[0] if parts else NO_KEYS

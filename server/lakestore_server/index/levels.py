@@ -1,4 +1,4 @@
-"""The levels of the index: runs, newest first, as one value that a look-up takes at its moment."""
+"""The levels of the index: its runs, newest first, as one immutable value."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from lakestore_server.index.run_merge import of_bytes, of_numbers, slices
 Bounds = tuple[bytes, bytes]
 Range = tuple[Sequence[bytes], Sequence[int]]
 SIMILAR = 8
-"""Runs of about one size that are merged into one, and how many times larger the next size is.
+"""This many runs of one size are merged into one. Each size is this many times larger than the one before.
 
-With 50 M keys and checkpoints of a million an entry is written 2.7 times, simulated, for up to 13 runs that take up to
-twice the bytes of the keys. Four of a size, and a base rewritten when the others hold half of it, would write it 4.1
-times for up to 7 runs and 1.5 times the bytes: a run costs a look-up a word of its filter, 7 ns a key, an entry that is
-written again 55 ns, and whatever memory new to the page cache costs.
+Simulated for 50 M keys and checkpoints of a million: an entry is written 2.7 times, with up to 13 runs of up to twice
+the bytes of the keys. With four runs, and a base rewritten at half, it would be 4.1 times, up to 7 runs and 1.5 times
+the bytes. A run costs a look-up one word of its filter, 7 ns a key. Writing an entry again costs 55 ns, and new memory
+in the page cache.
 """
 RUNS_TIMES = 3
-"""Times `SIMILAR` so many runs there are at most. Checkpoints of very different sizes would leave up to 122, simulated;
-so there are 24, and an entry is written 4.1 times at most.
+"""The most runs, in units of `SIMILAR`. Checkpoints of very different sizes would lead to up to 122 runs
+(simulated); with this limit there are 24, and an entry is written at most 4.1 times.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Runs as of one checkpoint."""
+    """The runs as of one checkpoint."""
 
     lsn: int
     """The newest commit in them."""
     runs: tuple[Run, ...] = ()
     """Newest first."""
     adopted: int = 0
-    """The runs of checkpoints that look-ups have come to see since the start."""
+    """The number of checkpoint runs that became visible to look-ups since the start."""
     gone: int = 0
-    """The adoption up to which merges may have left out entries that said ABSENT, maybe with the whole run."""
+    """The adoption up to which merges may have dropped entries with ABSENT, perhaps whole runs."""
 
     def sections(self, prefix: bytes) -> list[Section]:
-        """The entries of a table, newest first."""
+        """The sections of a table, newest first."""
         return [run.sections[prefix] for run in self.runs if prefix in run.sections]
 
     def find(self, keys: IndexKeys) -> Ints:
@@ -65,16 +65,16 @@ class Levels:
         return np.full(len(keys), MISS, dtype=np.int64)
 
     def behind(self, earlier: Levels) -> Levels | None:
-        """The runs with entries of checkpoints that `earlier`, of the same files, lacks.
+        """The runs with entries of checkpoints that came after `earlier`, levels of the same files.
 
-        None if a merge may have left out some of these, such as say ABSENT.
+        None if a merge may have dropped such entries with ABSENT.
         """
         if self.gone > earlier.adopted:
             return None
         return replace(self, runs=tuple(run for run in self.runs if run.adopted > earlier.adopted))
 
     def ranges(self, bounds: Sequence[tuple[bytes, bytes]], most: int, prefix: bytes) -> Iterator[Entries]:
-        """The first entries, so many at most, of each [low, high) of one table, by run, newest first."""
+        """The first entries, at most `most`, of each range [low, high) of one table, for each run, newest first."""
         for section in self.sections(prefix):
             if isinstance(section, NumberSection):
                 yield [_range_of_numbers(section, each, most, prefix) for each in bounds]
@@ -82,7 +82,7 @@ class Levels:
                 yield [_range_of_bytes(section, each, most) for each in bounds]
 
     def merged_with(self, inputs: Sequence[Run], output: Run | None) -> Levels:
-        """These levels with one run, or none, in the place of neighbouring ones; as they are if one of them is gone."""
+        """These levels with neighbouring runs replaced by one run or none. Unchanged if one of them is gone."""
         places = [at for at, run in enumerate(self.runs) if run in inputs]
         if len(places) != len(inputs):
             return self
@@ -91,7 +91,7 @@ class Levels:
 
 
 def _numbers(sections: Sequence[NumberSection], numbers: Numbers) -> Ints:
-    """The values of numbers, by sections, newest first."""
+    """The values of numbers in sections, newest first."""
     if len(numbers) == 1:
         number = int(numbers[0])
         return _first(section.one(number) for section in sections)
@@ -107,7 +107,7 @@ def _numbers(sections: Sequence[NumberSection], numbers: Numbers) -> Ints:
 
 
 def _bytes(sections: Sequence[ByteSection], keys: ByteKeys) -> Ints:
-    """The values of keys, by sections, newest first; all runs of an index have one hash."""
+    """The values of keys in sections, newest first. All runs of an index use the same hash."""
     if len(keys) == 1:
         key = keys.listed()[0]
         hashed = sections[0].key_hash.one(key)
@@ -125,7 +125,7 @@ def _bytes(sections: Sequence[ByteSection], keys: ByteKeys) -> Ints:
 
 
 def _first(values: Iterator[int]) -> Ints:
-    """The first value that is there."""
+    """The first value that is not None."""
     return np.array([next((value for value in values if value != MISS), MISS)], dtype=np.int64)
 
 
@@ -151,7 +151,7 @@ def _range_of_bytes(section: ByteSection, bounds: Bounds, most: int) -> Range:
 
 
 def checked(values: Ints) -> Ints:
-    """The values, or `DamagedIndex` if an entry does not match its check."""
+    """The values. Raises `DamagedIndex` if an entry does not match its check."""
     wrong = int(np.count_nonzero(values == DAMAGED))
     if wrong:
         raise damaged(wrong)
@@ -159,16 +159,16 @@ def checked(values: Ints) -> Ints:
 
 
 def damaged(entries: int) -> DamagedIndex:
-    """The error of entries that do not match their checks."""
+    """The error for entries that do not match their checks."""
     return DamagedIndex(f"{entries} entries do not match their checks")
 
 
 def due(sizes: Sequence[int]) -> int:
-    """The number of the newest runs that are to be merged, by the entries of all, newest first; 0 for none.
+    """The number of the newest runs to merge; 0 for none. `sizes` are the entries of all runs, newest first.
 
-    Eight of about one size make one of the next size, so that an entry is rewritten once for each power of eight; all
-    are merged when the others are some and hold as much as the oldest one. Of too many, as many become one as cost the
-    fewest entries for each run less.
+    Eight runs of one size make one of the next size, so an entry is rewritten once for each power of eight. All runs
+    are merged when several newer ones have as many entries as the oldest. If there are too many runs, those are merged
+    that cost the fewest entries for each run less.
     """
     if len(sizes) >= SIMILAR // 2 and sum(sizes[:-1]) >= sizes[-1]:
         return len(sizes)
@@ -182,12 +182,12 @@ def due(sizes: Sequence[int]) -> int:
 
 
 def runs_due(runs: Sequence[Run]) -> Sequence[Run]:
-    """The newest runs that are to be merged, of all of an index."""
+    """The newest runs that should be merged, of all runs of an index."""
     return runs[: due([run.entries for run in runs])]
 
 
 def values_of(section: Section, first: int, last: int) -> Ints:
-    """The values of entries by their places; DAMAGED for one that does not match its check."""
+    """The values of entries by position; DAMAGED for an entry that does not match its check."""
     if isinstance(section, NumberSection):
         return unpacked(*section.part(first, last))
     return section.part(first, last)[1]
@@ -195,7 +195,7 @@ def values_of(section: Section, first: int, last: int) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """The sums of some entries of a table."""
+    """Sums over some entries of a table."""
 
     live: int
     """Live entries."""
@@ -205,7 +205,7 @@ class Walked:
 
 
 def walk(levels: Levels, prefix: bytes, entries: int) -> Iterator[Walked]:
-    """All live entries of a table, slice by slice."""
+    """Sums over all live entries of a table, slice by slice."""
     held = levels.sections(prefix)
     for values in _walked(of_numbers(held), of_bytes(held), entries):
         offsets = values[(values >= 0) & (values < FLAG)] & OFFSET_MASK
@@ -213,6 +213,6 @@ def walk(levels: Levels, prefix: bytes, entries: int) -> Iterator[Walked]:
 
 
 def _walked(numbers: Sequence[NumberSection], keys: Sequence[ByteSection], entries: int) -> Iterator[Ints]:
-    """The values of sections of one table, slice by slice."""
+    """The values of a table's sections, slice by slice."""
     yield from (unpacked(*part) for part in slices(numbers, entries))
     yield from (part.values for part in key_slices(keys, entries))

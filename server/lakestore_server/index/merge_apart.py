@@ -19,7 +19,7 @@ from lakestore_server.host.child import Child, Gone
 from lakestore_server.index.entry import DamagedIndex
 
 APART_MIN = 1_000_000
-"""Entries of a merge from which on it is worth a process."""
+"""A merge with at least this many entries runs in a process."""
 SILENCE_SECONDS = 60.0
 """The process sends a frame after each slice, which takes 15 ms, and else a sign of life a second: it hangs if none
 comes. A disk of 1 MB/s writes or reads what lies between two signs in 4 s."""
@@ -42,7 +42,7 @@ class Merge:
     inputs: Sequence[Path]
     """Newest first."""
     drops: Mapping[bytes, bool]
-    """Prefixes of tables that are served to whether entries that say ABSENT go."""
+    """Prefix of each served table to whether its entries with ABSENT can be dropped."""
     seed: bytes
     """The seed of the index's hash."""
 

@@ -29,51 +29,51 @@ from lakestore_server.index.run_store import LOST_MAX, RunStore, Size
 
 log = logging.getLogger("lakestore.index")
 STAGED_BYTES = 128 << 20
-"""Entries of a rebuild that are held before they become a run."""
+"""A rebuild collects this many bytes of entries before it writes a run."""
 STAGED_TIMES = 3
 """The bytes of a run for each byte that is held before: 1.1 for numbers, at most three for short keys of bytes."""
 MARK = "rebuilding"
 EARLIER = ("data.mdb", "lock.mdb")
-"""Files of the index of releases up to 0.3; such an index is rebuilt, and they go with the mark of the rebuild."""
+"""Files of the index of releases up to 0.3. Such an index is rebuilt; the files are removed with the rebuild's mark."""
 DAMAGED_NAME = "damaged"
 
 
 class Health:
-    """The problem of an index, if there is one, and the progress of the rebuild."""
+    """The problem of an index, if it has one, and the progress of its rebuild."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         """Held while the problem changes."""
         self.generation = 0
-        """The generation of the index's files: an answer of an earlier one does not count."""
+        """The generation of the index's files. Answers from an earlier generation do not count."""
         self.progress = 0.0
-        """The part of the rebuild that is done, 0 to 1."""
+        """The finished part of the rebuild, 0 to 1."""
         self.damaged = False
         """Whether the files must not be used any more."""
         self.broken: Mapping[bytes, str] = {}
-        """Prefix of each table that has no index to the reason."""
+        """Prefix of each table without an index to the reason."""
         self.on_problem: Callable[[], None] = lambda: None
         self._problem = ""
 
     @property
     def has_problem(self) -> bool:
-        """Whether all of the index has to be rebuilt."""
+        """Whether the whole index has to be rebuilt."""
         return bool(self._problem)
 
     @property
     def ready(self) -> bool:
-        """Whether the index answers, for every table."""
+        """Whether the index answers for every table."""
         return not self._problem and not self.broken
 
     @property
     def state(self) -> str:
-        """`ready`, or how far the rebuild is and why."""
+        """`ready`, or the progress of the rebuild and its reason."""
         if self._problem:
             return f"rebuilding, {self.progress:.0%} done, for {self._problem}"
         return "; ".join(self.broken.values()) or "ready"
 
     def check(self, prefix: bytes) -> None:
-        """`Unavailable` while the index is being rebuilt, `Corrupt` for a table whose rows are damaged."""
+        """Raises `Unavailable` while the index is being rebuilt, `Corrupt` for a table whose rows are damaged."""
         if self._problem:
             raise Unavailable(
                 f"the key index is being rebuilt, {self.progress:.0%} done: upserts, deletes and look-ups wait for it; "
@@ -83,7 +83,7 @@ class Health:
             raise Corrupt(self.broken[prefix])
 
     def found_problem(self, problem: str, *, damaged: bool) -> None:
-        """Answer nothing any more from the index as it is; damaged files are set aside, not used again."""
+        """Stop answering from the present index. With `damaged`, its files are set aside and never used again."""
         with self.lock:
             first = not self._problem
             self._problem = self._problem or problem
@@ -95,18 +95,18 @@ class Health:
             self.on_problem()
 
     def found_damage(self, error: Exception) -> None:
-        """Set the files aside, whose content cannot be trusted."""
+        """Set the files aside, because their content cannot be trusted."""
         self.found_problem(f"it is damaged: {error}", damaged=True)
 
     def rebuilt(self, broken: Mapping[bytes, str]) -> None:
-        """Answer again, but for tables whose rows are damaged; the caller holds `lock`."""
+        """Answer again, except for tables with damaged rows. The caller holds `lock`."""
         self.broken = broken
         self.generation += 1
         self._problem = ""
 
 
 class MergedKeys:
-    """Runs of one folder. `find` and `ranges` serve any thread; what writes takes turns."""
+    """The runs of one folder. `find` and `ranges` serve any thread. Writers take turns."""
 
     def __init__(
         self, folder: Path, disk: Disk, lock: threading.Lock, health: Health, disk_free_bytes: int = 0
@@ -122,7 +122,8 @@ class MergedKeys:
         """Whether the folder holds a file of `MARK` and `EARLIER`."""
 
     def open(self, runs: Sequence[RunFile], checkpoint_lsn: int, index_lsn: int) -> str:
-        """Take the index of a checkpoint; why it has to be rebuilt, or nothing. `DamagedIndex` if a run is damaged.
+        """Take over the index of a checkpoint. Returns why it has to be rebuilt, or "". Raises `DamagedIndex` if a
+        run is damaged.
 
         `index_lsn` is the commit at which the checkpoint says that the index stands.
         """
@@ -140,24 +141,26 @@ class MergedKeys:
         return lack
 
     def lacking(self, live: Mapping[bytes, int]) -> int:
-        """The least number of live rows without an entry; `live` says how many each table has, by its prefix."""
+        """A lower bound for the number of live rows without an entry. `live` has the number of live rows of each
+        table by prefix.
+        """
         runs = self.levels.runs
         held = {prefix: sum(run.sections[prefix].count for run in runs if prefix in run.sections) for prefix in live}
         return sum(max(rows - held[prefix], 0) for prefix, rows in live.items())
 
     @property
     def held_lsn(self) -> int:
-        """The newest commit all of whose entries of keys of bytes were there at the start."""
+        """The newest commit up to which all entries with byte keys were there at the start."""
         return max([EMPTY_LSN, *(run.lsn for run in self.levels.runs)])
 
     @property
     def levels(self) -> Levels:
-        """The runs as of now."""
+        """The present runs."""
         return self._runs.levels
 
     @property
     def size(self) -> Size:
-        """The size as of the last checkpoint or rebuild; a key counts in each of several runs."""
+        """The size as of the last checkpoint or rebuild. A key is counted in each run that has it."""
         return self._runs.size
 
     @property
@@ -192,20 +195,20 @@ class MergedKeys:
         return values
 
     def ranges(self, bounds: Sequence[tuple[bytes, bytes]], most: int, levels: Levels) -> list[Entries]:
-        """The first entries, so many at most, of each [low, high) of a table in each run, newest first."""
+        """The first entries, at most `most`, of each range [low, high) of a table, for each run, newest first."""
         return list(levels.ranges(bounds, most, bounds[0][0][:PREFIX_BYTES]))
 
     # A checkpoint, in this order.
 
     def merge(self, frozen: Callable[[], Overlay], lsn: int, tables: ServedTables) -> None:
-        """Put entries of served tables into a run; the index then stands at `lsn`.
+        """Write entries of served tables to a run. The index then stands at `lsn`.
 
-        A rebuild under way makes that needless. One that ends in between has emptied what `frozen` gives.
+        During a rebuild this is not needed. A rebuild that ends meanwhile has emptied what `frozen` returns.
         """
         with self._writing:
             entries = frozen()
-            # The index may stand further on, after a rebuild: it then holds these entries, or newer ones.
-            # At the same LSN there may be keys that were forgotten since.
+            # After a rebuild the index may stand at a later commit: it then has these entries or newer ones. At the
+            # same LSN there may be keys that were removed since.
             is_newer = lsn > self.lsn or (lsn == self.lsn and len(entries))
             if not self._health.has_problem and (is_newer or self._health.broken):
                 parts = [(keys, values) for keys, values in entries.parts() if len(keys) and tables.serves(keys.prefix)]
@@ -214,23 +217,23 @@ class MergedKeys:
                 self.lsn = EMPTY_LSN if self._health.broken else lsn
 
     def to_name(self) -> NamedRuns:
-        """The runs that the checkpoint is to name, and where the index stands; none while it is not whole."""
+        """The runs that the checkpoint must name, and where the index stands; nothing while it is not complete."""
         with self._health.lock:
             if self._health.has_problem:
                 return NO_RUNS
             return self._runs.to_name(self._health.generation, EMPTY_LSN if self._health.broken else self.lsn)
 
     def unmerge(self) -> None:
-        """Remove the run of a checkpoint that failed and that no checkpoint file names."""
+        """Remove the run of a failed checkpoint that no checkpoint file names."""
         with self._writing:
             self._runs.undo()
 
     def adopt(self) -> None:
-        """Have look-ups see the run of the checkpoint, which is durable. Under the lock of the levels."""
+        """Make the run of the checkpoint, which is durable, visible to look-ups. Under the lock of the levels."""
         self._runs.adopt()
 
     def named(self, runs: NamedRuns, tables: ServedTables) -> None:
-        """A durable checkpoint names these runs: files go that nobody needs, the mark of a rebuild among them."""
+        """A durable checkpoint names these runs: remove files that nobody needs, and the mark of a rebuild."""
         with self._writing:
             if self._is_marked and runs.generation == self._health.generation and self._health.ready:
                 self._unmark()
@@ -238,16 +241,16 @@ class MergedKeys:
             self._runs.remove_unnamed(runs.files)
 
     def remove_unnamed(self, runs: Sequence[RunFile]) -> None:
-        """Remove the files of runs that nobody needs; the newest checkpoint names `runs`."""
+        """Remove run files that nobody needs. The newest checkpoint names `runs`."""
         with self._writing:
             self._runs.remove_unnamed(runs)
 
     # A rebuild.
 
     def begin_rebuild(self, lsn: int) -> None:
-        """Hold nothing and stand at nothing until `finish`; damaged files are kept beside, under another name.
+        """Empty the index until `finish`. Damaged files are kept under another name.
 
-        The entries of all commits up to `lsn` come, and none of later ones.
+        The entries of all commits up to `lsn` follow, and none of later ones.
         """
         with self._writing:
             self._runs.begin_anew(lsn)
@@ -260,7 +263,7 @@ class MergedKeys:
     def _set_aside(self) -> None:
         above = self._folder.parent
         if not self._disk.list(self._folder):
-            self._disk.make_folder(self._folder)  # an earlier try may have ended between the rename and this
+            self._disk.make_folder(self._folder)  # an earlier attempt may have ended between the rename and this
             return
         taken = set(self._disk.list(above))
         name = next(name for n in count(1) if (name := f"{self._folder.name}-{DAMAGED_NAME}-{n}") not in taken)
@@ -271,7 +274,7 @@ class MergedKeys:
         log.error("the damaged index is kept in %s: look at its disk, then remove it", above / name)
 
     def _mark(self) -> None:
-        """Say durably that no checkpoint so far names the index."""
+        """Record durably that no checkpoint so far names the index."""
         self._is_marked = True
         if MARK not in self._disk.list(self._folder):
             file = self._disk.create(self._folder / MARK)
@@ -283,7 +286,7 @@ class MergedKeys:
         self._disk.reach(CrashPoint.REBUILD_MARKED)
 
     def _unmark(self) -> None:
-        """Remove the mark, and what earlier releases left."""
+        """Remove the mark, and files of earlier releases."""
         held = self._disk.list(self._folder)
         for name in (*EARLIER, MARK):
             if name in held:
@@ -293,7 +296,7 @@ class MergedKeys:
         self._is_marked = False
 
     def stage(self, keys: IndexKeys, offsets: Ints) -> None:
-        """Take a part of a rebuild; parts are put in together, so no key is in two of them."""
+        """Take a part of a rebuild. Parts are written together, so no key may be in two of them."""
         if not len(keys):
             return
         with self._writing:
@@ -309,7 +312,7 @@ class MergedKeys:
         return self._runs.lacks > 0
 
     def flush(self) -> None:
-        """Put the staged parts into runs; checkpoints do not wait for what that merges."""
+        """Write the staged parts to runs. Checkpoints do not wait for resulting merges."""
         with self._writing:
             staged, self._staged = self._staged, []
         self._runs.stage(staged)
@@ -317,11 +320,11 @@ class MergedKeys:
 
     @property
     def is_flushed(self) -> bool:
-        """Whether all staged parts are in runs; asked by the thread of the rebuild, as those are put in by it."""
+        """Whether all staged parts are in runs. Called by the rebuild's thread, which also writes them."""
         return not self._staged
 
     def staged(self, keys: IndexKeys) -> Ints:
-        """The values that a rebuild has put in under some keys of one table so far."""
+        """The values that the rebuild has written so far for some keys of one table."""
         if not self.is_flushed:
             self.flush()
         values = self._runs.staged(keys)
@@ -329,14 +332,14 @@ class MergedKeys:
         return values
 
     def finish(self, lsn: int, broken: Mapping[bytes, str], install: Callable[[], None]) -> None:
-        """Stand at `lsn` with what was staged; `install` has look-ups see it, together with the new levels."""
+        """Stand at `lsn` with the staged entries. `install` makes them visible together with the new levels."""
         with self._writing:
             self.lsn = EMPTY_LSN if broken else lsn
             self._disk.reach(CrashPoint.REBUILD_FINISHED)
             install()
 
     def take_rebuilt(self, lsn: int) -> None:
-        """Have look-ups see the runs of a rebuild. Under the lock of the levels."""
+        """Make the runs of a rebuild visible to look-ups. Under the lock of the levels."""
         self._runs.finish(lsn)
 
     # Beside serving.
@@ -347,18 +350,20 @@ class MergedKeys:
         return self._runs.dropped_entries
 
     def keep(self, tables: ServedTables) -> None:
-        """Leave tables that are not served out of the size, and of the next merges. At a start."""
+        """Leave unserved tables out of the size, and of the next merges. Called at a start."""
         with self._writing:
             self._runs.keep(tables)
 
     def work(self, pause: Callable[[int], bool], *, sweeps: bool) -> bool:
-        """Merge runs that are due; whether there may be more to do. `pause` and `sweeps` as in `RunStore.merge_due`."""
+        """Merge runs that are due. Returns whether there may be more to do. `pause` and `sweeps` as in
+        `RunStore.merge_due`.
+        """
         if self._health.has_problem:
             return False
         generation = self._health.generation
 
         def goes_on(entries: int) -> bool:
-            return pause(entries) and generation == self._health.generation  # else nobody takes what becomes of it
+            return pause(entries) and generation == self._health.generation  # otherwise nobody would use the result
 
         try:
             return self._runs.merge_due(goes_on, sweeps=sweeps)

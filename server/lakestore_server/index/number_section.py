@@ -1,9 +1,9 @@
 """The entries of one table in a run whose keys are numbers.
 
-A packed value is offset (45 bits), flag (1 bit) and the entry's own check (18 bits). A key is found by the guide, which
-has every 32nd sample and stays in the processor's cache, then in five steps within these samples and in five within 32
-entries: 0.2 µs a key of 50 M, 10,000 at a time, measured, where the samples alone take 0.3, one search over all entries
-0.8. The filter spares nearly all searches for keys that are not here.
+A packed value has the offset (45 bits), the flag (1 bit) and the entry's check (18 bits). A key is found in three
+steps: the guide, which has every 32nd sample and stays in the processor's cache; five steps within these samples; five
+within 32 entries. That takes 0.2 µs a key among 50 M, 10,000 at a time (measured); the samples alone take 0.3, one
+binary search over all entries 0.8. The filter avoids nearly all searches for keys that are not in the run.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SAMPLED = 32
 _FEW = 8
 _WORD = 64
 _STEPS = tuple(2 << n for n in reversed(range(SAMPLED.bit_length() - 1)))
-"""Words to go within the entries of a sample: 32, 16, 8, 4, 2."""
+"""Step sizes within the entries of a sample: 32, 16, 8, 4, 2 words."""
 GUIDED = 32
 """Samples for each word of the guide."""
 GUIDED_MIN = 1 << 15
-"""Samples from which on a guide finds one faster."""
+"""With at least so many samples, a guide is faster."""
 _GUIDE_STEPS = tuple(1 << n for n in reversed(range(GUIDED.bit_length() - 1)))
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_INT, _WORD_MASK = int(_FACTOR), (1 << 64) - 1
@@ -46,14 +46,14 @@ _GONE = np.uint64(OFFSET_MASK)
 
 
 def packed(numbers: Numbers, values: Ints) -> Numbers:
-    """Values as a run holds them beside their numbers."""
-    offsets = values.view(np.uint64) & np.uint64(OFFSET_MASK)  # of ABSENT, all bits are set
+    """Values in the form in which a run stores them with their numbers."""
+    offsets = values.view(np.uint64) & np.uint64(OFFSET_MASK)  # ABSENT has all bits set
     offsets |= np.where((values & FLAG != 0) & (values != ABSENT), _PACKED_FLAG, np.uint64(0))
     return offsets | (_check_of(numbers, offsets) << np.uint64(_LOW_BITS))
 
 
 def unpacked(numbers: Numbers, stored: Numbers) -> Ints:
-    """The values of entries; DAMAGED for one that does not match its check."""
+    """The values of entries; DAMAGED for an entry that does not match its check."""
     low = stored & _LOW
     values = (low & _GONE).view(np.int64)
     values[values == OFFSET_MASK] = ABSENT
@@ -63,7 +63,7 @@ def unpacked(numbers: Numbers, stored: Numbers) -> Ints:
 
 
 def _unpacked_one(number: int, stored: int) -> int:
-    """`unpacked` of one entry."""
+    """`unpacked` for one entry."""
     low = stored & _LOW_INT
     mixed = number * _FACTOR_INT & _WORD_MASK
     mixed = ((mixed ^ mixed >> 32) + low) * _FACTOR_INT & _WORD_MASK
@@ -76,21 +76,21 @@ def _unpacked_one(number: int, stored: int) -> int:
 
 
 def is_gone(stored: Numbers) -> Flags:
-    """Which packed values say that there is no entry."""
+    """Whether each packed value is ABSENT."""
     gone: Flags = stored & _LOW == _GONE
     return gone
 
 
 def _last_up_to(words: Numbers, numbers: Numbers) -> Ints:
-    """The place of the last word that is not above each number, or the first place."""
+    """The index of the last word not above each number, or 0."""
     at = words.searchsorted(numbers, "right")
     at -= 1
     return np.maximum(at, 0, out=at)
 
 
 def _go_on(at: Ints, words: Numbers, numbers: Numbers, steps: Sequence[int], last: int) -> None:
-    """Go from ascending places on to the last word that is not above each number; none is beyond all steps."""
-    beyond = int(at.searchsorted(last + 1 - sum(steps)))  # rows from here on may step behind the last word
+    """Advance ascending indexes to the last word not above each number, which is within reach of the steps."""
+    beyond = int(at.searchsorted(last + 1 - sum(steps)))  # rows from here on could step beyond the last word
     probe = np.empty_like(at)
     for step in steps:
         np.add(at, step, out=probe)
@@ -137,13 +137,13 @@ class NumberSection:
         """The greatest number."""
 
     def find(self, wanted: Wanted) -> Ints:
-        """The values of ascending numbers: ABSENT where an entry says so, `MISS` where there is none."""
+        """The values of ascending numbers: ABSENT if an entry says so, `MISS` if there is none."""
         found = np.full(len(wanted), MISS, dtype=np.int64)
         self.fill(found, wanted)
         return found
 
     def fill(self, found: Ints, wanted: Wanted) -> None:
-        """Put the values of ascending numbers, as `find`, where newer runs have left `MISS`."""
+        """Fill in the values of ascending numbers for which newer runs have left `MISS`."""
         numbers = wanted.numbers
         if not len(numbers) or int(numbers[0]) > self.highest:
             return
@@ -172,7 +172,7 @@ class NumberSection:
                 found[row] = self.one(int(numbers[row]))
 
     def _places(self, numbers: Numbers) -> Ints:
-        """The word of the last entry that is not above each of these ascending numbers, or of the first entry."""
+        """The word of the last entry not above each of these ascending numbers, or of the first entry."""
         if self._guide is None:
             at = _last_up_to(self._samples, numbers)
         else:
@@ -184,7 +184,7 @@ class NumberSection:
         return at
 
     def one(self, number: int) -> int:
-        """`find` of one number: arrays cost more than they save."""
+        """`find` for one number, for which arrays would be slower."""
         entries, _, words = self._views
         place, bits = filter_place(number, len(words))
         if words[place] & bits != bits:
@@ -196,7 +196,7 @@ class NumberSection:
         return _unpacked_one(number, entries[first + 2 * at + 1])
 
     def _near(self, number: int) -> tuple[int, Sequence[int]]:
-        """(the first word of the entries of one sample, their numbers): this number is there or nowhere."""
+        """(first word of one sample's entries, their numbers): the number is there or nowhere."""
         entries, samples, _ = self._views
         first = 2 * SAMPLED * max(bisect.bisect_right(samples, number) - 1, 0)
         if not self._blocks.is_checked:
@@ -204,14 +204,14 @@ class NumberSection:
         return first, entries[first : first + 2 * SAMPLED : 2]
 
     def below(self, number: int) -> int:
-        """The number of entries whose number is lower."""
+        """The number of entries with a lower number."""
         if number >> _WORD:
             return self.count
         first, near = self._near(number)
         return first // 2 + bisect.bisect_left(near, number)
 
     def part(self, first: int, last: int) -> tuple[Numbers, Numbers]:
-        """(numbers, packed values) of entries by their places."""
+        """(numbers, packed values) of entries by position."""
         if first < last:
             self._blocks.check(np.append(np.arange(2 * first, 2 * last, BLOCK_WORDS), 2 * last - 2) + self._at)
         entries = self._entries[2 * first : 2 * last]

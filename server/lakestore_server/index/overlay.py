@@ -1,8 +1,8 @@
-"""An overlay of the key index: keys to values, and on demand the keys of a table in order, for look-ups by prefix.
+"""An overlay of the key index: keys to values in memory and, on demand, a table's keys in order for look-ups by
+prefix.
 
-Each table has its part: a hash table of numbers or one of byte strings, as its keys are.
-An order costs only the tables that are asked for one: new keys wait in the batches of their commits until somebody
-asks, then become a sorted run; runs are merged as they double.
+Each table has a part of its own: a hash table of numbers or of byte strings. Only tables that need an order pay for it:
+new keys wait in batches until an order is needed, then become a sorted list; lists are merged as they double.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint64]
 _STEP = 7
 MOVED_MAX = 1 << 16
-"""Keys up to which a full hash table of numbers moves into a larger one."""
+"""A full hash table of numbers with at most so many keys is moved to a larger one."""
 _NO_VALUES: Ints = np.empty(0, dtype=np.int64)
 _WORDS_EACH = 4
-"""A guess at the words of a key, while there is none."""
+"""The assumed number of words of a key while there is none."""
 
 Entries = list[tuple[Sequence[bytes], Sequence[int]]]
 """Keys and values of several ranges."""
@@ -39,11 +39,11 @@ class Range:
     keys: list[bytes]
     values: list[int]
     end: bytes | None
-    """The last key up to which the keys are complete; None: to the range's end."""
+    """The last key up to which the keys are complete; None if they are complete to the range's end."""
 
 
 def merged(sources: Entries, most: int) -> Range:
-    """The live keys of a range in several sources, newest first; each gave its first keys, at most that many."""
+    """The live keys of a range in several sources, newest first. Each source gave its first keys, at most `most`."""
     cut = [keys[-1] for keys, _ in sources if len(keys) >= most]
     end = min(cut) if cut else None
     values: dict[bytes, int] = {}
@@ -54,29 +54,29 @@ def merged(sources: Entries, most: int) -> Range:
 
 
 class KeyOrder:
-    """The keys of one table in one overlay. Adding and reading need the overlay's lock."""
+    """The keys of one table in one overlay, in order. Adding and reading need the overlay's lock."""
 
     def __init__(self, *, is_whole: bool) -> None:
         self._merging = threading.Lock()
         self._runs: tuple[IndexKeys, ...] = ()
         self._waiting: list[IndexKeys] = []
         self.is_whole = is_whole
-        """Whether the keys from before this order was asked for are here."""
+        """Whether it includes the keys from before the order was requested."""
         self.is_used = False
-        """Whether somebody has asked."""
+        """Whether the order was ever used."""
 
     def add(self, keys: IndexKeys) -> None:
-        """Keys, known or new."""
+        """Add keys. Known keys may be among them."""
         self._waiting.append(keys)
 
     def fill(self, keys: IndexKeys) -> None:
-        """Take the first keys; `settle` waits meanwhile."""
+        """Add the first keys while `settle` waits."""
         with self._merging:
             self._runs = (keys.ascending(),)
             self.is_whole = True
 
     def settle(self, lock: threading.Lock) -> None:
-        """Sort the waiting keys and merge small runs; the overlay's lock is held for the exchange only."""
+        """Sort the waiting keys and merge small lists. The overlay's lock is held only for the exchange."""
         self.is_used = True
         with self._merging:
             waiting = self._waiting[:]
@@ -100,7 +100,7 @@ class KeyOrder:
 
 
 class NumberTables:
-    """The part of one table whose keys are numbers of some width: hash tables, newest first."""
+    """The part of a table whose keys are numbers of one width: hash tables, newest first."""
 
     __slots__ = ("tables", "width")
 
@@ -112,7 +112,7 @@ class NumberTables:
         return sum(map(len, self.tables))  # a key may be in several
 
     def get(self, numbers: Numbers) -> Ints:
-        """The values, `MISS` for none."""
+        """The values; `MISS` for none."""
         first, *others = self.tables
         found = first.get(numbers)
         for table in others:
@@ -121,7 +121,7 @@ class NumberTables:
         return found
 
     def entries(self) -> tuple[Numbers, Ints]:
-        """All numbers, each once and in no order, and their values."""
+        """Each number once, unordered, with its value."""
         parts = [table.entries() for table in self.tables]
         for at, newer in enumerate(self.tables[:-1]):
             for older in range(at + 1, len(parts)):
@@ -131,9 +131,9 @@ class NumberTables:
         return np.concatenate([numbers for numbers, _ in parts]), np.concatenate([values for _, values in parts])
 
     def with_room(self, step: int) -> tuple[HashTable, ...]:
-        """The tables with room for so many more; these stay as they are.
+        """Tables with room for `step` more entries. The present ones are unchanged.
 
-        To move an entry takes 0.1 µs, and nobody commits meanwhile: before a large table another one is put.
+        Moving an entry takes 0.1 µs and stops commits, so a further table is added in front of a large one.
         """
         first, *others = self.tables
         if len(first) <= MOVED_MAX:
@@ -145,7 +145,7 @@ class Overlay:
     """Keys to values that are newer than those in runs."""
 
     def __init__(self, orders: Iterable[bytes] = (), expected: Mapping[bytes, int] | None = None) -> None:
-        """`expected` says how many keys may come for some tables."""
+        """`expected` is the number of keys that may come, for some tables."""
         self._creating = threading.Lock()
         self._orders = {prefix: KeyOrder(is_whole=True) for prefix in orders}
         self._bytes: dict[bytes, BytesTable] = {}
@@ -157,7 +157,7 @@ class Overlay:
         return sum(map(len, parts[0])) + sum(map(len, parts[1]))
 
     def put(self, keys: IndexKeys, values: Ints) -> None:
-        """New values of keys of one table."""
+        """Set new values of keys of one table."""
         if not len(keys):
             return
         prefix = keys.prefix
@@ -179,7 +179,7 @@ class Overlay:
             order.add(keys)
 
     def make_room(self, prefix: bytes, more: int, lock: threading.Lock) -> None:
-        """Let a table's part grow before so many keys are put, if need be; `lock` is the overlay's own."""
+        """Let a table's part grow before so many keys are put, if needed. `lock` is the overlay's own."""
         part, held = self._numbers.get(prefix), self._bytes.get(prefix)
         if part is not None and part.tables[0].needs_more(more):
             tables = part.with_room(self._step(prefix, len(part), more))
@@ -192,11 +192,11 @@ class Overlay:
                 self._bytes[prefix] = larger
 
     def _step(self, prefix: bytes, held: int, more: int) -> int:
-        """The room to make for more keys: more than they need, up to the size of the last overlay."""
+        """The room to make for more keys: more than needed, up to the size of the last overlay."""
         return max(more, min(self._expected.get(prefix, 0) - held, _STEP * (held + more)))
 
     def get(self, keys: IndexKeys) -> Ints:
-        """The values of keys of one table, `MISS` for none."""
+        """The values of keys of one table; `MISS` for none."""
         numbers, held = self._numbers.get(keys.prefix), self._bytes.get(keys.prefix)
         if self.is_below(keys):
             return np.full(len(keys), MISS, dtype=np.int64)
@@ -209,7 +209,7 @@ class Overlay:
         return held.get(keys.padded, keys.hashes)
 
     def is_below(self, keys: IndexKeys) -> bool:
-        """Whether these keys of one table lie above all its keys here: then none of them is here."""
+        """Whether all these keys are above all keys of their table here, so that none of them is here."""
         if isinstance(keys, NumberKeys):
             numbers = self._numbers.get(keys.prefix)
             return numbers is None or not len(keys) or all(table.is_below(keys.numbers) for table in numbers.tables)
@@ -217,17 +217,17 @@ class Overlay:
         return held is None or keys.above(held.highest)
 
     def made_ahead(self) -> dict[bytes, NumberTables]:
-        """Empty parts for the overlay that comes after this one, of its large tables of numbers; by any thread.
+        """Empty parts for the next overlay, for its large tables of numbers. Callable from any thread.
 
-        The loop does without the memory of such a table being touched for the first time, 10 to 30 ms.
+        Touching the memory of such a table for the first time takes 10 to 30 ms, which the loop then saves.
         """
         parts = list(self._numbers.items())
         return {prefix: NumberTables(part.width, 9 * len(part) // 8) for prefix, part in parts if len(part) > MOVED_MAX}
 
     def following(self, made: Mapping[bytes, NumberTables] | None = None) -> Overlay:
-        """The overlay that comes after this one, with parts that were made ahead for it.
+        """The next overlay, with parts that were made ahead.
 
-        Tables that were asked for in order are kept in order.
+        Tables whose order was used keep an order.
         """
         expected = {prefix: len(part) for prefix, part in self._numbers.items()}
         expected |= {prefix: len(held) for prefix, held in self._bytes.items()}
@@ -236,20 +236,20 @@ class Overlay:
         return other
 
     def keep(self, tables: ServedTables) -> None:
-        """Forget the entries of tables that are not served; nothing is put into this overlay any more."""
+        """Forget the entries of unserved tables. Nothing may be put into this overlay any more."""
         self._orders = {prefix: part for prefix, part in self._orders.items() if tables.serves(prefix)}
         self._numbers = {prefix: part for prefix, part in self._numbers.items() if tables.serves(prefix)}
         self._bytes = {prefix: part for prefix, part in self._bytes.items() if tables.serves(prefix)}
 
     def of_bytes(self) -> Overlay:
-        """The entries whose keys are bytes, as an overlay of their own; nothing is put into this one any more."""
+        """The entries with byte keys, as an overlay of their own. Nothing may be put into this one any more."""
         other = Overlay()
         other._bytes = self._bytes
         other._orders = {prefix: order for prefix, order in self._orders.items() if prefix in self._bytes}
         return other
 
     def parts(self) -> Iterator[tuple[IndexKeys, Ints]]:
-        """All keys, table by table, and their values."""
+        """All keys and values, table by table."""
         for prefix in [*self._numbers, *self._bytes]:
             yield self._part(prefix)
 
@@ -263,7 +263,7 @@ class Overlay:
         return ByteKeys(None, padded), offsets
 
     def arrange(self, prefix: bytes, lock: threading.Lock) -> None:
-        """Have a table's keys in order for `between`; `lock` is the overlay's own."""
+        """Sort a table's keys for `between`. `lock` is the overlay's own."""
         with self._creating:
             order = self._orders.get(prefix)
             if order is None:
@@ -280,7 +280,7 @@ class Overlay:
         order.settle(lock)
 
     def between(self, low: bytes, high: bytes, most: int) -> tuple[IndexKeys, Ints] | None:
-        """The first keys of [low, high), in order; None where they are not arranged yet. Under the overlay's lock."""
+        """The first keys of [low, high), in order; None if they are not sorted yet. Under the overlay's lock."""
         order = self._orders.get(low[:PREFIX_BYTES])
         if order is None or not order.is_whole:
             return None
@@ -289,7 +289,7 @@ class Overlay:
 
 
 def _words(held: BytesTable, more: int) -> int:
-    """About the words of so many more keys."""
+    """The approximate number of words of so many more keys."""
     return more * (-(-held.words // len(held)) if len(held) else _WORDS_EACH)
 
 

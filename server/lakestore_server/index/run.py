@@ -33,12 +33,12 @@ HEADER = struct.Struct("<IHH")
 FOOTER = struct.Struct("<IIII")
 HEADER_BYTES = 512
 ALIGNED = SAMPLED * ENTRY_BYTES
-"""Each part begins at a multiple of it."""
+"""Each part begins at a multiple of this."""
 Section = NumberSection | ByteSection
 
 
 class Directory(NamedTuple):
-    """The words of a run about itself."""
+    """The decoded end of a run."""
 
     crcs: npt.NDArray[np.uint32]
     """The checksum of each block."""
@@ -53,9 +53,9 @@ class Run:
     """A mapped run."""
 
     def __init__(self, path: Path, data: Any, *, is_checked: bool = False) -> None:
-        """`data` is the mapped file, an Arrow buffer or a view; `is_checked`: this process wrote it.
+        """`data` is the mapped file, an Arrow buffer or a view. `is_checked`: this process wrote it.
 
-        `DamagedIndex` if the directory, a sample or a filter is damaged.
+        Raises `DamagedIndex` if the directory, a sample or a filter is damaged.
         """
         view: Bytes = np.frombuffer(data, np.uint8)
         self.path, self.size = path, len(view)
@@ -71,9 +71,9 @@ class Run:
         self.lsn = about.lsn
         """The newest commit whose entries are all here or in older runs."""
         self.key_hash = key_hash(about.seed)
-        """The hash of keys of bytes."""
+        """The hash of byte keys."""
         self.sections: Mapping[bytes, Section] = {table_prefix(place.number): self._section(place) for place in places}
-        """By the prefix of their tables."""
+        """By table prefix."""
         self.entries = sum(place.entries for place in places)
 
     def _section(self, place: SectionPlace) -> Section:
@@ -83,20 +83,20 @@ class Run:
 
     @property
     def file(self) -> RunFile:
-        """The words of a checkpoint for this run."""
+        """The run as a checkpoint names it."""
         return RunFile(self.path.name, self.size, self.entries, self._crc)
 
     def verify_ahead(self, goes_on: Callable[[int], bool]) -> None:
-        """Compare the blocks before a look-up asks for them, as long as it goes on."""
+        """Check blocks before a look-up needs them, while `goes_on` returns True."""
         self._blocks.ahead(goes_on)
 
     def scrub(self) -> Iterator[tuple[int, str]]:
-        """(bytes, damage or nothing) of each block, read again."""
+        """Check each block again: yields (bytes, damage or "")."""
         return self._blocks.scrub()
 
 
 def _directory(path: Path, data: Any) -> Directory:
-    """The directory of a run; `DamagedIndex` if it is not whole."""
+    """The directory of a run. Raises `DamagedIndex` if it is damaged."""
     damaged = DamagedIndex(f"run {path.name} of the index is damaged in its directory")
     if len(data) < HEADER_BYTES + FOOTER.size:
         raise damaged
@@ -107,7 +107,7 @@ def _directory(path: Path, data: Any) -> Directory:
         raise damaged
     known = data[at : at + 4 * blocks + size]
     if extend(value(data[:HEADER_BYTES]), known) != crc:
-        raise damaged  # a version may be so as well
+        raise damaged  # a wrong version may be damage too
     versions.check(version, (VERSION,), f"run {path.name} of the index")
     crcs = np.frombuffer(known, dtype=np.uint32, count=blocks)
     about = orjson.loads(memoryview(known[4 * blocks :]))

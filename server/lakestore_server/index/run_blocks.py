@@ -1,4 +1,4 @@
-"""The blocks of a mapped run: each is compared with its checksum before anything in it is used."""
+"""The blocks of a mapped run. Each is checked before anything in it is used."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from lakestore_server.index.entry import DamagedIndex, Ints
 from lakestore_server.index.run_filter import Numbers
 
 Bytes = npt.NDArray[np.uint8]
-"""Bytes that several share; the package that has CRC32C takes no `memoryview`."""
+"""Shared bytes. The CRC32C package accepts no `memoryview`."""
 BLOCK_BYTES = 64 << 10
 BLOCK_WORDS = BLOCK_BYTES // 8
 AHEAD = 64
-"""Blocks that a look ahead compares at once: few turns, beside threads that compute."""
+"""Blocks that `ahead` checks at once: many, so that it takes few turns beside computing threads."""
 
 
 class SectionPlace(NamedTuple):
-    """The place of a table's entries in a run."""
+    """The position of a table's entries in a run."""
 
     number: int
-    """The table's."""
+    """The table's number."""
     width: int
-    """Bytes of its keys behind the prefix; 0: they are bytes, of any length."""
+    """Bytes of its keys after the prefix; 0 for keys of any length."""
     at: int
     """First byte of the searched part; `samples_at` and `filter_at` begin the samples and the filter."""
     entries: int
@@ -36,12 +36,12 @@ class SectionPlace(NamedTuple):
     filter_at: int
     filter_words: int
     chunks_at: int = 0
-    """First byte of the table of chunks (first rank u64, first word u64), if keys are bytes; so with what follows."""
+    """Position of the table of chunks (first rank u64, first word u64). Byte keys only, like the following."""
     chunks: int = 0
     rank_bits: int = 0
     """Bits of a word that are a rank."""
     entries_at: int = 0
-    """First byte of the first chunk."""
+    """Position of the first chunk."""
 
     @property
     def nbytes(self) -> int:
@@ -50,26 +50,26 @@ class SectionPlace(NamedTuple):
 
     @property
     def guides_at(self) -> int:
-        """First byte of what leads to the entries and is used uncompared: up to the end."""
+        """Position of samples and filter, which are used without a check; they reach to the end."""
         return self.chunks_at if self.is_of_bytes else self.samples_at
 
     @property
     def is_of_bytes(self) -> bool:
-        """Whether its keys are no numbers."""
+        """Whether its keys are bytes, not numbers."""
         return not self.width
 
 
 class Blocks:
-    """The content of a run but for its directory."""
+    """The content of a run except its directory."""
 
     def __init__(self, name: str, data: Any, crcs: npt.NDArray[np.uint32], *, is_checked: bool = False) -> None:
-        """`data`, a view or an Arrow buffer, ends with the last block; `is_checked`: this process wrote it."""
+        """`data`, a view or an Arrow buffer, ends with the last block. `is_checked`: this process wrote it."""
         self._name, self._crcs = name, crcs
         self._data: Bytes = np.frombuffer(data, np.uint8)
         self._words: Numbers = np.frombuffer(data, dtype=np.uint64, count=len(self._data) // 8)
         self._checked = np.full(len(crcs), is_checked, dtype=np.bool_)
         self.is_checked = is_checked
-        """Whether every block has been compared."""
+        """Whether every block has been checked."""
 
     @property
     def all_words(self) -> Numbers:
@@ -77,11 +77,11 @@ class Blocks:
         return self._words
 
     def words(self, at: int, count: int) -> Numbers:
-        """Words from a byte on."""
+        """`count` words from a position on."""
         return self._words[at // 8 : at // 8 + count]
 
     def check(self, words: Ints) -> None:
-        """Compare the blocks of these words with their checksums, or `DamagedIndex`."""
+        """Check the blocks of these words. Raises `DamagedIndex`."""
         if self.is_checked:
             return
         blocks = words // BLOCK_WORDS
@@ -90,7 +90,7 @@ class Blocks:
             self._check_blocks(np.unique(waiting).tolist())
 
     def check_bytes(self, first: int, last: int) -> None:
-        """`check` of [first, last)."""
+        """Check the blocks of [first, last)."""
         if not self.is_checked:
             end = -(-last // BLOCK_BYTES)
             for block in range(first // BLOCK_BYTES, end, AHEAD):
@@ -98,9 +98,9 @@ class Blocks:
                 self._check_blocks(range(block, min(block + AHEAD, end)))
 
     def ahead(self, goes_on: Callable[[int], bool]) -> None:
-        """Compare the blocks that nobody has used, as long as it goes on, which is asked with the bytes to come.
+        """Check unused blocks while `goes_on` returns True. It is called with the number of bytes of the next check.
 
-        A block that is damaged stays for its users. Other threads run meanwhile.
+        A damaged block is reported later, to its user. Other threads can run meanwhile.
         """
         wanted = folded(self._crcs[: len(self._data) // BLOCK_BYTES], AHEAD, BLOCK_BYTES).tolist()
         for at in range(0, len(self._crcs), AHEAD):
@@ -128,7 +128,7 @@ class Blocks:
         self.is_checked = bool(self._checked.all())
 
     def is_whole(self, block: int, crc_of: Callable[[Bytes], int] = google_crc32c.value) -> bool:
-        """Whether a block has its checksum now."""
+        """Whether a block matches its checksum now."""
         return crc_of(self._data[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]) == int(self._crcs[block])
 
     def _size(self, block: int) -> int:
@@ -138,6 +138,6 @@ class Blocks:
         return f"run {self._name} of the index is damaged in block {block}"
 
     def scrub(self) -> Iterator[tuple[int, str]]:
-        """(bytes, damage or nothing) of each block, read again."""
+        """Check each block again: yields (bytes, damage or "")."""
         for block in range(len(self._crcs)):
             yield self._size(block), "" if self.is_whole(block) else self._damage(block)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 EMPTY_LSN = -1
-"""The LSN of an index that holds nothing, or that is being rebuilt."""
+"""The LSN of an index that is empty or being rebuilt."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """The file's name in the index's folder, and what it must be."""
+    """The file's name in the index's folder, with its size and checksum."""
 
     name: str
     size: int
     """In bytes."""
     entries: int
     crc: int
-    """The checksum of its directory, and so of all its content: a run of the same name may have been there before."""
+    """The checksum of its directory, and so of all its content: an earlier run may have had the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class NamedRuns:
     generation: int = -1
     """The generation of the index."""
     lsn: int = EMPTY_LSN
-    """The commit at which the index stands. `EMPTY_LSN`: it is not whole, and the next start rebuilds it."""
+    """The commit at which the index stands. `EMPTY_LSN`: it is incomplete, and the next start rebuilds it."""
 
 
 NO_RUNS = NamedRuns()
-"""The runs that a checkpoint names of an index that is not whole."""
+"""The runs that a checkpoint names for an incomplete index."""

@@ -27,13 +27,13 @@ _SIX, _ONE = np.uint64(63), np.uint64(1)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Ascending numbers that are looked for, with what they are to every filter."""
+    """Ascending numbers to look up, prepared for filters."""
 
     numbers: Numbers
     mixed: Numbers
-    """32 bits of each, from which a filter's size gives the word."""
+    """32 bits of each number, from which the filter's size determines the word."""
     bits: Numbers
-    """The bits of each that are set in its word."""
+    """The bits of each number that are set in its word."""
 
     @staticmethod
     def of(numbers: Numbers) -> Wanted:
@@ -51,29 +51,28 @@ class Wanted:
         return len(self.numbers)
 
     def take(self, rows: Ints) -> Wanted:
-        """Some of the numbers."""
         return Wanted(self.numbers.take(rows), self.mixed.take(rows), self.bits.take(rows))
 
     def words(self, count: int) -> Ints:
-        """The word of each in a filter of so many words."""
+        """The word of each number in a filter of `count` words."""
         words = self.mixed * np.uint64(count)
         words >>= _HALF
         return words.view(np.int64)
 
 
 def mark(words: Numbers, wanted: Wanted) -> None:
-    """Set the bits of numbers in a filter; others compute meanwhile, as they do not beside `bitwise_or.at`."""
+    """Set the bits of numbers in a filter. Unlike `bitwise_or.at`, other threads can run meanwhile."""
     at, bits = wanted.words(len(words)), wanted.bits
     while len(at):
         held = words.take(at)
         held |= bits
-        words[at] = held  # of several on one word the last one stands
+        words[at] = held  # if several share a word, the last one is stored
         missing = np.flatnonzero((words.take(at) & bits) != bits)
         at, bits = at.take(missing), bits.take(missing)
 
 
 def filter_place(number: int, words: int) -> tuple[int, int]:
-    """(the filter's word, the bits set there) of one number."""
+    """(word in the filter, bits) of one number."""
     mixed = number * _FACTOR_INT & _WORD_MASK
     mixed ^= mixed >> 29
     mixed = mixed * _FACTOR_INT & _WORD_MASK

@@ -1,6 +1,6 @@
-"""Runs merged into one: table by table in slices of keys, of each key the newest entry.
+"""Merges runs into one: table by table in slices of keys, each key with its newest entry.
 
-Slices lie in order in each run, so that one stable sort of a slice's numbers is a merge: 4 ns an entry, measured.
+A slice is sorted within each run, so one stable sort of the slice's numbers is a merge: 4 ns an entry (measured).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakestore_server.index.run_filter import Numbers
 from lakestore_server.index.run_writer import RunWriter, SectionWriter
 
 SLICE_ENTRIES = 65_536
-"""Entries of each section that are merged at once: few enough for the processor's cache."""
+"""Entries of each section in a slice: few enough for the processor's cache."""
 PAUSE_ENTRIES = 262_144
 """Entries between pauses; about 15 ms."""
 
@@ -40,7 +40,7 @@ def newest_entries(parts: Sequence[tuple[Numbers, Numbers]]) -> tuple[Numbers, N
 
 
 def slices(sections: Sequence[NumberSection], entries: int) -> Iterator[tuple[Numbers, Numbers]]:
-    """(numbers, packed values) of sections of one table, newest first, in order and slice by slice."""
+    """(numbers, packed values) of a table's sections, newest first, in order, slice by slice."""
     at = [0] * len(sections)
     while any(first < section.count for section, first in zip(sections, at, strict=True)):
         bounds = [
@@ -54,7 +54,7 @@ def slices(sections: Sequence[NumberSection], entries: int) -> Iterator[tuple[Nu
 
 
 def writer_of(disk: Disk, path: Path, runs: Sequence[Run], key_hash: KeyHash) -> RunWriter:
-    """The writer of a run that takes the place of others; `key_hash` is the index's."""
+    """The writer of a run that replaces others. `key_hash` is the index's."""
     return RunWriter(disk, path, key_hash, max(run.lsn for run in runs))
 
 
@@ -65,10 +65,10 @@ def merge(
     drops_gone: Callable[[bytes], bool],
     pause: Callable[[int], bool],
 ) -> bool:
-    """Write runs, newest first, as one, without the tables that are not served; whether it came to its end.
+    """Write runs, newest first, as one, without unserved tables. Returns whether it is complete.
 
-    `drops_gone` says of a table whether nothing lies below these runs, so that entries that say ABSENT can go. `pause`
-    is told the number of entries now and then; the merge ends early when that gives False.
+    `drops_gone` tells for a table whether there are no entries below these runs, so that entries with ABSENT can be
+    dropped. `pause` is called with the number of entries from time to time; if it returns False, the merge ends.
     """
     for prefix in sorted({prefix for run in runs for prefix in run.sections if serves(prefix)}):
         held = [run.sections[prefix] for run in runs if prefix in run.sections]
@@ -92,7 +92,7 @@ def _merge_numbers(
 ) -> bool:
     waiting = written = 0
     for numbers, stored in slices(sections, SLICE_ENTRIES):
-        waiting += len(numbers)  # entries that go take their time as well
+        waiting += len(numbers)  # dropped entries take time too
         gone = is_gone(stored) if drops_gone else None
         if gone is not None and gone.any():
             numbers, stored = numbers[~gone], stored[~gone]

@@ -1,8 +1,9 @@
 """The runs of one index folder: written by checkpoints and rebuilds, merged beside serving, named by checkpoints.
 
-A look-up takes `levels`, which change under the index's lock only. A file goes when neither a durable checkpoint nor
-the levels have it. The process that merges has one merge at a time: a rebuild's waits for the one beside serving, which
-ends as soon as the index has a problem; a checkpoint asks for none and waits for none.
+- A look-up takes `levels`, which change only under the index's lock.
+- A file is removed when neither a durable checkpoint nor the levels refer to it.
+- There is at most one merge process. A rebuild's merge waits for the one beside serving, which ends as soon as the
+  index has a problem. A checkpoint needs none and waits for none.
 """
 
 from __future__ import annotations
@@ -35,36 +36,36 @@ from lakestore_server.index.run_merge import merge, writer_of
 from lakestore_server.index.run_writer import ByteSectionWriter, RunWriter, SectionWriter
 
 DROPPED_SHARE = 1 / 8
-"""With a larger part of its entries of dropped tables a run is written again at once: that writes at most seven entries
-for each that goes, and so dropped tables take an eighth of the index until the next sweep."""
+"""A run in which a larger share of the entries belongs to dropped tables is rewritten at once. That writes at most
+seven entries for each one removed, so dropped tables take at most an eighth of the index until the next sweep.
+"""
 PART_ENTRIES = 65_536
 """Entries that are written at once."""
 REBUILT_MAX = 8
-"""Runs of a rebuild; more are merged at once."""
+"""The most runs of a rebuild. Further ones are merged at once."""
 LOST_MAX = 3
 """Merges that are lost in a row, after which a rebuild merges no more, and the duty only with each sweep."""
 log = logging.getLogger("lakestore.index")
 
 Parts = Sequence[tuple[IndexKeys, Ints]]
-"""Keys of tables and their values, no key twice."""
+"""Keys of tables and their values. No key occurs twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of what an index holds."""
+    """The size of an index."""
 
     entries: int = 0
-    """Keys at least: of one there may be several."""
+    """An upper bound for the number of keys: a key may have several entries."""
     nbytes: int = 0
 
     @property
     def entry_bytes(self) -> float:
-        """Bytes per entry; 0 without entries."""
         return self.nbytes / self.entries if self.entries else 0.0
 
 
 class RunStore:
-    """Levels, and the run of the checkpoint that is being made. Any thread reads `levels`.
+    """The levels, and the run of a running checkpoint. Any thread may read `levels`.
 
     One thread at a time makes checkpoints, one merges beside serving, one rebuilds.
     """
@@ -80,11 +81,11 @@ class RunStore:
         self._new_lsn = -1
         self._numbers = count(1)
         self._merging = threading.Lock()
-        """Held while a process merges: there is one at most."""
+        """Held while a merge process runs: at most one does."""
         self.lost, self.lost_why = 0, ""
         """The merges that were lost in a row, and the error of the last one."""
         self._unfinished: set[str] = set()
-        """Names of files that are being written, or are not in the levels yet."""
+        """Names of files that are being written or are not in the levels yet."""
         self._rebuilt: tuple[Run, ...] = ()
         """The runs of a rebuild, newest first."""
         self._rebuilt_lsn = -1
@@ -92,9 +93,9 @@ class RunStore:
         self._served = ALL_TABLES
 
     def open(self, files: Sequence[RunFile], lsn: int) -> None:
-        """Take the runs of an index that stands at an LSN. `DamagedIndex` if one is missing or damaged.
+        """Take over the runs of an index that stands at an LSN. Raises `DamagedIndex` if one is missing or damaged.
 
-        Files of other runs stay: what needs them is not known before the journal is read.
+        Other run files stay, because only the journal tells who needs them.
         """
         there = [name for name in self._disk.list(self._folder) if name.endswith(SUFFIX)]
         named = [file.name for file in files]
@@ -111,7 +112,7 @@ class RunStore:
         path = self._folder / file.name
         self._check_size(path, file.size)
         data = self._disk.map(path)
-        will_need(data)  # every look-up does, and one page after the other takes the disk ten times as long
+        will_need(data)  # every look-up needs it, and page by page the disk would take ten times as long
         run = Run(path, data)
         if run.file != file:
             raise DamagedIndex(f"run {file.name} of the index is another one than the checkpoint names")
@@ -123,9 +124,9 @@ class RunStore:
 
     @contextlib.contextmanager
     def _written(self, parts: Parts, lsn: int) -> Iterator[Run | None]:
-        """A new run of entries as of a commit, durable with its name; None of no entries.
+        """Write a run of entries as of a commit, durable with its name; None if there are no entries.
 
-        Nobody removes it within the block, at whose end something names it.
+        The file is protected from removal until the end of the block, when something refers to it.
         """
         parts = _by_table(parts)
         if not parts:
@@ -143,7 +144,7 @@ class RunStore:
 
     @contextlib.contextmanager
     def _new_file(self) -> Iterator[Path]:
-        """The path of a run to write, which nobody removes meanwhile; its file goes when that fails."""
+        """The path for a new run, protected from removal. The file is removed if writing fails."""
         path = self._folder / f"{next(self._numbers):012d}{SUFFIX}"
         self._unfinished.add(path.name)
         try:
@@ -160,31 +161,31 @@ class RunStore:
         return Run(path, self._disk.map(path), is_checked=True)
 
     def _remove(self, path: Path) -> None:
-        with contextlib.suppress(OSError):  # it goes with the next checkpoint or the next start
+        with contextlib.suppress(OSError):  # the next checkpoint or start removes it
             self._disk.remove(path)
 
     # A checkpoint, in this order.
 
     def add(self, parts: Parts, lsn: int) -> None:
-        """Make the run of a checkpoint durable; look-ups do not see it yet."""
+        """Write the run of a checkpoint durably. Look-ups do not see it yet."""
         self._new, self._new_lsn = None, -1
         with self._written(parts, lsn) as made:
             self._new, self._new_lsn = made, lsn
 
     def undo(self) -> None:
-        """Forget the run of a checkpoint that failed and that no checkpoint file names."""
+        """Forget the run of a failed checkpoint that no checkpoint file names."""
         if self._new is not None:
             self._remove(self._new.path)
         self._new, self._new_lsn = None, -1
 
     def to_name(self, generation: int, lsn: int) -> NamedRuns:
-        """The runs that the checkpoint is to name, of an index that stands at an LSN."""
+        """The runs that the checkpoint must name, for an index that stands at an LSN."""
         levels = self.levels
         new = () if self._new is None else (self._new,)
         return NamedRuns(tuple(run.file for run in (*new, *levels.runs)), generation, lsn)
 
     def adopt(self) -> None:
-        """Have look-ups see the run of the checkpoint, which is durable. Under the lock."""
+        """Make the run of the checkpoint, which is durable, visible to look-ups. Under the lock."""
         if self._new_lsn >= 0:
             new, adopted = () if self._new is None else (self._new,), self.levels.adopted + 1
             for run in new:
@@ -193,9 +194,9 @@ class RunStore:
             self._new, self._new_lsn = None, -1
 
     def remove_unnamed(self, named: Collection[RunFile]) -> None:
-        """Remove the runs that neither a durable checkpoint nor a look-up needs."""
-        there = self._disk.list(self._folder)  # in this order: a file that begins later is not in it,
-        unfinished = frozenset(self._unfinished)  # and one that is finished meanwhile is in the levels
+        """Remove runs that neither a durable checkpoint nor a look-up needs."""
+        there = self._disk.list(self._folder)  # order matters: a file that begins later is not in the list,
+        unfinished = frozenset(self._unfinished)  # and a file that is finished meanwhile is in the levels
         needed = (*self.levels.runs, *self._rebuilt)
         kept = {file.name for file in named} | {run.path.name for run in needed} | unfinished
         for name in there:
@@ -207,13 +208,13 @@ class RunStore:
     # A rebuild.
 
     def begin_anew(self, lsn: int) -> None:
-        """Hold nothing until `finish`; all entries of commits up to `lsn` come, and none of later ones."""
+        """Empty the index until `finish`. All entries of commits up to `lsn` follow, and none of later ones."""
         self._rebuilt_lsn = lsn
         self.lost = self.lacks = 0  # the next merges are of other files
         with self._lock:
             self.levels = Levels(-1)
         rebuilt, self._new, self._new_lsn, self._rebuilt = self._rebuilt, None, -1, ()
-        for run in rebuilt:  # of a rebuild that failed: no checkpoint names them
+        for run in rebuilt:  # of a failed rebuild: no checkpoint names them
             self._remove(run.path)
 
     def stage(self, parts: Parts) -> None:
@@ -245,16 +246,16 @@ class RunStore:
             self._remove(run.path)
 
     def staged(self, keys: IndexKeys) -> Ints:
-        """The values that a rebuild has taken under some keys of one table so far."""
+        """The values that the rebuild has taken so far for some keys of one table."""
         return Levels(-1, self._rebuilt).find(keys)
 
     @property
     def has_rebuilt(self) -> bool:
-        """Whether a rebuild has made runs."""
+        """Whether a rebuild has written runs."""
         return bool(self._rebuilt)
 
     def finish(self, lsn: int) -> None:
-        """Have look-ups see what the rebuild has taken. Under the lock."""
+        """Make the runs of the rebuild visible to look-ups. Under the lock."""
         self.levels, self._rebuilt = Levels(lsn, self._rebuilt), ()
 
     # Beside serving.
@@ -301,7 +302,7 @@ class RunStore:
     def _merge(
         self, path: Path, runs: Sequence[Run], drops: Mapping[bytes, bool], pause: Callable[[int], bool]
     ) -> bool:
-        """Write runs as one; of served tables, which `drops` names, entries that say ABSENT go if it says so."""
+        """Write runs as one. `drops` has the served tables, and whether their entries with ABSENT can be dropped."""
         if sum(run.entries for run in runs) >= APART_MIN:
             wanted = Merge(path, [run.path for run in runs], drops, self._key_hash.seed)
             try:
@@ -329,16 +330,16 @@ class RunStore:
         return sum(part.count for prefix, part in run.sections.items() if not self._served.serves(prefix))
 
     def _with_dropped(self, runs: Sequence[Run], share: float) -> Sequence[Run]:
-        """The newest run of whose entries more than a share is of tables that are not served: it is written again."""
+        """The newest run in which dropped tables have more than `share` of the entries: it is rewritten."""
         return [run for run in runs if self._dropped_in(run) > share * run.entries][:1]
 
     @property
     def dropped_entries(self) -> int:
-        """Entries of tables that are not served."""
+        """Entries of unserved tables."""
         return sum(map(self._dropped_in, self.levels.runs))
 
     def keep(self, tables: ServedTables) -> None:
-        """Leave tables that are not served out of the size, and of the next merges."""
+        """Leave unserved tables out of the size, and of the next merges."""
         self._served = tables
         empty = [run for run in self.levels.runs if not any(map(tables.serves, run.sections))]
         for run in empty:
@@ -347,7 +348,7 @@ class RunStore:
 
     @property
     def size(self) -> Size:
-        """Entries of served tables, some of them of one key, and their bytes."""
+        """Entries of served tables, several for some keys, and their bytes."""
         held = [
             section
             for run in self.levels.runs
@@ -358,7 +359,7 @@ class RunStore:
 
 
 def _by_table(parts: Parts) -> list[tuple[IndexKeys, Ints]]:
-    """Parts of one table as one; those without keys are left out."""
+    """The parts of each table joined. Parts without keys are left out."""
     tables: dict[bytes, list[tuple[IndexKeys, Ints]]] = {}
     for keys, values in parts:
         if len(keys):

@@ -1,4 +1,6 @@
-"""A run being written: entries in order, table by table, on a disk that is never given much to write at once."""
+"""Writes a run: entries in order, table by table, in pieces so small that the disk always has little to write at
+once.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ _FILTER_BIT_WORD = 64
 
 
 class RunWriter:
-    """One run, closed by `finish` or by `close`; the folder is the caller's to sync."""
+    """One run, closed by `finish` or by `close`. The caller syncs the folder."""
 
     def __init__(self, disk: Disk, path: Path, key_hash: KeyHash, lsn: int) -> None:
         """`lsn` is the newest commit that has entries in the run."""
@@ -37,22 +39,22 @@ class RunWriter:
         self._places: list[SectionPlace] = []
         self._head = HEADER.pack(MAGIC, VERSION, 0).ljust(HEADER_BYTES, b"\0")
         self._waiting = bytearray(self._head)
-        """Bytes of the block that is not full yet."""
+        """Bytes of the incomplete last block."""
         self._at = HEADER_BYTES
         self._crcs: list[int] = []
         self.size = 0
-        """Bytes of the file, once it is finished."""
+        """Size of the finished file."""
 
     def begin(self, number: int, width: int, entries_max: int) -> SectionWriter:
         """Begin a table with at most `entries_max` entries; the table before it is ended."""
         return SectionWriter(self, number, width, entries_max)
 
     def begin_bytes(self, number: int, entries_max: int, rank_bits: int = 0) -> ByteSectionWriter:
-        """`begin` of a table whose keys are bytes; a rank has so many bits at least."""
+        """`begin` for a table with byte keys. A rank has at least `rank_bits` bits."""
         return ByteSectionWriter(self, number, entries_max, rank_bits)
 
     def put(self, data: Any) -> int:
-        """Append bytes, or an array that lies in one piece, which nobody changes any more; where they begin."""
+        """Append bytes or a contiguous array, which must not change any more. Returns their position."""
         at, view = self._at, np.frombuffer(data, np.uint8)
         self._at += len(view)
         first = min(-len(self._waiting) % BLOCK_BYTES, len(view))
@@ -66,11 +68,11 @@ class RunWriter:
         return at
 
     def align(self) -> None:
-        """Go on at the next multiple of `ALIGNED`."""
+        """Continue at the next multiple of `ALIGNED`."""
         self.put(bytes(-self._at % ALIGNED))
 
     def placed(self, place: SectionPlace) -> None:
-        """A table is whole."""
+        """Record that a table is complete."""
         self._places.append(place)
 
     def _write(self, blocks: Bytes) -> None:
@@ -78,7 +80,7 @@ class RunWriter:
         self._writes.write([blocks])
 
     def finish(self) -> None:
-        """Make the run durable but for its name."""
+        """Write the run durably, except for its name."""
         last = bytes(self._waiting)
         crcs = np.array([*self._crcs, *([value(last)] if last else [])], dtype=np.uint32).tobytes()
         about = {"lsn": self._lsn, "seed": self.key_hash.seed.hex(), "sections": [list(each) for each in self._places]}
@@ -99,7 +101,7 @@ class RunWriter:
 
 
 class Finder:
-    """The words that are searched in a section, their samples and filter."""
+    """The searched words of a section, with their samples and filter."""
 
     def __init__(self, run: RunWriter, entries_max: int) -> None:
         self._run = run
@@ -111,7 +113,7 @@ class Finder:
         self._filter: Numbers = np.zeros(max(-(-entries_max * FILTER_BITS // _FILTER_BIT_WORD), 1), dtype=np.uint64)
 
     def add(self, data: npt.NDArray[Any], numbers: Numbers, marks: Wanted) -> None:
-        """Write further entries, in order, that are found by these numbers and so marked in the filter."""
+        """Write further entries, in order. `numbers` are what a search compares, `marks` what the filter gets."""
         yield_point()
         at = self._run.put(data)
         self._at = at if self._at < 0 else self._at
@@ -129,7 +131,7 @@ class Finder:
 
 
 class SectionWriter:
-    """The entries of one table of a run whose keys are numbers."""
+    """The entries of one table whose keys are numbers."""
 
     def __init__(self, run: RunWriter, number: int, width: int, entries_max: int) -> None:
         self._run, self._number, self._width = run, number, width
@@ -142,17 +144,17 @@ class SectionWriter:
         self._finder.add(entries, numbers, Wanted.of(numbers))
 
     def end(self) -> int:
-        """Write what finds the entries, unless there are none; how many there are."""
+        """Write samples and filter, unless the table is empty. Returns the number of entries."""
         if self._finder.count:
             self._run.placed(self._finder.end(self._number, self._width))
         return self._finder.count
 
 
 class ByteSectionWriter:
-    """The entries of one table of a run whose keys are bytes: all keys in their order, then all hashes in theirs."""
+    """The entries of one table whose keys are bytes: all keys in their order, then all hashes in theirs."""
 
     def __init__(self, run: RunWriter, number: int, entries_max: int, rank_bits: int = 0) -> None:
-        """`rank_bits`: a rank has so many bits at least."""
+        """A rank has at least `rank_bits` bits."""
         self.rank_bits = max(entries_max.bit_length(), rank_bits)
         if self.rank_bits > RANK_BITS_MAX:
             raise Unavailable(f"a run of the index cannot hold {entries_max} keys of one table: shard the table")
@@ -173,13 +175,13 @@ class ByteSectionWriter:
         self.count += len(keys)
 
     def find_by(self, hashed: Numbers) -> None:
-        """Further hashes with the ranks of their entries, in order, above all before; no more entries come."""
+        """Further hashes with the ranks of their entries, in order, above all before. No entries may follow."""
         if self._finder is None:
             self._finder = Finder(self._run, self.count)
         self._finder.add(hashed, hashed, marked(hashed))
 
     def end(self) -> int:
-        """Write what finds the entries, unless there are none; how many there are."""
+        """Write samples and filter, unless the table is empty. Returns the number of entries."""
         if self._finder is None:
             return 0
         self._run.align()

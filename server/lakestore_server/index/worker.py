@@ -25,8 +25,8 @@ from lakestore_server.index.run_merge import merge, writer_of
 
 def main() -> None:
     """Make the merge that the server asks for."""
-    os.nice(max(NICE - os.nice(0), 0))  # begun by a duty, it has that already
-    allocator.keep_memory()  # a third of the time would go into pages that are new for each slice
+    os.nice(max(NICE - os.nice(0), 0))  # a process started by a duty has this niceness already
+    allocator.keep_memory()  # a third of the time would go into new pages for each slice
     parent = Parent()
     parent.reply(lambda _verb, question: _merged(parent, Merge.decode(question)))
 

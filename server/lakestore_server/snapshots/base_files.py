@@ -40,7 +40,7 @@ class Dead:
 
 
 class Manifests:
-    """The living entries of manifests, the least recently used let go first."""
+    """A cache of the live entries of manifests; the least recently used are dropped first."""
 
     def __init__(self, bytes_max: int, cache: DerivedCache) -> None:
         self.bytes_max, self._cache = bytes_max, cache
@@ -62,7 +62,7 @@ class Manifests:
 
 
 class BaseFiles:
-    """One lake snapshot, or none under a table that was never tiered."""
+    """One lake snapshot. It is empty for a table that was never tiered."""
 
     def __init__(self, manifest_list: str, group: str, manifests: Manifests, indexes: OffsetCache) -> None:
         """`group` is the table's uuid, of what is cached; an empty `manifest_list` is of no snapshot."""
@@ -71,12 +71,12 @@ class BaseFiles:
 
     @property
     def is_read(self) -> bool:
-        """Whether the data files were listed, as rows had died."""
+        """Whether the data files were listed: rows of the lake have died."""
         return "data" in self.__dict__
 
     @cached_property
     def data(self) -> list[Entries]:
-        """Every data file, by manifest."""
+        """All data files, by manifest."""
         return [self._manifests.of(each, self.group) for each in self.manifests if each.content == DATA]
 
     @property
@@ -90,11 +90,13 @@ class BaseFiles:
 
     @cached_property
     def _begins(self) -> Ints:
-        """The number of each manifest's first data file among all, and that of all files."""
+        """The number of each manifest's first data file, counted over all manifests; at the end, the number of data
+        files.
+        """
         return np.concatenate([[0], np.cumsum([len(each) for each in self.data])]).astype(np.int64)
 
     def _entries(self, numbers: Sequence[int]) -> list[Entry]:
-        """The data files of these numbers."""
+        """The data files with these numbers."""
         held = (np.searchsorted(self._begins, numbers, side="right") - 1).tolist() if len(numbers) else ()
         return [
             self.data[place][number - int(self._begins[place])] for place, number in zip(held, numbers, strict=True)
@@ -102,7 +104,7 @@ class BaseFiles:
 
     @cached_property
     def deletes(self) -> list[Entries]:
-        """Every delete file and vector, by manifest."""
+        """All delete files and vectors, by manifest."""
         return [self._manifests.of(each, self.group) for each in self.manifests if each.content != DATA]
 
     @cached_property
@@ -114,7 +116,7 @@ class BaseFiles:
 
     @cached_property
     def live_rows(self) -> int | None:
-        """The number of rows that readers find; None where it cannot be told for certain."""
+        """The number of rows that readers see; None if manifests alone do not tell."""
         if self.deletes:
             known = np.sort(np.concatenate([_NO_HASHES, *(each.path_hashes for each in self.data)]))
             if not all(_names_each(deletes, known) for deletes in self.deletes):
@@ -125,11 +127,11 @@ class BaseFiles:
         known_counts = [added + existing for added, existing in counts if added is not None and existing is not None]
         return sum(known_counts) if len(known_counts) == len(counts) else None
 
-    def find(self, victims: Ints) -> list[Dead]:
-        """The data files that hold rows of these sorted packed keys, with their positions."""
-        if not len(victims):
+    def find(self, superseded: Ints) -> list[Dead]:
+        """The data files that contain rows with these packed keys (sorted), with the rows' positions."""
+        if not len(superseded):
             return []
-        search, found = RowSearch(victims), []
+        search, found = RowSearch(superseded), []
         entries = {entry.file.path: entry for entry in self._entries(search.files(self._bounds))}
         for file, index in self._indexes.each((entry.file for entry in entries.values()), self.group):
             within = search.places(index.keys)
@@ -138,7 +140,7 @@ class BaseFiles:
         return found
 
     def beyond(self, heads: Heads) -> list[Dead]:
-        """The rows at or beyond these heads: those that came after the cut of a log table."""
+        """The rows at or after these heads: in a log table, the rows after the cut."""
         found = []
         limits = np.asarray(heads, np.int64)
         for entry in self._entries(_reaching(self._bounds, limits)):
@@ -163,25 +165,25 @@ class BaseFiles:
                 self._manifests.forget(manifest, self.group)
 
     def deleted(self, data: Entry) -> tuple[Ints, list[Entry]]:
-        """The positions of a data file that the base's own deletes hide, and its vectors among these."""
+        """The positions that the lake's own deletes hide in a data file, and the vectors among these deletes."""
         found = self._deletes_of.of(data)
         vectors = [entry for entry in found if entry.file.format.upper() == PUFFIN]
-        if vectors:  # it holds all earlier position deletes
+        if vectors:  # a vector includes all earlier position deletes
             return union([vector_of(entry.file) for entry in vectors]), vectors
         return union([_positions(entry.file, data.file.path) for entry in found]), []
 
 
 def _reaching(table: BoundsTable, limits: Ints) -> list[int]:
-    """The numbers of the files that may hold rows at or beyond these limits of the buckets."""
+    """The numbers of the files that may hold rows at or after the bucket's limit."""
     least, most, _, end = table.ends.T
-    # Of a file of several buckets the lowest limit of all stands for its own: a few more files are looked at.
+    # A file of several buckets is compared with the lowest limit of all buckets: that reads a few files too many.
     limit = np.where(least == most, limits[np.clip(least, 0, len(limits) - 1)], limits.min())
     found: list[int] = np.flatnonzero(~table.bounded | (end >= limit)).tolist()
     return found
 
 
 def _names_each(deletes: Entries, known: Ints) -> bool:
-    """Whether each delete file of a manifest is about one data file alone, which is among these sorted ones."""
+    """Whether each delete file of a manifest is for a single data file, which is among `known` (sorted)."""
     hashes, named = deletes.named
     return bool(
         len(named) == len(deletes)
@@ -191,7 +193,7 @@ def _names_each(deletes: Entries, known: Ints) -> bool:
 
 
 def _are_among(values: Ints, known: Ints) -> Flags:
-    """Which values are among sorted ones, which are not gone through for that: they are asked of each manifest."""
+    """Membership of `values` in the sorted array `known`, by binary search. Called once per manifest."""
     if not len(known):
         return np.zeros(len(values), np.bool_)
     at = np.minimum(np.searchsorted(known, values), len(known) - 1)
@@ -200,14 +202,14 @@ def _are_among(values: Ints, known: Ints) -> Flags:
 
 
 class Bases:
-    """The snapshots that were used last."""
+    """A cache of the snapshots that were used last."""
 
     def __init__(self, manifests: Manifests, indexes: OffsetCache) -> None:
         self._manifests, self._indexes = manifests, indexes
         self._kept: OrderedDict[tuple[str, str], BaseFiles] = OrderedDict()
 
     def of(self, manifest_list: str, group: str) -> BaseFiles:
-        """One snapshot of the table that has this group of indexes."""
+        """A snapshot. `group` names the table's offset indexes."""
         key = manifest_list, group
         found = self._kept.pop(key, None) or BaseFiles(manifest_list, group, self._manifests, self._indexes)
         self._kept[key] = found
@@ -216,13 +218,13 @@ class Bases:
         return found
 
     def _nbytes(self) -> int:
-        """Bytes of the manifests that some snapshot holds on to."""
+        """Bytes of the manifests that cached snapshots refer to."""
         held = {id(each): each for base in self._kept.values() for each in base.held}
         return sum(each.nbytes for each in held.values())
 
 
 def vector_of(file: File) -> Ints:
-    """The positions in a vector."""
+    """The positions in a deletion vector."""
     if file.content_offset is None or file.content_size is None:
         raise Corrupt(f"the manifest does not say where in {file.path} the vector lies")
     return puffin.positions(places.read_part(file.path, file.content_offset, file.content_size), file.path)
@@ -230,16 +232,16 @@ def vector_of(file: File) -> Ints:
 
 def _positions(file: File, path: str) -> Ints:
     columns = read_columns(file.path, file.format.upper(), position_deletes.COLUMNS)
-    return np.unique(position_deletes.decode(columns, file.path).get(path, NO_POSITIONS))  # others may not sort
+    return np.unique(position_deletes.decode(columns, file.path).get(path, NO_POSITIONS))  # other engines may not sort
 
 
 def union(parts: Sequence[Ints]) -> Ints:
-    """Sorted positions of sorted parts, each once."""
+    """The sorted union of sorted arrays."""
     if len(parts) == 1:
         return parts[0]
     if not parts:
         return NO_POSITIONS
     both = np.concatenate(parts)
-    both.sort(kind="stable")  # which merges what is sorted already
+    both.sort(kind="stable")  # timsort merges sorted runs
     twice = both[1:] == both[:-1]
     return both[np.concatenate(([True], ~twice))] if twice.any() else both

@@ -1,7 +1,7 @@
-"""Presents cuts: keeps what was written for one cut for the next ones, and removes what nobody needs any more.
+"""Builds presented cuts, keeps files of one cut for later cuts, and removes files that no cut needs.
 
-One at a time. Nothing that is kept changes before a presenting is complete: one that fails leaves no trace but files,
-which are removed.
+- One build at a time.
+- The kept state changes only when a build is complete. A failed build leaves only files, which are removed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from lakestore.union import plan
 from lakestore.union.plan import TableScan
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.snapshots.base_files import BaseFiles, Bases, Manifests
-from lakestore_server.snapshots.deletes import Deaths, Found, Ledger, hide
-from lakestore_server.snapshots.document import Snapshot
-from lakestore_server.snapshots.held_cuts import KeptFiles, remove
+from lakestore_server.snapshots.deletes import Deaths, DeleteLedger, RowsToHide, hide
+from lakestore_server.snapshots.document import SnapshotWriter
+from lakestore_server.snapshots.held_cuts import RunFiles, remove
 from lakestore_server.snapshots.hot_files import Fetch, HotFile, StepWriter, put_aside, write_pieces
 from lakestore_server.snapshots.messages import DEFAULT_ROOM, BuildRequest, BuiltFiles, Room
 from lakestore_server.snapshots.shape import Shape
@@ -50,12 +50,12 @@ from lakestore_server.snapshots.steps import (
 )
 
 _Sums = npt.NDArray[Any]
-"""Live sums per bucket, as integers without end."""
+"""Live sums of each bucket, as Python integers, which do not overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Everything that presentings share."""
+    """Caches and threads that all builds share."""
 
     bases: Bases
     indexes: OffsetCache
@@ -63,35 +63,37 @@ class Tools:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Everything that is kept of a table, to be used again."""
+class ReusableParts:
+    """Kept parts of earlier builds that a new build of the table may use."""
 
     steps: Sequence[Step]
-    ledgers: Sequence[Ledger]
+    ledgers: Sequence[DeleteLedger]
     name: Callable[[str], str]
-    """Gives the URI of a new file with that ending."""
+    """Returns a new file's URI with the given ending."""
     numbers: Iterator[int]
-    """Numbers of new steps."""
+    """Numbers for new steps."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A presenting that is complete."""
+class BuildResult:
+    """A complete build."""
 
     answer: BuiltFiles
     files: Mapping[str, int]
-    """Every file that the cut is made of, the base's manifests among them, with its bytes."""
+    """The size of every file of the cut, including the base's manifests."""
     windows: tuple[Window, ...]
     base: BaseFiles
-    ledger: Ledger
-    earlier: Ledger | None
-    """The ledger that this one was made of."""
+    ledger: DeleteLedger
+    earlier: DeleteLedger | None
+    """The ledger from which this build's ledger was derived."""
 
 
 class SnapshotBuild:
-    """One presenting, used once."""
+    """One build; used once."""
 
-    def __init__(self, tools: Tools, known: Known, request: BuildRequest, scan: TableScan, fetch: Fetch) -> None:
+    def __init__(
+        self, tools: Tools, known: ReusableParts, request: BuildRequest, scan: TableScan, fetch: Fetch
+    ) -> None:
         self._tools, self._known, self._request, self._scan, self._fetch = tools, known, request, scan, fetch
         self._start: Heads = tuple(bucket.tier_point for bucket in scan.buckets)
         self._end: Heads = tuple(bucket.head for bucket in scan.buckets)
@@ -100,8 +102,8 @@ class SnapshotBuild:
         self._shape = Shape(scan.table, request.schema, default, flat)
         self._took: dict[str, float] = {}
 
-    def done(self) -> Outcome:
-        """The files of the cut, written and checked."""
+    def done(self) -> BuildResult:
+        """Write and check the files of the cut."""
         request, tools, name = self._request, self._tools, self._known.name
         windows = self._windows()
         with self._clock("base"):
@@ -113,11 +115,11 @@ class SnapshotBuild:
             ledger = hide(ledger, found, base, name, tools.pool)
         self._check(base, ledger)
         with self._clock("manifests"):
-            answer, files = Snapshot(request, self._specs, name).written(base, ledger, self._took)
-        return Outcome(answer, files, windows, base, ledger, earlier)
+            answer, files = SnapshotWriter(request, self._specs, name).write(base, ledger, self._took)
+        return BuildResult(answer, files, windows, base, ledger, earlier)
 
     def _windows(self) -> tuple[Window, ...]:
-        """The steps that show the cut's hot range; those that are missing are fetched and written."""
+        """The steps that cover the cut's hot range. Missing ones are fetched and written."""
         scan, steps = self._scan, self._known.steps
         settles = scan.table.keyed and not scan.in_lake
         parts = absorbed(cover(steps, scan.table, self._start, self._end))
@@ -127,7 +129,7 @@ class SnapshotBuild:
             except PositionExpired:
                 if not settles:
                     raise
-            # The log of a table that was never tiered may start anywhere up to the cut.
+            # The log of a table that was never tiered may start anywhere before the cut.
             return (self._filled(Gap(self._start, self._end), settles=True),)
 
     def _filled(self, part: Window | Gap, *, settles: bool) -> Window:
@@ -144,8 +146,8 @@ class SnapshotBuild:
         step = Step(number, part.start, part.end, self._shape, files, written.kills, born, died, settled)
         return Window(step, part.start, part.end)
 
-    def _earlier(self) -> Ledger | None:
-        """The ledger of the newest cut upon the same base that is not newer than this one."""
+    def _earlier(self) -> DeleteLedger | None:
+        """The newest ledger of the same base that is not newer than this cut."""
         wanted = self._request.base.manifest_list, self._request.format, self._start
         usable = [
             each
@@ -155,25 +157,25 @@ class SnapshotBuild:
         return max(usable, key=lambda each: sum(each.end), default=None)
 
     def _found(
-        self, base: BaseFiles, earlier: Ledger | None, windows: tuple[Window, ...]
-    ) -> tuple[Ledger, Sequence[Found]]:
-        """A ledger of the cut, and what it does not hide yet."""
+        self, base: BaseFiles, earlier: DeleteLedger | None, windows: tuple[Window, ...]
+    ) -> tuple[DeleteLedger, Sequence[RowsToHide]]:
+        """(a ledger of the cut, rows that it does not hide yet)."""
         deaths = Deaths(self._scan.table.name, base, self._tools.indexes)
         name, form = self._request.base.manifest_list, self._request.format
         if self._scan.lake_beyond:
-            ledger = Ledger(name, form, self._start, self._end)
+            ledger = DeleteLedger(name, form, self._start, self._end)
             return ledger, deaths.beyond(ledger)
-        return deaths.since(earlier or Ledger(name, form, self._start, self._start), windows, self._end)
+        return deaths.since(earlier or DeleteLedger(name, form, self._start, self._start), windows, self._end)
 
-    def _check(self, base: BaseFiles, ledger: Ledger) -> None:
-        """`Internal` if the files do not show the rows that live at the cut."""
+    def _check(self, base: BaseFiles, ledger: DeleteLedger) -> None:
+        """Raises `Internal` if the files would not show exactly the rows that are alive at the cut."""
         scan = self._scan
         shown = base.live_rows
         if shown is not None:
             shown += sum(window.step.rows for window in ledger.windows) - ledger.rows
             if shown != scan.live_rows:
                 raise Internal(
-                    f"table {scan.table.name} has {scan.live_rows} live rows at the cut, and {shown} would be shown"
+                    f"table {scan.table.name} has {scan.live_rows} live rows at the cut, but {shown} would be shown"
                 )
         if scan.lake_beyond or (scan.in_lake and scan.tier is None):
             return
@@ -182,10 +184,10 @@ class SnapshotBuild:
             sums += self._moved(window)
         for bucket, total in zip(scan.buckets, sums, strict=True):
             if int(total) & _MASK != bucket.live_sum:
-                raise Internal(f"table {scan.table.name}: bucket {bucket.bucket} would show other rows than live there")
+                raise Internal(f"table {scan.table.name}: bucket {bucket.bucket} would not show exactly its live rows")
 
     def _moved(self, window: Window) -> _Sums:
-        """The change of each bucket's live sum by a part of a step."""
+        """The change of each bucket's live sum by the rows and deaths in a window."""
         step = window.step
         if window.is_whole:
             whole: _Sums = np.array(step.born, dtype=object) - np.array(step.died, dtype=object)
@@ -194,7 +196,7 @@ class SnapshotBuild:
         for file in step.files:
             keys = self._tools.indexes.of(file).keys
             moved += np.array(live_sums(inside(keys, window.start, window.end), len(moved)), dtype=object)
-        moved -= np.array(live_sums(np.sort(window.kills.victims), len(moved)), dtype=object)
+        moved -= np.array(live_sums(np.sort(window.kills.superseded), len(moved)), dtype=object)
         return moved
 
     @contextmanager
@@ -208,28 +210,28 @@ _MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
-    """A merge that is on its way, or done."""
+class StepMerge:
+    """A running or finished merge of steps."""
 
     owner: str
     """Folder of the table."""
     parts: tuple[Step, ...]
     paths: list[str]
-    """Files that were begun."""
+    """Files that the merge has begun."""
     files: Future[list[HotFile]]
 
 
-class Merger:
-    """One merge at a time. For one thread, but for the merge itself."""
+class StepMerger:
+    """Merges steps in a thread, one merge at a time. Not thread-safe."""
 
     def __init__(self, indexes: OffsetCache, numbers: Iterator[int]) -> None:
         """`numbers` name the run's files and steps."""
         self._indexes, self._numbers = indexes, numbers
         self._pool = ThreadPoolExecutor(1, "merge")
-        self._running: Merge | None = None
+        self._running: StepMerge | None = None
 
     def begin(self, owner: str, folder: str, parts: tuple[Step, ...]) -> None:
-        """Begin a merge, unless one is on its way; `folder` is the one for its files."""
+        """Begin a merge unless one is running. Files go to `folder`."""
         if self._running is not None or not parts:
             return
         paths: list[str] = []
@@ -239,10 +241,10 @@ class Merger:
             return paths[-1]
 
         keys = [self._indexes.of(file).keys for step in parts for file in step.files]
-        self._running = Merge(owner, parts, paths, self._pool.submit(_merged, parts, keys, name))
+        self._running = StepMerge(owner, parts, paths, self._pool.submit(_merged, parts, keys, name))
 
-    def done(self) -> tuple[Merge, Step] | None:
-        """The merge that is complete by now, and its step; one that failed is told of and forgotten."""
+    def done(self) -> tuple[StepMerge, Step] | None:
+        """The finished merge and its step. A failed merge is logged and its files are removed."""
         merge = self._running
         if merge is None or not merge.files.done():
             return None
@@ -275,18 +277,18 @@ class Merger:
             self._running = None
             merge.files.add_done_callback(lambda _: _remove_all(merge.paths))
 
-    def discard(self, merge: Merge) -> None:
-        """Remove the files of a merge that nobody wants."""
+    def discard(self, merge: StepMerge) -> None:
+        """Remove the files of a merge that is not needed."""
         self._indexes.drop(merge.paths)
         _remove_all(merge.paths)
 
     def close(self) -> None:
-        """Wait for the merge that runs."""
+        """Wait for the running merge."""
         self._pool.shutdown(cancel_futures=True)
 
 
 def _merged(parts: Sequence[Step], keys: Sequence[Ints], name: Callable[[str], str]) -> list[HotFile]:
-    """The rows of all parts, in the order of bucket and offset, as new files."""
+    """The rows of all steps as new files, ordered by bucket and offset."""
     shape = parts[0].shape
     read = [_rows(file.path, shape.arrow) for step in parts for file in step.files]
     both = np.concatenate(keys) if keys else np.empty(0, np.int64)
@@ -312,35 +314,35 @@ def _added(parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 log = logging.getLogger("lakestore.present")
 THREADS = 2
 LEDGERS_MAX = 8
-"""Ledgers of a table that are kept: of the newest cut, and of others that somebody reads at the same time."""
+"""The most ledgers kept for one table: the newest, and others of older cuts that are read at the same time."""
 
 
 class _Table:
-    """Everything that is kept of one table."""
+    """The kept state of one table."""
 
     def __init__(self, folder: str, numbers: Iterator[int]) -> None:
-        self.files = KeptFiles(folder, numbers)
+        self.files = RunFiles(folder, numbers)
         self._numbers = numbers
         self.answers: dict[int, BuiltFiles] = {}
-        """By cut."""
+        """By cut id."""
         self._steps: list[Step] = []
-        self._ledgers: list[Ledger] = []
-        """The one that was used last is the last."""
+        self._ledgers: list[DeleteLedger] = []
+        """Ordered by use, the last used at the end."""
         self._used: dict[int, tuple[Step, ...]] = {}
         self._merged: dict[Step, tuple[Step, ...]] = {}
-        """Merged steps that no cut reads yet, and their parts."""
+        """Merged steps that no cut uses yet, and the steps they replace."""
         self._newest: tuple[Window, ...] = ()
         self._base: BaseFiles | None = None
         """The base of the newest ledger, until what is cached of other files is removed."""
         self._tidied: BaseFiles | None = None
         """The base upon which it was removed last."""
 
-    def known(self) -> Known:
-        """The part of it that a presenting may use again."""
-        return Known(tuple(self._steps), tuple(self._ledgers), self.files.name, self._numbers)
+    def known(self) -> ReusableParts:
+        """The parts that a new build may use."""
+        return ReusableParts(tuple(self._steps), tuple(self._ledgers), self.files.name, self._numbers)
 
-    def keep(self, cut_id: int, outcome: Outcome) -> list[str]:
-        """Take over what a presenting made; the files that nobody needs any more."""
+    def keep(self, cut_id: int, outcome: BuildResult) -> list[str]:
+        """Record a complete build. Returns the files that were removed because nothing needs them any more."""
         steps = tuple(window.step for window in outcome.windows)
         self._steps += [step for step in steps if step not in self._steps]
         self._ledgers = [*(each for each in self._ledgers if each is not outcome.earlier), outcome.ledger]
@@ -353,14 +355,14 @@ class _Table:
         return self._swept()
 
     def forget(self, cut_ids: Sequence[int]) -> list[str]:
-        """Let go of cuts; the files that are gone with them."""
+        """Forget cuts. Returns the files that were removed."""
         for cut_id in cut_ids:
             del self.answers[cut_id], self._used[cut_id]
         self.files.forget(cut_ids)
         return self._swept()
 
     def to_merge(self) -> tuple[Step, ...]:
-        """Steps of the cut that was presented last that are worth one."""
+        """Steps of the newest cut that should be merged."""
         return to_merge(self._newest) if not self._merged else ()
 
     def tidy(self) -> None:
@@ -375,7 +377,7 @@ class _Table:
             log.warning("cached values of %s are not removed: %s", base.group, error)
 
     def merged(self, parts: tuple[Step, ...], step: Step) -> bool:
-        """Take over a merged step; False if some cut's end has taken a part of it with it."""
+        """Record a merged step. False if a part of it was removed meanwhile, so that the merge is useless."""
         if not all(part in self._steps for part in parts):
             return False
         self._steps.append(step)
@@ -384,7 +386,7 @@ class _Table:
         return True
 
     def _swept(self) -> list[str]:
-        """Drop steps and ledgers of cuts that are gone, and their files."""
+        """Drop steps and ledgers that no cut needs, with their files."""
         used = {step for steps in self._used.values() for step in steps}
         self._merged = {one: parts for one, parts in self._merged.items() if one not in used and used.issuperset(parts)}
         used |= self._merged.keys()
@@ -397,10 +399,10 @@ class _Table:
 
 
 class SnapshotBuilder:
-    """Tables at cuts. For one thread."""
+    """Builds cuts of all tables. Not thread-safe."""
 
     def __init__(self, run: str, working: Callable[[], None] = lambda: None, room: Room = DEFAULT_ROOM) -> None:
-        """`run` names this life's folder under each table's; `working` is called before work that takes its time."""
+        """`run` names the folder of this process under each table's. `working` is called before long work."""
         self._run, self._numbers = run, itertools.count(1)
         self._tables: dict[str, _Table] = {}
         pool = ThreadPoolExecutor(THREADS, "present")
@@ -408,10 +410,10 @@ class SnapshotBuilder:
         kept = OffsetCache(cache, memory_bytes=room.offsets_memory, pool=pool, working=working)
         self._kept, self._told = kept, kept.figures
         self._tools = Tools(Bases(Manifests(room.manifests_memory, cache), kept), kept, pool)
-        self._merger = Merger(self._tools.indexes, self._numbers)
+        self._merger = StepMerger(self._tools.indexes, self._numbers)
 
     def present(self, request: BuildRequest, fetch: Fetch) -> BuiltFiles:
-        """The files of a table at a cut; the same ones if the cut was presented before."""
+        """The files of a table at a cut. Building the same cut again returns the same files."""
         answer = self._presented(request, fetch)
         before, self._told = self._told, self._kept.figures
         read, evicted = self._told.read - before.read, self._told.evicted - before.evicted
@@ -426,7 +428,7 @@ class SnapshotBuilder:
             return table.answers[request.cut_id]
         if request.format < request.base.format:
             raise Invalid(
-                f"table {scan.table.name} has format version {request.base.format}: it is not presented as"
+                f"table {scan.table.name} has format version {request.base.format}: it cannot be presented as"
                 f" version {request.format}"
             )
         try:
@@ -441,7 +443,7 @@ class SnapshotBuilder:
         return table.answers[request.cut_id]
 
     def forget(self, cut_ids: Sequence[int]) -> None:
-        """Let go of cuts whose leases are over, and remove what nobody needs any more."""
+        """Forget cuts whose leases have expired, and remove what no cut needs any more."""
         self._merge_done()
         for folder, table in list(self._tables.items()):
             self._forget(folder, table, [cut_id for cut_id in cut_ids if cut_id in table.answers])
@@ -454,7 +456,7 @@ class SnapshotBuilder:
             self._merger.abandon(folder)
 
     def _known(self, folder: str) -> _Table | None:
-        """Everything that is kept of a table; nothing of one whose files somebody removed."""
+        """The kept state of a table; None if somebody removed its files."""
         table = self._tables.get(folder)
         if table is not None and table.files.is_gone():
             log.warning("presented files in %s were removed by somebody: they are written again", table.files.folder)
@@ -468,7 +470,7 @@ class SnapshotBuilder:
         self._tools.pool.shutdown(cancel_futures=True)
 
     def tidy(self) -> None:
-        """Begin what makes later answers cheaper, beside them; called after an answer is given."""
+        """Begin work in the background that makes later builds cheaper. Called after each answer."""
         self._merge_done()
         for folder, table in self._tables.items():
             table.tidy()
@@ -486,7 +488,7 @@ class SnapshotBuilder:
 
 @contextmanager
 def _named(table: str, folder: str) -> Iterator[None]:
-    """Errors of files and memory as a sentence."""
+    """Turns errors of storage and memory into errors that name the table."""
     try:
         yield
     except LakestoreError:

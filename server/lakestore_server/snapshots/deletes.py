@@ -47,7 +47,7 @@ class Hidden:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class DeleteLedger:
     """Everything that a cut hides on top of one base."""
 
     base: str
@@ -67,7 +67,7 @@ class Ledger:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RowsToHide:
     """Rows of one data file that are to be hidden."""
 
     file: File
@@ -83,7 +83,9 @@ class Deaths:
     def __init__(self, table: str, base: BaseFiles, indexes: OffsetCache) -> None:
         self._table, self._base, self._indexes = table, base, indexes
 
-    def since(self, ledger: Ledger, windows: Sequence[Window], end: Heads) -> tuple[Ledger, list[Found]]:
+    def since(
+        self, ledger: DeleteLedger, windows: Sequence[Window], end: Heads
+    ) -> tuple[DeleteLedger, list[RowsToHide]]:
         """(the ledger without files that the cut does not read, the additional rows to hide).
 
         Every row that the log says is dead must be found. If not, it would be shown, so `Internal` is raised.
@@ -96,32 +98,32 @@ class Deaths:
         kept = {path: hidden for path, hidden in ledger.hidden.items() if path not in gone}
         all_new = Kills.joined([window.kills for window in new])
         fresh = all_new if same == len(ledger.windows) else all_new.within(ledger.end, end)
-        victims = np.sort(fresh.victims)
-        everyone = victims if fresh is all_new else np.sort(all_new.victims)
-        found = list(self._in_base(inside(victims, (0,) * len(end), ledger.start), ledger.start))
-        found += [each for window in old for each in self._in_window(window, victims)]
+        superseded = np.sort(fresh.superseded)
+        all_superseded = superseded if fresh is all_new else np.sort(all_new.superseded)
+        found = list(self._in_base(inside(superseded, (0,) * len(end), ledger.start), ledger.start))
+        found += [each for window in old for each in self._in_window(window, superseded)]
         for window in new:
-            found += self._in_window(window, everyone)
+            found += self._in_window(window, all_superseded)
             found += self._outside(window)
         return replace(ledger, end=end, windows=tuple(windows), hidden=kept), found
 
-    def beyond(self, ledger: Ledger) -> list[Found]:
+    def beyond(self, ledger: DeleteLedger) -> list[RowsToHide]:
         """The base's rows after the cut."""
-        return [Found(dead.entry.file, dead.positions, dead.entry) for dead in self._base.beyond(ledger.end)]
+        return [RowsToHide(dead.entry.file, dead.positions, dead.entry) for dead in self._base.beyond(ledger.end)]
 
-    def _in_base(self, victims: Ints, start: Heads) -> Iterator[Found]:
+    def _in_base(self, superseded: Ints, start: Heads) -> Iterator[RowsToHide]:
         count = 0
-        for dead in self._base.find(victims):
+        for dead in self._base.find(superseded):
             count += len(dead.positions)
-            yield Found(dead.entry.file, dead.positions, dead.entry)
-        if count != len(victims):
+            yield RowsToHide(dead.entry.file, dead.positions, dead.entry)
+        if count != len(superseded):
             raise Internal(
-                f"table {self._table}: {len(victims)} rows below tier point {list(start)} have died, and {count} of"
-                " them were found in the lake"
+                f"table {self._table}: {len(superseded)} rows below tier point {list(start)} have died, but only"
+                f" {count} of them were found in the lake"
             )
 
-    def _in_window(self, window: Window, victims: Ints) -> Iterator[Found]:
-        sought = inside(victims, window.start, window.end)
+    def _in_window(self, window: Window, superseded: Ints) -> Iterator[RowsToHide]:
+        sought = inside(superseded, window.start, window.end)
         if not len(sought):
             return
         search, count = RowSearch(sought), 0
@@ -129,25 +131,27 @@ class Deaths:
             index = self._indexes.of(file)
             if len(held := search.places(index.keys)):
                 count += len(held)
-                yield Found(file, index.positions(held), is_partial=not window.is_whole)
+                yield RowsToHide(file, index.positions(held), is_partial=not window.is_whole)
         if count != len(sought):
             raise Internal(
-                f"table {self._table}: {len(sought)} hot rows have died, and {count} of them were found in step"
+                f"table {self._table}: {len(sought)} hot rows have died, but only {count} of them were found in step"
                 f" {window.step.number}"
             )
 
-    def _outside(self, window: Window) -> Iterator[Found]:
+    def _outside(self, window: Window) -> Iterator[RowsToHide]:
         for file in () if window.is_whole else window.step.files:
             index = self._indexes.of(file)
             hidden = outside(index.keys, window.start, window.end)
             if len(hidden):
-                yield Found(file, index.positions(hidden), is_partial=True)
+                yield RowsToHide(file, index.positions(hidden), is_partial=True)
 
 
-def hide(ledger: Ledger, found: Iterable[Found], base: BaseFiles, name: Name, pool: Executor) -> Ledger:
+def hide(
+    ledger: DeleteLedger, found: Iterable[RowsToHide], base: BaseFiles, name: Name, pool: Executor
+) -> DeleteLedger:
     """The ledger with these rows hidden too, by new delete files (version 2) or vectors (version 3)."""
     hidden = dict(ledger.hidden)
-    parts: dict[str, list[Found]] = {}
+    parts: dict[str, list[RowsToHide]] = {}
     for each in found:
         parts.setdefault(each.file.path, []).append(each)
     more = [replace(each[0], positions=union([one.positions for one in each])) for each in parts.values()]
@@ -164,7 +168,7 @@ def vector_key(file: File) -> str:
     return f"{file.path}#{file.content_offset}"
 
 
-def _position_deletes(old: Hidden | None, more: Found, name: Name) -> Hidden:
+def _position_deletes(old: Hidden | None, more: RowsToHide, name: Name) -> Hidden:
     """A data file's hidden rows plus new ones. If there are many delete files, the smallest are merged."""
     fresh = more.positions
     rows = len(fresh) + (0 if old is None else old.rows)
@@ -217,7 +221,7 @@ def _delete_of(file: File) -> File:
     )
 
 
-def _vectors(hidden: Mapping[str, Hidden], found: Sequence[Found], base: BaseFiles, name: Name) -> list[Hidden]:
+def _vectors(hidden: Mapping[str, Hidden], found: Sequence[RowsToHide], base: BaseFiles, name: Name) -> list[Hidden]:
     """All changed vectors in one Puffin file; vectors of partially shown files have a Puffin file each.
 
     PyIceberg applies every vector in a Puffin file that it reads, including replaced ones. That is harmless as long as
@@ -227,7 +231,7 @@ def _vectors(hidden: Mapping[str, Hidden], found: Sequence[Found], base: BaseFil
     return made + _together(hidden, [more for more in found if not more.is_partial], base, name)
 
 
-def _together(hidden: Mapping[str, Hidden], found: Sequence[Found], base: BaseFiles, name: Name) -> list[Hidden]:
+def _together(hidden: Mapping[str, Hidden], found: Sequence[RowsToHide], base: BaseFiles, name: Name) -> list[Hidden]:
     """Write vectors to one Puffin file."""
     made, held = [], []
     for more in found:

@@ -1,7 +1,7 @@
-"""The metadata document of a presented cut, made from the document of its lake table. Pure.
+"""The metadata document of a presented cut, derived from the document of its lake table. Pure.
 
-Nothing of it is stored: it is the answer to whoever loads the table. A `Frame` is what the cut's files are written by,
-schema and partition specs; with the files it becomes the document.
+The document is the answer to whoever loads the table. An `EmptyDocument` has the schema and the partition specs for
+which the cut's files are written. With the files it becomes the document.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from lakestore.model.table import Table
 from lakestore_server.catalog import metadata, metadata_updates, our_tables
 from lakestore_server.snapshots.base_files import BaseFiles
 from lakestore_server.snapshots.cut_key import CutKey
-from lakestore_server.snapshots.deletes import Ledger, vector_key
+from lakestore_server.snapshots.deletes import DeleteLedger, vector_key
 from lakestore_server.snapshots.messages import BuildRequest, BuiltFiles, Json
 from lakestore_server.snapshots.steps import Ints
 
 
-class Snapshot:
-    """One cut's snapshot, written once."""
+class SnapshotWriter:
+    """Writes the snapshot of one cut: its manifests and manifest list. Used once."""
 
     def __init__(self, request: BuildRequest, specs: Mapping[int, Json], name: Callable[[str], str]) -> None:
-        """`name` gives the URI of a new file with that ending."""
+        """`name` returns a new file's URI with the given ending."""
         self._request, self._specs, self._name = request, specs, name
         self._sequence = request.base.sequence + 1
 
-    def written(self, base: BaseFiles, ledger: Ledger, took: Mapping[str, float]) -> tuple[BuiltFiles, dict[str, int]]:
-        """The answer, and every file that it is made of beside the base's data, with its bytes."""
+    def write(
+        self, base: BaseFiles, ledger: DeleteLedger, took: Mapping[str, float]
+    ) -> tuple[BuiltFiles, dict[str, int]]:
+        """(the answer, the size of every file of the cut except the base's data files)."""
         request = self._request
         hot = [file for window in ledger.windows for file in window.step.files]
         deletes = [delete for hidden in ledger.hidden.values() for delete in hidden.deletes]
@@ -117,10 +119,11 @@ class Snapshot:
         return found
 
     def _without(self, manifest: Manifest, deletes: Entries, kept: Ints) -> Manifest:
-        """A manifest of the base with these entries alone, as their bytes: they inherit what they did before.
+        """A copy of a base manifest with only the `kept` entries. Entries are copied as bytes, so they inherit the
+        same values.
 
-        Vectors get path bounds, which Java leaves out: the Puffin file of one may hold replaced ones as well, and a
-        reader that takes it for another data file's (polars) would find two vectors there.
+        Vectors get path bounds, which Iceberg's Java library omits: the Puffin file may also contain replaced vectors,
+        and polars, which assigns vectors by path bounds, would find two vectors for one data file.
         """
         meta = Container.opened(places.read(manifest.path), manifest.path).meta
         data = packed(meta, list(vector_records.bounded(deletes, kept)))
@@ -141,7 +144,7 @@ class Snapshot:
 
 
 def _places_of(deletes: Entries, replaced: Mapping[str, Sequence[str]]) -> set[int]:
-    """The places in a manifest of the replaced vectors, which are given by data file."""
+    """The positions in a manifest of the replaced vectors. `replaced` is by data file."""
     hashes, named = deletes.named
     near = named[np.isin(hashes[named], [path_hash(path.encode()) for path in replaced])].tolist()
     keys = {key for each in replaced.values() for key in each}
@@ -149,9 +152,9 @@ def _places_of(deletes: Entries, replaced: Mapping[str, Sequence[str]]) -> set[i
 
 
 POSITION_PROPERTY = "lakestore.token"
-"""The position of the cut, by which any client of ours reads the same rows."""
+"""The token of the cut. Every Lakestore client reads the same rows with it."""
 LEASE_PROPERTY = "lakestore.lease-until"
-"""The time up to which the cut's files stay."""
+"""The time until which the cut's files are kept."""
 V3 = 3
 _TOTALS = {"total-records": "added-records", "total-data-files": "added-data-files"}
 """Totals of a presented snapshot, and what it adds to its base's totals. It takes no data file away.
@@ -161,34 +164,36 @@ Spark estimates a table by `total-records`, and without it never broadcasts one.
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
-    """The lake snapshot below a cut, or the lack of one."""
+class BaseSnapshot:
+    """The lake snapshot below a cut, or its absence."""
 
     snapshot_id: int = 0
     manifest_list: str = ""
     sequence: int = 0
-    """The last sequence number of the table's document."""
+    """The last sequence number in the table's document."""
     timestamp_ms: int = 0
-    """The snapshot's, or the table's creation."""
+    """The snapshot's time, or the table's creation."""
     next_row_id: int = 0
     format_version: int = 2
     summary: Mapping[str, str] = field(default_factory=dict)
-    """The snapshot's summary, whose totals a cut's go on from."""
+    """The snapshot's summary. A cut's totals are based on it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """A document without a snapshot: the schema of the cut's version, and all specs with one without partitions."""
+class EmptyDocument:
+    """A document without a snapshot: the schema version of the cut, and all partition specs with an unpartitioned
+    one.
+    """
 
     doc: Json
-    base: Base
+    base: BaseSnapshot
     flat_spec_id: int
     is_flat_added: bool
-    """Whether the flat spec is in no document of the lake."""
+    """Whether the unpartitioned spec was added here and is in no document of the lake."""
 
     @property
     def specs(self) -> list[Json]:
-        """All partition specs, the flat one among them."""
+        """All partition specs, including the unpartitioned one."""
         flat: Json = {"spec-id": self.flat_spec_id, "fields": []}
         return [*self.doc["partition-specs"], *([flat] if self.is_flat_added else [])]
 
@@ -200,8 +205,8 @@ class Frame:
         return found
 
 
-def base_of(doc: Json, snapshot_id: int, created_ms: int) -> Base:
-    """The base of that snapshot, 0 for none; `Corrupt` if the document does not have it."""
+def base_of(doc: Json, snapshot_id: int, created_ms: int) -> BaseSnapshot:
+    """The base with that snapshot id; 0 for none. Raises `Corrupt` if the document lacks it."""
     if snapshot_id:
         snapshot = metadata.snapshot_of(doc, snapshot_id)
         if snapshot is None:
@@ -213,7 +218,7 @@ def base_of(doc: Json, snapshot_id: int, created_ms: int) -> Base:
     else:
         manifest_list, timestamp_ms = "", created_ms
         summary = dict.fromkeys(_TOTALS, "0")
-    return Base(
+    return BaseSnapshot(
         snapshot_id=snapshot_id,
         manifest_list=manifest_list,
         sequence=doc["last-sequence-number"],
@@ -224,8 +229,8 @@ def base_of(doc: Json, snapshot_id: int, created_ms: int) -> Base:
     )
 
 
-def frame(doc: Json, base: Base, version: Table, format_version: int) -> Frame:
-    """The frame of a cut in a version of the table's definition, from the document of its lake table."""
+def empty_document(doc: Json, base: BaseSnapshot, version: Table, format_version: int) -> EmptyDocument:
+    """The empty document of a cut at a schema version, from the document of the lake table."""
     updates: list[Json] = [
         *our_tables.version_updates(version),
         {"action": "upgrade-format-version", "format-version": format_version},
@@ -235,14 +240,14 @@ def frame(doc: Json, base: Base, version: Table, format_version: int) -> Frame:
     is_added = flat is None
     if flat is None:
         flat = max(spec["spec-id"] for spec in made["partition-specs"]) + 1
-    return Frame(made, base, flat, is_added)
+    return EmptyDocument(made, base, flat, is_added)
 
 
-def document(of: Frame, key: CutKey, files: BuiltFiles, said: Mapping[str, str], location: str) -> Json:
-    """The document of a cut; `said` are its own properties.
+def document(of: EmptyDocument, key: CutKey, files: BuiltFiles, said: Mapping[str, str], location: str) -> Json:
+    """The document of a cut. `said` are additional properties.
 
-    Its location is none of the lake's: there would be the lake's own metadata, which an engine's clean-up of files that
-    a document does not name would take away. GC is off for that reason as well.
+    The document's location is outside of the lake table's folder, and garbage collection is off: otherwise an engine's
+    clean-up of unlisted files would delete the lake's own metadata.
     """
     base, doc = of.base, of.doc
     number, time_ms, sequence = key.snapshot_id, base.timestamp_ms + 1, base.sequence + 1
@@ -275,8 +280,8 @@ def document(of: Frame, key: CutKey, files: BuiltFiles, said: Mapping[str, str],
     return made
 
 
-def _summary(files: BuiltFiles, base: Base) -> dict[str, str]:
-    """Counts of what is hot, as any engine's commit says them, and totals where the base has them."""
+def _summary(files: BuiltFiles, base: BaseSnapshot) -> dict[str, str]:
+    """The snapshot's summary: counts of hot files and rows, and totals if the base has them."""
     added = {
         "operation": "overwrite",
         "added-data-files": str(files.data_files),

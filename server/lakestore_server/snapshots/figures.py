@@ -1,4 +1,4 @@
-"""Figures of presented cuts, for status and metrics."""
+"""SnapshotFigures of presented cuts, for status and metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEW, KEPT, SAME = "new", "kept", "not modified"
 
 @dataclass(frozen=True, slots=True)
 class PresentStatus:
-    """Figures of presented cuts. Times are in seconds."""
+    """SnapshotFigures of presented cuts. Times are in seconds."""
 
     tables: int
     """Tables with a cut in lease."""
@@ -42,7 +42,7 @@ class PresentStatus:
     """Offset indexes dropped for lack of space (`limits.lake_offsets_bytes`, `limits.lake_offsets_disk_bytes`)."""
 
 
-class Figures:
+class SnapshotFigures:
     """Counts since the start. Thread-safe."""
 
     def __init__(self) -> None:

@@ -23,13 +23,13 @@ from lakestore.iceberg.places import place
 from lakestore_server.host.clock import Clock
 from lakestore_server.read.leases import Leases
 from lakestore_server.snapshots.cut_key import CutKey
-from lakestore_server.snapshots.document import Base
+from lakestore_server.snapshots.document import BaseSnapshot
 from lakestore_server.snapshots.messages import BuiltFiles
 
 log = logging.getLogger("lakestore.present")
 
 
-class KeptFiles:
+class RunFiles:
     """The files of one table that this run of the builder has written."""
 
     def __init__(self, folder: str, numbers: Iterator[int]) -> None:
@@ -120,7 +120,7 @@ class HeldCut:
 
     key: CutKey
     files: BuiltFiles
-    base: Base
+    base: BaseSnapshot
     lsn: int
     """The commit that the cut's token names."""
     run: str

@@ -55,7 +55,7 @@ class HotFile:
 
 
 @dataclass(slots=True)
-class Written:
+class StepFiles:
     """The parts of one step."""
 
     files: list[HotFile] = field(default_factory=list)
@@ -81,7 +81,7 @@ class StepWriter:
         self._born, self._died = [0] * shape.table.buckets, [0] * shape.table.buckets
         self._running: list[Future[list[HotFile]]] = []
 
-    def fetch(self, gap: Gap, fetch: Fetch, *, settled: bool) -> Written:
+    def fetch(self, gap: Gap, fetch: Fetch, *, settled: bool) -> StepFiles:
         """Write the files of a gap. With `settled`, only rows that are alive at its end."""
         try:
             for bucket, (start, end) in enumerate(zip(gap.start, gap.end, strict=True)):
@@ -95,7 +95,7 @@ class StepWriter:
             raise
         files = [file for each in self._running for file in each.result()]
         kills = put_aside(Kills(_joined(self._killers), _joined(self._victims)))
-        return Written(files, kills, self._born, self._died)
+        return StepFiles(files, kills, self._born, self._died)
 
     def _request(self, bucket: int, start: int, end: int, head: int, *, settled: bool) -> pb.FetchRequest:
         table = self._shape.table
@@ -176,9 +176,9 @@ def write_files(rows: pa.Table, keys: Ints, shape: Shape, name: Callable[[str], 
 
 def put_aside(kills: Kills) -> Kills:
     """The same records, moved to an unnamed mapped file if they are large: unused parts then take no memory."""
-    if kills.killers.nbytes < ASIDE_BYTES_MIN:
+    if kills.superseding.nbytes < ASIDE_BYTES_MIN:
         return kills
-    return Kills(_mapped(kills.killers), _mapped(kills.victims))
+    return Kills(_mapped(kills.superseding), _mapped(kills.superseded))
 
 
 def _mapped(array: Ints) -> Ints:

@@ -16,7 +16,7 @@ from lakestore.limits import Limits
 
 Json = dict[str, Any]
 MANIFEST_BYTES = 256 << 20
-"""Memory of manifests that are kept for the next snapshot's sake."""
+"""Memory for manifests that are kept for later snapshots."""
 _TEXT = struct.Struct("<I")
 
 
@@ -30,14 +30,14 @@ class Verb(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The room that the process may take for what it keeps."""
+    """Limits of the process's caches."""
 
     cache_folder: str = ""
     """The folder of the derived cache; empty for none."""
     cache_bytes: int = DISK_BYTES
     """Bytes of the derived cache."""
     offsets_memory: int = MEMORY_BYTES
-    """Bytes of indexes that are not mapped."""
+    """The most bytes of indexes in memory."""
     manifests_memory: int = MANIFEST_BYTES
 
     @staticmethod
@@ -47,12 +47,12 @@ class Room:
         return Room(str(folder), disk, memory, limits.lake_manifests_bytes)
 
     def encode(self) -> str:
-        """The room as an argument of the process."""
+        """The limits as a command-line argument."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def decode(text: str) -> Room:
-        """The room that `encode` wrote."""
+        """Decodes `encode`."""
         return Room(**json.loads(text))
 
 
@@ -61,38 +61,38 @@ DEFAULT_ROOM = Room()
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The lake snapshot under a presented cut."""
+    """The lake snapshot below a presented cut."""
 
     manifest_list: str = ""
     """URI of the snapshot's manifest list; empty for a table that was never tiered."""
     snapshot_id: int = 0
     format: int = 2
-    """Format version of the base's metadata document."""
+    """Format version of the base's document."""
     sequence: int = 0
-    """`last-sequence-number` of the document: hot files and deletes have the next one."""
+    """`last-sequence-number` of the document. Hot files and deletes get the next number."""
     next_row_id: int = 0
-    """`next-row-id` of the document; 0 of a document of version 2."""
+    """`next-row-id` of the document; 0 in format version 2."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """The request for the files of one table at one cut."""
+    """Asks for the files of one table at one cut."""
 
     cut_id: int
-    """The snapshot id that the cut is presented as."""
+    """The snapshot id of the presented cut."""
     folder: str
     """URI of the folder of the table's presented files."""
     schema: Json
-    """The Iceberg schema of the cut with the `schema-id` that the document gives it."""
+    """The Iceberg schema of the cut, with the document's `schema-id`."""
     specs: Sequence[Json]
-    """Every partition spec of the document."""
+    """All partition specs of the document."""
     default_spec_id: int
     flat_spec_id: int
-    """An unpartitioned spec of the document, for hot files of many partitions."""
+    """An unpartitioned spec of the document, for hot files with many partitions."""
     format: int
-    """Format version to present, 2 or 3; never below the base's."""
+    """Format version to present, 2 or 3; at least the base's."""
     plan: bytes
-    """A `PlanAnswer` of the one table at the cut. Its dead sets are not needed: rows tell what they supersede."""
+    """A `PlanAnswer` of the one table at the cut, without dead sets: each row says what it superseded."""
     base: Base = Base()
 
     def encode(self) -> bytes:
@@ -103,7 +103,7 @@ class BuildRequest:
 
     @staticmethod
     def decode(payload: bytes) -> BuildRequest:
-        """The request that `encode` wrote."""
+        """Decodes `encode`."""
         (size,) = _TEXT.unpack_from(payload)
         said = json.loads(payload[_TEXT.size : _TEXT.size + size])
         return BuildRequest(**{**said, "base": Base(**said["base"])}, plan=payload[_TEXT.size + size :])
@@ -111,32 +111,32 @@ class BuildRequest:
 
 @dataclass(frozen=True, slots=True)
 class BuiltFiles:
-    """The files that make the table at the cut, for the metadata document around them."""
+    """The files of the table at the cut, for its metadata document."""
 
     manifest_list: str
     """URI of the snapshot's manifest list."""
     rows: int = 0
-    """Rows in hot data files, dead ones included: the snapshot's `added-rows`."""
+    """Rows in hot data files, including dead ones: the snapshot's `added-rows`."""
     data_files: int = 0
     """Hot data files."""
     delete_files: int = 0
     """Delete files and vectors that the base does not have."""
     deleted_rows: int = 0
-    """Rows that these hide, in the base and in hot data files."""
+    """Rows that these delete, in the base and in hot data files."""
     file_bytes: int = 0
     """Bytes of all files of the cut that the base does not have."""
     written_bytes: int = 0
-    """Bytes that were written for this very request."""
+    """Bytes that were written for this request."""
     first_row_id: int = 0
     """The snapshot's `first-row-id`."""
     next_row_id: int = 0
     """The document's `next-row-id`."""
     flat: bool = False
-    """Whether any file is under the unpartitioned spec, which the document has to show then."""
+    """Whether a file has the unpartitioned spec, so that the document must list it."""
     offsets_read: int = 0
-    """Offset indexes that were read from data files since the answer before."""
+    """Offset indexes built from data files since the last answer."""
     offsets_evicted: int = 0
-    """Offset indexes that went for lack of room since then."""
+    """Offset indexes dropped for lack of space since the last answer."""
     took: Mapping[str, float] = field(default_factory=dict)
     """Milliseconds of fetch, hot, dead, deletes, manifests and merge."""
 
@@ -146,5 +146,5 @@ class BuiltFiles:
 
     @staticmethod
     def decode(payload: bytes) -> BuiltFiles:
-        """The answer that `encode` wrote."""
+        """Decodes `encode`."""
         return BuiltFiles(**json.loads(payload))

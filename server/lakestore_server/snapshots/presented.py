@@ -38,10 +38,10 @@ from lakestore_server.read.plan import Plans, usable_tier, without_lake
 from lakestore_server.read.positions import lsn_at, reached
 from lakestore_server.snapshots import document, messages
 from lakestore_server.snapshots.cut_key import CutKey, is_same
-from lakestore_server.snapshots.document import Frame
-from lakestore_server.snapshots.figures import KEPT, NEW, SAME, Figures, PresentStatus
+from lakestore_server.snapshots.document import EmptyDocument
+from lakestore_server.snapshots.figures import KEPT, NEW, SAME, PresentStatus, SnapshotFigures
 from lakestore_server.snapshots.held_cuts import HeldCut, HeldCuts
-from lakestore_server.snapshots.upkeep import SnapshotBuilder, Upkeep
+from lakestore_server.snapshots.upkeep import BuilderProcess, SnapshotUpkeep
 from lakestore_server.snapshots.warehouse import Folders
 from lakestore_server.state.view import TableState, View
 
@@ -194,7 +194,7 @@ class LoadRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LoadAnswer:
     """The answer to a load."""
 
     etag: str
@@ -223,7 +223,7 @@ class SnapshotTables:
     """The presented tables of one server. Thread-safe. Nothing runs before `start` or the first load."""
 
     def __init__(
-        self, engine: Engine, leases: Leases, catalog: Catalog, clock: Clock, presenter: SnapshotBuilder
+        self, engine: Engine, leases: Leases, catalog: Catalog, clock: Clock, presenter: BuilderProcess
     ) -> None:
         self.plans = Plans(engine, leases, Completeness(engine, clock))
         """Plans for presented cuts and for other readers, so that they share one cache of dead rows."""
@@ -234,7 +234,7 @@ class SnapshotTables:
         self._answers, self._held = KeptAnswers(limits.present_cache_bytes), HeldCuts(clock, leases)
         self._flights: SingleFlight[_Cut] = SingleFlight()
         self._turn = threading.Lock()
-        self._upkeep = Upkeep(
+        self._upkeep = SnapshotUpkeep(
             engine=engine,
             leases=leases,
             clock=clock,
@@ -243,7 +243,7 @@ class SnapshotTables:
             presenter=presenter,
             turn=self._turn,
         )
-        self.figures = Figures()
+        self.figures = SnapshotFigures()
         self._sweeper = Worker(
             supervisor=engine.supervisor,
             name="present",
@@ -254,7 +254,7 @@ class SnapshotTables:
 
     # Loads.
 
-    def kept(self, ask: LoadRequest) -> Answer | None:
+    def kept(self, ask: LoadRequest) -> LoadAnswer | None:
         """The answer to a load if its cut is in lease, from memory alone; else None."""
         cut = self._cut(ask, self._engine.serving())
         held = self._held.renewed(cut.key.snapshot_id, self._seconds(ask))
@@ -263,11 +263,11 @@ class SnapshotTables:
         answer = self._made(cut, held, ask)
         if ask.etags and is_same(ask.etags, answer.etag):
             self.figures.loaded(SAME)
-            return Answer(answer.etag, None)
+            return LoadAnswer(answer.etag, None)
         self.figures.loaded(KEPT)
         return self._told(answer, held)
 
-    def load(self, ask: LoadRequest) -> Answer:
+    def load(self, ask: LoadRequest) -> LoadAnswer:
         """The answer to a load. Builds the cut if it is not in lease."""
         what = ask.table, ask.position, ask.format_version
         while True:
@@ -282,8 +282,8 @@ class SnapshotTables:
                 self.figures.loaded(NEW)
                 return self._told(self._made(found, held, ask), held)
 
-    def _told(self, answer: KeptAnswer, held: HeldCut) -> Answer:
-        return Answer(answer.etag, answer.body(self._until(held)))
+    def _told(self, answer: KeptAnswer, held: HeldCut) -> LoadAnswer:
+        return LoadAnswer(answer.etag, answer.body(self._until(held)))
 
     def _until(self, held: HeldCut) -> str:
         """The end of a cut's lease."""
@@ -312,7 +312,7 @@ class SnapshotTables:
         what = f"{cut.metadata_location} {held.files.manifest_list} {folder}"
         answer = self._answers.get(number, what)
         if answer is None:
-            of = document.frame(cut.doc, held.base, cut.version, cut.key.format_version)
+            of = document.empty_document(cut.doc, held.base, cut.version, cut.key.format_version)
             token = self._engine.view.token(held.lsn)
             said = {document.POSITION_PROPERTY: token, document.LEASE_PROPERTY: UNTIL}
             made = document.document(of, cut.key, held.files, said, folder)
@@ -402,7 +402,7 @@ class SnapshotTables:
             try:
                 cut = self._as_planned(cut, plan.tables[0])
                 base = document.base_of(cut.doc, cut.key.base_snapshot_id, cut.created_ms)
-                of = document.frame(cut.doc, base, cut.version, cut.key.format_version)
+                of = document.empty_document(cut.doc, base, cut.version, cut.key.format_version)
                 request = _request(cut, of, self._folders.of(cut.key.table_uuid), plan)
                 files = self._presenter.present(request, self.plans.fetch)
                 held = HeldCut(cut.key, files, base, cut.last_lsn, self._presenter.runs[-1])
@@ -443,7 +443,7 @@ class SnapshotTables:
             soon = min((cut.expires for cut in self._held.cuts()), default=0.0) - self._clock.monotonic()
             raise Exhausted(
                 f"presented tables take {self._upkeep.usage.bytes >> 20} MB of the warehouse, the limit present_bytes:"
-                " leases end by themselves; read a cut that is presented already, or raise the limit",
+                " leases end by themselves; read a cut that is already presented, or raise the limit",
                 retry_after=max(soon, 1.0),
             )
         if self._engine.is_disk_full():
@@ -500,7 +500,7 @@ def _named(view: View, name: str) -> TableState:
         raise NoSuchTable(f"Table does not exist: {name}") from error
 
 
-def _request(cut: _Cut, of: Frame, folder: str, plan: pb.PlanAnswer) -> messages.BuildRequest:
+def _request(cut: _Cut, of: EmptyDocument, folder: str, plan: pb.PlanAnswer) -> messages.BuildRequest:
     """The build request for a cut."""
     base = of.base
     return messages.BuildRequest(

@@ -43,9 +43,9 @@ GROWN_OFFSETS, GROWN_BYTES = 1 << 19, 16 << 20
 class Kills:
     """Records of a range that superseded earlier rows."""
 
-    killers: Ints
+    superseding: Ints
     """bucket << 48 | offset of each such record, sorted."""
-    victims: Ints
+    superseded: Ints
     """bucket << 48 | offset of the row that each record superseded."""
 
     @staticmethod
@@ -59,15 +59,15 @@ class Kills:
             return parts[0]
         if not parts:
             return Kills.none()
-        killers = np.concatenate([part.killers for part in parts])
-        victims = np.concatenate([part.victims for part in parts])
-        order = np.argsort(killers, kind="stable")
-        return Kills(killers[order], victims[order])
+        superseding = np.concatenate([part.superseding for part in parts])
+        superseded = np.concatenate([part.superseded for part in parts])
+        order = np.argsort(superseding, kind="stable")
+        return Kills(superseding[order], superseded[order])
 
     def within(self, start: Heads, end: Heads) -> Kills:
         """The records in [start, end) of each bucket."""
-        parts = runs(self.killers, start, end)
-        return Kills(sliced(self.killers, parts), sliced(self.victims, parts))
+        parts = runs(self.superseding, start, end)
+        return Kills(sliced(self.superseding, parts), sliced(self.superseded, parts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

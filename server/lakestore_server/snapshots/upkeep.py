@@ -21,7 +21,7 @@ LOOK_SECONDS = 60.0
 """Seconds between two scans of the folders while no lease ends."""
 
 
-class SnapshotBuilder(Protocol):
+class BuilderProcess(Protocol):
     """The process that writes files."""
 
     @property
@@ -45,7 +45,7 @@ class SnapshotBuilder(Protocol):
     def close(self) -> None: ...
 
 
-class Upkeep:
+class SnapshotUpkeep:
     """The upkeep of one warehouse. Thread-safe."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Upkeep:
         clock: Clock,
         held: HeldCuts,
         folders: Folders,
-        presenter: SnapshotBuilder,
+        presenter: BuilderProcess,
         turn: threading.Lock,
     ) -> None:
         """`turn` is held by whoever talks to the builder, so no cut is forgotten while it is built again."""

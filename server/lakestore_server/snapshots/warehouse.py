@@ -155,9 +155,9 @@ def of_prefix(prefix: str) -> Warehouse:
                 return Warehouse(times.position_text(raw.decode("ascii")), version)
             except (ValueError, Invalid) as error:
                 raise NoSuchWarehouse(
-                    f"{shown(prefix)} is no prefix of this catalog: ask /v1/config for one"
+                    f"{shown(prefix)} is not a prefix of this catalog: ask /v1/config for one"
                 ) from error
-    raise NoSuchWarehouse(f"{shown(prefix)} is no prefix of this catalog: ask /v1/config for one")
+    raise NoSuchWarehouse(f"{shown(prefix)} is not a prefix of this catalog: ask /v1/config for one")
 
 
 def said_position(text: str) -> str:

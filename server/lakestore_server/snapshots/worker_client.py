@@ -19,7 +19,7 @@ from lakestore_server.snapshots.messages import DEFAULT_ROOM, BuildRequest, Buil
 SILENCE_SECONDS = 60.0
 _WORKER = "lakestore_server.snapshots.worker"
 Fetch = Callable[[pb.FetchRequest], Iterator[pb.RowBatch]]
-"""Rows of one split, as `Plans.fetch` gives them."""
+"""Fetches the rows of one split, like `Plans.fetch`."""
 
 
 class SnapshotBuilderProcess:
@@ -34,20 +34,20 @@ class SnapshotBuilderProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process, if there is one."""
+        """The process id; None if there is no process."""
         return self._child.pid
 
     @property
     def runs(self) -> Sequence[str]:
-        """The folder names of this server's runs, the newest last: a run is one life of the process."""
+        """Folder names of this server's runs, the newest last. A run is one start of the process."""
         return tuple(self._runs)
 
     def start(self) -> None:
-        """Start the process if it is not there, without waiting for it, or for a request that it is at."""
+        """Start the process if it does not run. Does not wait for it, nor for a running request."""
         self._child.start()
 
     def present(self, request: BuildRequest, fetch: Fetch) -> BuiltFiles:
-        """The files of a table at a cut; `fetch` is called in this thread."""
+        """The files of a table at a cut. `fetch` is called in this thread."""
 
         def serve(_verb: int, question: bytes) -> Iterator[bytes]:
             for batch in fetch(pb.FetchRequest.FromString(question)):
@@ -56,7 +56,7 @@ class SnapshotBuilderProcess:
         return BuiltFiles.decode(self._child.ask(Verb.PRESENT, request.encode(), serve, again=True))
 
     def forget(self, cut_ids: Sequence[int]) -> None:
-        """Let go of cuts whose leases are over; a process that is gone has forgotten them."""
+        """Forget cuts whose leases have expired. A process that ended has forgotten them already."""
         if cut_ids and self.pid is not None:
             with suppress(Gone):
                 self._child.ask(Verb.FORGET, json.dumps(list(cut_ids)).encode())
@@ -67,7 +67,7 @@ class SnapshotBuilderProcess:
             DerivedCache(Path(self._room.cache_folder)).remove_groups(uuids)
 
     def close(self) -> None:
-        """End the process for good; a request that has no answer soon is broken off."""
+        """End the process for good. A request that is not answered soon is aborted."""
         self._child.close()
 
     def _arguments(self) -> Sequence[str]:

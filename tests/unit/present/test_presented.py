@@ -21,7 +21,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.catalog.errors import NoSuchTable
 from lakestore_server.catalog.locations import plain
 from lakestore_server.snapshots.messages import Base
-from lakestore_server.snapshots.presented import Answer, LoadRequest, SnapshotTables
+from lakestore_server.snapshots.presented import LoadAnswer, LoadRequest, SnapshotTables
 from tests.support.present_stand_in import StandIn
 from tests.support.served import SCHEMA, Served
 
@@ -53,7 +53,7 @@ def _presented(served: Served) -> SnapshotTables:
     return served.server.presented
 
 
-def _doc(answer: Answer) -> dict[str, Any]:
+def _doc(answer: LoadAnswer) -> dict[str, Any]:
     assert answer.body is not None
     said = json.loads(answer.body)
     assert said.keys() == {"metadata-location", "metadata", "config"}
@@ -62,7 +62,7 @@ def _doc(answer: Answer) -> dict[str, Any]:
     return found
 
 
-def _lsn(answer: Answer) -> int:
+def _lsn(answer: LoadAnswer) -> int:
     return position_of(_doc(answer)["properties"]["lakestore.token"]).lsn
 
 

@@ -21,7 +21,7 @@ from lakestore.iceberg.manifests import Entry, File, described, write_manifest
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.snapshots import steps
 from lakestore_server.snapshots.builder import SnapshotBuilder
-from lakestore_server.snapshots.figures import Figures
+from lakestore_server.snapshots.figures import SnapshotFigures
 from lakestore_server.snapshots.messages import Room
 from tests.support.manifests import read_manifest
 from tests.support.presenting import Entries, Presenting, check_structure, read, with_snapshot
@@ -237,10 +237,10 @@ def test_a_base_that_lacks_a_dead_row_or_has_others_is_an_error(presenting: Pres
     table.upsert(rows(range(10, 20), "a"))
     newest = presenting.tier("a.t")
     presenting.bases[newest] = replace(older, snapshot_id=newest)
-    with pytest.raises(Internal, match="has 20 live rows at the cut, and 10 would be shown"):
+    with pytest.raises(Internal, match="has 20 live rows at the cut, but 10 would be shown"):
         presenting.present("a.t")
     table.upsert(rows(range(5, 15), "b"))
-    with pytest.raises(Internal, match=r"10 rows below tier point \[20\] have died, and 5 of them were found"):
+    with pytest.raises(Internal, match=r"10 rows below tier point \[20\] have died, but only 5 of them were found"):
         presenting.present("a.t")
 
 
@@ -256,7 +256,7 @@ def test_hot_rows_that_are_not_the_logs_are_an_error(presenting: Presenting) -> 
             place = batch.schema.get_field_index("__offset")
             yield batch.set_column(place, "__offset", pc.add(batch.column(place), 1))
 
-    with pytest.raises(Internal, match="bucket 0 would show other rows than live there"):
+    with pytest.raises(Internal, match="bucket 0 would not show exactly its live rows"):
         presenting.presenter.present(request, twice)
 
 
@@ -318,7 +318,7 @@ def test_answers_and_status_say_which_indexes_were_read_and_went_for_lack_of_roo
     table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=2)
     table.upsert(rows(range(30), "a"))
     presenting.tier("a.t", rewrite=True)
-    figures = Figures()
+    figures = SnapshotFigures()
     for number in range(3):
         table.upsert(rows(range(number, number + 9), "b"))
         answer, _ = presenting.present("a.t")
