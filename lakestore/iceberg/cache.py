@@ -17,7 +17,6 @@ import mmap
 import os
 import re
 import resource
-import shutil
 import stat
 import struct
 import threading
@@ -59,6 +58,8 @@ _ALIGNED = 64
 _CHECKED_BYTES = 1 << 20
 """Bytes that the checksum takes at once."""
 _TEMPORARY = ".new"
+_OWN = re.compile(r"[0-9a-f]{32}(\.value|-[0-9a-f]{12}\.new)")
+"""Names of the cache's files. Nothing else in the folder is removed: a user may name a folder that has other files."""
 _TEMPORARY_SECONDS = 600.0
 """A file that was not renamed in this time is left over from a killed process."""
 _GROUP = re.compile(r"[0-9A-Za-z-]{1,64}")
@@ -82,6 +83,24 @@ class Sized(Protocol):
 T = TypeVar("T", bound=Sized)
 
 
+class Locked(Protocol):
+    """An object with a lock."""
+
+    def unlock(self) -> None:
+        """Begin with a free lock."""
+
+
+_after_forks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _unlock_all() -> None:
+    for locked in list(_after_forks):
+        locked.unlock()
+
+
+os.register_at_fork(after_in_child=_unlock_all)
+
+
 class RecentValues(Generic[T]):
     """Values in memory by name, within a bound on their bytes. The least recently used is evicted. Thread-safe.
 
@@ -92,8 +111,13 @@ class RecentValues(Generic[T]):
         self.bytes_max, self.nbytes = bytes_max, 0
         self.evicted = 0
         """Number of values that were evicted."""
-        self._lock = threading.Lock()
         self._values: OrderedDict[str, tuple[T, int]] = OrderedDict()
+        _after_forks.add(self)
+        self.unlock()
+
+    def unlock(self) -> None:
+        """Begin with a free lock: in a forked process another thread's lock would stay closed."""
+        self._lock = threading.Lock()
 
     def get(self, name: str) -> T | None:
         """The value of a name, or None."""
@@ -278,17 +302,23 @@ class DerivedCache:
         bytes_max: int = DISK_BYTES,
         clock: Callable[[], float] = time.time,
         beside: Callable[[Callable[[], None]], None] = in_thread,
+        free_bytes_min: int = FREE_BYTES_MIN,
     ) -> None:
-        """`beside` runs the eviction."""
+        """`beside` runs the eviction. With less than `free_bytes_min` free the cache gives its room back."""
         self.folder, self._bytes_max, self._clock, self._beside = folder, bytes_max, clock, beside
-        self._lock = threading.Lock()
-        """Guards the counters."""
-        self._is_evicting = False
+        self._free_bytes_min = max(free_bytes_min, FREE_BYTES_MIN)
+        _after_forks.add(self)
+        self.unlock()
         self._nbytes = self._files = 0
         self._unseen = bytes_max
         """Bytes written since the folder was listed. The first write lists it."""
         self._closed_until = 0.0
         self._hits = self._misses = self._evicted = self._damaged = 0
+
+    def unlock(self) -> None:
+        """Begin with a free lock, which guards the counters, and without an eviction."""
+        self._lock = threading.Lock()
+        self._is_evicting = False
 
     @property
     def figures(self) -> CacheFigures:
@@ -305,7 +335,7 @@ class DerivedCache:
 
     def store(self, key: Key, sections: Mapping[int, Section]) -> Value | None:
         """Write a value and open it; None if it was not written. Never raises."""
-        if self.folder is None or self._clock() < self._closed_until:
+        if self.folder is None or 0.0 < self._closed_until - self._clock() <= RETRY_SECONDS:
             return None
         parts = encoded(key, sections)
         size = sum(map(len, parts))
@@ -332,9 +362,12 @@ class DerivedCache:
         """Remove the values of all tables except these."""
         names = {_folder_name(group) for group in keep}
         with suppress(OSError):
-            for path in self.folder.iterdir() if self.folder else ():
-                if path.name not in names:
-                    shutil.rmtree(path, ignore_errors=True)
+            for group in _entries(self.folder) if self.folder else ():
+                if group.name not in names and group.is_dir(follow_symlinks=False):
+                    for entry in filter(_is_own, _entries(group.path)):
+                        os.unlink(entry.path)
+                    with suppress(OSError):  # it has files of others
+                        os.rmdir(group.path)
 
     def _path(self, key: Key) -> Path:
         assert self.folder is not None
@@ -343,11 +376,13 @@ class DerivedCache:
     def _opened(self, key: Key) -> Value | None:
         path = self._path(key)
         try:
-            number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             return None
         try:
             info = os.fstat(number)
+            if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
+                return None  # somebody else put it there
             data, is_mapped = _contents(number, info.st_size)
             value = Value(data, key.digest, is_mapped=is_mapped)
             now = self._clock()
@@ -365,12 +400,13 @@ class DerivedCache:
         path = self._path(key)
         new = path.with_name(f"{path.stem}-{uuid.uuid4().hex[:12]}{_TEMPORARY}")
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            room = os.statvfs(path.parent)
-            if room.f_bavail * room.f_frsize < size + FREE_BYTES_MIN:
-                raise OSError(f"less than {FREE_BYTES_MIN >> 20} MB are free")
+            _make_private(path.parent)
+            if _free_bytes(path.parent) < size + self._free_bytes_min:
+                self._begin_eviction()
+                raise OSError(f"less than {self._free_bytes_min >> 20} MB are free")
             with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
                 file.writelines(parts)
+            os.utime(new, (self._clock(), self._clock()))
             before = path.stat().st_size if path.exists() else None
             new.replace(path)
         except OSError as error:
@@ -383,40 +419,75 @@ class DerivedCache:
             self._nbytes += size - (before or 0)
             self._files += before is None
             self._unseen += size
-            is_due = self._unseen * _FEW > self._bytes_max and not self._is_evicting
-            if is_due:
-                self._is_evicting, self._unseen = True, 0
+            is_due = self._unseen * _FEW > self._bytes_max
         if is_due:
-            self._beside(self._evict)
+            self._begin_eviction()
         return True
 
+    def _begin_eviction(self) -> None:
+        """Begin an eviction unless one runs. Without a thread for it the next write tries again."""
+        with self._lock:
+            if self._is_evicting:
+                return
+            self._is_evicting, self._unseen = True, 0
+        try:
+            self._beside(self._evict_once)
+        except RuntimeError as error:  # the system has no thread left
+            log.debug("no value is evicted now: %s", error)
+            self._unseen, self._is_evicting = self._bytes_max, False
+
+    def _evict_once(self) -> None:
+        try:
+            self._evict()
+        finally:
+            self._is_evicting = False
+
     def _evict(self) -> None:
-        """List the folder and remove the least recently used values, until a 16th part of the bound is free."""
+        """List the folder and remove the least recently used values, until a 16th part of the bound is free and the
+        disk has room for others."""
         assert self.folder is not None
         found = sorted(self._listed(self.folder), reverse=True)
-        nbytes, evicted = sum(size for _, size, _ in found), 0
+        nbytes, files, evicted = sum(size for _, size, _ in found), len(found), 0
         room, oldest = self._bytes_max - self._bytes_max // _FEW, self._clock() - UNUSED_SECONDS
+        with suppress(OSError):
+            room = min(room, nbytes - self._free_bytes_min + _free_bytes(self.folder))
         while found and (nbytes > room or found[-1][0] < oldest):
             _, size, path = found.pop()
             with suppress(OSError):
                 os.unlink(path)
-            nbytes -= size
-            evicted += 1
+                nbytes -= size
+                evicted += 1
         with self._lock:
-            self._nbytes, self._files, self._is_evicting = nbytes, len(found), False
+            self._nbytes, self._files = nbytes, files - evicted
             self._evicted += evicted
 
     def _listed(self, folder: Path) -> Iterator[tuple[float, int, str]]:
         """Last use, bytes and path of every value. Files that killed processes left are removed."""
         now = self._clock()
         for group in _entries(folder):
-            for entry in _entries(group.path):
+            for entry in filter(_is_own, _entries(group.path) if group.is_dir(follow_symlinks=False) else ()):
                 with suppress(OSError):
                     info = entry.stat(follow_symlinks=False)
-                    if entry.name.endswith(SUFFIX):
-                        yield info.st_mtime, info.st_size, entry.path
+                    if entry.name.endswith(SUFFIX):  # a use in the future is of a clock that was wrong
+                        yield info.st_mtime if info.st_mtime < now + USED_SECONDS else 0.0, info.st_size, entry.path
                     elif now - info.st_mtime > _TEMPORARY_SECONDS:
                         os.unlink(entry.path)
+
+
+def _is_own(entry: os.DirEntry[str]) -> bool:
+    return _OWN.fullmatch(entry.name) is not None and entry.is_file(follow_symlinks=False)
+
+
+def _free_bytes(folder: Path) -> int:
+    room = os.statvfs(folder)
+    return room.f_bavail * room.f_frsize
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder and the missing ones above it, for this user alone."""
+    if not folder.is_dir():
+        _make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _entries(folder: Path | str) -> list[os.DirEntry[str]]:

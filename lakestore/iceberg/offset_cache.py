@@ -259,34 +259,38 @@ class OffsetCache:
         )
 
     def put(self, path: str, offsets: FileOffsets) -> None:
-        """Keep the index of a new file in memory."""
-        self._memory.put(path, offsets)
+        """Keep the index of a new file that belongs to no group in memory."""
+        self._memory.put(_name("", path), offsets)
 
     def drop(self, paths: Iterable[str]) -> None:
-        """Drop the indexes of removed files from memory."""
+        """Drop the indexes of removed files that belong to no group from memory."""
+        self._drop("", paths)
+
+    def _drop(self, group: str, paths: Iterable[str]) -> None:
         for path in paths:
-            self._memory.drop(path)
-            self._mapped.drop(path)
+            self._memory.drop(_name(group, path))
+            self._mapped.drop(_name(group, path))
 
     def forget(self, group: str, paths: Iterable[str]) -> None:
         """Remove the indexes of data files that left the lake, from memory and from the derived cache."""
         for path in paths:
-            self.drop([path])
+            self._drop(group, [path])
             self._cache.discard(Key(_KIND, group, path, ""))
 
     def of(self, file: DataFile, group: str = "") -> FileOffsets:
         """The index of a data file. `group` is the uuid of its table; without one the derived cache is not used."""
-        known = self._known(file.path)
+        known = self._known(_name(group, file.path))
         if known is None:
             self._working()
-            known = self._admitted(file, self._loaded(file, group))
+            known = self._admitted(file, group, self._loaded(file, group))
         return known
 
     def each(self, files: Iterable[F], group: str = "") -> Iterator[tuple[F, FileOffsets]]:
         """Data files with their indexes. Indexes that are not in memory are loaded a few files ahead."""
         ahead: deque[tuple[F, Future[_Loaded] | None]] = deque()
         for file in files:
-            known = self._pool is None or file.path in self._memory or file.path in self._mapped
+            name = _name(group, file.path)
+            known = self._pool is None or name in self._memory or name in self._mapped
             loading = None if known or self._pool is None else self._pool.submit(self._loaded, file, group)
             ahead.append((file, loading))
             if len(ahead) > AHEAD:
@@ -307,11 +311,11 @@ class OffsetCache:
                 found.append(DeadRows(file, index.positions(places), index.keys[places]))
         return found
 
-    def _known(self, path: str) -> FileOffsets | None:
-        mapped = self._mapped.get(path)
+    def _known(self, name: str) -> FileOffsets | None:
+        mapped = self._mapped.get(name)
         if mapped is not None:
             return mapped.offsets
-        known = self._memory.get(path)
+        known = self._memory.get(name)
         return known if isinstance(known, FileOffsets) else None
 
     def _first(self, ahead: deque[tuple[F, Future[_Loaded] | None]], group: str) -> tuple[F, FileOffsets]:
@@ -319,7 +323,7 @@ class OffsetCache:
         if loading is None:
             return file, self.of(file, group)
         self._working()
-        return file, self._admitted(file, loading.result())
+        return file, self._admitted(file, group, loading.result())
 
     def _loaded(self, file: DataFile, group: str) -> _Loaded:
         """The index from the derived cache. On a miss it is read from the data file and added."""
@@ -383,14 +387,20 @@ class OffsetCache:
             if value is None:
                 return
 
-    def _admitted(self, file: DataFile, loaded: _Loaded) -> FileOffsets:
+    def _admitted(self, file: DataFile, group: str, loaded: _Loaded) -> FileOffsets:
         with self._lock:
             self._read += loaded.is_read
         if loaded.is_mapped:
-            self._mapped.put(file.path, _Mapped(loaded.offsets))
+            self._mapped.put(_name(group, file.path), _Mapped(loaded.offsets))
         elif not loaded.is_bundled:
-            self._memory.put(file.path, loaded.offsets)
+            self._memory.put(_name(group, file.path), loaded.offsets)
         return loaded.offsets
+
+
+def _name(group: str, path: str) -> str:
+    """The name of an index in memory. Another table may have been restored to the same path, so the group belongs to
+    it."""
+    return f"{group}\0{path}"
 
 
 def _newest(indexes: dict[bytes, FileOffsets]) -> _Bundle:

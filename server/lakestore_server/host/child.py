@@ -283,20 +283,31 @@ class Child:
         try:
             pipe = self._opened()
             pipe.write(frame(Kind.ASK, question, verb))
-            while True:
-                kind, asked, payload = read_frame(pipe, self._bytes_max)
-                if kind is Kind.ASK:
-                    for data in _served(serve, asked, payload):
-                        pipe.write(data)
-                elif kind is not Kind.WORKING:
-                    break
+            kind, payload = self._answer(pipe, serve)
             error = _error_in(payload) if kind is Kind.ERROR else None
         except (EOFError, OSError, ValueError, TypeError) as lost:
             raise self._lost(lost) from lost
+        except BaseException:  # the next request must not read the rest of this answer
+            if self._process is not None:
+                self._process.kill()
+            self._end()
+            raise
         self._ends_in_a_row = 0
         if error is not None:
             raise error
         return payload
+
+    def _answer(self, pipe: BoundedPipe, serve: Serve) -> tuple[Kind, bytes]:
+        """The frame that ends a request, once the process's questions are answered."""
+        while True:
+            kind, asked, payload = read_frame(pipe, self._bytes_max)
+            if kind is Kind.ASK:
+                for data in _served(serve, asked, payload):
+                    pipe.write(data)
+            elif kind in (Kind.END, Kind.ERROR):
+                return kind, payload
+            elif kind is not Kind.WORKING:
+                raise ValueError(f"a frame of kind {kind.name} where an answer was due")
 
     def _opened(self) -> BoundedPipe:
         if self._process is None or self._pipe is None:
@@ -360,6 +371,10 @@ def _served(serve: Serve, verb: int, question: bytes) -> Iterator[bytes]:
         yield frame(Kind.END)
 
 
+class ServerEnded(Exception):
+    """The server has closed the pipe."""
+
+
 class Parent:
     """The server, for its process: standard input and output. Only one of a process."""
 
@@ -368,36 +383,40 @@ class Parent:
         self._from, self._to = os.fdopen(0, "rb", buffering=1 << 20), os.dup(1)
         os.dup2(2, 1)  # libraries in C++ print, as AWS's SDK does, and a word of theirs in the pipe is no frame
         self._lock = threading.RLock()
-        self._is_answered, self._told = True, 0.0
+        self._is_answered, self._told, self._questions = True, 0.0, 0
         threading.Thread(target=_end_with_server, daemon=True).start()
 
     def reply(self, answer: Answer) -> bool:
         """Answer one request of the server's; False when the server has closed the pipe."""
         try:
-            _, verb, question = read_frame(self._from)
+            kind, verb, question = self._read()
+            if kind is not Kind.ASK:
+                raise SystemExit(f"a frame of kind {kind.name} where a request was due")
             try:
                 data = frame(Kind.END, answer(verb, question))
-            except (EOFError, BrokenPipeError):
+            except ServerEnded:
                 raise
             except Exception as error:  # the boundary of the process: whoever asked is told
                 if not isinstance(error, LakestoreError):
                     traceback.print_exc()
                 data = _error_frame(error)
-            with self._lock, suppress(LakestoreError):
-                while not self._is_answered:  # nobody has taken the parts that are left
-                    self._part()
+            self._drain()
             self._send(data)
-        except (EOFError, BrokenPipeError):
+        except ServerEnded:
             return False
         return True
 
     def ask(self, verb: int, question: bytes = b"") -> Iterator[bytes]:
         """The parts of the server's answer to a question; its error is raised. Thread-safe."""
         with self._lock:
+            self._drain()
             self._send(frame(Kind.ASK, question, verb))
-            self._is_answered = False
+            self._is_answered, self._questions = False, self._questions + 1
+            number = self._questions
             while (part := self._part()) is not None:
                 yield part
+                if number != self._questions:
+                    raise Internal("the rest of this answer was dropped by a later question")
 
     def working(self) -> None:
         """Tell that the answer takes its time; to be called often."""
@@ -406,17 +425,34 @@ class Parent:
             self._send(frame(Kind.WORKING))
 
     def _part(self) -> bytes | None:
-        kind, _, payload = read_frame(self._from)
+        kind, _, payload = self._read()
+        if kind not in (Kind.PART, Kind.END, Kind.ERROR):
+            raise SystemExit(f"a frame of kind {kind.name} where an answer was due")
         self._is_answered = kind is not Kind.PART
         if kind is Kind.ERROR:
             raise _error_in(payload)
         return None if self._is_answered else payload
 
+    def _drain(self) -> None:
+        """Read the parts of an answer that nobody has taken."""
+        with self._lock, suppress(LakestoreError):
+            while not self._is_answered:
+                self._part()
+
+    def _read(self) -> tuple[Kind, int, bytes]:
+        try:
+            return read_frame(self._from)
+        except EOFError as error:
+            raise ServerEnded from error
+
     def _send(self, data: bytes) -> None:
         left = memoryview(data)
         with self._lock:
-            while left:
-                left = left[os.write(self._to, left) :]
+            try:
+                while left:
+                    left = left[os.write(self._to, left) :]
+            except BrokenPipeError as error:
+                raise ServerEnded from error
 
 
 def _end_with_server() -> None:

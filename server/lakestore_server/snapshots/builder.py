@@ -406,7 +406,8 @@ class SnapshotBuilder:
         self._run, self._numbers = run, itertools.count(1)
         self._tables: dict[str, _Table] = {}
         pool = ThreadPoolExecutor(THREADS, "present")
-        cache = DerivedCache(Path(room.cache_folder) if room.cache_folder else None, room.cache_bytes)
+        folder = Path(room.cache_folder) if room.cache_folder else None
+        cache = DerivedCache(folder, room.cache_bytes, free_bytes_min=room.free_bytes_min)
         kept = OffsetCache(cache, memory_bytes=room.offsets_memory, pool=pool, working=working)
         self._kept, self._told = kept, kept.figures
         self._tools = Tools(Bases(Manifests(room.manifests_memory, cache), kept), kept, pool)

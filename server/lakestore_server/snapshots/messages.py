@@ -39,12 +39,14 @@ class Room:
     offsets_memory: int = MEMORY_BYTES
     """The most bytes of indexes in memory."""
     manifests_memory: int = MANIFEST_BYTES
+    free_bytes_min: int = 0
+    """Bytes that the derived cache leaves free on the disk, because commits need them."""
 
     @staticmethod
     def of(folder: Path, limits: Limits) -> Room:
         """The room that limits give, with a folder for the derived cache."""
         disk, memory = limits.lake_offsets_disk_bytes, limits.lake_offsets_bytes
-        return Room(str(folder), disk, memory, limits.lake_manifests_bytes)
+        return Room(str(folder), disk, memory, limits.lake_manifests_bytes, limits.disk_free_bytes)
 
     def encode(self) -> str:
         """The limits as a command-line argument."""

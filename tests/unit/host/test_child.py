@@ -5,6 +5,7 @@ Run as a module, this file is the process.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -19,9 +20,9 @@ import pytest
 
 from lakestore.errors import Exhausted, Internal, PlanExpired
 from lakestore_server.host import child
-from lakestore_server.host.child import HEAD, Child, Gone, Kind, Parent, frame, read_frame
+from lakestore_server.host.child import HEAD, Child, Gone, Kind, Parent, Readable, frame, read_frame
 
-ECHO, SUM, LEAVE, FAIL, STOP, HALF, GARBLED, OTHER, NEVER, SPIN, LOUD, CODE = range(12)
+ECHO, SUM, LEAVE, FAIL, STOP, HALF, GARBLED, OTHER, NEVER, SPIN, LOUD, CODE, STRAY, ENDED, TWICE = range(15)
 MODULE = "tests.unit.host.test_child"
 
 
@@ -102,6 +103,37 @@ def test_a_silent_process_is_killed_at_once_even_within_a_frame(verb: int, monke
     process.close()
 
 
+@pytest.mark.parametrize("error", [MemoryError, asyncio.CancelledError])
+def test_no_request_gets_the_rest_of_the_answer_before_it(
+    process: Child, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exactly = child.exactly
+
+    def failing(pipe: Readable, size: int) -> bytes:
+        if size == 6:
+            raise error
+        return exactly(pipe, size)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(child, "exactly", failing)
+        with pytest.raises(error):
+            process.ask(ECHO, b"secret")
+    assert process.ask(ECHO, b"other") == b"other"
+    assert process.ask(SUM, b"10", numbers) == b"45"
+
+
+def test_an_error_of_the_work_that_looks_like_the_pipe_s_end_is_told(process: Child) -> None:
+    with pytest.raises(Internal, match="EOFError"):
+        process.ask(ENDED)
+    assert process.ask(ECHO, b"x") == b"x"
+
+
+def test_a_second_question_drops_the_rest_of_the_first_answer(process: Child) -> None:
+    with pytest.raises(Internal, match="dropped by a later question"):
+        process.ask(TWICE, b"100", numbers)
+    assert process.ask(SUM, b"10", numbers) == b"45"
+
+
 def test_a_process_that_takes_nothing_is_silent() -> None:
     process = Child("a test", MODULE, silence_seconds=1)
     process.start()
@@ -130,7 +162,7 @@ def test_a_death_by_a_signal_is_told_counted_and_logged(process: Child, caplog: 
     assert process.ask(ECHO, b"another one") == b"another one"
 
 
-@pytest.mark.parametrize("verb", [GARBLED, OTHER, NEVER])
+@pytest.mark.parametrize("verb", [GARBLED, OTHER, NEVER, STRAY])
 def test_bytes_that_are_no_frame_end_the_process(process: Child, verb: int) -> None:
     with pytest.raises(Gone, match="sent what it should not"):
         process.ask(verb)
@@ -274,11 +306,19 @@ def answer(parent: Parent, verb: int, question: bytes) -> bytes:
 def misbehave(parent: Parent, verb: int) -> bytes:
     if verb == STOP:
         os.kill(os.getpid(), signal.SIGSTOP)
-    if verb in (HALF, GARBLED, OTHER, NEVER):
+    if verb == ENDED:
+        raise EOFError
+    if verb == TWICE:
+        first = parent.ask(0, b"100")
+        next(first)
+        assert len(list(parent.ask(0, b"3"))) == 3
+        return b"".join(first)
+    if verb in (HALF, GARBLED, OTHER, NEVER, STRAY):
         data = {
             HALF: frame(Kind.END, b"x" * 100)[:50],
             GARBLED: b"Segmentation fault, or so",
             OTHER: HEAD.pack(child.MAGIC, child.VERSION + 1, Kind.END, 0, 0),
+            STRAY: frame(Kind.PART, b"a part of nothing"),
             NEVER: frame(Kind.ERROR, json.dumps(["Invalid", "text"]).encode()),
         }[verb]
         os.write(parent._to, data)

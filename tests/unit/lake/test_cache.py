@@ -188,6 +188,68 @@ def test_a_writer_does_not_wait_for_the_eviction_and_one_runs_at_a_time(tmp_path
     assert len(waiting) == 1, "another one is due"
 
 
+def test_only_the_cache_s_own_files_are_removed(tmp_path: Path) -> None:
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "home"
+    for path in (folder / "project/thesis.tex", folder / "project/a.value", elsewhere / file_of(folder).name):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+        os.utime(path, (1.0, 1.0))
+    (folder / "link").symlink_to(elsewhere)
+    cache = cache_in(folder)
+    cache.store(KEY, sections(3))
+    cache.remove_groups([])
+    assert (folder / "project/thesis.tex").exists()
+    assert (folder / "project/a.value").exists()
+    assert (elsewhere / file_of(folder).name).exists()
+    assert not (folder / KEY.group).exists()
+
+
+def test_a_cache_gives_its_room_back_when_the_disk_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = cache_in(tmp_path, free_bytes_min=2 << 30)
+    for number in range(40):
+        assert cache.store(replace(KEY, file=str(number)), sections(300)) is not None
+    monkeypatch.setattr(caches, "_free_bytes", lambda _: (2 << 30) - 50_000)
+    assert cache.store(KEY, sections(300)) is None
+    left = sum(path.stat().st_size for path in tmp_path.glob("*/*"))
+    assert 0 < left < 60_000, "50,000 bytes of about 100,000 are given back"
+
+
+def test_an_eviction_that_cannot_begin_is_tried_again(tmp_path: Path) -> None:
+    def refused(_: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    cache = DerivedCache(tmp_path, 64_000, beside=refused)
+    assert cache.store(KEY, sections(3)) is not None
+    cache._beside = lambda work: work()
+    for number in range(60):
+        cache.store(replace(KEY, file=str(number)), sections(300))
+    assert sum(path.stat().st_size for path in tmp_path.glob("*/*")) <= 64_000
+
+
+def test_a_forked_process_finds_free_locks(tmp_path: Path) -> None:
+    cache, values = DerivedCache(tmp_path), caches.RecentValues[Any](100)
+    with cache._lock, values._lock:
+        cache._is_evicting = True
+        caches._unlock_all()
+    assert cache._lock.acquire(blocking=False)
+    assert values._lock.acquire(blocking=False)
+    assert not cache._is_evicting
+
+
+def test_a_use_in_the_future_is_the_oldest_and_a_closed_cache_opens(tmp_path: Path) -> None:
+    now = [1_000_000.0]
+    cache = cache_in(tmp_path, 64_000, clock=lambda: now[0])
+    now[0] += 1e8
+    assert cache.store(replace(KEY, file="future"), sections(300)) is not None
+    cache._closed_until = now[0] + 60.0
+    now[0] -= 1e8
+    for number in range(60):
+        now[0] += 2.0
+        assert cache.store(replace(KEY, file=str(number)), sections(300)) is not None
+    assert cache.find(replace(KEY, file="future")) is None
+    assert cache.find(replace(KEY, file="59")) is not None
+
+
 def test_what_was_not_used_for_long_goes(tmp_path: Path) -> None:
     now = [1_000_000.0]
     cache_in(tmp_path, clock=lambda: now[0]).store(KEY, sections(3))
@@ -226,7 +288,7 @@ def test_a_full_disk_is_no_error_and_is_left_alone_for_a_while(
     assert not list(tmp_path.glob("*/*")), "the half of a value is removed"
     now[0] += caches.RETRY_SECONDS
     assert cache.store(KEY, sections(3)) is not None
-    monkeypatch.setattr(caches, "FREE_BYTES_MIN", 1 << 60)
+    monkeypatch.setattr(caches, "_free_bytes", lambda _: caches.FREE_BYTES_MIN)
     assert cache.store(replace(KEY, file="b"), sections(3)) is None, "others need the last of the disk"
     assert read(cache) is not None
 
@@ -289,7 +351,7 @@ def test_a_process_that_is_killed_as_it_writes_leaves_whole_values(tmp_path: Pat
             value = cache_in(tmp_path).find(replace(KEY, file=str(name), version="1"))
             assert value is not None
             assert len(set(value.array(1, "<i8").tolist())) == 1
-    half = tmp_path / KEY.group / f"half{caches._TEMPORARY}"
+    half = tmp_path / KEY.group / f"{32 * '0'}-{12 * '0'}{caches._TEMPORARY}"
     half.write_bytes(b"half")
     os.utime(half, (1, 1))
     cache_in(tmp_path).store(KEY, sections(1))
