@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, overload
 
+import mmh3
 import numpy as np
 import numpy.typing as npt
 import orjson
-import xxhash
 
 from lakestore.errors import Corrupt
 from lakestore.iceberg import places as lake
@@ -49,7 +49,7 @@ _FORMATS = re.compile(b"|".join(bytes([2 * len(name)]) + name for name in (b"PAR
 
 def path_hash(path: bytes | memoryview) -> int:
     """The hash of a path. It is the same in every process, so it can be stored."""
-    return xxhash.xxh3_64_intdigest(path) - (1 << 63)
+    return int.from_bytes(mmh3.mmh3_x64_128_digest(path)[:8], "little", signed=True)
 
 
 class _Shape:
