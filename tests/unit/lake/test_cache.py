@@ -495,8 +495,8 @@ def test_a_change_of_the_layout_needs_another_kind() -> None:
     assert kinds == (1, "manifest-1-little", "offsets-1", "offset-bundle-1")
     assert found == {
         "head": "9303f10ee0dff8d3",
-        "manifest 0": "49a2333f76f87a51",
-        "manifest 1": "18ae70071142237f",
+        "manifest 0": "7e3fb827113f7e69",
+        "manifest 1": "29db2fa828c8d8b7",
         "index": "4e2fcd22575ad6ea",
         "plain index": "39e687bf78d41ed2",
         "bundle": "0cd60b401542ea49",
