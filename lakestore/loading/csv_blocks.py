@@ -21,7 +21,7 @@ import pyarrow.csv as pacsv
 from lakestore.errors import Invalid
 from lakestore.kafka.bridge.decode import json_one
 from lakestore.kafka.bridge.decode.json_one import DEPTH_MAX, RefusedRecord
-from lakestore.kafka.bridge.decode.json_records import FAR_DECIMAL, Shape, note_extra, parse_lines
+from lakestore.kafka.bridge.decode.json_records import Shape, note_extra, parse_lines
 from lakestore.loading.casts import Casts, written
 from lakestore.loading.files import File
 from lakestore.loading.progress import Place
@@ -88,7 +88,7 @@ class CsvCasts(Casts):
 def _at_once(texts: pa.StringArray, shape: Shape) -> pa.StructArray | None:
     whole = texts.fill_null("null")
     odd = pc.or_(pc.match_substring(whole, "\n"), pc.greater(pc.binary_length(whole), 2 * DEPTH_MAX))
-    if pc.any(odd).as_py() or (shape.has_decimals and pc.any(pc.match_substring_regex(whole, FAR_DECIMAL)).as_py()):
+    if pc.any(odd).as_py() or shape.far.within(whole):
         return None
     lines = pc.binary_join_element_wise(f'{{"{_VALUE}":', whole, "}", "")
     lists = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)

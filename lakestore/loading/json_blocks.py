@@ -6,8 +6,7 @@ without a column, because a misspelled name would lose its values silently.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import numpy as np
@@ -19,7 +18,7 @@ from lakestore.errors import Invalid
 from lakestore.kafka.bridge.decode import json_one
 from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
 from lakestore.kafka.bridge.decode.json_one import DEPTH_MAX, RefusedRecord
-from lakestore.kafka.bridge.decode.json_records import FAR_DECIMAL, Shape, note_extra, parse_lines
+from lakestore.kafka.bridge.decode.json_records import Shape, note_extra, parse_lines
 from lakestore.kafka.bridge.outcome import Op
 from lakestore.kafka.bridge.pipeline import Pipeline
 from lakestore.kafka.bridge.records import Records as Block
@@ -106,7 +105,6 @@ class JsonLines:
             known = set(self._schema.names)
             fields += [pa.field(name, kind) for name, kind in SYSTEM_TYPES.items() if name not in known]
         self._shape = Shape.of(pa.schema(fields), "value")
-        self._far = far_decimals(fields)
         self._asked = [field.name for field in self._schema if self._is_asked(field)] if wanted.needs_absent else []
 
     def _numbers(self, field: pa.Field) -> pa.Field:
@@ -183,7 +181,7 @@ class JsonLines:
             text = text.cast(pa.string())
         except pa.ArrowInvalid:
             return None
-        if self._far and pc.match_substring_regex(text, FAR_DECIMAL if b"\\u" in data else self._far).true_count:
+        if self._shape.far.within(text):
             return None
         return parse_lines(buffer, end - start, self._shape, "error")
 
@@ -254,36 +252,6 @@ class JsonLines:
             read = json_one.parse_object(told[at].as_py())
             flags[at] = name in (read.held if isinstance(read, json_one.DuplicateName) else read)
         return flags
-
-
-def far_decimals(fields: Iterable[pa.Field]) -> str:
-    """Pattern of decimal fields with numbers that crash Arrow's reader; empty if there are no decimals.
-
-    The pattern matches field names, which JSON without escapes contains literally.
-    """
-    names: set[str] = set()
-    for field in fields:
-        if not _decimal_names(field, names):
-            return FAR_DECIMAL
-    if not names:
-        return ""
-    told = "|".join(re.escape(orjson.dumps(name).decode()) for name in sorted(names))
-    return rf'(?:{told})\s*:\s*"?[-+0-9.]*(?:[0-9.][eE]-[0-9]{{2,}}|[0-9]{{29}})'
-
-
-def _decimal_names(field: pa.Field, names: set[str]) -> bool:
-    """Collect the names of decimals in a field. Returns False for a decimal in a list, which has no name."""
-    kind, t = field.type, pa.types
-    if t.is_decimal(kind):
-        names.add(field.name)
-    if t.is_struct(kind):
-        return all(_decimal_names(part, names) for part in kind)
-    inside: set[str] = set()
-    if t.is_map(kind):
-        return _decimal_names(pa.field("", kind.item_type), inside) and not inside
-    if t.is_list(kind) and t.is_struct(kind.value_type):
-        return _decimal_names(pa.field("", kind.value_type), names)
-    return not t.is_list(kind) or (_decimal_names(pa.field("", kind.value_type), inside) and not inside)
 
 
 _SOME = np.zeros(1, np.bool_)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.model.decimals import fit_type, fits, misfit, product
+from lakestore.model.decimals import fit_type, fits, from_unscaled, misfit, product
 from lakestore.model.typed import first_line, shown
 from lakestore.model.types import integer_bounds, is_bytes, type_name
 from lakestore.rows import json_texts
@@ -67,15 +67,15 @@ class Misfits:
             wrong = wrong.fill_null(False).to_numpy(zero_copy_only=False)
         elif not wrong.any():
             return array
-        self._note(wrong, reason)
+        self.note(wrong, reason)
         return pc.if_else(pa.array(wrong), pa.scalar(None, array.type), array)
 
     def drop_all(self, array: pa.Array, kind: pa.DataType, reason: Reason) -> pa.Array:
         """Record all values as misfits: the source type does not go into `kind`. Returns nulls."""
-        self._note(array.is_valid().to_numpy(zero_copy_only=False), reason)
+        self.note(array.is_valid().to_numpy(zero_copy_only=False), reason)
         return pa.nulls(len(array), kind)
 
-    def _note(self, wrong: Mask, reason: Reason) -> None:
+    def note(self, wrong: Mask, reason: Reason) -> None:
         self._faults.append((wrong, reason))
         self.rows = wrong if self.rows is None else self.rows | wrong
 
@@ -141,9 +141,48 @@ def _looped(array: pa.Array, kind: pa.DataType, one: Callable[[Any], Any], misfi
 def plain(array: pa.Array, kind: pa.DataType, misfits: Misfits) -> pa.Array:
     """Cast by Arrow's own rules. No value changes, except that floats are rounded to the nearest value."""
     array = _text(array, kind, misfits)
-    if pa.types.is_string(array.type) and pa.types.is_decimal(kind):
+    t, source = pa.types, array.type
+    if t.is_decimal(kind) and t.is_floating(source):
+        array = array.cast(pa.string())
+    if t.is_decimal(kind) and t.is_string(array.type):
         return _decimals_of_text(array, kind, misfits)
+    if t.is_decimal(source) and (t.is_decimal(kind) or t.is_integer(kind)):
+        if source.scale < 0:  # if_else takes none of them
+            return _looped(array, kind, partial(_exact, kind), misfits)
+        if source.bit_width < 128:  # Arrow casts these to no integer
+            array = array.cast(pa.decimal128(source.precision, source.scale))
+        array = misfits.drop(array, _wide(array, kind), partial(_not_exact, array, kind))
     return _attempt(array, kind, lambda some: some.cast(kind), partial(_refused_by_arrow, kind), misfits)
+
+
+def _wide(array: pa.Array, kind: pa.DataType) -> pa.Array | Mask:
+    """Mark decimals with more digits before the point than the type has.
+
+    Arrow multiplies them by a power of ten, and the product wraps at 2**128 to another number.
+    """
+    source = array.type
+    digits = kind.precision - kind.scale if pa.types.is_decimal(kind) else _WHOLE.precision
+    if digits >= source.precision - source.scale:
+        return _none(array)
+    most = pa.scalar(from_unscaled(10 ** (digits + source.scale), source.scale), source)
+    return pc.or_(pc.greater_equal(array, most), pc.less_equal(array, pc.negate(most)))
+
+
+def _exact(kind: pa.DataType, value: Decimal) -> Decimal | int:
+    if pa.types.is_decimal(kind):
+        return fit_type(value, kind)
+    low, high = integer_bounds(kind)
+    if not (fits(value, _WHOLE) and low <= value <= high):
+        raise ValueError(f"it is no {kind}")
+    return int(value)
+
+
+def _not_exact(array: pa.Array, kind: pa.DataType, row: int) -> str:
+    try:
+        _exact(kind, array[row].as_py())
+    except ValueError as error:
+        return first_line(error)
+    return "it does not fit"
 
 
 def _text(array: pa.Array, kind: pa.DataType, misfits: Misfits) -> pa.Array:
@@ -292,7 +331,7 @@ def of_rows(array: pa.Array, kind: pa.DataType, misfits: Misfits) -> pa.Array:
     mine = Misfits(misfits.times)
     made = plain(array, kind, mine)
     if mine.rows is not None:
-        misfits.drop(array, mine.rows, partial(_no, array, kind))
+        misfits.note(mine.rows, partial(_no, array, kind))
     if t.is_floating(array.type) and array.type.bit_width > kind.bit_width:  # Arrow narrows floats without a word
         wrong = pc.and_(pc.not_equal(made.cast(array.type), array), pc.invert(pc.is_nan(array)))
         made = misfits.drop(made, wrong, lambda row: f"{array[row].as_py()} is no exact {kind}")
@@ -344,8 +383,15 @@ def of_record(array: pa.Array, kind: pa.DataType, misfits: Misfits) -> pa.Array:
 
 
 _FLOAT = rf"{NUMBER}|^(NaN|-?Infinity)$"
-_NEAR_DECIMAL = r"^[+-]?[0-9]{0,38}(\.[0-9]{0,38})?$"
-"""Texts that are safe for Arrow's decimal cast. With a far exponent the cast reads past its table of powers."""
+
+
+def _near_decimal(kind: pa.DataType) -> str:
+    """Pattern of texts that are safe for Arrow's decimal cast: with all their digits, the type holds them.
+
+    For a far exponent the cast reads past its table of powers, and for more digits it wraps at 2**128.
+    """
+    zeros = 38 - kind.precision
+    return rf"^[+-]?0{{0,38}}[0-9]{{0,{kind.precision - kind.scale}}}(\.[0-9]{{0,{kind.scale}}}0{{0,{zeros}}})?$"
 
 
 def _matching(array: pa.Array, pattern: str, kind: pa.DataType, misfits: Misfits) -> pa.Array:
@@ -386,19 +432,12 @@ def _decimals(array: pa.Array, kind: pa.DataType, misfits: Misfits) -> pa.Array:
 
 def _decimals_of_text(array: pa.Array, kind: pa.DataType, misfits: Misfits) -> pa.Array:
     array = _matching(array, NUMBER, kind, misfits)
-    near = pc.match_substring_regex(array, _NEAR_DECIMAL)
-    if pc.all(near).as_py() is False:
-        return _looped(array, kind, lambda text: fit_type(Decimal(text), kind), misfits)
-    made = _attempt(
-        array,
-        kind,
-        lambda some: some.cast(kind),
-        lambda some: _each(some, lambda text: fits(Decimal(text), kind)),
-        misfits,
+    near = pc.match_substring_regex(array, _near_decimal(kind))
+    readings: tuple[tuple[pa.Array, Convert], ...] = (
+        (near, lambda some: some.cast(kind)),
+        (pc.invert(near), lambda some: _looped(some, kind, lambda text: fit_type(Decimal(text), kind), misfits)),
     )
-    if not whole_decimals(made):
-        made = misfits.drop(made, _each(made, lambda value: fits(value, kind)), f"it is beyond {kind}")
-    return made
+    return _joined(array, readings, kind)
 
 
 def whole_decimals(array: pa.Array) -> bool:

@@ -25,13 +25,14 @@ import pyarrow.compute as pc
 import pyarrow.json as pajson
 
 from lakestore.kafka.bridge.decode import inference, json_one
+from lakestore.kafka.bridge.decode.far_decimals import FarDecimals
 from lakestore.kafka.bridge.decode.framing import Part, spans, strip_framing
 from lakestore.kafka.bridge.decode.json_one import DEPTH_MAX, DuplicateName, Number, RefusedRecord
 from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Reject, Stage
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.spec import Wire
 from lakestore.kafka.bridge.unread_fields import Tree, tree_of, unread_fields
-from lakestore.model.types import is_bytes, parts
+from lakestore.model.types import is_bytes
 from lakestore.rows.casting import RECORDS, mask, null_mask
 from lakestore.rows.scalar_casts import whole_decimals
 
@@ -59,6 +60,7 @@ class Shape:
     """True if records have fields without a column."""
     _parse: pa.Schema | None = None
     _told: pa.StructType | None = None
+    _far: FarDecimals | None = None
 
     @staticmethod
     def of(wanted: pa.Schema, part: Part) -> Shape:
@@ -74,8 +76,11 @@ class Shape:
         return self._parse
 
     @property
-    def has_decimals(self) -> bool:
-        return any(_has_decimals(part.type) for part in self.parse)
+    def far(self) -> FarDecimals:
+        """Finds numbers that Arrow's reader does not read right."""
+        if self._far is None:
+            self._far = FarDecimals(self.parse)
+        return self._far
 
     def as_wanted(self, rows: pa.StructArray) -> pa.StructArray | None:
         """Cast rows of Arrow's reader to the wanted types; times stay as sent. None if a value does not fit."""
@@ -95,7 +100,7 @@ class Shape:
         found = {path: kind for path, values in seen.items() if (kind := _sent(values, kinds[path])) is not None}
         if found == self.learned:
             return False
-        self.learned, self._parse, self._told = found, None, None
+        self.learned, self._parse, self._told, self._far = found, None, None, None
         return True
 
     def _part(self, part: pa.Field, path: str, *, times_only: bool) -> pa.Field:
@@ -168,11 +173,6 @@ def _texts(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_temporal(kind):
         return pa.string()
     return pa.float64() if pa.types.is_floating(kind) else kind
-
-
-def _has_decimals(kind: pa.DataType) -> bool:
-    inside = parts(kind)
-    return bool(pa.types.is_decimal(kind)) or any(_has_decimals(part.type) for part in inside)
 
 
 def _by_hand(kind: pa.DataType) -> bool:
@@ -400,8 +400,6 @@ SAMPLED = 32
 """Records of a block that are searched for new fields, once a field without a column is known."""
 INFERRED = 1_000
 """Records of a block that a schema is inferred from when all fields are wanted."""
-FAR_DECIMAL = r'[0-9.][eE]-[0-9]{2,}["\s,\]}]|[0-9]{29}'
-"""Numbers with an exponent that makes Arrow's decimal reader index past its table and crash the process."""
 _BLANKS = " \t\r\n"
 
 
@@ -565,7 +563,7 @@ def _read(values: pa.BinaryArray, shape: Shape, unexpected: str) -> pa.Table | N
         texts = values.cast(pa.string())
     except pa.ArrowInvalid:
         return None
-    if shape.has_decimals and pc.match_substring_regex(texts, FAR_DECIMAL).true_count:
+    if shape.far.within(texts):
         return None
     lists = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
     data = pc.binary_join(lists, b"\n").buffers()[2]

@@ -1,7 +1,8 @@
 """Reads JSON objects of a known kind as Arrow structs, one block at a time, however their values are written.
 
 - A shape describes a JSON value: None for null, a word for a leaf, a list of one shape for arrays, a dict for objects.
-- Where a text is expected, a list or an object is the leaf "text": its JSON text with numbers as written.
+- Where a text is expected, a list, an object or a fraction is the leaf "text": its JSON text with numbers as written.
+- Where an integer or a time is expected, a fraction makes its column a decimal, so no other number is rounded.
 - Compiled code reads a block with the expected fields and shapes. If it fails, records are parsed one by one, grouped
   by shape, and the invalid records are named.
 """
@@ -20,14 +21,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from lakestore.kafka.bridge.decode.debezium.connect_values import DECIMAL, DIGITS_MAX, VARIABLE_DECIMAL, Kind
+from lakestore.kafka.bridge.decode.debezium.connect_values import ANY, DECIMAL, DIGITS_MAX, VARIABLE_DECIMAL, Kind
+from lakestore.kafka.bridge.decode.far_decimals import FarDecimals
 from lakestore.kafka.bridge.decode.framing import spans
 from lakestore.kafka.bridge.records import Ints
+from lakestore.model.decimals import fit_type
 
 Shape = None | str | list[Any] | dict[str, Any]
 _LEAVES = {bool: "bool", int: "int", float: "float", str: "string"}
 _READ = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "string": pa.string(), "text": pa.string()}
 _BY_WIRE = {"boolean": "bool", "float": "float", "double": "float", "float32": "float", "float64": "float"}
+_FRACTION = pa.decimal128(DIGITS_MAX, 9)
 _SAMPLES = 8
 _BLOCK_MAX = 1 << 30
 
@@ -138,7 +142,7 @@ def _group(texts: pa.BinaryArray, rows: Ints, form: tuple[Kind, Shape], block: S
     kind, shape = form
     some = texts.take(pa.array(rows))
     try:
-        if _has_map(kind) or _has_text(shape):
+        if _has_map(kind) or _has_text(shape) or (len(rows) == 1 and _is_far(some, _type(kind, shape))):
             listed = [_plain(json.loads(text, parse_float=_Float), kind, shape) for text in some.to_pylist()]
             block.parts.append((rows, pa.array(listed, _type(kind, shape))))
         else:
@@ -184,8 +188,15 @@ def _line(why: Exception) -> str:
 
 def _block(texts: pa.BinaryArray, kind: pa.DataType) -> pa.StructArray:
     """Read texts of one object each. `{` and `}` are required, or a text would run into the next."""
+    if _is_far(texts, kind):
+        raise pa.ArrowInvalid("a number has too many digits")
     table = table_of(texts, pa.schema(kind), "ignore")
     return table.select(pa.schema(kind).names).combine_chunks().to_struct_array().combine_chunks()
+
+
+def _is_far(texts: pa.BinaryArray, kind: pa.DataType) -> bool:
+    far = FarDecimals(pa.schema(kind))
+    return bool(far) and far.within(texts.cast(pa.string()))
 
 
 def table_of(texts: pa.BinaryArray, schema: pa.Schema, unexpected: str) -> pa.Table:
@@ -226,7 +237,7 @@ def _fitted(value: Any, kind: Kind) -> Shape:
         return [inner]
     if kind.wire == "map":
         return None
-    if isinstance(value, dict | list) and _is_text(kind):
+    if isinstance(value, dict | list | float) and _is_text(kind):
         return "text"
     return shape_of(value)
 
@@ -261,6 +272,8 @@ def _type(kind: Kind, shape: Shape) -> pa.DataType:
 def _number(kind: Kind, shape: str) -> pa.DataType:
     if kind.name == DECIMAL or (kind.target is not None and pa.types.is_decimal(kind.target)):
         return pa.decimal128(DIGITS_MAX, max(kind.scale, 0))
+    if shape == "float" and (kind.wire == ANY or kind.wire.startswith("int")):
+        return _FRACTION
     return pa.float64() if kind.wire in _BY_WIRE and kind.wire != "boolean" else _READ[shape]
 
 
@@ -291,8 +304,8 @@ def _plain(value: Any, kind: Kind, shape: Shape) -> Any:
         return None
     if shape == "text":
         return value if isinstance(value, str) else _text(value)
-    if isinstance(value, _Float) and pa.types.is_decimal(kind.type):
-        return Decimal(value.text)
+    if shape in ("int", "float") and pa.types.is_decimal(read := _number(kind, shape)):
+        return fit_type(Decimal(value.text if isinstance(value, _Float) else value), read)
     if kind.wire == "map" and kind.item:
         pairs = value.items() if isinstance(value, dict) else value
         item = kind.item
