@@ -549,8 +549,15 @@ def _micros(array: pa.Array, kind: pa.DataType, misfits: Misfits) -> pa.Array:
     return _looped(array, pa.int64(), partial(_micros_of, ratio), misfits)
 
 
+_TIME_DIGITS = 25
+"""Digits of the largest time in nanoseconds, and some more."""
+
+
 def _micros_of(factor: Decimal, value: Decimal | str) -> int:
-    micros = math.floor(product(Decimal(value), factor))
+    number = Decimal(value)
+    if number.adjusted() > _TIME_DIGITS:  # math.floor takes quadratic time in the digits
+        raise ValueError("it is beyond the times of 64 bits")
+    micros = math.floor(product(number, factor))
     if not -_INT64 <= micros <= _INT64:
         raise ValueError("it is beyond the times of 64 bits")
     return micros
