@@ -32,6 +32,8 @@ Ints = npt.NDArray[np.int64]
 Rows = Callable[[Ints], Ints]
 """Maps indices of an array inside a column to rows of the column."""
 Floats = npt.NDArray[np.float64]
+_TAKEN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+"""Types of dictionaries that Arrow takes no values of, and their types without views."""
 _VIEWS = (pa.types.is_list_view, pa.types.is_large_list_view)
 
 
@@ -207,7 +209,7 @@ class _Walk:
         if isinstance(array.type, pa.BaseExtensionType) and array.type.extension_name in EXTENSIONS:
             array = array.storage
         if pa.types.is_dictionary(array.type):
-            return self._any(self._unfolded(array, path), want, path, rows)
+            return self._any(self._unfolded(array, path, rows), want, path, rows)
         if pa.types.is_null(array.type) or (self._rules.by_kind and array.null_count == len(array)):
             return self._nulls(len(array), want.kind, path)
         is_same = array.type.equals(want.kind, check_metadata=True)
@@ -345,12 +347,18 @@ class _Walk:
         self._fault(misfits.rows, rows, sentence)
         return made
 
-    def _unfolded(self, array: pa.DictionaryArray, path: str) -> pa.Array:
+    def _unfolded(self, array: pa.DictionaryArray, path: str, rows: Rows) -> pa.Array:
         """Unfold a dictionary. The cost is charged by row, because a few long values may be named often."""
         if self._budget is not None:
             weights, indices = _weights(array.dictionary, path, self._budget), array.indices.drop_null().to_numpy()
             self._budget.spend(float(weights[indices].sum()), path)
-        return array.dictionary.take(array.indices)
+        values = array.dictionary
+        flat = _TAKEN.get(values.type)
+        try:
+            return (values if flat is None else values.cast(flat)).take(array.indices)
+        except pa.ArrowNotImplementedError:
+            self._type_fault(array, path, rows, f"is a dictionary of {values.type}, which no column takes")
+            return pa.nulls(len(array))
 
     def _other_type(self, array: pa.Array, kind: pa.DataType, path: str, rows: Rows) -> pa.Array:
         self._type_fault(array, path, rows, f"is {kind}, not {array.type}")

@@ -198,3 +198,44 @@ def test_one_bad_row_of_a_column_is_found_in_few_casts(monkeypatch: pytest.Monke
     assert bad.tolist() == [False] * 10_000 + [True]
     assert made[9_999].as_py() == 9_999
     assert calls == [10_001, 10_001]
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamptz", "time", "date"])
+@pytest.mark.parametrize("text", ["9" * 5_000_000, "9" * 5_000_000 + ".5"], ids=["whole", "fraction"])
+def test_time_of_many_digits_is_refused_before_it_is_multiplied(
+    monkeypatch: pytest.MonkeyPatch, kind: str, text: str
+) -> None:
+    multiplied: list[int] = []
+    product = scalar_casts.product
+
+    def noted(a: Decimal, b: Decimal) -> Decimal:
+        multiplied.append(a.adjusted())
+        return product(a, b)
+
+    monkeypatch.setattr(scalar_casts, "product", noted)
+    _, bad = mask(pa.array([text]), pa.field("c", arrow_type(kind)), RECORDS)
+    assert bad is not None
+    assert bad.all()
+    assert not multiplied
+
+
+@pytest.mark.parametrize("view", [pa.string_view(), pa.binary_view()], ids=str)
+@pytest.mark.parametrize("rules", [ROWS, RECORDS], ids=["rows", "records"])
+def test_dictionary_of_views_is_unfolded(view: pa.DataType, rules: Rules) -> None:
+    kind = pa.string() if view == pa.string_view() else pa.binary()
+    array = pa.DictionaryArray.from_arrays(pa.array([1, None, 0]), pa.array(["a", "b"], view))
+    made, bad = mask(array, pa.field("c", kind), rules)
+    assert bad is None
+    assert made.equals(pa.array(["b", None, "a"], kind))
+
+
+def test_dictionary_of_other_values_is_a_misfit() -> None:
+    inner = pa.StructArray.from_arrays([pa.array(["a"], pa.string_view())], ["a"])
+    array = pa.DictionaryArray.from_arrays(pa.array([0, None]), inner)
+    field = pa.field("c", arrow_type("struct<a: string>"))
+    made, bad = mask(array, field, RECORDS)
+    assert made.to_pylist() == [None, None]
+    assert bad is not None
+    assert bad.tolist() == [True, False]
+    with pytest.raises(Invalid, match="is a dictionary of struct"):
+        refuse(array, field, ROWS)

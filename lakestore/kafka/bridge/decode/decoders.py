@@ -90,15 +90,40 @@ class ArrowDecoder:
                 say = f"the types of its rows contradict the types of the records before it: {error}"
                 rejects.append(Reject(number, Stage.DECODE, "other-types", say))
         self._schema = schema
+        table, taken = _one_table(schema, taken, rejects)
         if not taken:
             return Decoded(pa.array([], pa.struct(list(schema))), np.zeros(0, np.int64), rejects=rejects, passed=passed)
-        table = pa.concat_tables(
-            [pa.Table.from_batches([batch]) for _, batch in taken], promote_options="permissive"
-        ).select(schema.names)
         columns = [column.combine_chunks() for column in table.columns]
         record = np.repeat([number for number, _ in taken], [batch.num_rows for _, batch in taken])
         rows = pa.StructArray.from_arrays(columns, fields=list(table.schema))
         return Decoded(rows, record.astype(np.int64), rejects=rejects, passed=passed)
+
+
+def _one_table(
+    schema: pa.Schema, taken: list[tuple[int, pa.RecordBatch]], rejects: list[Reject]
+) -> tuple[pa.Table, list[tuple[int, pa.RecordBatch]]]:
+    """The rows of all records in the common types, and their records.
+
+    A record with a value that the common type does not hold is refused, such as 2**53 + 1 beside floats.
+    """
+    empty = schema.empty_table()
+    try:
+        return _concatenated(empty, taken), taken
+    except pa.ArrowException:
+        fit: list[tuple[int, pa.RecordBatch]] = []
+    for number, batch in taken:
+        try:
+            _concatenated(empty, [(number, batch)])
+            fit.append((number, batch))
+        except pa.ArrowException as error:
+            say = f"the types of other records do not hold its rows: {error}"
+            rejects.append(Reject(number, Stage.DECODE, "other-types", say))
+    return _concatenated(empty, fit), fit
+
+
+def _concatenated(empty: pa.Table, taken: list[tuple[int, pa.RecordBatch]]) -> pa.Table:
+    tables = [empty, *(pa.Table.from_batches([batch]) for _, batch in taken)]
+    return pa.concat_tables(tables, promote_options="permissive").select(empty.schema.names)
 
 
 def _plain(part: pa.Field) -> pa.DataType:
