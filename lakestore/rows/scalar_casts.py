@@ -152,7 +152,25 @@ def plain(array: pa.Array, kind: pa.DataType, misfits: Misfits) -> pa.Array:
         if source.bit_width < 128:  # Arrow casts these to no integer
             array = array.cast(pa.decimal128(source.precision, source.scale))
         array = misfits.drop(array, _wide(array, kind), partial(_not_exact, array, kind))
-    return _attempt(array, kind, lambda some: some.cast(kind), partial(_refused_by_arrow, kind), misfits)
+    if t.is_boolean(kind) and (t.is_integer(source) or t.is_floating(source)):
+        fine = pc.or_(pc.equal(array, pa.scalar(0, source)), pc.equal(array, pa.scalar(1, source)))
+        array = misfits.drop(array, pc.invert(fine), "it is neither 0 nor 1")
+    made = _attempt(array, kind, lambda some: some.cast(kind), partial(_refused_by_arrow, kind), misfits)
+    return _changed(array, made, misfits)
+
+
+def _changed(array: pa.Array, made: pa.Array, misfits: Misfits) -> pa.Array:
+    """Drop the values that Arrow's cast changes: floats to infinity, and the bits of 0xFF to -1."""
+    t, source, kind = pa.types, array.type, made.type
+    if t.is_floating(kind) and (t.is_string(source) or (t.is_floating(source) and source.bit_width > kind.bit_width)):
+        infinite = pc.is_inf(made)
+        if pc.any(infinite).as_py():
+            meant = pc.match_substring_regex(array, "[0-9]") if t.is_string(source) else pc.is_finite(array)
+            return misfits.drop(made, pc.and_(infinite, meant), f"it is beyond {kind}")
+    if t.is_string(source) and t.is_signed_integer(kind):
+        wrong = pc.and_not(pc.less(made, pa.scalar(0, kind)), pc.starts_with(array, "-"))
+        return misfits.drop(made, wrong, f"it is beyond {kind}")
+    return made
 
 
 def _wide(array: pa.Array, kind: pa.DataType) -> pa.Array | Mask:

@@ -239,3 +239,22 @@ def test_dictionary_of_other_values_is_a_misfit() -> None:
     assert bad.tolist() == [True, False]
     with pytest.raises(Invalid, match="is a dictionary of struct"):
         refuse(array, field, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("array", "kind", "fits"),
+    [
+        (pa.array([1e300, -1e300, 0.5, float("inf"), float("nan")]), "float32", [False, False, True, True, True]),
+        (pa.array(["1e400", "-1e400", "1e5", "inf", "-Infinity"]), "float64", [False, False, True, True, True]),
+        (pa.array([0.5, 0.0, 1.0, float("nan")]), "bool", [False, True, True, False]),
+        (pa.array([2, 0, 1, -1]), "bool", [False, True, True, False]),
+        (pa.array(["0xFF", "0x7F", "-1", "0x80"]), "int8", [False, True, True, False]),
+        (pa.array(["0xFFFFFFFFFFFFFFFF", "0x10"]), "int64", [False, True]),
+        (pa.array(["0xFF"]), "uint8", [True]),
+    ],
+    ids=["narrow", "text", "fraction", "integer", "int8", "int64", "uint8"],
+)
+def test_value_that_arrow_would_change_is_a_misfit(array: pa.Array, kind: str, fits: list[bool]) -> None:
+    made, bad = mask(array, pa.field("c", arrow_type(kind)), ARROW)
+    assert made.is_valid().to_pylist() == fits
+    assert (bad.tolist() if bad is not None else [False] * len(array)) == [not fit for fit in fits]
