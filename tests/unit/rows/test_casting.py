@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestore.errors import Invalid
+from lakestore.model import decimals
 from lakestore.model.types import arrow_type
 from lakestore.rows import scalar_casts
 from lakestore.rows.casting import ARROW, CSV, JSON, RECORDS, ROWS, Rules, mask, refuse, why
@@ -206,7 +207,7 @@ def test_time_of_many_digits_is_refused_before_it_is_multiplied(
     monkeypatch: pytest.MonkeyPatch, kind: str, text: str
 ) -> None:
     multiplied: list[int] = []
-    product = scalar_casts.product
+    product = decimals.product
 
     def noted(a: Decimal, b: Decimal) -> Decimal:
         multiplied.append(a.adjusted())
