@@ -90,7 +90,7 @@ class Locked(Protocol):
         """Begin with a free lock."""
 
 
-_after_forks: weakref.WeakSet[Any] = weakref.WeakSet()
+_after_forks: weakref.WeakSet[Locked] = weakref.WeakSet()
 
 
 def _unlock_all() -> None:

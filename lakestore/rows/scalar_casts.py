@@ -431,12 +431,8 @@ def _floats(array: pa.Array, kind: pa.DataType, misfits: Misfits) -> pa.Array:
         array = _matching(array, _FLOAT, kind, misfits)
     elif not (t.is_floating(source) or t.is_integer(source) or t.is_decimal(source)):
         return misfits.drop_all(array, kind, f"{source} is no {kind}")
-    made = plain(array, pa.float64(), misfits).cast(kind)
-    finite = pc.is_finite(made)
-    if pc.all(finite).as_py() is False:
-        meant = pc.match_substring_regex(array, NUMBER) if t.is_string(source) else pc.is_finite(array)
-        made = misfits.drop(made, pc.and_not(meant, finite), f"it is beyond {kind}")
-    return made
+    wide = plain(array, pa.float64(), misfits)
+    return _changed(wide, wide.cast(kind), misfits)
 
 
 def _decimals(array: pa.Array, kind: pa.DataType, misfits: Misfits) -> pa.Array:

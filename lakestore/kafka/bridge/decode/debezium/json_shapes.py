@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -195,8 +196,14 @@ def _block(texts: pa.BinaryArray, kind: pa.DataType) -> pa.StructArray:
 
 
 def _is_far(texts: pa.BinaryArray, kind: pa.DataType) -> bool:
-    far = FarDecimals(pa.schema(kind))
+    far = _far_decimals(kind)
     return bool(far) and far.within(texts.cast(pa.string()))
+
+
+@lru_cache(maxsize=256)
+def _far_decimals(kind: pa.DataType) -> FarDecimals:
+    """The patterns for a struct; the blocks of a topic have few different ones."""
+    return FarDecimals(pa.schema(kind))
 
 
 def table_of(texts: pa.BinaryArray, schema: pa.Schema, unexpected: str) -> pa.Table:
