@@ -96,7 +96,7 @@ class Method:
 
     @property
     def reads(self) -> bool:
-        """Whether it changes nothing: when it fails, nothing was applied."""
+        """True if the RPC changes nothing. When it fails, nothing was applied."""
         return self.rule.reads
 
     @property

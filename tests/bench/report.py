@@ -54,7 +54,7 @@ def measured(parts: Parts, names: Iterable[str], widths: tuple[int, int, int]) -
 
 
 def write(figures: list[Figure]) -> None:
-    """Put the figures into the store and the page, with day and commit, replacing those of the same group and name."""
+    """Put the figures with day and commit into the store and the page. A figure replaces the older one of its name."""
     known: dict[str, dict[str, object]] = json.loads(STORE.read_text()) if STORE.exists() else {}
     git = ["git", "-C", str(STORE.parent), "rev-parse", "--short=8", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()

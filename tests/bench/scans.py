@@ -115,7 +115,7 @@ def delete_forms(bed: Bed, percent: int) -> Iterator[Figure]:
             f"{form} " + " / ".join(f"{_ratio(took, query, form)[0]:.2f}x" for query in QUERIES)
             for form in ("v2", "v3")
         )
-        kept = "in the executor's cache" if is_cached else "read anew"
+        kept = "in the executor's cache" if is_cached else "read again"
         name = f"{percent} % hot, {files} data files, sums / GROUP BY / all, deletes {kept}"
         yield Figure(GROUP, name, shown, "", None)
     spark.conf.unset(_NO_CACHE)

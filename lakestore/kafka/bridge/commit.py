@@ -172,7 +172,7 @@ class Committer:
         """Topic to its id and the time of the question."""
 
     def open(self, places: Sequence[Place], *, anew: bool) -> OpenPartitions:
-        """Open partitions and fence their previous owner. With `anew` the partitions that were open are closed."""
+        """Open partitions and fence their previous owner. With `anew` the partitions that are open are closed first."""
         by_name = {register_of(self._bridge, self._name, place): place for place in places}
         before = dict(self._held)
         if anew or self._registers is None:

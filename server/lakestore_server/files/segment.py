@@ -514,7 +514,7 @@ class Segment:
             return reader.read_next_batch()
 
     def _mapped(self) -> pa.RecordBatch:
-        """The one batch of a keyed table. Only its head has been checked."""
+        """The batch of a keyed table, which has one. Only the head of the batch has been checked."""
         if self._batch is None:  # the batch lies in the mapped file, so keeping it costs nothing
             [[offset, size, _]] = self._layout.batches
             self._body.check(offset, FRAME.size)

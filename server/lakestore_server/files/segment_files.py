@@ -37,7 +37,7 @@ class SegmentFile:
 
     @property
     def is_shared(self) -> bool:
-        """Whether it lies in a shared file."""
+        """True if the segment is a part of a shared file."""
         return self.at is not None
 
 

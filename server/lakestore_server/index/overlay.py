@@ -61,7 +61,7 @@ class KeyOrder:
         self._runs: tuple[IndexKeys, ...] = ()
         self._waiting: list[IndexKeys] = []
         self.is_whole = is_whole
-        """Whether it includes the keys from before the order was requested."""
+        """True if the order includes the keys that were there before it was requested."""
         self.is_used = False
         """Whether the order was ever used."""
 
