@@ -13,6 +13,7 @@
     ├── Denied            you have no right to this: ask the server's operator for it
     │   └── NotAuthenticated   send a valid token or certificate
     ├── Unavailable       try again later
+    │   ├── NotLeader     the server follows another one: send it to the leader, which the error names
     │   └── Stopped       this connection or server has ended and will not answer again
     ├── Exhausted         a limit is reached: slow down, then try again
     │   └── LimitReached  waiting does not help: drop what the message names, or have the limit raised
@@ -163,6 +164,27 @@ class Unavailable(LakestoreError):
     kind = "Unavailable"
 
 
+class NotLeader(Unavailable):
+    """The server follows a journal that another server leads, so it neither writes nor answers this. A connection to
+    several servers finds the leader by itself."""
+
+    kind = "NotLeader"
+    leader: str = ""
+    """Host and gRPC port of the leader, as it says them; empty if the server knows none."""
+
+    @classmethod
+    def of(cls, leader: str, *, applied: Applied = "no") -> Self:
+        """The error of a follower of this leader, or of a server that knows no leader."""
+        made = cls(
+            f"this server follows, and {leader} leads: send it there, or connect with all addresses"
+            if leader
+            else "this server follows, and no server leads now: try again",
+            applied=applied,
+        )
+        made.leader = leader
+        return made
+
+
 class Stopped(Unavailable):
     """This connection was closed, or the server in this process has ended: no later call of it succeeds. A server over
     a network raises `Unavailable` instead, because another process may answer at its address."""
@@ -235,6 +257,7 @@ KINDS: dict[str, type[LakestoreError]] = {
         Denied,
         NotAuthenticated,
         Unavailable,
+        NotLeader,
         Exhausted,
         LimitReached,
         Corrupt,
@@ -273,6 +296,8 @@ def figures_of(error: LakestoreError) -> dict[str, Any]:
     """The fields of an error besides its message, as `error_of` takes them."""
     if isinstance(error, PositionExpired) and error.earliest:
         return {"earliest": error.earliest}
+    if isinstance(error, NotLeader) and error.leader:
+        return {"leader": error.leader}
     if isinstance(error, NotFresh):
         through = error.complete_through
         micros = None if through is None else (through - _EPOCH) // timedelta(microseconds=1)
@@ -283,6 +308,8 @@ def figures_of(error: LakestoreError) -> dict[str, Any]:
 def _put_figures(error: LakestoreError, figures: Mapping[str, Any]) -> None:
     if isinstance(error, PositionExpired):
         error.earliest = str(figures.get("earliest", ""))
+    elif isinstance(error, NotLeader):
+        error.leader = str(figures.get("leader", ""))
     elif isinstance(error, NotFresh):
         micros = figures.get("complete_through_us")
         error.table = str(figures.get("table", ""))
@@ -304,6 +331,7 @@ __all__ = [
     "NotAuthenticated",
     "NotFound",
     "NotFresh",
+    "NotLeader",
     "NothingToKeep",
     "OtherTimeline",
     "PlanExpired",

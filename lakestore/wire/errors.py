@@ -16,6 +16,7 @@ from lakestore.errors import (
     Internal,
     LakestoreError,
     NothingToKeep,
+    NotLeader,
     error_of,
     figures_of,
 )
@@ -33,7 +34,7 @@ EXACT_KEY = "lakestore-kind"
 ROWS_KEY = "lakestore-rows-bin"
 """The rows that a `NothingToKeep` names, as `ChangesRows`."""
 FIGURES_KEY = "lakestore-figures-bin"
-"""The figures of a `NotFresh` or a `PositionExpired`, as JSON."""
+"""The figures of a `NotFresh`, `NotLeader` or `PositionExpired`, as JSON."""
 ROWS_BYTES_MAX = 256 << 10
 """Bytes of rows that an error names; the first change is always named whole."""
 KINDS_SINCE_5 = {
@@ -42,6 +43,7 @@ KINDS_SINCE_5 = {
     "NothingToKeep": "Invalid",
     "NotFresh": "Exhausted",
     "LimitReached": "Exhausted",
+    "NotLeader": "Unavailable",
 }
 """Kinds that came with protocol 5 or later, and the wider kind that clients of every protocol know."""
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -104,6 +106,7 @@ def told(error: LakestoreError) -> pb.Error:
         applied=error.applied,
         retry_after_seconds=error.retry_after,
         nothing_to_keep=_packed_rows(error),
+        leader=error.leader if isinstance(error, NotLeader) else "",
     )
 
 
@@ -111,7 +114,8 @@ def error_told(message: pb.Error) -> LakestoreError:
     """The error that `told` wrote."""
     kind = known_kind(message.kind, message.exact)
     retry_after, rows = message.retry_after_seconds, _rows_of(message.nothing_to_keep)
-    return error_of(kind, message.message, message.applied, retry_after, changes=rows)
+    figures = {"leader": message.leader}
+    return error_of(kind, message.message, message.applied, retry_after, changes=rows, figures=figures)
 
 
 def defect(error: BaseException, applied: Applied = "unknown") -> Internal:

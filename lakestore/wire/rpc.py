@@ -92,12 +92,20 @@ class Method:
     streams_in: bool
     streams_out: bool
     rule: lakestore_pb2.Rule
-    """Its right, its retries, whether it reads, and the protocol that it came with: the options of the proto file."""
+    """The options of the proto file: right, retries, whether it reads, which server answers it, its first protocol."""
 
     @property
     def reads(self) -> bool:
         """True if the RPC changes nothing. When it fails, nothing was applied."""
         return self.rule.reads
+
+    def needs_leader(self, request: Any) -> bool:
+        """True if, of servers that share a journal, only the leader answers this request."""
+        if self.name == "Changes":
+            return bool(request.subscription)
+        if self.rule.server == lakestore_pb2.Rule.BY_READS:
+            return not self.reads
+        return self.rule.server == lakestore_pb2.Rule.LEADER
 
     @property
     def since(self) -> int:

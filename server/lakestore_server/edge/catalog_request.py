@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -82,10 +83,11 @@ def status_of(error: LakestoreError) -> tuple[int, str]:
     return _NAMES.get(type(error)) or next(known, (500, "InternalServerError"))
 
 
-def answer(error: LakestoreError) -> tuple[int, bytes]:
-    """HTTP status and body of an error."""
+def answer(error: LakestoreError) -> tuple[int, dict[str, str], bytes]:
+    """HTTP status, headers and body of an error. A 503 says in whole seconds when to try again."""
     status, name = status_of(error)
-    return status, _error_body(status, name, error.message)
+    headers = {"retry-after": str(max(1, math.ceil(error.retry_after)))} if status == 503 else {}
+    return status, headers, _error_body(status, name, error.message)
 
 
 def no_such_call(status: int, call: str) -> tuple[int, bytes]:
@@ -188,8 +190,8 @@ def done(status: int = 204) -> Response:
 
 
 def _problem(error: LakestoreError) -> Response:
-    status, body = answer(error)
-    return Response(body, status, media_type="application/json")
+    status, headers, body = answer(error)
+    return Response(body, status, headers, media_type="application/json")
 
 
 def _run(work: Callable[[], Response | Slow]) -> Response | Slow:

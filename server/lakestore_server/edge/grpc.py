@@ -229,6 +229,7 @@ _CODES = {
     "Denied": grpc.StatusCode.PERMISSION_DENIED,
     "NotAuthenticated": grpc.StatusCode.UNAUTHENTICATED,
     "Unavailable": grpc.StatusCode.UNAVAILABLE,
+    "NotLeader": grpc.StatusCode.UNAVAILABLE,
     "Exhausted": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "LimitReached": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "Corrupt": grpc.StatusCode.DATA_LOSS,

@@ -359,8 +359,9 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 async def _refuse(scope: Scope, send: Send, error: LakestoreError) -> None:
-    status, body = catalog_request.answer(error)
+    status, own, body = catalog_request.answer(error)
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    headers += [(name.encode(), value.encode()) for name, value in own.items()]
     if status == 401:
         # A browser asks for name and password if Basic is offered; the console has its own form.
         basic_helps = not scope["path"].startswith((_ICEBERG, _CONSOLE))

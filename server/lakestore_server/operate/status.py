@@ -30,6 +30,7 @@ from lakestore_server.operate.memory import MemoryStatus
 from lakestore_server.operate.reports import Report, Reports
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.plan import AGAIN_SECONDS
+from lakestore_server.read.positions import parse_token, reached
 from lakestore_server.read.readable_from import ReadableFrom
 from lakestore_server.snapshots.figures import PresentStatus
 from lakestore_server.snapshots.presented import SnapshotTables
@@ -452,6 +453,8 @@ class StatusVerbs:
         """The newest commit, leased as a cut on request. `Invalid` for a shard that this server does not have."""
         if request.shard != SHARD:
             raise Invalid(f"this server has no shard {request.shard}: ask for shard {SHARD}")
+        if request.at_least:
+            reached(self._engine, parse_token(request.at_least, self._engine).lsn)
         view, lease = self._engine.view, ""
         while request.lease_seconds and not lease:
             try:

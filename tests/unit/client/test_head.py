@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
-from lakestore.errors import Invalid
+from lakestore.errors import Invalid, Unavailable
 from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb
 
@@ -60,3 +61,14 @@ def test_the_head_is_the_newest_commit_and_tells_its_time(tmp_path: Path) -> Non
 def test_a_shard_that_the_server_does_not_have_is_refused_by_name(tmp_path: Path) -> None:
     with ls.open(tmp_path) as lake, pytest.raises(Invalid, match="this server has no shard 3"):
         lake.transport.head(pb.HeadRequest(shard=3))
+
+
+def test_the_head_waits_for_the_commit_that_a_reader_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ls.open(tmp_path) as lake:
+        token = lake.create_table("a.t", SCHEMA, primary_key=["id"]).upsert([{"id": 1}])
+        at = position_of(token)
+        assert lake.transport.head(pb.HeadRequest(at_least=token)).lsn == at.lsn
+        monkeypatch.setattr("lakestore_server.read.positions.AT_WAIT_SECONDS", 0.01)
+        monkeypatch.setattr("lakestore.client.retry.RETRY_SECONDS", 0.0)
+        with pytest.raises(Unavailable, match="not reached this position"):
+            lake.transport.head(pb.HeadRequest(at_least=str(replace(at, lsn=at.lsn + 1))))

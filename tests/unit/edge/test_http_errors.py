@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lakestore import errors
-from lakestore_server.edge.catalog_request import CatalogRequest, Endpoints, Sources, done, status_of
+from lakestore_server.edge.catalog_request import CatalogRequest, Endpoints, Sources, answer, done, status_of
 
 DEFECTS = {"LakestoreError", "Internal", "Corrupt", "NewerFormat"}
 CLASSES = [
@@ -24,6 +24,7 @@ EXPECTED = {
     errors.PlanExpired: 503,
     errors.LimitReached: 400,
     errors.NotFresh: 503,
+    errors.NotLeader: 503,
     errors.Stopped: 503,
 }
 
@@ -35,6 +36,13 @@ def test_an_error_that_is_no_defect_has_a_status_of_its_own(kind: type[errors.La
     status, _ = status_of(error)
     assert (status == 500) == (kind.__name__ in DEFECTS)
     assert status == EXPECTED.get(kind, status)
+
+
+def test_a_503_says_when_to_try_again() -> None:
+    soon, later = errors.NotLeader.of("b:7340"), errors.Exhausted("no", retry_after=1.2)
+    assert answer(soon)[:2] == (503, {"retry-after": "1"})
+    assert answer(later)[:2] == (503, {"retry-after": "2"})
+    assert answer(errors.Invalid("no"))[:2] == (400, {})
 
 
 def test_a_request_past_the_gate_has_no_rights() -> None:

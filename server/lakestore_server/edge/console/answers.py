@@ -31,8 +31,8 @@ def problem(error: Exception) -> Response:
     if not isinstance(error, LakestoreError):
         log.error("a call of the console failed", exc_info=error)
         error = errors.defect(error)
-    status, body = catalog_request.answer(error)
-    return Response(body, status, HEADERS, media_type="application/json")
+    status, headers, body = catalog_request.answer(error)
+    return Response(body, status, HEADERS | headers, media_type="application/json")
 
 
 def caller_of(request: Request) -> Caller:
