@@ -7,6 +7,7 @@ WRITTEN = {
     "docs/internals/child-processes.md": "its block is a picture",
     "docs/internals/kafka-in.md": "its block is a picture",
     "docs/internals/presented-cuts.md": "its block is a picture",
+    "docs/internals/replication.md": "its blocks are pictures",
     "docs/internals/tiering.md": "its block is a picture",
     "docs/architecture.md": "its blocks are pictures; tests/test_tidy.py holds the rooms in them against the imports",
 }
