@@ -219,9 +219,9 @@ class Server:
         store = self._opened(disk or RealDisk(), journal_of)
         self.upkeep = Upkeep(self.engine, clock)
         self._closed = False
-        held = {uuid: frozenset(state.tiers) for uuid, state in self.engine.view.kept.items()}
-        leases = Leases(clock, held, settings.lease_grace_seconds, settings.limits, self._may_read)
+        leases = Leases(clock, settings.lease_grace_seconds, settings.limits, self._may_read)
         ledger = JournalLedger(self.engine, leases, store)
+        self.engine.loop.on_lead(ledger.begin)
         self.catalog = Catalog(ledger, store, settings.warehouse_uri, timeline=self.engine.timeline)
         self._look_at_lake(store)
         subscriptions = Subscriptions(
@@ -352,6 +352,7 @@ class Server:
         data_folder.name_ports(self._lock, self.about["grpc"], self.about["http"])
         self._grpc.start()
         console.start()
+        self.engine.loop.reachable_at(self.about["grpc"])
 
     def drain(self, seconds: float) -> bool:
         """Refuse new calls and wait for running ones; True if all have ended."""

@@ -110,6 +110,7 @@ def test_rules_name_rights_that_exist_and_open_ones_are_few() -> None:
         ("rpc", f"{policy.HEALTH}List"),
         ("rpc", f"{policy.HEALTH}Watch"),
         ("GET", "/healthz"),
+        ("GET", "/ready"),
         ("GET", "/"),
         ("GET", "/console/{file}"),
         ("POST", f"{policy.CONSOLE}/session"),

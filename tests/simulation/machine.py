@@ -9,6 +9,8 @@ from pathlib import Path
 
 from lakestore.errors import LakestoreError
 from lakestore.limits import Limits
+from lakestore_server.commit.recovery import JournalOf
+from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
@@ -41,8 +43,18 @@ class Clock:
 class Machine:
     """One server after the other on what the last one left."""
 
-    def __init__(self, world: World, network: Network, folder: Path, seed: str, limits: Limits) -> None:
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        folder: Path,
+        seed: str,
+        limits: Limits,
+        journal_of: JournalOf = FileJournal,
+        name: str = "server",
+    ) -> None:
         self.world, self.network = world, network
+        self._journal_of, self._name = journal_of, name
         self._folder, self.limits = folder, limits
         self.chance = random.Random(f"{seed} disk")
         self.speed = Speed()
@@ -68,7 +80,7 @@ class Machine:
         """Start a process on what is there; whether it serves."""
         world = self.world
         self._lives += 1
-        process = Process(f"server{self._lives}", skew_us=self.skew_us, frozen_us=self.frozen_us)
+        process = Process(f"{self._name}{self._lives}", skew_us=self.skew_us, frozen_us=self.frozen_us)
         self._tail = marks.Tail(self.disk.root)
         disk = LifeDisk(world, process, self.disk, self.speed)
         disk.on_reach = partial(self._reached, process)
@@ -116,8 +128,16 @@ class Machine:
             lease_grace_seconds=2.0,
             rebalance_seconds=self._rebalance_seconds,
         )
-        fatal = partial(self._fatal, process)
-        return Server(settings, disk=disk, clock=Clock(self.world), on_fatal=fatal, presenter=StandIn())
+        made = Server(
+            settings,
+            disk=disk,
+            clock=Clock(self.world),
+            on_fatal=partial(self._fatal, process),
+            journal_of=self._journal_of,
+            presenter=StandIn(),
+        )
+        made.engine.loop.reachable_at(self._name)
+        return made
 
     def _fatal(self, process: Process, error: BaseException) -> None:
         """A server that cannot go on ends its process."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host.disk import Disk
-from lakestore_server.state.commit_record import Buffer, Deposed, Entry, JournalFile, Place, Unknown
+from lakestore_server.state.commit_record import BEGINNING, Buffer, Deposed, Entry, JournalFile, Leader, Place, Unknown
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Fate:
 class SlowJournal:
     """`LocalJournal`: `seconds` an append, or, while it is held, until it is let go."""
 
-    settles_in_place = False
+    settles_in_place, is_shared, lease_seconds = False, False, 0.0
+    kind, leader = "file", Leader()
 
     def __init__(self, disk: Disk, folder: Path, seconds: float = 0.02, fate: Fate | None = None) -> None:
         self._file = FileJournal(disk, folder)
@@ -104,17 +105,30 @@ class SlowJournal:
         self._durable = first_lsn - 1
         return self._file.roll(first_lsn)
 
-    def read(self, after: Place) -> Iterator[Entry]:
+    def timeline(self) -> str:
         """As the file."""
-        return self._file.read(after)
+        return self._file.timeline()
+
+    def read(self, lsn: int, place: Place = BEGINNING) -> Iterator[Entry]:
+        """As the file."""
+        return self._file.read(lsn, place)
+
+    def follow(self, seconds: float) -> Iterator[Entry]:
+        """As the file."""
+        return self._file.follow(seconds)
+
+    def follow_again(self) -> None:
+        """As the file."""
+
+    def beat(self) -> None:
+        """As the file."""
+
+    def leave(self) -> None:
+        """As the file."""
 
     def lead(self, address: str) -> Iterator[Entry]:
         """As the file."""
         return self._file.lead(address)
-
-    def place_after(self, lsn: int) -> Place:
-        """As the file."""
-        return self._file.place_after(lsn)
 
     def files(self, below: Place, bytes_min: int) -> Iterator[JournalFile]:
         """As the file."""

@@ -329,6 +329,7 @@ ROUTES: dict[tuple[str, str], Row] = {
         "read", finders.nothing, "some table; each table of the query, as its RPCs are judged"
     ),
     ("GET", "/healthz"): Row("open", finders.nothing),
+    ("GET", "/ready"): Row("open", finders.nothing, "role, epoch and lag alone"),
     ("GET", "/metrics"): Row("read", finders.everything, "every table, unless `metrics_open` is set"),
     ("POST", f"{CATALOG}/oauth/tokens"): Row("open", finders.nothing, "the credentials stand in the request"),
     ("GET", f"{CATALOG}/config"): Row("known", finders.nothing),

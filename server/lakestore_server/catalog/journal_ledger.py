@@ -26,13 +26,22 @@ class JournalLedger:
     def __init__(self, engine: Engine, leases: Leases, store: MetadataStore | None = None) -> None:
         """`store` has the metadata; without it no reader predates the start."""
         self._engine, self._leases, self._store = engine, leases, store
-        numbered = (locations.numbered(each.location) for each in engine.view.pointers.values())
-        self._at_start = {folder: number for folder, number in numbered if number is not None}
+        self._at_start: dict[str, int] = {}
         """Folder to number of the newest metadata file that a reader from before the start may open."""
-        uuids = {uuid for uuid, state in engine.view.kept.items() if state.truncated_lsn}
-        self._truncated = {each.uuid: each.location for each in engine.view.pointers.values() if each.uuid in uuids}
+        self._truncated: dict[str, str] = {}
         """Table uuid to the metadata at the start, for tables whose earlier snapshots have lost their tier records."""
         self._former: dict[str, frozenset[int]] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Note what readers may hold that another process served: at a start, and when this server begins to lead."""
+        view = self._engine.view
+        self._leases.begin(view.kept)
+        numbered = (locations.numbered(each.location) for each in view.pointers.values())
+        uuids = {uuid for uuid, state in view.kept.items() if state.truncated_lsn}
+        self._at_start = {folder: number for folder, number in numbered if number is not None}
+        self._truncated = {each.uuid: each.location for each in view.pointers.values() if each.uuid in uuids}
+        self._former = {}
 
     def namespaces(self) -> Mapping[str, Mapping[str, str]]:
         return self._engine.view.namespaces

@@ -1,10 +1,11 @@
 """The commit loop, one thread that owns all state, and the engine, the verbs' interface to it.
 
-- A turn takes a group of requests or one operation from the queue and builds a commit record on the next state, which
-  has all commits so far. A failure until then is an error of its caller and changes nothing.
-- Then the record is applied to the next state and appended to the journal; `in_flight` publishes and answers it when
-  it is durable. A durable record has happened: no later failure tells a caller "refused".
-- Tasks, for example checkpoints, run while nothing is in flight.
+- A loop that leads takes a group of requests or one operation and builds a commit record on the next state, which has
+  all commits so far. A failure until then is an error of its caller and changes nothing.
+- The record is applied to the next state and appended to the journal; `in_flight` publishes and answers it when it is
+  durable. A durable record has happened: no later failure tells a caller "refused". Tasks wait for that.
+- A loop with a shared journal follows until it leads: it publishes the leader's records and refuses requests. It claims
+  when the leader is silent. If another server leads then, it goes back to the durable state and follows.
 - The engine decides who may submit work now: no rows during a drain, on a full disk or without room in the queue.
 """
 
@@ -14,11 +15,12 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lakestore.errors import Exhausted, LakestoreError, OtherTimeline, Stopped, Unavailable
+from lakestore.errors import Exhausted, LakestoreError, NotLeader, OtherTimeline, Stopped, Unavailable
 from lakestore.limits import DEFAULT, Limits
 from lakestore.model.table import Table
 from lakestore_server.commit import recovery
@@ -30,11 +32,12 @@ from lakestore_server.commit.parts import PartStore
 from lakestore_server.commit.priority import CommitPriority, JournalSize, Pace
 from lakestore_server.commit.queue import CommitQueue
 from lakestore_server.commit.recovery import Beside, JournalOf, Opened
+from lakestore_server.commit.replay import own_entries, record_of
 from lakestore_server.commit.request import Done, Operation, Request, T, Task, Work, renewed
 from lakestore_server.commit.sequences import Sequences, repeated
-from lakestore_server.files.journal import encode
+from lakestore_server.files.journal import encode, nbytes_of
 from lakestore_server.files.journal_file import FileJournal
-from lakestore_server.host import priority
+from lakestore_server.host import event_log, priority
 from lakestore_server.host.clock import Clock, Reading, Timekeeper
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
@@ -43,7 +46,7 @@ from lakestore_server.host.yield_points import at_yield_points
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.hints import Hint
 from lakestore_server.index.keys import IndexKeys
-from lakestore_server.state.commit_record import Buffer, CommitRecord, NotWritten
+from lakestore_server.state.commit_record import Buffer, CommitRecord, Deposed, Entry, NotWritten, Unknown
 from lakestore_server.state.producers import ProducerState
 from lakestore_server.state.registers import Register
 from lakestore_server.state.state import FrozenState, State
@@ -60,6 +63,10 @@ REFUSED_FROM_MAX = 8
 otherwise a group with every request refused would be built once per request."""
 IN_FLIGHT_GROUPS = 2
 """Full groups in flight: one is written while the next is built."""
+FOLLOW_SECONDS = 0.02
+"""The longest wait for a record of the leader. Tasks of a loop that follows wait as long."""
+LEASE_STRETCH = 1.02
+"""A follower waits for the lease times this, because clocks do not run equally fast."""
 
 
 class CommitLoop:
@@ -96,12 +103,22 @@ class CommitLoop:
             wake=self.queue.poke,
         )
         self._current: Sequence[Work] = ()
+        self._is_leading = not self.journal.is_shared
+        self._address = ""
+        """Where clients reach this server, once they do: then it may lead."""
+        self._is_behind = False
+        """Whether the last look at the journal of another leader found records."""
         self._checkpoint_due: Callable[[], None] = lambda: None
+        self._begin_to_lead: Callable[[], None] = lambda: None
         self.failure: BaseException | None = None
         """The error that ended the loop."""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="commit-loop", daemon=True)
         self._thread.start()
+        self._beats = threading.Thread(target=self._beat, name="journal-beat", daemon=True)
+        self._ended = threading.Event()
+        if self.journal.is_shared:
+            self._beats.start()
 
     @property
     def state(self) -> State:
@@ -126,6 +143,28 @@ class CommitLoop:
         if self._closing:
             raise Stopped("the server is shutting down")
 
+    def refuse_when_following(self) -> None:
+        """`NotLeader` while this server may not commit."""
+        if not self._is_leading:
+            raise self._not_leader()
+
+    def _not_leader(self) -> NotLeader:
+        leader = self.journal.leader
+        return NotLeader.of("" if leader.has_left else leader.address)
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this server commits. Always, unless the journal is shared."""
+        return self._is_leading
+
+    def lag_seconds(self) -> float:
+        """The age of the newest applied commit, if the last look at the journal found more; else 0."""
+        return max(self._clock.now_us() - self.view.time_us, 0) / 1e6 if self._is_behind else 0.0
+
+    def reachable_at(self, address: str) -> None:
+        """Clients reach this server at an address: from now on it may lead."""
+        self._address = address
+
     @property
     def is_running(self) -> bool:
         """Whether the loop has neither failed nor begun to close."""
@@ -137,6 +176,10 @@ class CommitLoop:
         self.queue.put(task)
         return task.answer.result()
 
+    def on_lead(self, listener: Callable[[], None]) -> None:
+        """Call `listener` on the loop when this server begins to lead, before its first commit."""
+        self._begin_to_lead = listener
+
     def on_checkpoint_due(self, listener: Callable[[], None]) -> None:
         """Call `listener` after every turn or commit that leaves a checkpoint due, and now if one is due."""
         self._checkpoint_due = listener
@@ -146,8 +189,8 @@ class CommitLoop:
         """Begin a checkpoint: the present state; later commits go to a new journal file and a new overlay."""
 
         def freeze() -> FrozenState:
-            self.journal.roll(self.state.view.lsn + 1)
-            frozen = self.state.freeze()
+            place = self.journal.roll(self.state.view.lsn + 1)
+            frozen = replace(self.state.freeze(), place=place)
             self.index.freeze(frozen.view.lsn)
             self.pace.begin()
             self._exchange(frozen.view)
@@ -182,6 +225,11 @@ class CommitLoop:
         self._thread.join()
         self._in_flight.stop()
         self.durable_state.wake_all()
+        self._ended.set()
+        if self._beats.is_alive():
+            self._beats.join()
+        if self._is_leading and self.failure is None:
+            self.journal.leave()
         self.journal.close()
 
     # The rest runs on the loop's thread, `_publish` also on the settling thread.
@@ -189,14 +237,98 @@ class CommitLoop:
     def _run(self) -> None:
         priority.take_short_turns()
         try:
-            while self._turn():
+            while self._lead() if self._is_leading else self._follow():
                 pass
         except BaseException as error:  # the boundary of the thread: nothing may be acknowledged after it
             self._fail(error)
 
+    def _follow(self) -> bool:
+        """A turn of a loop that follows. It waits while the index is rebuilt, because the rows under a rebuild stay."""
+        for work in self.queue.take_all():
+            if isinstance(work, Task):
+                self._do(work)
+            else:
+                work.answer.set_exception(self._not_leader())
+        if self.queue.is_over:
+            return False
+        if not self.index.ready:
+            self.queue.wait(FOLLOW_SECONDS)
+            return True
+        self._is_behind = False
+        for entry in self.journal.follow(FOLLOW_SECONDS):
+            self._is_behind = True
+            self._replay(entry)
+        self._maybe_checkpoint()
+        if self._address and self._is_leader_silent():
+            self._claim()
+        return True
+
+    def _replay(self, entry: Entry) -> None:
+        """Apply and publish a record of the leader."""
+        record, rows = record_of(entry, self._next.view)
+        view = self._next.view_after(record)
+        self._next.follow(record, view)
+        entries = list(own_entries(rows, view, self.index))
+        self.index.expect(entries)
+        self._publish(PendingCommit(record, view, entries, nbytes=nbytes_of(entry.record)))
+
+    def _is_leader_silent(self) -> bool:
+        leader = self.journal.leader
+        silence = self._clock.monotonic() - leader.heard
+        return not leader.epoch or leader.has_left or silence > self.journal.lease_seconds * LEASE_STRETCH
+
+    def _claim(self) -> None:
+        try:
+            for entry in self.journal.lead(self._address):
+                self._replay(entry)
+        except (Deposed, Unknown) as error:
+            log.info("another server leads, or may: %s", error)
+            self.journal.follow_again()
+            return
+        self._in_flight.begin(self.view.lsn)
+        self._begin_to_lead()
+        self._is_leading = True
+        event_log.event(log, logging.INFO, "leads", epoch=self.journal.leader.epoch, lsn=self.view.lsn)
+
+    def _step_down(self, reason: Deposed | Unknown) -> None:
+        """Follow from the durable state on. What was appended beyond it is read from the journal if it counts."""
+        self._is_leading = False
+        lost = self._take_back()
+        self.journal.follow_again()
+        event_log.event(log, logging.WARNING, "leads no more", reason=str(reason), unanswered=len(lost))
+        unknown = Unavailable("this server leads no more: send it again, if it is not known again", applied="unknown")
+        for future, _ in (answer for commit in lost for answer in commit.answers):
+            future.set_exception(unknown)
+        for work in self._current:
+            if isinstance(work, Task):
+                self._do(work)
+            elif not work.answer.done():
+                work.answer.set_exception(self._not_leader())
+
+    def _beat(self) -> None:
+        """Beat while this server leads, in a thread that does not wait for the commit loop."""
+        priority.take_short_turns()
+        while not self._ended.wait(self.journal.lease_seconds / 3):
+            try:
+                self.journal.beat()
+            except (Deposed, Unknown):  # the loop learns it from the journal
+                self.queue.poke()
+
+    def _lead(self) -> bool:
+        """A turn of a loop that leads."""
+        try:
+            return self._turn()
+        except (Deposed, Unknown) as reason:
+            if not self.journal.is_shared:
+                raise
+            self._step_down(reason)
+            return True
+
     def _turn(self) -> bool:
         work = self._current = self.queue.take(self._in_flight.room)
         self._wait(self._in_flight.raise_failure)
+        if not work and self.journal.is_shared:
+            self.journal.durable()  # the beats may have learned that another server leads
         if not work and self.queue.is_over:
             self._wait(self._in_flight.drain)
             return False
@@ -343,12 +475,17 @@ class CommitLoop:
 
     def _undo(self, refusal: NotWritten, *given_back: PendingCommit) -> None:
         """Continue from the durable state: no commit in flight is or will be in the journal."""
-        lost = {id(commit): commit for commit in (*self._in_flight.undo(), *given_back)}
-        self._next = self.state.copy()
-        self.index.forget_expected()
+        lost = {id(commit): commit for commit in (*self._take_back(), *given_back)}
         for commit in lost.values():
             for future, _ in commit.answers:
                 future.set_exception(Exhausted(refusal.message))
+
+    def _take_back(self) -> list[PendingCommit]:
+        """Go back to the durable state; returns the commits that were in flight."""
+        lost = self._in_flight.undo()
+        self._next = self.state.copy()
+        self.index.forget_expected()
+        return lost
 
     def _publish(self, commit: PendingCommit) -> None:
         record, totals = commit.record, self.totals
@@ -455,6 +592,7 @@ class Engine:
 
     def submit(self, *several: Request | Operation[Any]) -> None:
         """Queue work, all or nothing; futures get the answers. `Exhausted`, with a hint, if there is no room soon."""
+        self.loop.refuse_when_following()
         waits = OPERATION_WAIT_SECONDS if isinstance(several[0], Operation) else None
         self.await_room(waits, max(work.nbytes for work in several))
         for work in several:
@@ -496,6 +634,7 @@ class Engine:
     @contextmanager
     def _taking_rows(self) -> Iterator[None]:
         """Refuse rows if disk or server cannot take them, before and after they have waited."""
+        self.loop.refuse_when_following()
         if self.is_disk_full():
             kept = len(self.view.dropped)
             way = f", for example that of {kept} dropped tables by `lakestore drop TABLE --now`" if kept else ""
@@ -535,6 +674,16 @@ class Engine:
 
     def registers(self) -> Mapping[str, Register]:
         return self.loop.run(lambda: self.loop.state.registers.frozen())
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this server commits. Always, unless its journal is shared; duties that commit wait for it."""
+        return self.loop.is_leading
+
+    @property
+    def role(self) -> str:
+        """`leader` or `follower`; empty if the journal is not shared."""
+        return ("leader" if self.is_leading else "follower") if self.loop.journal.is_shared else ""
 
     def check_timeline(self, timeline: str, what: str) -> None:
         """`OtherTimeline` if a request names another timeline; an empty name means any."""

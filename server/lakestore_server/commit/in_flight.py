@@ -21,7 +21,7 @@ from lakestore_server.commit.request import IndexEntries
 from lakestore_server.files.journal import HEADER_BYTES, nbytes_of
 from lakestore_server.host import priority
 from lakestore_server.host.clock import Clock
-from lakestore_server.state.commit_record import Buffer, CommitRecord, Journal, NotWritten
+from lakestore_server.state.commit_record import Buffer, CommitRecord, Deposed, Journal, NotWritten, Unknown
 from lakestore_server.state.view import View
 
 COMMITS_MAX = 16
@@ -86,7 +86,8 @@ class InFlight:
         self._commits: deque[PendingCommit] = deque()
         self._nbytes = self._large_logs = 0
         self._is_handed_over = self._closing = False
-        self._refusal: NotWritten | None = None
+        self._refusal: NotWritten | Deposed | Unknown | None = None
+        """The loop takes it by `undo`."""
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="journal-sync", daemon=True)
         self._thread.start()
@@ -112,7 +113,8 @@ class InFlight:
         self.raise_failure()
 
     def raise_failure(self) -> None:
-        """`NotWritten` if the journal gave commits back; the journal's failure if it has failed."""
+        """`NotWritten` if the journal gave commits back, `Deposed` or `Unknown` if a shared one may have lost them; the
+        journal's failure if it has failed."""
         if self._failure is not None:
             raise self._failure
         if self._refusal is not None:
@@ -148,12 +150,17 @@ class InFlight:
                 return
         give(future, outcome)
 
+    def begin(self, durable: int) -> None:
+        """Begin with the commit after the durable one. Nothing is in flight."""
+        self._durable = durable
+
     def undo(self) -> list[PendingCommit]:
-        """Take the commits that were given back; none of them is in the journal or in flight."""
+        """Take all commits, which the journal gave back, or whose outcome it does not know."""
         with self._changed:
             lost, self._refusal = list(self._commits), None
             self._commits.clear()
             self._nbytes = self._large_logs = 0
+            self._is_handed_over = False
             return lost
 
     def stop(self) -> list[PendingCommit]:
@@ -206,7 +213,9 @@ class InFlight:
     def _settle_handed_over(self) -> None:
         try:
             self._settle()
-        except NotWritten as refusal:
+        except (NotWritten, Deposed, Unknown) as refusal:
+            if not (isinstance(refusal, NotWritten) or self._journal.is_shared):
+                raise
             with self._changed:
                 self._refusal, self._is_handed_over = refusal, False
                 self._changed.notify_all()

@@ -198,6 +198,22 @@ class CommitQueue:
             self._tell()
             return work
 
+    def take_all(self) -> list[Work]:
+        """All waiting work, without waiting."""
+        with self._lock:
+            work: list[Work] = [*self._small, *self._large]
+            self._small.clear()
+            self._large.clear()
+            self._in_large.clear()
+            self._nbytes, self._poked = 0, False
+            self._tell()
+            return work
+
+    def wait(self, seconds: float) -> None:
+        """Wait until there is work, at most so long."""
+        with self._lock:
+            self._changed.wait_for(lambda: self._poked or self._closed or len(self), seconds)
+
     def give_back(self, requests: Sequence[Request]) -> bool:
         """Return the last taken large requests to the queue if small ones of others have come; True if so. Requests
         that were passed just before stay, so a commit is built in vain only if small requests are few. The queue may

@@ -11,51 +11,29 @@ acknowledged.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-
-import numpy as np
 
 from lakestore.errors import Corrupt, NewerFormat
 from lakestore.limits import DEFAULT, Limits
-from lakestore.model.table import Table
+from lakestore_server.commit.replay import KeyedRows, own_entries, record_of
 from lakestore_server.files import checkpoint, data_folder, journal_file
 from lakestore_server.files.checkpoint import Checkpoint
-from lakestore_server.files.journal import decode, nbytes_of, raw_of
+from lakestore_server.files.journal import nbytes_of
 from lakestore_server.files.journal_file import FileJournal
 from lakestore_server.host import versions as formats
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import Disk
-from lakestore_server.index.collisions import Entries, replayed
 from lakestore_server.index.entry import ServedTables, table_prefix
 from lakestore_server.index.key_index import Index
-from lakestore_server.index.keys import NumberKeys, encoded
+from lakestore_server.index.keys import NumberKeys
 from lakestore_server.index.run import Run
 from lakestore_server.index.run_file import NamedRuns
-from lakestore_server.state.chunk import CHANGE, DELETE
-from lakestore_server.state.commit_record import Entry, Journal, LocalJournal, RowsPart
+from lakestore_server.state.commit_record import Entry, Journal, LocalJournal
 from lakestore_server.state.state import State
 from lakestore_server.state.view import View
-
-
-@dataclass(frozen=True, slots=True)
-class KeyedRows:
-    """Rows of a keyed table in one commit of the journal."""
-
-    lsn: int
-    table: Table
-    part: RowsPart
-
-    def entries(self) -> Entries:
-        part, table = self.part, self.table
-        columns = [part.batch.column(name) for name in table.primary_key]
-        offsets = np.arange(part.start, part.end, dtype=np.int64)
-        deletes = part.batch.column(CHANGE).to_numpy() == DELETE
-        keys = encoded(columns, table_prefix(table.number))
-        remembers = table.merge.engine == "versioned"
-        return replayed(keys, offsets, deletes, part.bucket, part.slots, remembers=remembers)
 
 
 def load(index: Index, rows: Iterable[KeyedRows], live: Mapping[bytes, int], *, checkpoint_lsn: int, lsn: int) -> None:
@@ -110,7 +88,7 @@ def open_folder(
 
 def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, beside: Beside) -> Opened:
     data_folder.make(disk, folder)
-    held = checkpoint.newest(disk, folder) or _first_checkpoint(folder, disk)
+    held = checkpoint.newest(disk, folder) or _first_checkpoint(folder, disk, journal.timeline())
     state = held.state(disk, folder, limits)
     index = Index(
         folder=folder / data_folder.INDEX,
@@ -126,29 +104,46 @@ def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, besid
     parts: list[str] = []
     journal_bytes = 0
     live = _live_rows(state.view)
-    for entry in _entries(journal, held.lsn, folder, disk):
-        keyed += _applied(entry, state, parts)
+    for entry in _entries(journal, held, folder, disk):
+        record, rows = record_of(entry, state.view)
+        state.apply(record)
+        keyed += rows
+        parts += record.parts
         journal_bytes += nbytes_of(entry.record)
         if entry.lsn == index.entries_lsn:
             live = _live_rows(state.view)
     formats.sign(disk, folder)
     disk.reach(CrashPoint.RECOVERY_REPLAYED)
-    load(index, keyed, live, checkpoint_lsn=held.lsn, lsn=state.view.lsn)
+    if journal.is_shared:
+        load(index, [], live, checkpoint_lsn=held.lsn, lsn=state.view.lsn)
+        _put_own(index, keyed, state.view)
+    else:
+        load(index, keyed, live, checkpoint_lsn=held.lsn, lsn=state.view.lsn)
     journal.roll(state.view.lsn + 1)
     data_folder.remove_unnamed(disk, folder, held.segment_names())
     index.replayed(held.runs, served_tables(state.view, state.next_number))
     return Opened(state, journal, index, journal_bytes, parts)
 
 
-def _entries(journal: Journal, after: int, folder: Path, disk: Disk) -> Iterator[Entry]:
-    """All records after an LSN; then the journal belongs to this server. Nothing changes before all of it was read."""
-    last = after
-    for entry in journal.read(journal.place_after(after)):
+def _entries(journal: Journal, held: Checkpoint, folder: Path, disk: Disk) -> Iterator[Entry]:
+    """All records after a checkpoint; then a journal that is not shared belongs to this server. Nothing changes before
+    all of it was read."""
+    last = held.lsn
+    for entry in journal.read(held.lsn, held.place):
         last = entry.lsn
         yield entry
     _check_reached(disk, folder, last)
     data_folder.remove_temporary(disk, folder)
-    yield from journal.lead("")
+    if not journal.is_shared:
+        yield from journal.lead("")
+
+
+def _put_own(index: Index, rows: Iterable[KeyedRows], view: View) -> None:
+    """Put the rows of a shared journal over the runs, commit by commit."""
+    for _, commit in groupby(rows, key=lambda each: each.lsn) if index.ready else ():
+        for keys, values in own_entries(list(commit), view, index):
+            with index.lock:
+                index.put(keys, values)
 
 
 def _check_reached(disk: Disk, folder: Path, lsn: int) -> None:
@@ -170,23 +165,10 @@ def _live_rows(view: View) -> dict[bytes, int]:
     return {table_prefix(state.table.number): sum(log.at_head.live_rows for log in state.logs) for state in keyed}
 
 
-def _first_checkpoint(folder: Path, disk: Disk) -> Checkpoint:
+def _first_checkpoint(folder: Path, disk: Disk, timeline: str) -> Checkpoint:
     """Begin a new folder with an empty checkpoint, which fixes the timeline."""
     if journal_file.names(disk, folder):
         raise Corrupt(f"{folder} has a journal but no checkpoint: restore it from a copy; nothing was changed")
-    first = Checkpoint.of(State(uuid.uuid4().hex[:12]).frozen(), {}, NamedRuns(lsn=0))
+    first = Checkpoint.of(State(timeline).frozen(), {}, NamedRuns(lsn=0))
     checkpoint.write(disk, folder, first)
     return first
-
-
-def _applied(entry: Entry, state: State, parts: list[str]) -> Iterator[KeyedRows]:
-    """Apply a record; yields the rows for the index and adds its parts to `parts`."""
-    raw = raw_of(entry.lsn, entry.record)
-    versions = {rows.table: state.view.tables[rows.table].versions for rows in raw.rows()}
-    record = decode(raw, lambda uuid, schema_id: versions[uuid].stored(schema_id))
-    state.apply(record)
-    parts += record.parts
-    for part in record.rows:
-        table = versions[part.table].numbered(part.schema_id)
-        if table.keyed:
-            yield KeyedRows(raw.lsn, table, part)

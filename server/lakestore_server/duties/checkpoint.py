@@ -33,6 +33,7 @@ from lakestore_server.host.yield_points import at_yield_points
 from lakestore_server.segments.compaction import Compactions, Compactor
 from lakestore_server.segments.cut import SegmentCut, segments_of
 from lakestore_server.segments.merging import Merger
+from lakestore_server.state.view import View
 
 log = logging.getLogger("lakestore.checkpoint")
 
@@ -42,6 +43,8 @@ class DurableCheckpoint:
     """A checkpoint that is durable."""
 
     content: Checkpoint
+    view: View
+    """The view at its LSN."""
     segments: Sequence[Segment]
     """The segments that it names. They are mapped, so their bytes survive a removal of the files."""
     files: int
@@ -142,7 +145,7 @@ class Checkpointer:
             limits=self._limits,
             compactor=self._compactor,
             merger=self.merger,
-            view=view,
+            frozen=frozen,
             deleting_us=deleting_us,
             journal=self._loop.journal,
         )
@@ -171,7 +174,7 @@ class Checkpointer:
         self._index.named(runs, served)
         self._made += self.merger.installed(self._loop.view)
         self.merger.rewrite(self._compactor.planned(self._loop.view))
-        return DurableCheckpoint(content, segments_of(frozen.view, cut), len(segments.made))
+        return DurableCheckpoint(content, view, segments_of(frozen.view, cut), len(segments.made))
 
     def _undo(self, lsn: int, made: Sequence[Path]) -> None:
         self._compactor.failed()
@@ -190,8 +193,7 @@ class Checkpointer:
                 self._disk.reach(CrashPoint.TRIM_FILE_REMOVED)
         # A power cut may bring an older checkpoint back, which needs its journal and segments.
         self._disk.sync_folder(self._folder)
-        journal = self._loop.journal
-        journal.trim(journal.place_after(content.lsn))
+        self._loop.journal.trim(content.place)
         self._remove_segments(content.segment_names())
         self._disk.reach(CrashPoint.TRIM_SEGMENTS_REMOVED)
         self._disk.sync_folder(self._folder)

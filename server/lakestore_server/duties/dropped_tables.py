@@ -54,6 +54,8 @@ class DroppedTables:
 
     def run_once(self) -> None:
         with self._running:
+            if not self._engine.is_leading:
+                return
             now = self._engine.time.read()
             for uuid, held in sorted(self._engine.view.dropped.items()):
                 is_over = now.may_delete and held.until_us <= now.time_us

@@ -194,7 +194,7 @@ class Expiry:
     def run_once(self) -> None:
         with self._running:
             now = self._engine.time.read()
-            if not now.may_delete:
+            if not (now.may_delete and self._engine.is_leading):
                 return
             tables = [state for state in self._engine.view.tables.values() if state.table.ttl]
             self._forget({state.table.uuid for state in tables})

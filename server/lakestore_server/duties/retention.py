@@ -146,6 +146,8 @@ class Retention:
 
     def run_once(self) -> None:
         with self._running:
+            if not self._engine.is_leading:
+                return
             now = self._engine.time.read()
             if now.may_delete:
                 self._subscriptions.note_consumers(now.time_us)

@@ -32,6 +32,7 @@ from lakestore_server.edge.http_gate import ADVANCE, CERTIFICATE, Gate, PageGuar
 from lakestore_server.edge.tls import TlsKeys, names_of
 from lakestore_server.operate import metrics
 from lakestore_server.operate.metric_sources import Sources
+from lakestore_server.operate.status import JournalStatus
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105 (the name of a kind of token)
@@ -192,6 +193,13 @@ def routes(sources: Sources, admission: Admission, console: Console) -> list[Bas
     def show_alive(_: Request) -> Response:
         return PlainTextResponse("going down\n", 503) if engine.is_draining else PlainTextResponse("ok\n")
 
+    def show_ready(request: Request) -> Response:
+        """For load balancers: with `?role=leader` or `follower` only such a server is ready."""
+        found, wanted = JournalStatus.of(engine.loop), request.query_params.get("role")
+        is_ready = not engine.is_draining and wanted in (None, found.role)
+        about = {"ready": is_ready, "role": found.role, "epoch": found.epoch, "lag_ms": found.lag_ms}
+        return JSONResponse(about, 200 if is_ready else 503)
+
     async def give_token(request: Request) -> Response:
         body, authorization = await request.body(), request.headers.get("authorization", "")
         status, answer = await run_in_threadpool(token_answer, admission.access, body, authorization)
@@ -202,6 +210,7 @@ def routes(sources: Sources, admission: Admission, console: Console) -> list[Bas
     return [
         *console.routes(),
         Route("/healthz", show_alive),
+        Route("/ready", show_ready),
         Route("/metrics", show_metrics),
         Mount(
             "/iceberg",

@@ -44,6 +44,7 @@ from lakestore_server.state.catalog_change import (
 from lakestore_server.state.chunk import Chunk, Position
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
 from lakestore_server.state.commit_record import (
+    BEGINNING,
     Answer,
     ChangeResult,
     ProducerChange,
@@ -55,6 +56,7 @@ from lakestore_server.state.commit_record import (
     RegistersOpen,
     TiererClaim,
 )
+from lakestore_server.state.commit_record import Place as JournalPlace
 from lakestore_server.state.producers import FrozenProducers, ProducerState, is_drawn
 from lakestore_server.state.registers import Register
 from lakestore_server.state.state import FrozenState, Origin, State
@@ -267,6 +269,8 @@ class Checkpoint:
     """The LSN up to which the key index is complete. With `EMPTY_LSN`, the next start rebuilds it."""
     dropped: tuple[DroppedEntry, ...] = ()
     """Dropped tables that are still kept for their drop grace."""
+    place: JournalPlace = BEGINNING
+    """The place in the journal at which the records after this checkpoint begin."""
 
     @property
     def entries(self) -> tuple[TableEntry, ...]:
@@ -298,6 +302,7 @@ class Checkpoint:
             index.files,
             index.lsn,
             tuple(DroppedEntry(_entry(d.state, cut), d.lsn, d.time_us, d.until_us) for d in view.dropped.values()),
+            frozen.place,
         )
 
     def segment_names(self) -> dict[str, set[str]]:
@@ -412,6 +417,7 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         "runs_lsn": checkpoint.index_lsn,
         **({"runs": [[r.name, r.size, r.entries, r.crc] for r in checkpoint.runs]} if checkpoint.runs else {}),
         **({"dropped": [_dropped_data(each) for each in checkpoint.dropped]} if checkpoint.dropped else {}),
+        **({"place": checkpoint.place} if checkpoint.place else {}),
     }
 
 
@@ -525,6 +531,7 @@ def _checkpoint_of(data: dict[str, Any]) -> Checkpoint:
         tuple(RunFile(*run) for run in data.get("runs", ())),
         data.get("runs_lsn", EMPTY_LSN),  # release 0.3.0 wrote `index`, for runs and LMDB together
         tuple(DroppedEntry(_entry_of(entry), *about) for entry, *about in data.get("dropped", ())),
+        data.get("place", BEGINNING),
     )
 
 

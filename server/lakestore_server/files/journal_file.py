@@ -6,14 +6,14 @@
 - A torn tail differs from damage: no complete, later frame follows it. Damage refuses the start.
 - The lock of the data folder is the claim to the journal. The server takes it before it reads anything, so the epoch is
   always 1.
-- The place after an LSN is the name of the file that begins with the next LSN, so a checkpoint need not store it. A
-  record is one frame, however long.
+- The place after an LSN is the name of the file that begins with the next LSN. A record is one frame, however long.
 """
 
 from __future__ import annotations
 
 import secrets
 import threading
+import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -27,7 +27,7 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from lakestore.errors import Corrupt, Exhausted
+from lakestore.errors import Corrupt, Exhausted, Invalid
 from lakestore.rows.ipc import crc32c
 from lakestore_server.files import journal
 from lakestore_server.files.data_folder import whole_files
@@ -37,9 +37,11 @@ from lakestore_server.host import priority
 from lakestore_server.host.crash_points import CrashPoint
 from lakestore_server.host.disk import AppendFile, Disk
 from lakestore_server.state.commit_record import (
+    BEGINNING,
     Buffer,
     Entry,
     JournalFile,
+    Leader,
     NotWritten,
     PartPlace,
     Place,
@@ -233,9 +235,10 @@ def _old_file_stays() -> Iterator[None]:
 
 
 class FileJournal:
-    """`LocalJournal` in one folder."""
+    """`LocalJournal` in one folder. Its server leads from the start."""
 
-    settles_in_place = True
+    settles_in_place, is_shared, lease_seconds = True, False, 0.0
+    kind, leader = "file", Leader()
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         self._disk, self._folder = disk, folder
@@ -263,16 +266,19 @@ class FileJournal:
         self._tail: tuple[str, bytes] | None = None
         """(name, complete frames) of the last file found at the start, until they are durable again."""
 
-    def place_after(self, lsn: int) -> Place:
-        """The name of the file that begins after an LSN."""
-        return Place(name_of(lsn + 1))
+    def timeline(self) -> str:
+        """A new one at each call."""
+        return uuid.uuid4().hex[:12]
 
-    def read(self, after: Place) -> Iterator[Entry]:
-        """The records after a place. Raises `Corrupt` if one is missing or damaged. A torn tail ends the last file.
+    def read(self, lsn: int, place: Place = BEGINNING) -> Iterator[Entry]:
+        """The records after an LSN. Raises `Corrupt` if one is missing or damaged. A torn tail ends the last file.
 
         A file's name contains the LSN of its first record, so a missing file is noticed even if no record follows it.
+        Checkpoints of older releases have no place.
         """
-        lsn = int(after.removeprefix(PREFIX)) - 1
+        if place and not place.startswith(PREFIX):
+            raise Invalid(f"this folder continues the journal {place}, not files: start with the `journal:` as before")
+        after = name_of(lsn + 1)
         found = [name for name in names(self._disk, self._folder) if name >= after]
         if not found and lsn:  # in a new folder, the checkpoint of LSN 0 comes before the first journal file
             raise Corrupt(f"there is no journal file {after}: restore it from a copy or a backup; nothing was changed")
@@ -293,6 +299,19 @@ class FileJournal:
             self._copy_synced(*self._tail)
         self._tail = None  # a file without a record stays until `roll` writes a new file of the same name
         return iter(())
+
+    def follow(self, seconds: float) -> Iterator[Entry]:
+        """Nobody else appends."""
+        return iter(())
+
+    def follow_again(self) -> None:
+        """A failed file is not read again."""
+
+    def beat(self) -> None:
+        """Nobody listens."""
+
+    def leave(self) -> None:
+        """Nobody waits."""
 
     def _copy_synced(self, name: str, data: bytes) -> None:
         """Copy the complete frames of the last file to a new file of that name, without the torn tail."""

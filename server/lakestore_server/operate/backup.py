@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,6 +35,7 @@ from lakestore_server.files import backup_manifest, checkpoint, data_folder, jou
 from lakestore_server.files.backup_manifest import WAREHOUSE, BackupFile, BackupManifest, LakePlace
 from lakestore_server.files.checkpoint import Checkpoint
 from lakestore_server.files.data_folder import SEGMENTS
+from lakestore_server.files.journal import file_header
 from lakestore_server.files.segment import Segment
 from lakestore_server.host import event_log
 from lakestore_server.host.disk import FOLDER_MODE, PIECE_BYTES, Disk
@@ -247,9 +249,13 @@ class BackupVerbs:
         raise AssertionError("the last attempt returns or raises")
 
     def cut(self) -> BackupCut:
-        """A checkpoint and the journal after it, up to one commit. All files stay while the block runs."""
+        """A checkpoint and the journal after it, up to one commit. A shared journal is not copied: then the cut is the
+        checkpoint's, and an empty journal file follows it."""
         engine = self._engine
         with self._checkpointer.held() as made:
+            if engine.loop.journal.is_shared:
+                empty = journal_file.name_of(made.lsn + 1), file_header(secrets.randbits(64))
+                return BackupCut(made.view, made.content, made.segments, [empty])
             view, (last, size) = engine.loop.run(lambda: (engine.view, engine.loop.journal.written))
             first = journal_file.name_of(made.lsn + 1)
             names = journal_file.names(engine.disk, engine.folder)

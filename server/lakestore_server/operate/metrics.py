@@ -250,6 +250,19 @@ FAMILIES = (
         lambda m: m.status.journal_bytes,
     ),
     Family(
+        "lakestore_leading",
+        "gauge",
+        "1 while this server commits, 0 while it follows another.",
+        lambda m: int(m.engine.is_leading),
+    ),
+    Family("lakestore_journal_epoch", "gauge", "Servers that have led so far.", lambda m: m.status.journal.epoch),
+    Family(
+        "lakestore_follower_lag_seconds",
+        "gauge",
+        "Age of the newest applied commit while more of the journal is to be read; else 0.",
+        lambda m: m.status.journal.lag_ms / 1000,
+    ),
+    Family(
         "lakestore_checkpoint_seconds",
         "histogram",
         "Duration of a checkpoint.",

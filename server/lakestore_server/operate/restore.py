@@ -47,7 +47,7 @@ from lakestore_server.state.catalog_change import (
     TierRecord,
 )
 from lakestore_server.state.chunk import Chunk, CommitIndex, Ints, Position, StoredBatch
-from lakestore_server.state.commit_record import CommitRecord
+from lakestore_server.state.commit_record import BEGINNING, CommitRecord
 from lakestore_server.state.state import Origin, State
 from lakestore_server.state.view import TableState, View
 
@@ -97,7 +97,7 @@ class _Lake:
     def __init__(self, engine: Engine, warehouse: str) -> None:
         self._engine, self._warehouse = engine, warehouse.rstrip("/")
         self._store = MetadataStore(storage_for(warehouse))
-        self._ledger = JournalLedger(engine, Leases(RealClock(), {}, 0.0))
+        self._ledger = JournalLedger(engine, Leases(RealClock(), 0.0))
         self._outcome = LakeOutcome()
         self._steps: list[CatalogStep] = []
         self._dropped: Callable[[State, CommitRecord], None] | None = None
@@ -450,7 +450,7 @@ def _copy(disk: Disk, source: Path, target: Path, manifest: BackupManifest, time
     held = checkpoint.decode(disk.read(source / manifest.checkpoint), manifest.checkpoint)
     before = held.restored.epochs if held.restored else 0
     origin = Origin(manifest.timeline, manifest.lsn, before + 1 + secrets.randbelow(EPOCHS_SKIPPED))
-    checkpoint.write(disk, target, replace(held, timeline=timeline, restored=origin))
+    checkpoint.write(disk, target, replace(held, timeline=timeline, restored=origin, place=BEGINNING))
 
 
 def _copy_lake(disk: Disk, source: Path, manifest: BackupManifest, place: str) -> Mapping[str, str]:

@@ -18,7 +18,7 @@ from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
 from lakestore_server.catalog.catalog import Catalog, TierProblem
-from lakestore_server.commit.engine import Engine
+from lakestore_server.commit.engine import CommitLoop, Engine
 from lakestore_server.duties.expiry import Expiry, Figures
 from lakestore_server.duties.retention import Decision, Retention
 from lakestore_server.duties.upkeep import Upkeep
@@ -264,6 +264,29 @@ class ClockStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalStatus:
+    """The journal, and this server's part in it."""
+
+    kind: str
+    """file, kafka or object."""
+    role: str
+    """`leader` or `follower`; a server with a journal of its own leads."""
+    epoch: int
+    """The number of servers that have led so far; 0 for a journal in files."""
+    leader: str
+    """The address of the leader; empty if none is known."""
+    lag_ms: int
+    """The age of the newest commit that this server has applied, if more of the journal is to be read; else 0."""
+
+    @staticmethod
+    def of(loop: CommitLoop) -> JournalStatus:
+        leader = loop.journal.leader
+        role = "leader" if loop.is_leading else "follower"
+        lag_ms = round(loop.lag_seconds() * 1000)
+        return JournalStatus(loop.journal.kind, role, leader.epoch, leader.address, lag_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class ServerStatus:
     """A server in figures, at one view."""
 
@@ -287,6 +310,7 @@ class ServerStatus:
     checkpoint_age_seconds: float
     checkpoints_failed: int
     journal_bytes: int
+    journal: JournalStatus
     disk_free_bytes: int
     registers: int
     leases: int
@@ -323,6 +347,7 @@ class ServerStatus:
             "checkpoint_age_seconds": self.checkpoint_age_seconds,
             "checkpoints_failed": self.checkpoints_failed,
             "journal_bytes": self.journal_bytes,
+            "journal": asdict(self.journal),
             "disk_free_bytes": self.disk_free_bytes,
             "registers": self.registers,
             "leases": self.leases,
@@ -380,6 +405,7 @@ class StatusReader:
             checkpoint_age_seconds=round(now - checkpoints.at, 1),
             checkpoints_failed=checkpoints.failed,
             journal_bytes=engine.loop.durable_state.size.untrimmed,
+            journal=JournalStatus.of(engine.loop),
             disk_free_bytes=disk_free_bytes(engine),
             registers=len(engine.loop.state.registers.known),
             leases=self._leases.count,
@@ -440,6 +466,7 @@ class StatusVerbs:
                 f"the client ({request.release}) speaks protocol {request.protocol}, this server ({RELEASE})"
                 f" {rpc.PROTOCOL_MIN} to {rpc.PROTOCOL}: install a newer lakestore at the client"
             )
+        leader = self._engine.loop.journal.leader
         return pb.HelloAnswer(
             release=RELEASE,
             protocol_min=rpc.PROTOCOL_MIN,
@@ -447,6 +474,9 @@ class StatusVerbs:
             timeline=self._engine.timeline,
             lsn=self._engine.view.lsn,
             message_bytes=self._engine.limits.message_bytes,
+            role=self._engine.role,
+            leader=leader.address,
+            epoch=leader.epoch,
         )
 
     def head(self, request: pb.HeadRequest) -> pb.HeadAnswer:

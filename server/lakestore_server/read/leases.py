@@ -136,7 +136,6 @@ class Leases:
     def __init__(
         self,
         clock: Clock,
-        held: Mapping[str, frozenset[int]],
         grace_seconds: float,
         limits: Limits = DEFAULT,
         may_read: MayRead = lambda _owner, _table_uuid: True,
@@ -147,12 +146,21 @@ class Leases:
         self._leases: dict[str, Lease] = {}
         self._released: deque[str] = deque()
         self._retired: set[tuple[str, int]] = set()
-        self._held, self._held_until = held, clock.monotonic() + grace_seconds
+        self._grace_seconds = grace_seconds
+        self._held: Mapping[str, frozenset[int]] = {}
+        """Table uuid to the lake snapshots that readers from before may hold, during the grace."""
+        self._held_until = clock.monotonic() + grace_seconds
         self._log_starts: dict[str, tuple[int, ...]] = {}
         self._newest_start = 0
         """The highest LSN to which a log start was raised."""
         self.pre_truncate = PreTruncateTables(self.running)
         """Tables from before a truncate, for reads at a cut from before."""
+
+    def begin(self, tables: Mapping[str, TableState]) -> None:
+        """Begin the grace of reads whose leases another process granted: at a start, and when this server begins to
+        lead."""
+        self._held = {uuid: frozenset(state.tiers) for uuid, state in tables.items()}
+        self._held_until = self._clock.monotonic() + self._grace_seconds
 
     @property
     def count(self) -> int:

@@ -37,6 +37,7 @@ from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import Chunk, MemoryChunk
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
 from lakestore_server.state.commit_record import JournalFile, LocalJournal, PartPlace
+from lakestore_server.state.state import FrozenState
 from lakestore_server.state.view import TableState, View
 
 SAMPLES, SAMPLE_BYTES = 8, 2 << 10
@@ -53,13 +54,13 @@ class ExtentChoice:
         self._extents: dict[Key, list[tuple[int, Extent]]] = defaultdict(list)
         """The extents of rows in memory, by first offset."""
 
-    def choose(self, view: View, journal: LocalJournal, path_of: Callable[[str], Path]) -> None:
-        """Keep the journal files with rows of a frozen view, if that pays. `path_of` gives the path under which a
+    def choose(self, frozen: FrozenState, journal: LocalJournal, path_of: Callable[[str], Path]) -> None:
+        """Keep the journal files with rows of a frozen state, if that pays. `path_of` gives the path under which a
         journal file is kept, in an existing folder."""
-        wanted = dict(_in_memory(view))
+        wanted = dict(_in_memory(frozen.view))
         if sum(chunk.size for chunks in wanted.values() for chunk in chunks) < self._limits.extent_bytes:
             return
-        for file in journal.files(journal.place_after(view.lsn), self._limits.extent_bytes):
+        for file in journal.files(frozen.place, self._limits.extent_bytes):
             staying = list(_staying(file, wanted, self._limits.compressed_percent))
             if _is_of_use(sum(part.size for part in staying), int(file.data.size), self._limits):
                 self._keep(file, path_of(file.path.name), staying)
@@ -220,13 +221,14 @@ class SegmentCut:
         limits: Limits,
         compactor: Compactor,
         merger: Merger,
-        view: View,
+        frozen: FrozenState,
         deleting_us: int,
         journal: LocalJournal,
     ) -> None:
         """Deletes before `deleting_us` may be dropped."""
-        self._place, self._disk, self._limits, self._view = folder / SEGMENTS, disk, limits, view
-        self._tables = view.kept
+        self._place, self._disk, self._limits = folder / SEGMENTS, disk, limits
+        self._frozen, self._view = frozen, frozen.view
+        self._tables = frozen.view.kept
         self._deleting_us = deleting_us
         self._compactor, self._merger = compactor, merger
         self._chunks: dict[Key, list[Chunk]] = {}
@@ -240,7 +242,7 @@ class SegmentCut:
         """Durable segments for every bucket with rows in memory or with due segments below its log start."""
         self._compactor.begin(self._view)
         self._merger.begin()
-        self._extents.choose(self._view, self._journal, self._kept_path)
+        self._extents.choose(self._frozen, self._journal, self._kept_path)
         for uuid, state in self._tables.items():
             for bucket, held in enumerate(state.logs):
                 if not is_cut(held):

@@ -52,6 +52,8 @@ def plain(part: Buffer) -> Plain:
 
 Place = NewType("Place", str)
 """A position in a journal, which only this journal interprets. A checkpoint continues from one."""
+BEGINNING = Place("")
+"""The place in the first checkpoint of a folder."""
 
 
 class Deposed(Exception):
@@ -69,6 +71,20 @@ class NotWritten(Exhausted):
     def __init__(self, lsn: int, message: str) -> None:
         super().__init__(message)
         self.lsn = lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The server that appends, as far as a journal has read."""
+
+    address: str = ""
+    """Where clients reach it; empty if nobody has ever led."""
+    epoch: int = 0
+    """The number of claims up to its own."""
+    heard: float = 0.0
+    """The monotonic time at which its last message was read."""
+    has_left: bool = False
+    """Whether it said that it leads no more, so that nobody waits for its lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +127,58 @@ class JournalFile:
 
 class Journal(Protocol):
     """A journal of whole commits. The commit loop appends, one thread at a time settles, any thread may call the
-    rest."""
+    rest.
+
+    A file journal belongs to one server. Into a shared one several servers can write: one leads, the others follow.
+    """
+
+    @property
+    def kind(self) -> str:
+        """`file`, `kafka` or `object`."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether another server may lead."""
+
+    @property
+    def lease_seconds(self) -> float:
+        """Followers claim after so long a silence of the leader; the leader beats three times as often."""
+
+    @property
+    def leader(self) -> Leader:
+        """The server that leads, by what was read so far."""
 
     @property
     def settles_in_place(self) -> bool:
         """Whether `settle` does the work itself, so that a caller without other work should call it."""
 
-    def read(self, after: Place) -> Iterator[Entry]:
-        """The records after a place, in order; `Corrupt` for a damaged one."""
+    def timeline(self) -> str:
+        """The timeline of a folder that begins with this journal's first record."""
+
+    def read(self, lsn: int, place: Place = BEGINNING) -> Iterator[Entry]:
+        """The records after a checkpoint's LSN and place, in order, to the end of what is there; `Corrupt` for a
+        damaged one."""
+
+    def follow(self, seconds: float) -> Iterator[Entry]:
+        """The records of the messages that are there; waits at most so long for the first message."""
 
     def lead(self, address: str) -> Iterator[Entry]:
         """Claim the journal: returns the unread records from before the claim; or `Deposed`."""
 
-    def place_after(self, lsn: int) -> Place:
-        """The place at which a checkpoint of this LSN continues."""
+    def follow_again(self) -> None:
+        """After `Deposed` or `Unknown`: forget what was appended. `follow` returns the part of it that counts."""
+
+    def beat(self) -> None:
+        """Say that this server leads, if it does and has said nothing for a while. Raises like `durable`."""
+
+    def leave(self) -> None:
+        """Say that this server leads no more, so that others claim at once."""
 
     def append(self, lsn: int, record: Sequence[Buffer]) -> None:
         """Append the next record without waiting. `NotWritten` if an earlier one was given back."""
 
     def durable(self) -> int:
-        """The last durable LSN. Raises `Deposed` or `Unknown` for good, `NotWritten` once."""
+        """The last durable LSN. Raises `Deposed` or `Unknown` until `follow_again`, `NotWritten` once."""
 
     def settle(self, beyond: int) -> int:
         """Wait until a record after `beyond` is durable; returns and raises like `durable`."""

@@ -14,7 +14,7 @@ from lakestore_server.state import catalog_change
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.catalog_change import CatalogChange, Pointer
 from lakestore_server.state.chunk import Chunk
-from lakestore_server.state.commit_record import CommitRecord, RowsPart, SubscriptionChange
+from lakestore_server.state.commit_record import BEGINNING, CommitRecord, Place, RowsPart, SubscriptionChange
 from lakestore_server.state.producers import FrozenProducers, Producers
 from lakestore_server.state.registers import Register, Registers
 from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
@@ -46,6 +46,8 @@ class FrozenState:
     """Keys of catalog changes, oldest first."""
     registers: Mapping[str, Register] = field(default_factory=dict)
     """By name."""
+    place: Place = BEGINNING
+    """The place in the journal after this LSN, in a state that was frozen for a checkpoint."""
 
 
 class State:

@@ -150,7 +150,7 @@ def test_streams_that_are_gone_keep_nobody_from_reading(served: Served) -> None:
 
 
 def test_the_oldest_that_are_gone_go_first_and_one_that_comes_back_stays(served: Served) -> None:
-    held = Leases(served.clock, {}, 0.0, Limits(leases=40))
+    held = Leases(served.clock, 0.0, Limits(leases=40))
     for n in range(20):
         held.hold(str(n), {}, {})
         held.leave(str(n), 600 - (n == 7) * 500)

@@ -92,7 +92,7 @@ def test_a_read_that_nobody_finishes_lets_its_lease_go_under_any_lock(tmp_path: 
 
 
 def test_a_lease_that_a_stream_needs_is_nobody_elses_to_release() -> None:
-    leases = Leases(HandClock(), {}, 0.0)
+    leases = Leases(HandClock(), 0.0)
     leases.hold("rows 1 t", {}, {"t": (0,)})
     leases.release("rows 1 t")
     assert leases.count == 1

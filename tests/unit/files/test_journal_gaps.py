@@ -44,7 +44,7 @@ def test_a_missing_file_is_told_by_the_names_of_the_others(tmp_path: Path, gone:
     own = FileJournal(RealDisk(), tmp_path)
     after = 3 if gone == (0, 1, 2) else 0
     with pytest.raises(Corrupt, match=r"missing|there is no journal file"):
-        list(own.read(own.place_after(after)))
+        list(own.read(after))
 
 
 def test_files_below_a_checkpoint_are_not_needed(tmp_path: Path) -> None:
@@ -52,14 +52,14 @@ def test_files_below_a_checkpoint_are_not_needed(tmp_path: Path) -> None:
     (tmp_path / names[0]).write_bytes(b"not removed yet, and damaged")
     (tmp_path / f"{names[1]}.tmp").write_bytes(b"the copy of a recovery that was interrupted")
     own = FileJournal(RealDisk(), tmp_path)
-    assert [entry.lsn for entry in own.read(own.place_after(3))] == [4, 5]
+    assert [entry.lsn for entry in own.read(3)] == [4, 5]
     assert list(own.lead("")) == []
     assert (tmp_path / names[2]).exists(), "its name says which record is the next"
     own.roll(6)
     append(own, 6)
     own.close()
     again = FileJournal(RealDisk(), tmp_path)
-    assert [entry.lsn for entry in again.read(again.place_after(3))] == [4, 5, 6]
+    assert [entry.lsn for entry in again.read(3)] == [4, 5, 6]
 
 
 def flip(path: Path) -> None:
