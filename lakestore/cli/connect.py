@@ -11,6 +11,7 @@ import click
 
 from lakestore.cli.connection import command_credentials, json_option, open_lake, server_option
 from lakestore.cli.output import emit_json, emit_text
+from lakestore.client.credentials import addresses_of
 from lakestore.errors import Denied, Unavailable
 from lakestore.model.times import moment_of
 from lakestore.release import wheel_with
@@ -232,13 +233,14 @@ def _catalog_of(server: str) -> _Catalog:
     """The catalog's address from the server, otherwise the default address."""
     from lakestore.v1 import lakestore_pb2 as pb
 
-    host = server.rsplit(":", 1)[0]
+    host = addresses_of(server)[0].rsplit(":", 1)[0]
     credentials = command_credentials(server)
     is_open = credentials.token is None
     scheme = "https" if credentials.pem else "http"
     try:
         with open_lake(server) as lake:
             said = json.loads(lake.transport.status(pb.StatusRequest()).status)
+            host = lake.transport.address.rsplit(":", 1)[0]
             tables = [table.name for table in lake.tables() if "__" not in table.name]
     except (Unavailable, Denied) as error:
         is_open = is_open and not isinstance(error, Denied)

@@ -78,7 +78,7 @@ def server_option(command: _Command, profile: Callable[[Any], Any] = profile_opt
         callback=_addressed,
         show_default=SERVER_DEFAULT,
         metavar="HOST:PORT",
-        help=f"Host and gRPC port; or in {SERVER_VARIABLE}, or a profile's.",
+        help=f"Host and gRPC port, or several by commas; or in {SERVER_VARIABLE}, or a profile's.",
     )(command)
 
 
@@ -89,8 +89,8 @@ def json_option(command: _Command) -> _Command:
 
 def open_lake(server: str) -> Lake:
     """Open a lake; use it in a `with` block. Raises at once if no server answers."""
-    from lakestore.client.grpc import connect
     from lakestore.client.lake import Lake
+    from lakestore.client.servers import connect
 
     lake = Lake(connect(server, command_credentials(server)), server)
     try:

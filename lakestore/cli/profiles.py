@@ -78,8 +78,8 @@ def _typed(name: str, server: str) -> str:
 
 def _check(server: str, token: str, tls: TLS | bool | None) -> None:
     """Raise if the server refuses a token. The token is not stored."""
-    from lakestore.client.grpc import connect
     from lakestore.client.lake import Lake
+    from lakestore.client.servers import connect
 
     with Lake(connect(server, credentials_for(server, token, tls)), server) as lake:
         lake.transport.greet()

@@ -50,6 +50,11 @@ class Calls:
         """The server's release information; empty before the first call."""
         return self.wire.server
 
+    @property
+    def address(self) -> str:
+        """Host and port of the server that answers now."""
+        return self.wire.address
+
     def greet(self) -> None:
         """Ask the server once whether it answers, unless it has answered before."""
         self.wire.greet(seconds_left(self._call_seconds))

@@ -94,14 +94,25 @@ class Credentials:
 NOTHING = Credentials()
 
 
+def addresses_of(text: str) -> tuple[str, ...]:
+    """The servers of an address: one, or several that share a journal, separated by commas."""
+    if "," not in text:
+        return (text,)
+    found = [part.strip() for part in text.split(",")]
+    if not all(found):
+        raise Invalid(f"{text!r} has a comma without an address beside it: name servers as a:7340,b:7340")
+    return tuple(dict.fromkeys(found))
+
+
 def credentials_for(address: str, token: Token | None = None, tls: TLS | bool | None = None) -> Credentials:
     """The given credentials, otherwise the environment's. Raises `Invalid` for a token without TLS."""
     token = token if token is not None else _token_of_environment()
     if tls is None:
         tls = _tls_of_environment()
     pem = _read(TLS() if tls is True else tls) if tls else None
-    if token and pem is None and tls is not False and not _is_this_machine(address):
-        raise Invalid(f"a token would go to {address} in the clear: connect with tls=True, or tls=False to allow it")
+    far = [each for each in addresses_of(address) if not is_this_machine(each)]
+    if token and pem is None and tls is not False and far:
+        raise Invalid(f"a token would go to {far[0]} in the clear: connect with tls=True, or tls=False to allow it")
     return Credentials(token, pem)
 
 
@@ -152,7 +163,8 @@ def _pem(file: str | Path | None, holds: str) -> bytes | None:
     return data
 
 
-def _is_this_machine(address: str) -> bool:
+def is_this_machine(address: str) -> bool:
+    """True for a loopback address or a socket of this machine."""
     if address.startswith("unix:"):
         return True
     host = address.rpartition(":")[0].strip("[]")

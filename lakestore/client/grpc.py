@@ -11,15 +11,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from copy import copy
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from lakestore.client.calls import CALL_SECONDS, transport_of
 from lakestore.client.credentials import NOTHING, Credentials, Pem
 from lakestore.client.retry import is_passing
-from lakestore.client.scope import SCOPE, Scope
-from lakestore.client.transport import PROCESS, Transport
+from lakestore.client.scope import SCOPE, Cancelled, Scope, SingleFlight
+from lakestore.client.transport import PROCESS
 from lakestore.errors import Exhausted, Invalid, LakestoreError, NotAuthenticated, Stopped, Unavailable, UnknownCall
 from lakestore.limits import WIDEST
 from lakestore.release import RELEASE
@@ -293,7 +291,6 @@ _CHANNEL = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_metadata_size", METADATA_BYTES),
     ("grpc.absolute_max_metadata_size", METADATA_BYTES),
-    *rpc.CLIENT_KEEPALIVE,
 ]
 """Finds a restarted server within a second, whatever other channels of this process have seen."""
 
@@ -318,36 +315,23 @@ def _too_old(release: str, protocol: int) -> Invalid:
     )
 
 
-class _Greeting:
-    """A running hello. Other threads wait for it within their own deadlines."""
-
-    def __init__(self) -> None:
-        self.done = threading.Event()
-        self.failure: LakestoreError | None = None
-
-
-class _Cancelled(Invalid):
-    """The caller ended the call itself; never retried."""
-
-
 class GrpcWire:
     """Calls over gRPC. Says hello before the first call and after a lost connection."""
 
-    def __init__(self, address: str, credentials: Credentials = NOTHING) -> None:
+    def __init__(self, address: str, credentials: Credentials = NOTHING, *, is_one_of_several: bool = False) -> None:
         PROCESS.check()
         PROCESS.has_connected = True
         if not _ADDRESS.search(address) or "://" in address:
             raise Invalid(f"{address!r} is not host:port of a server, such as localhost:7340")
-        self._address = address
+        self.address = address
         self.credentials = credentials
-        self._channel = _channel(address, credentials)
+        self._channel = _channel(address, credentials, rpc.client_keepalive(is_one_of_several=is_one_of_several))
         self._small_calls = SmallCalls(self._channel)
         self._talks = False
         """True if the server accepts small calls on an open stream."""
         self._greeted = False
         self._closed = False
-        self._lock = threading.Lock()
-        self._greeting: _Greeting | None = None
+        self._greeting = SingleFlight()
         self.server = pb.HelloAnswer()
         self._calls: dict[str, Any] = {name: self._callable(method) for name, method in rpc.METHODS.items()}
         self._hello = rpc.METHODS["Hello"]
@@ -364,6 +348,12 @@ class GrpcWire:
 
     def greet(self, seconds: float) -> None:
         self._ready(None, seconds)
+
+    def hello(self, seconds: float) -> pb.HelloAnswer:
+        """Greet the server again. Returns its answer."""
+        self._greeted = False
+        self.greet(seconds)
+        return self.server
 
     def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
         if PROCESS.is_orphan or self._closed or not self._greeted:
@@ -459,7 +449,7 @@ class GrpcWire:
         scope = SCOPE.get()
         if self._closed or (scope is not None and scope.is_cancelled):
             return self._ended(method)
-        told = _error_of(error, method, self.server.release, self._address)
+        told = _error_of(error, method, self.server.release, self.address)
         call: Any = error
         if call.code() is grpc.StatusCode.UNAVAILABLE:
             self._greeted = False  # the next server may be of another release
@@ -467,7 +457,7 @@ class GrpcWire:
 
     def _ended(self, method: rpc.Method) -> LakestoreError:
         """The error of a call that this side ended. The request may have reached the server."""
-        error = _closed() if self._closed else _Cancelled("the call was cancelled")
+        error = _closed() if self._closed else Cancelled("the call was cancelled")
         error.applied = "no" if method.reads else "unknown"
         return error
 
@@ -480,19 +470,11 @@ class GrpcWire:
             return seconds
         end = time.monotonic() + seconds
         while not self._greeted:
-            with self._lock:
-                greeting, mine = self._greeting or _Greeting(), self._greeting is None
-                self._greeting = greeting
-            left = end - time.monotonic()
-            if mine:
-                self._greet(greeting, min(left, HELLO_SECONDS))
-            elif not greeting.done.wait(max(left, 0.0)):
-                raise Unavailable("the server did not answer in time: try again")
-            elif greeting.failure is not None and not isinstance(greeting.failure, _Cancelled):
-                raise copy(greeting.failure)
+            self._greeting.run(self._greet, end - time.monotonic())
         return end - time.monotonic()
 
-    def _greet(self, greeting: _Greeting, seconds: float) -> None:
+    def _greet(self, seconds: float) -> None:
+        seconds = min(seconds, HELLO_SECONDS)
         end = time.monotonic() + seconds
         try:
             hello = pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL)
@@ -510,16 +492,10 @@ class GrpcWire:
             self._talks = self.server.protocol >= rpc.TALK_SINCE
             self._greeted = True
         except LakestoreError as failure:
-            greeting.failure = failure
             left = end - time.monotonic()
             if not is_passing(failure) or left <= 0.0:
                 raise
-            greeting.failure = diagnosis(self._address, self.credentials, left) or failure
-            raise greeting.failure from failure
-        finally:
-            with self._lock:
-                self._greeting = None
-            greeting.done.set()
+            raise diagnosis(self.address, self.credentials, left) or failure from failure
 
     def close(self) -> None:
         self._closed = True
@@ -540,8 +516,8 @@ def _small(method: rpc.Method, request: Any) -> bytes | None:
     return data if 0 < len(data) <= rpc.TALK_BYTES_MAX else None
 
 
-def _channel(address: str, credentials: Credentials) -> grpc.Channel:
-    options = [*rpc.options(WIDEST.message_bytes), *_CHANNEL]
+def _channel(address: str, credentials: Credentials, keepalive: list[tuple[str, int]]) -> grpc.Channel:
+    options = [*rpc.options(WIDEST.message_bytes), *_CHANNEL, *keepalive]
     pem = credentials.pem
     if pem is None:
         return grpc.insecure_channel(address, options=options)
@@ -551,8 +527,3 @@ def _channel(address: str, credentials: Credentials) -> grpc.Channel:
 
 def _closed() -> LakestoreError:
     return Stopped("the connection is closed: connect again")
-
-
-def connect(address: str, credentials: Credentials = NOTHING, *, call_seconds: float = CALL_SECONDS) -> Transport:
-    """A transport to a server's host and port."""
-    return transport_of(GrpcWire(address, credentials), call_seconds=call_seconds)

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from lakestore.client import administration, credentials, grpc, profiles
+from lakestore.client import administration, credentials, profiles, servers
 from lakestore.client.administration import DroppedTable
 from lakestore.client.calls import CALL_SECONDS
 from lakestore.client.changes import ChangeStream, Start, Until, member_name, request
@@ -325,6 +325,7 @@ def connect(
     token: credentials.Token | None = None,
     tls: credentials.TLS | bool | None = None,
     timeout: float = CALL_SECONDS,
+    reads: servers.Reads = "leader",
 ) -> Lake:
     """Open a server's lake. The token, a text or a callable, or `LAKESTORE_TOKEN` says who you are.
 
@@ -332,6 +333,11 @@ def connect(
     is port 7340 of this machine.
 
     A call without an answer after `timeout` seconds raises `Unavailable`.
+
+    `"a:7340,b:7340,c:7340"` names servers that share a journal. Writes and subscriptions go to their leader, also after
+    another server has become it. Reads go there too, or with `reads="follower"` to a follower, or with `"nearest"` to
+    the server that answers first; they see the writes of this lake.
     """
     asked = profiles.target(address, profile, token, tls)
-    return Lake(grpc.connect(asked.server, asked.credentials(), call_seconds=timeout), asked.server)
+    transport = servers.connect(asked.server, asked.credentials(), call_seconds=timeout, reads=reads)
+    return Lake(transport, asked.server)

@@ -37,7 +37,7 @@ class LocalWire:
     """The verbs of a server in this process. No deadline interrupts a verb."""
 
     def __init__(self, verbs: Verbs) -> None:
-        self.credentials = NOTHING
+        self.credentials, self.address = NOTHING, ""
         self.server = verbs.verb("Hello")(pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL))
         self.server.message_bytes = WIDEST.message_bytes  # no message is sent over a network
         self.is_closed = self._is_orphan = False

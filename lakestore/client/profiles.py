@@ -19,7 +19,15 @@ from typing import IO, Any
 
 import yaml
 
-from lakestore.client.credentials import TLS, TLS_VARIABLES, TOKEN_VARIABLES, Credentials, Token, credentials_for
+from lakestore.client.credentials import (
+    TLS,
+    TLS_VARIABLES,
+    TOKEN_VARIABLES,
+    Credentials,
+    Token,
+    addresses_of,
+    credentials_for,
+)
 from lakestore.errors import Invalid
 from lakestore.model import yaml_text
 from lakestore.model.names import suggestion
@@ -210,12 +218,16 @@ def _profile(file: Path, name: str, section: dict[str, Any]) -> Profile:
     if unknown := sorted(set(map(str, section)) - _KEYS):
         raise Invalid(f"{place} has {unknown[0]!r}{suggestion(unknown[0], _KEYS)}; it takes server, tls and token_file")
     server, tls, token_file = section.get("server", SERVER_DEFAULT), section.get("tls"), section.get("token_file")
-    if not isinstance(server, str) or not server.isprintable() or len(server.split()) != 1:
-        raise Invalid(f"{place}: server is a host and port such as lake.example.com:7340")
+    if not isinstance(server, str) or not server.isprintable() or any(len(w.split()) != 1 for w in server.split(",")):
+        raise Invalid(f"{place}: server is a host and port such as lake.example.com:7340, or several between commas")
     if token_file is not None and not isinstance(token_file, str):
         raise Invalid(f"{place}: token_file is a path")
     kept = None if token_file is None else _path(place, file, token_file)
-    return Profile(name, server, _tls(place, file, tls), kept)
+    return Profile(name, _as_listed(server), _tls(place, file, tls), kept)
+
+
+def _as_listed(server: str) -> str:
+    return ",".join(addresses_of(server))
 
 
 def _tls(place: str, file: Path, value: Any) -> TLS | bool | None:
@@ -274,7 +286,7 @@ def target(
         chosen = _unnamed() if server is None else None
     if server is None:
         server = chosen.server if profile is not None and chosen else said or (chosen.server if chosen else None)
-    address = server or SERVER_DEFAULT
+    address = _as_listed(server or SERVER_DEFAULT)
     if chosen is None or (profile is None and chosen.server != address):
         return Target(address, token, tls)
     if tls is None and (profile is not None or not _has(TLS_VARIABLES)):

@@ -113,7 +113,7 @@ class PipeWire:
     """The wire to the server that started this process. Thread-safe: one exchange at a time."""
 
     def __init__(self, parent: Parent, server: pb.HelloAnswer) -> None:
-        self.credentials, self.server, self._parent = NOTHING, server, parent
+        self.credentials, self.address, self.server, self._parent = NOTHING, "", server, parent
 
     def greet(self, seconds: float) -> None: ...
 

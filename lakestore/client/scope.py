@@ -1,13 +1,20 @@
-"""Groups of calls that another thread can end together, pauses between retries included."""
+"""Groups of calls that another thread can end together, pauses included, and work that one thread does for several."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from typing import Any
+
+from lakestore.errors import Invalid, LakestoreError, Unavailable
+
+
+class Cancelled(Invalid):
+    """The caller ended the call itself; never retried."""
 
 
 class Scope:
@@ -66,3 +73,41 @@ def pause(seconds: float) -> None:
         time.sleep(seconds)
     else:
         scope.pause(seconds)
+
+
+class _Flight:
+    """Work that runs."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.failure: LakestoreError | None = None
+
+
+class SingleFlight:
+    """Work that one thread does while others wait for it, each within its own time. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: _Flight | None = None
+
+    def run(self, work: Callable[[float], object], seconds: float) -> None:
+        """Do the work within so many seconds, or wait for the thread that does it and raise its error. Look afterwards
+        whether it is done: the other thread may have been cancelled.
+        """
+        with self._lock:
+            flight, is_mine = self._running or _Flight(), self._running is None
+            self._running = flight
+        if is_mine:
+            try:
+                work(seconds)
+            except LakestoreError as failure:
+                flight.failure = failure
+                raise
+            finally:
+                with self._lock:
+                    self._running = None
+                flight.done.set()
+        elif not flight.done.wait(max(seconds, 0.0)):
+            raise Unavailable("the server did not answer in time: try again")
+        elif flight.failure is not None and not isinstance(flight.failure, Cancelled):
+            raise copy(flight.failure)

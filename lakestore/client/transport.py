@@ -62,6 +62,10 @@ class Wire(Protocol):
     credentials: Credentials
 
     @property
+    def address(self) -> str:
+        """Host and port of the server that answers now; empty without a network."""
+
+    @property
     def server(self) -> pb.HelloAnswer:
         """The server's release information; empty before the first call and for servers older than `Hello`."""
 
@@ -90,6 +94,8 @@ class Transport(Protocol):
     """Token and keys for the server; tasks elsewhere connect with them."""
     server: pb.HelloAnswer
     """The server's release information; empty before the first call and for servers older than `Hello`."""
+    address: str
+    """Host and port of the server that answers now; empty without a network."""
 
     def hello(self, request: pb.HelloRequest, /) -> pb.HelloAnswer: ...
     def head(self, request: pb.HeadRequest, /) -> pb.HeadAnswer: ...

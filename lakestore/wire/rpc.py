@@ -57,13 +57,24 @@ serves without them, as it always did.
 LAKE_SINCE = {"snapshots": 5, "snapshot_seconds": 5}
 """Keys of `lake` in a new table's definition to the protocol they came with; said only where they ask for something."""
 PING_SECONDS, PING_ANSWER_SECONDS = 15, 10
-CLIENT_KEEPALIVE = [
-    ("grpc.keepalive_time_ms", PING_SECONDS * 1_000),
-    ("grpc.keepalive_timeout_ms", PING_ANSWER_SECONDS * 1_000),
-    ("grpc.http2.ping_timeout_ms", PING_ANSWER_SECONDS * 1_000),
-    ("grpc.http2.max_pings_without_data", 0),
-]
-"""A server that is gone without a word is noticed by the calls that wait for it. Idle connections do not ping."""
+FAILOVER_PING_SECONDS, FAILOVER_PING_ANSWER_SECONDS = 8, 4
+
+
+def client_keepalive(*, is_one_of_several: bool) -> list[tuple[str, int]]:
+    """Options of a client's channel. By pings a call notices a server that is gone without a word; idle connections do
+    not ping. One of several servers is given up sooner, because another one may lead by then.
+    """
+    ping, answer = PING_SECONDS, PING_ANSWER_SECONDS
+    if is_one_of_several:
+        ping, answer = FAILOVER_PING_SECONDS, FAILOVER_PING_ANSWER_SECONDS
+    return [
+        ("grpc.keepalive_time_ms", ping * 1_000),
+        ("grpc.keepalive_timeout_ms", answer * 1_000),
+        ("grpc.http2.ping_timeout_ms", answer * 1_000),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
 SERVER_KEEPALIVE = [
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),

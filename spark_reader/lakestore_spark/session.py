@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 from py4j.java_gateway import JavaClass
 from pyspark.sql import SparkSession
 
-from lakestore.client.credentials import NOTHING, TLS, Credentials, Token
-from lakestore.client.grpc import connect
+from lakestore.client.credentials import NOTHING, TLS, Credentials, Token, addresses_of
 from lakestore.client.profiles import target
+from lakestore.client.servers import connect
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid, Unavailable
 from lakestore.java import set_java_home
@@ -39,6 +39,8 @@ WAREHOUSES = {LAKE: "", NOW: "now"}
 """Catalog to the server's warehouse; empty for the tiered state."""
 CATALOG_CLASS = "org.apache.iceberg.spark.SparkCatalog"
 HTTP_PORT = 7341
+_REACHED = "reached"
+"""Key beside a server's status for the address that answered: of several servers, the leader's."""
 _NO_REFRESH = {"rest.auth.type": "oauth2", "token-refresh-enabled": "false"}
 """Catalog settings that keep our token for the whole session instead of exchanging it for one that lasts an hour."""
 
@@ -171,7 +173,8 @@ def http_address(server: str, transport: Transport | None = None, credentials: C
 
 
 def _http_address(about: Mapping[str, str], server: str) -> str:
-    host, said = server.rsplit(":", 1)[0], about.get("http", "")
+    reached = about.get(_REACHED) or addresses_of(server)[0]
+    host, said = reached.rsplit(":", 1)[0], about.get("http", "")
     return _reachable(said, host) if said else f"{host}:{HTTP_PORT}"
 
 
@@ -183,7 +186,7 @@ def _about(server: str, transport: Transport | None = None, credentials: Credent
             own.close()
     except Unavailable:
         return {}
-    return {name: text for name, text in said.items() if isinstance(text, str)}
+    return {name: text for name, text in said.items() if isinstance(text, str)} | {_REACHED: own.address}
 
 
 def _reachable(address: str, host: str) -> str:

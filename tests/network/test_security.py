@@ -18,7 +18,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import ForbiddenError, OAuthError, UnauthorizedError
 
 import lakestore as ls
-from lakestore.client.grpc import connect as transport_to
+from lakestore.client.servers import connect as transport_to
 from lakestore.errors import Denied, Fenced, Invalid, LakestoreError, NotAuthenticated, NotFound, PlanExpired
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.main import Server

@@ -232,7 +232,7 @@ class SimWire:
 
     def __init__(self, network: Network, process: Process) -> None:
         self._network, self._world, self.process = network, network.world, process
-        self.credentials = NOTHING
+        self.credentials, self.address = NOTHING, "sim"
         self.server = pb.HelloAnswer()
         self._is_greeted = self._is_closed = False
         self._open: dict[int, Box] = {}

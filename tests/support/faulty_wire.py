@@ -21,7 +21,7 @@ class FaultyWire:
 
     def __init__(self, wire: Wire, fault: Callable[[str], Fault | None]) -> None:
         self._wire, self.fault = wire, fault
-        self.credentials = wire.credentials
+        self.credentials, self.address = wire.credentials, wire.address
         self.seen: list[str] = []
         """Names of the RPCs that came to the server, in order."""
 

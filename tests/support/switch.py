@@ -31,7 +31,7 @@ class Switch:
     """A wire. A server that has ended is one that cannot be reached."""
 
     def __init__(self, served: Served) -> None:
-        self.credentials = NOTHING
+        self.credentials, self.address = NOTHING, "switch"
         self.to(served)
         self.server = self._way.server
         """As the client was greeted first."""

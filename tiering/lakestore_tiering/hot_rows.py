@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from lakestore.client.credentials import Credentials
-from lakestore.client.grpc import connect
+from lakestore.client.servers import connect
 from lakestore.client.transport import Transport
 from lakestore.model.file_uri import to_uri
 from lakestore.rows.ipc import decode_trusted

@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql.types import StructField, StructType
 
 from lakestore.client.credentials import TLS, Credentials, Pem, Token, credentials_for
-from lakestore.client.grpc import connect
+from lakestore.client.servers import connect
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid
 

@@ -35,3 +35,9 @@ def test_what_only_the_leader_answers() -> None:
     leaders = {name for name, method in rpc.METHODS.items() if name != "Changes" and method.needs_leader(None)}
     reads = {name for name, method in rpc.METHODS.items() if method.reads}
     assert leaders == set(rpc.METHODS) - reads - {"RenewLease", "ReleaseLease"} | {"ListSubscriptions"}
+
+
+def test_no_server_sends_a_client_away_that_pings() -> None:
+    least = dict(rpc.SERVER_KEEPALIVE)["grpc.http2.min_ping_interval_without_data_ms"]
+    for is_one_of_several in (False, True):
+        assert dict(rpc.client_keepalive(is_one_of_several=is_one_of_several))["grpc.keepalive_time_ms"] > least

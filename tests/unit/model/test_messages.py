@@ -11,8 +11,8 @@ import pytest
 import lakestore as ls
 from lakestore.cli.main import COMMANDS, run_command
 from lakestore.client.credentials import Credentials, Pem
-from lakestore.client.grpc import connect
 from lakestore.client.retry import within
+from lakestore.client.servers import connect
 from lakestore.errors import Invalid, Unavailable
 from lakestore.model import table_file, types
 from lakestore.model.retention import parse_retention

@@ -1,0 +1,450 @@
+"""Several servers that share a journal, as one wire.
+
+- This module alone decides which server gets a call: the leader what only a leader answers, a server of the read
+  preference the reads, and the server that gave a lease whatever names the lease.
+- A call is tried once, at one server. `Calls` decides what is sent again. An error of a server that is gone or does not
+  lead makes the next call ask all servers, side by side, who leads.
+- A read at a follower waits for the writes of its own connection.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, nullcontext
+from queue import Empty, SimpleQueue
+from typing import Any, Literal, Protocol, get_args
+
+from lakestore.client.calls import CALL_SECONDS, transport_of
+from lakestore.client.credentials import NOTHING, Credentials, addresses_of, is_this_machine
+from lakestore.client.grpc import GrpcWire
+from lakestore.client.retry import is_passing
+from lakestore.client.scope import SCOPE, Cancelled, Scope, SingleFlight, pause
+from lakestore.client.transport import PROCESS, Transport, Wire
+from lakestore.errors import (
+    Internal,
+    Invalid,
+    LakestoreError,
+    NotLeader,
+    OtherTimeline,
+    PlanExpired,
+    Stopped,
+    Unavailable,
+)
+from lakestore.model.token import Token, position_of
+from lakestore.v1 import lakestore_pb2 as pb
+from lakestore.v1.lakestore_pb2 import Rule
+from lakestore.wire import errors, rpc
+
+Reads = Literal["leader", "follower", "nearest"]
+"""Where reads go: to the leader; to the nearest follower, or the leader if there is none; to the nearest server."""
+ASK_SECONDS = 3.0
+"""The longest hello of one server."""
+FIND_SECONDS = 10.0
+"""The longest search while servers answer and none leads. The retries of the call follow."""
+SETTLE_SECONDS = 0.25
+"""Seconds after the first answer in which the other servers may answer before one of several is chosen."""
+ROUND_SECONDS = 0.1
+"""The shortest pause before a server is asked again."""
+NAMED_MAX = 8
+"""Leaders outside the given addresses whose connections are kept."""
+_HEAD = rpc.METHODS["Head"]
+
+
+class Server(Wire, Protocol):
+    """The wire to one server."""
+
+    @property
+    def address(self) -> str: ...
+
+    def hello(self, seconds: float, /) -> pb.HelloAnswer:
+        """Greet the server, also if it was greeted before."""
+
+
+Answers = Mapping[Server, pb.HelloAnswer]
+"""The servers that have answered, the fastest first."""
+Choose = Callable[[Answers, bool], Server | None]
+"""Chooses one of the servers that have answered; None to ask on. The flag says that nobody else is waited for."""
+
+
+class _Search:
+    """Asks all servers side by side until one is chosen. For one thread."""
+
+    def __init__(self, servers: Callable[[], list[Server]], names: str) -> None:
+        self._servers, self._names = servers, names
+        self._heard: SimpleQueue[tuple[Server, pb.HelloAnswer | LakestoreError]] = SimpleQueue()
+        self._asked: set[Server] = set()
+        self._answers: dict[Server, pb.HelloAnswer] = {}
+        self._failures: dict[Server, LakestoreError] = {}
+        self._first = 0.0
+        """When the first answer came."""
+
+    def run(self, choose: Choose, seconds: float) -> Server:
+        """The chosen server. Raises an error that names all servers."""
+        scope, outer = Scope(), SCOPE.get()
+        with outer.holding(scope) if outer else nullcontext():
+            try:
+                return self._chosen(choose, time.monotonic() + min(seconds, FIND_SECONDS), scope)
+            finally:
+                scope.cancel()  # no thread is left inside gRPC
+
+    def _chosen(self, choose: Choose, end: float, scope: Scope) -> Server:
+        while True:
+            began = time.monotonic()
+            for server in self._servers():
+                if server not in self._asked:
+                    self._ask(server, scope)
+            while self._asked and self._hear(began, end):
+                if (chosen := choose(self._answers, False)) is not None:
+                    return chosen
+            if (chosen := choose(self._answers, True)) is not None:
+                return chosen
+            if scope.is_cancelled:
+                raise Cancelled("the call was cancelled")
+            if not self._answers and not self._asked:
+                raise self._silent()
+            if time.monotonic() >= end:
+                what = "leads now" if self._answers else "answered in time"
+                raise Unavailable(f"none of the servers {self._names} {what}: try again")
+            pause(max(began + ROUND_SECONDS * (0.5 + random.SystemRandom().random()) - time.monotonic(), 0.0))
+
+    def _ask(self, server: Server, scope: Scope) -> None:
+        self._asked.add(server)
+
+        def ask() -> None:
+            SCOPE.set(scope)
+            outcome: pb.HelloAnswer | LakestoreError = Internal("a defect of the client ended a hello")
+            try:
+                outcome = server.hello(ASK_SECONDS)
+            except LakestoreError as error:
+                outcome = error
+            finally:
+                self._heard.put((server, outcome))
+
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(ask,), name="lakestore-hello", daemon=True).start()
+
+    def _hear(self, began: float, end: float) -> bool:
+        """Note the next outcome. False if no more is waited for in this round."""
+        until = max(self._first + SETTLE_SECONDS, began + ROUND_SECONDS) if self._answers else end
+        try:
+            server, outcome = self._heard.get(timeout=max(min(until, end) - time.monotonic(), 0.0))
+        except Empty:
+            return False
+        self._asked.discard(server)
+        self._answers.pop(server, None)
+        self._failures.pop(server, None)
+        if isinstance(outcome, LakestoreError):
+            self._failures[server] = outcome
+        else:
+            self._first = self._first or time.monotonic()
+            self._answers[server] = outcome
+        return True
+
+    def _silent(self) -> LakestoreError:
+        """The error if no server answers. If waiting helps at none of them, it is the error of one."""
+        lasting = [error for error in self._failures.values() if not is_passing(error)]
+        if len(lasting) == len(self._failures):
+            return lasting[0]
+        why = f" ({lasting[0].message})" if lasting else ""
+        return Unavailable(
+            f"none of the servers {self._names} answers{why}: start one of them (lakestore serve), or name the"
+            " addresses where they run"
+        )
+
+
+class _Choice:
+    """A server chosen by a rule. One thread searches while the others wait. Thread-safe."""
+
+    def __init__(self, search: Callable[[], _Search], choose: Choose) -> None:
+        self._search, self._choose = search, choose
+        self._flight = SingleFlight()
+        self.server: Server | None = None
+        """None until a search has chosen one, and again after it has failed."""
+
+    def get(self, seconds: float) -> Server:
+        server = self.server
+        if server is not None:
+            return server
+        PROCESS.check()
+        end = time.monotonic() + seconds
+        while (server := self.server) is None:
+            self._flight.run(self._find, end - time.monotonic())
+        return server
+
+    def _find(self, seconds: float) -> None:
+        if self.server is None:
+            self.server = self._search().run(self._choose, seconds)
+
+    def drop(self, server: Server) -> None:
+        """Search again, unless another server was chosen since."""
+        if self.server is server:
+            self.server = None
+
+
+class _OwnWrites:
+    """The writes of a connection, which a follower awaits before it answers. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._unplaced = 0
+        """Number of the last write whose position is not known."""
+        self._newest: Token | None = None
+        self._newest_text = ""
+        self._applied: dict[Server, int] = {}
+        """Server to the number of writes that it has applied for certain."""
+
+    def add(self, token: str) -> None:
+        """Note a write and its token; an empty one if the position is not known."""
+        position = position_of(token) if token else None
+        with self._lock:
+            self._count += 1
+            newest = self._newest
+            if position is None:
+                self._unplaced = self._count
+            elif newest is None or position.timeline != newest.timeline or position.lsn > newest.lsn:
+                self._newest, self._newest_text = position, token
+
+    def forget(self, server: Server) -> None:
+        """The server may be another process, which has applied less."""
+        with self._lock:
+            self._applied.pop(server, None)
+
+    def await_at(self, server: Server, leader: Callable[[float], Server], seconds: float, *, carried: bool) -> None:
+        """Let the server apply these writes. `carried`: its request names the newest token itself."""
+        end = time.monotonic() + seconds
+        with self._lock:
+            count, applied, token = self._count, self._applied.get(server, 0), self._newest_text
+            is_placed = self._unplaced <= applied
+        if count == applied or (carried and is_placed):
+            return
+        if not is_placed:
+            chosen = leader(seconds)
+            if chosen is server:
+                return
+            token = chosen.call(_HEAD, pb.HeadRequest(), end - time.monotonic()).token
+        try:
+            server.call(_HEAD, pb.HeadRequest(at_least=token), end - time.monotonic())
+        except OtherTimeline:
+            pass  # a restore has ended the history of these writes
+        with self._lock:
+            self._applied[server] = max(count, self._applied.get(server, 0))
+
+
+class ServersWire:
+    """Calls to servers that share a journal. It finds the leader at the first call and after each failure."""
+
+    def __init__(self, addresses: tuple[str, ...], reads: Reads, open_server: Callable[[str], Server]) -> None:
+        self._given, self._open = addresses, open_server
+        self._lock = threading.Lock()
+        self._servers = {address: open_server(address) for address in addresses}
+        """Address to server: the given ones, and leaders that a server has named."""
+        self.credentials = self._servers[addresses[0]].credentials
+        self._last = self._servers[addresses[0]]
+        """The server that answered last of those that were chosen."""
+        self._by_name: Server | None = None
+        """The server that leads because another one has named it."""
+        self._closed = False
+        self._leader = _Choice(self._search, self._leading)
+        self._reader = self._leader if reads == "leader" else _Choice(self._search, self._reading)
+        self._prefers_followers = reads == "follower"
+        self._own = None if reads == "leader" else _OwnWrites()
+
+    @property
+    def server(self) -> pb.HelloAnswer:
+        return self._last.server
+
+    @property
+    def address(self) -> str:
+        """Address of the server that answered last."""
+        return self._last.address
+
+    def greet(self, seconds: float) -> None:
+        self._reader.get(seconds)
+
+    def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
+        end = time.monotonic() + seconds
+        server, request = self._server_of(method, request, seconds)
+        try:
+            answer = server.call(method, request, max(end - time.monotonic(), 0.0))
+        except LakestoreError as error:
+            self._failed(server, error)
+            if error.applied == "unknown":
+                self._wrote(method, "")
+            raise
+        if server is not self._last and server is self._leader.server:
+            self._last = server
+        self._wrote(method, answer.token if method.name == "Commit" else "")
+        if method.name in ("Plan", "Head") and answer.lease:
+            answer.lease = f"{answer.lease}@{server.address}"
+        return answer
+
+    def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
+        server, request = self._server_of(method, request, FIND_SECONDS if seconds is None else seconds)
+        try:
+            answers: Any = server.stream(method, request, seconds)
+            with closing(answers):
+                for answer in answers:
+                    if method.streams_in:
+                        if answer.HasField("error"):
+                            self._failed(server, errors.error_told(answer.error))
+                        self._wrote(method, answer.token)
+                    yield answer
+        except LakestoreError as error:
+            self._failed(server, error)
+            if error.applied == "unknown":
+                self._wrote(method, "")
+            raise
+
+    def send(self, method: rpc.Method, request: Any) -> None:
+        server = self._leader.server
+        if method.rule.server == Rule.LESSOR:
+            server, request = self._lessor(request)
+        if server is not None:
+            server.send(method, request)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            servers = list(self._servers.values())
+        for server in servers:
+            server.close()
+
+    def _server_of(self, method: rpc.Method, request: Any, seconds: float) -> tuple[Server, Any]:
+        """The server for a request, and the request as that server understands it."""
+        end = time.monotonic() + seconds
+        if self._closed:
+            raise Stopped("the connection is closed: connect again")
+        if method.rule.server == Rule.LESSOR and request.lease:
+            lessor, request = self._lessor(request)
+            if lessor is not None:
+                _check_there(lessor, seconds)
+                return lessor, request
+        if method.needs_leader(request):
+            return self._leader.get(seconds), request
+        server = self._reader.get(seconds)
+        if self._own is not None and server is not self._leader.server:
+            carried = method.name == "Lookup" and bool(request.at_least)
+            self._own.await_at(server, self._leader.get, end - time.monotonic(), carried=carried)
+        return server, request
+
+    def _lessor(self, request: Any) -> tuple[Server | None, Any]:
+        """The server that gave a request's lease, which names it; None if the lease names no server."""
+        lease, mark, address = request.lease.rpartition("@")
+        if not mark:
+            return None, request
+        bare = type(request)()
+        bare.CopyFrom(request)
+        bare.lease = lease
+        return self._at(address), bare
+
+    def _wrote(self, method: rpc.Method, token: str) -> None:
+        if self._own is not None and not method.reads and method.rule.server != Rule.LESSOR:
+            self._own.add(token)
+
+    def _failed(self, server: Server, error: LakestoreError) -> None:
+        """Note what an error tells of the servers."""
+        if isinstance(error, NotLeader):
+            named = self._servers.get(error.leader)
+            self._leader.drop(server)
+            if named not in (None, server) and self._by_name is not server and self._leader.server is None:
+                self._leader.server = self._by_name = named
+            if self._reader.server is server:
+                self._reader.server = self._leader.server
+        elif isinstance(error, Unavailable) and not isinstance(error, Stopped):
+            self._leader.drop(server)
+            self._reader.drop(server)
+            if self._own is not None:
+                self._own.forget(server)
+
+    def _search(self) -> _Search:
+        return _Search(lambda: list(self._servers.values()), ", ".join(self._given))
+
+    def _leading(self, answers: Answers, is_settled: bool) -> Server | None:
+        """The leader of the highest epoch that anybody knows; a server alone if there is none."""
+        epoch = max((hello.epoch for hello in answers.values()), default=0)
+        for server, hello in answers.items():
+            if hello.role == "leader" and hello.epoch == epoch:
+                return self._found(server)
+        if not is_settled:
+            return None
+        if (alone := self._alone(answers)) is not None:
+            return self._found(alone)
+        self._add_named(answers, epoch)
+        return None
+
+    def _reading(self, answers: Answers, is_settled: bool) -> Server | None:
+        """The nearest server that may read."""
+        if not is_settled or not answers:
+            return None
+        sharing = [server for server, hello in answers.items() if hello.role]
+        followers = [server for server in sharing if answers[server].role == "follower"]
+        chosen = next(iter((self._prefers_followers and followers) or sharing), None) or self._alone(answers)
+        return None if chosen is None else self._found(chosen)
+
+    def _found(self, server: Server) -> Server:
+        self._last, self._by_name = server, None
+        return server
+
+    def _alone(self, answers: Answers) -> Server | None:
+        """A server that shares no journal. Two of them are two lakes, and either could get a write."""
+        alone = {hello.timeline: server for server, hello in answers.items() if not hello.role}
+        if len(alone) > 1:
+            first, second = sorted(server.address for server in list(alone.values())[:2])
+            raise Invalid(f"{first} and {second} are servers of two lakes, which share no journal: name one of them")
+        return next(iter(alone.values()), None)
+
+    def _add_named(self, answers: Answers, epoch: int) -> None:
+        """Ask the leader that a follower names, too. Its name may be another one of a given server."""
+        for hello in answers.values():
+            if hello.leader and hello.epoch == epoch:
+                self._at(hello.leader)
+
+    def _at(self, address: str) -> Server | None:
+        """The server at an address; None if this connection must not or cannot go there."""
+        with self._lock:
+            known = self._servers.get(address)
+            if known is not None or self._closed or len(self._servers) >= len(self._given) + NAMED_MAX:
+                return known
+            if not self._may_tell(address):
+                return None
+            try:
+                made = self._servers[address] = self._open(address)
+            except Invalid:  # a name that is no address
+                return None
+            return made
+
+    def _may_tell(self, address: str) -> bool:
+        """Whether the token may go to an address that nobody gave: in the clear it leaves this machine only if it did
+        already."""
+        shown = self.credentials
+        if shown.pem is not None or not shown.token or is_this_machine(address):
+            return True
+        return not all(is_this_machine(given) for given in self._given)
+
+
+def _check_there(lessor: Server, seconds: float) -> None:
+    """Raise `PlanExpired` if the server that gave a lease is gone: the read is then planned at another one."""
+    try:
+        lessor.greet(min(seconds, ASK_SECONDS))
+    except Stopped:
+        raise
+    except Unavailable as error:
+        raise PlanExpired(f"the server at {lessor.address} that held this read is gone: plan it again") from error
+
+
+def connect(
+    address: str, credentials: Credentials = NOTHING, *, call_seconds: float = CALL_SECONDS, reads: Reads = "leader"
+) -> Transport:
+    """A transport to one server's host and port, or to several, separated by commas, that share a journal."""
+    if reads not in get_args(Reads):
+        raise Invalid(f"reads= is one of {', '.join(get_args(Reads))}, not {reads!r}")
+    addresses = addresses_of(address)
+    if len(addresses) == 1:
+        return transport_of(GrpcWire(addresses[0], credentials), call_seconds=call_seconds)
+    wire = ServersWire(addresses, reads, lambda each: GrpcWire(each, credentials, is_one_of_several=True))
+    return transport_of(wire, call_seconds=call_seconds)
