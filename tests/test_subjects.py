@@ -69,11 +69,22 @@ def test_commits_back_to_the_rule_are_checked(repository: Path, capsys: pytest.C
     assert "Splitting is no imperative" in capsys.readouterr().out
 
 
-def test_only_the_last_commits_are_checked(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subjects, "COMMITS", 2)
-    for number in range(3):
+def test_all_commits_since_the_last_release_are_checked(
+    repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(repository, "Say " + 69 * "s")
+    planted = new_commits(repository)[0].name
+    for number in range(30):
         commit(repository, f"Say {number}")
-    assert subjects_of(repository) == ["Say 2", "Say 1"]
+    assert len(new_commits(repository)) == 32
+    assert main(repository) == 1
+    assert "the subject has 73 characters, more than 72" in capsys.readouterr().out
+    with monkeypatch.context() as patched:
+        patched.setattr(subjects, "EXEMPT", frozenset({planted}))
+        assert main(repository) == 0
+    git(repository, "tag", "v1")
+    commit(repository, "Say more")
+    assert subjects_of(repository) == ["Say more"]
 
 
 def test_commits_of_the_main_branch_elsewhere_are_not_new(repository: Path, tmp_path: Path) -> None:

@@ -16,14 +16,20 @@ from pathlib import Path
 
 SUBJECT_CHARS = 72
 LINES_WITHOUT_BODY = 20
-COMMITS = 20
-"""Commits to look at where there is no `origin/main`."""
+EXEMPT = frozenset(
+    {
+        "a7711d06114c37860b6fb98454024d75047a39cb",
+        "005c67f7c7a5388311e08c942196adfbe33112a8",
+        "5049245962c76d95232cf55ab49afa5cbc412469",
+    }
+)
+"""Three commits without a body that are older than this list."""
 RULE = "tests/support/subjects.py"
 """Commits before the one that adds this file are older than the rule."""
 IMPERATIVES = frozenset({"Bring", "Embed", "Feed", "Need", "Seed", "Shed", "Speed", "String", "Swing", "Wed"})
 """Imperatives that end like participles."""
 _PARTICIPLE = re.compile(r"\w+(ed|ing)$")
-_FIELDS = "%h%x1f%s%x1f%b%x1e"
+_FIELDS = "%x1e%H%x1f%s%x1f%b%x1f"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,34 +57,33 @@ def problems(commit: Commit) -> Iterator[str]:
 
 
 def new_commits(root: Path) -> list[Commit]:
-    """Commits that are not in `origin/main`, else the last ones back to the commit that adds the rule.
+    """Commits that are not in `origin/main`; without one, all commits since the last release.
 
-    Merges are left out. Empty if there is no history to look at.
+    Merges are left out, and so are commits before the one that adds the rule. Empty if there is no history to look at.
     """
     if _git(root, "rev-parse", "--git-dir") is None:
         return []
-    base = (_git(root, "merge-base", "origin/main", "HEAD") or "").strip()
-    found = _log(root, f"{base}..HEAD" if base else "HEAD", *([] if base else [f"--max-count={COMMITS}"]))
-    added = (_git(root, "log", "--diff-filter=A", "--format=%h", "--", RULE) or "").split()
-    names = [commit.name for commit in found]
-    cut = next((names.index(name) + 1 for name in added if name in names), len(found))
+    base = _words(root, "merge-base", "origin/main", "HEAD") or _words(root, "describe", "--tags", "--abbrev=0")
+    older = _words(root, "log", "--diff-filter=A", "--format=%P", "--", RULE)
+    found = _log(root, "HEAD", *(f"^{name}" for name in (*base, *older)))
     # The oldest commit of a shallow clone has no parent here: its lines are the whole tree.
-    shallow = (_git(root, "rev-parse", "--is-shallow-repository") or "").strip() == "true"
-    roots = (
-        set((_git(root, "rev-list", "--max-parents=0", "--abbrev-commit", "HEAD") or "").split()) if shallow else set()
-    )
-    return [commit for commit in found[:cut] if commit.name not in roots]
+    shallow = _words(root, "rev-parse", "--is-shallow-repository") == ["true"]
+    roots = set(_words(root, "rev-list", "--max-parents=0", "HEAD")) if shallow else set()
+    return [commit for commit in found if commit.name not in roots | EXEMPT]
 
 
 def _log(root: Path, *revisions: str) -> list[Commit]:
-    text = _git(root, "log", "--no-merges", f"--format={_FIELDS}", *revisions) or ""
-    records = (record.strip("\n").split("\x1f") for record in text.split("\x1e") if record.strip())
-    return [Commit(name, subject, body, _lines(root, name)) for name, subject, body in records]
+    text = _git(root, "log", "--no-merges", "--numstat", f"--format={_FIELDS}", *revisions) or ""
+    records = (record.split("\x1f") for record in text.split("\x1e") if record.strip())
+    return [Commit(name, subject, body, _lines(counts)) for name, subject, body, counts in records]
 
 
-def _lines(root: Path, name: str) -> int:
-    counts = (_git(root, "show", "--numstat", "--format=", name) or "").split("\n")
-    return sum(int(count) for line in counts for count in line.split("\t")[:2] if count.isdigit())
+def _lines(counts: str) -> int:
+    return sum(int(count) for line in counts.split("\n") for count in line.split("\t")[:2] if count.isdigit())
+
+
+def _words(root: Path, *arguments: str) -> list[str]:
+    return (_git(root, *arguments) or "").split()
 
 
 def _git(root: Path, *arguments: str) -> str | None:
@@ -93,7 +98,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 def main(root: Path) -> int:
     """Print what is wrong with the new commits; 1 if anything is."""
     commits = new_commits(root)
-    wrong = [f"{commit.name} {commit.subject}: {text}" for commit in commits for text in problems(commit)]
+    wrong = [f"{commit.name[:8]} {commit.subject}: {text}" for commit in commits for text in problems(commit)]
     print("\n".join(wrong) or (f"{len(commits)} commit subjects are right" if commits else "no new commits to check"))
     return bool(wrong)
 

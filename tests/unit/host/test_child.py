@@ -238,6 +238,42 @@ def test_it_ends_with_its_pipe_and_a_busy_one_is_broken_off(monkeypatch: pytest.
             process.ask(ECHO)
 
 
+def test_close_does_not_wait_for_a_server_that_answers_a_question_for_ever(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = Child("a test", MODULE, silence_seconds=60)
+    process.start()
+    begun = process._process
+    assert begun
+    asked, goes_on = threading.Event(), threading.Event()
+    errors: list[Gone] = []
+
+    def serve(_verb: int, _question: bytes) -> list[bytes]:
+        asked.set()
+        goes_on.wait()
+        return [b"1"]
+
+    def ask() -> None:
+        try:
+            process.ask(SUM, b"", serve)
+        except Gone as error:
+            errors.append(error)
+
+    asking, closing = threading.Thread(target=ask), threading.Thread(target=process.close, daemon=True)
+    asking.start()
+    assert asked.wait(30)
+    monkeypatch.setattr(child, "END_SECONDS", 0.2)
+    closing.start()
+    closing.join(30)
+    is_closed, code = not closing.is_alive(), begun.returncode
+    goes_on.set()
+    asking.join(30)
+    assert (is_closed, code) == (True, -signal.SIGKILL)
+    assert "a question of the process of a test is still being answered" in caplog.text
+    assert len(errors) == 1
+    assert process.pid is None, "the request's thread has closed the pipes"
+
+
 def test_a_killed_process_is_not_started_again(process: Child) -> None:
     process.kill()
     with pytest.raises(Gone, match="closing"):
