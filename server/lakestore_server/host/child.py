@@ -265,11 +265,19 @@ class Child:
             process.kill()
 
     def close(self) -> None:
-        """End the process for good; a request that has no answer soon is broken off."""
+        """End the process for good; a request that has no answer soon is broken off.
+
+        If the server itself does not end its answer to a question, the process is killed, and the thread of the request
+        closes the pipes when it goes on.
+        """
         self._closing.set()
         if not self._lock.acquire(timeout=END_SECONDS):
             self.kill()
-            self._lock.acquire()
+            if not self._lock.acquire(timeout=END_SECONDS):
+                self._log.warning("a question of the process of %s is still being answered: it is left", self._name)
+                if (process := self._process) is not None:
+                    process.wait(END_SECONDS)
+                return
         try:
             self._end()
         finally:
