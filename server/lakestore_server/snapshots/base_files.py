@@ -23,6 +23,7 @@ from lakestore.iceberg.manifest_lists import Manifest, read_list
 from lakestore.iceberg.manifests import DATA, EQUALITY_DELETES, Entry, File
 from lakestore.iceberg.offset_cache import OffsetCache, read_columns
 from lakestore.iceberg.row_search import BUCKET_SHIFT, OFFSET_MASK, BoundsTable, Flags, RowSearch
+from lakestore_server.host.yield_points import yield_point
 from lakestore_server.snapshots.steps import Heads, Ints
 
 BASES_MAX = 8
@@ -51,6 +52,7 @@ class Manifests:
         name = recent_name(manifest, group)
         entries = self._recent.get(name)
         if entries is None:
+            yield_point()
             entries = Entries.opened(manifest, group, self._cache)
             self._recent.put(name, entries)
         return entries
@@ -225,12 +227,14 @@ class Bases:
 
 def vector_of(file: File) -> Ints:
     """The positions in a deletion vector."""
+    yield_point()
     if file.content_offset is None or file.content_size is None:
         raise Corrupt(f"the manifest does not say where in {file.path} the vector lies")
     return puffin.positions(places.read_part(file.path, file.content_offset, file.content_size), file.path)
 
 
 def _positions(file: File, path: str) -> Ints:
+    yield_point()
     columns = read_columns(file.path, file.format.upper(), position_deletes.COLUMNS)
     return np.unique(position_deletes.decode(columns, file.path).get(path, NO_POSITIONS))  # other engines may not sort
 

@@ -28,6 +28,7 @@ from lakestore.iceberg.places import place
 from lakestore.union import plan
 from lakestore.union.plan import TableScan
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.host.yield_points import yield_point
 from lakestore_server.snapshots.base_files import BaseFiles, Bases, Manifests
 from lakestore_server.snapshots.deletes import Deaths, DeleteLedger, RowsToHide, hide
 from lakestore_server.snapshots.document import SnapshotWriter
@@ -401,14 +402,14 @@ class _Table:
 class SnapshotBuilder:
     """Builds cuts of all tables. Not thread-safe."""
 
-    def __init__(self, run: str, working: Callable[[], None] = lambda: None, room: Room = DEFAULT_ROOM) -> None:
-        """`run` names the folder of this process under each table's. `working` is called before long work."""
+    def __init__(self, run: str, room: Room = DEFAULT_ROOM) -> None:
+        """`run` names the folder of this process under each table's."""
         self._run, self._numbers = run, itertools.count(1)
         self._tables: dict[str, _Table] = {}
         pool = ThreadPoolExecutor(THREADS, "present")
         folder = Path(room.cache_folder) if room.cache_folder else None
         cache = DerivedCache(folder, room.cache_bytes, free_bytes_min=room.free_bytes_min)
-        kept = OffsetCache(cache, memory_bytes=room.offsets_memory, pool=pool, working=working)
+        kept = OffsetCache(cache, memory_bytes=room.offsets_memory, pool=pool, working=yield_point)
         self._kept, self._told = kept, kept.figures
         self._tools = Tools(Bases(Manifests(room.manifests_memory, cache), kept), kept, pool)
         self._merger = StepMerger(self._tools.indexes, self._numbers)

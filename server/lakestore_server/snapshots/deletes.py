@@ -21,6 +21,7 @@ from lakestore.iceberg.manifests import POSITION_DELETES, Entry, File
 from lakestore.iceberg.offset_cache import OffsetCache
 from lakestore.iceberg.row_search import RowSearch
 from lakestore.iceberg.values import Metrics
+from lakestore_server.host.yield_points import yield_point
 from lakestore_server.snapshots.base_files import NO_POSITIONS, PUFFIN, BaseFiles, union, vector_of
 from lakestore_server.snapshots.steps import Heads, Ints, Kills, Window, inside, outside
 
@@ -158,7 +159,10 @@ def hide(
     if ledger.format >= 3:
         made = _vectors(hidden, more, base, name)
     else:
-        made = list(pool.map(lambda one: _position_deletes(hidden.get(one.file.path), one, name), more))
+        made = []
+        for one in pool.map(lambda one: _position_deletes(hidden.get(one.file.path), one, name), more):
+            yield_point()
+            made.append(one)
     hidden |= {each.file.path: each for each in made}
     return replace(ledger, hidden=hidden)
 

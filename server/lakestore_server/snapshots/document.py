@@ -20,6 +20,7 @@ from lakestore.iceberg.manifest_lists import DELETES, Manifest, write_list
 from lakestore.iceberg.manifests import ADDED, DATA, Entry, File, described, write_manifest
 from lakestore.model.table import Table
 from lakestore_server.catalog import metadata, metadata_updates, our_tables
+from lakestore_server.host.yield_points import yield_point
 from lakestore_server.snapshots.base_files import BaseFiles
 from lakestore_server.snapshots.cut_key import CutKey
 from lakestore_server.snapshots.deletes import DeleteLedger, vector_key
@@ -125,6 +126,7 @@ class SnapshotWriter:
         Vectors get path bounds, which Iceberg's Java library omits: the Puffin file may also contain replaced vectors,
         and polars, which assigns vectors by path bounds, would find two vectors for one data file.
         """
+        yield_point()
         meta = Container.opened(places.read(manifest.path), manifest.path).meta
         data = packed(meta, list(vector_records.bounded(deletes, kept)))
         location = self._name("manifest.avro")

@@ -14,6 +14,7 @@ import pyarrow as pa
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.host.child import Parent
+from lakestore_server.host.yield_points import at_yield_points
 from lakestore_server.snapshots.builder import SnapshotBuilder
 from lakestore_server.snapshots.messages import BuildRequest, Room, Verb
 
@@ -21,13 +22,14 @@ from lakestore_server.snapshots.messages import BuildRequest, Room, Verb
 def main(run: str, room: str) -> None:
     """Serve until the server closes the pipe."""
     parent = Parent()
-    builder = SnapshotBuilder(run, parent.working, Room.decode(room))
+    builder = SnapshotBuilder(run, Room.decode(room))
 
     def answer(verb: int, question: bytes) -> bytes:
-        if verb == Verb.FORGET:
-            builder.forget(json.loads(question))
-            return b""
-        return builder.present(BuildRequest.decode(question), fetch).encode()
+        with at_yield_points(parent.working):
+            if verb == Verb.FORGET:
+                builder.forget(json.loads(question))
+                return b""
+            return builder.present(BuildRequest.decode(question), fetch).encode()
 
     def fetch(request: pb.FetchRequest) -> Iterator[pa.RecordBatch]:
         for data in parent.ask(Verb.FETCH, request.SerializeToString()):

@@ -19,6 +19,7 @@ from lakestore.iceberg.cache import DerivedCache
 from lakestore.iceberg.manifest_lists import read_list, write_list
 from lakestore.iceberg.manifests import Entry, File, described, write_manifest
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.host.yield_points import at_yield_points
 from lakestore_server.snapshots import steps
 from lakestore_server.snapshots.builder import SnapshotBuilder
 from lakestore_server.snapshots.figures import SnapshotFigures
@@ -493,3 +494,22 @@ def test_small_steps_merge_beside_the_answers_and_a_merge_that_nobody_waits_for_
     given_up.files.exception()  # its parts may be gone under it
     presenting.presenter.close()
     assert not list(presenting.folder.rglob("run-0/*"))
+
+
+@pytest.mark.parametrize("form", [2, 3])
+def test_a_build_gives_signs_of_life_while_it_reads_delete_files(presenting: Presenting, form: int) -> None:
+    """A slow store may take seconds for each file, and 60 s of silence end the process."""
+    table = presenting.served.lake.create_table("a.t", SCHEMA, primary_key=["id"], buckets=1)
+    table.upsert(rows(range(600), "a"))
+    presenting.tier("a.t", rewrite=True)
+    presenting.present("a.t", form=form)
+    for number in range(6):
+        table.upsert(rows(range(number, 600, 6), f"b{number}"))
+        if number == 2:
+            presenting.tier("a.t", form)
+        signs: list[int] = []
+        with at_yield_points(lambda: signs.append(1)):  # noqa: B023
+            answer, _ = presenting.present("a.t", form=form)
+    deletes = {entry.file.referenced_data_file for _, entry in Entries.of(answer).deletes}
+    assert len(deletes) >= 40
+    assert len(signs) >= 30, "about that many data files have rows of the last round"
