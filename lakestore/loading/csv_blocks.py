@@ -74,9 +74,9 @@ class CsvCasts(Casts):
     def _read(self, texts: pa.Array, start: int, end: int, shape: Shape) -> Iterator[tuple[int, pa.Array, Mask]]:
         """Parse a range at once, in parts or one by one. Yields (start, values as JSON, mask of unread rows)."""
         some = texts.slice(start, end - start)
-        rows = None if shape.by_hand else _at_once(some, shape)
-        if rows is not None:
-            yield start, rows.field(0), np.zeros(end - start, np.bool_)
+        read = None if shape.by_hand else _at_once(some, shape)
+        if read is not None:
+            yield start, *read
         elif end - start <= _ONE_BY_ONE_MAX or shape.by_hand:
             yield start, *_one_by_one(some, shape)
         else:
@@ -85,17 +85,28 @@ class CsvCasts(Casts):
                 yield from self._read(texts, first, min(first + size, end), shape)
 
 
-def _at_once(texts: pa.StringArray, shape: Shape) -> pa.StructArray | None:
+def _at_once(texts: pa.StringArray, shape: Shape) -> tuple[pa.Array, Mask] | None:
+    """(values, mask of unread rows) by one call of Arrow's reader, or None. Texts with far decimals are read alone."""
     whole = texts.fill_null("null")
     odd = pc.or_(pc.match_substring(whole, "\n"), pc.greater(pc.binary_length(whole), 2 * DEPTH_MAX))
-    if pc.any(odd).as_py() or shape.far.within(whole):
+    if pc.any(odd).as_py():
         return None
-    lines = pc.binary_join_element_wise(f'{{"{_VALUE}":', whole, "}", "")
+    far = shape.far.rows(whole)
+    near = whole if far is None else pc.if_else(pa.array(far), "null", whole)
+    lines = pc.binary_join_element_wise(f'{{"{_VALUE}":', near, "}", "")
     lists = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
     data = pc.binary_join(lists, "\n").buffers()[2]
     if data is None or not np.frombuffer(data, dtype=np.uint8).all():
         return None
-    return parse_lines(data, len(texts), shape, "error")
+    rows = parse_lines(data, len(texts), shape, "error")
+    if rows is None:
+        return None
+    values, unread, places = rows.field(0), np.zeros(len(texts), np.bool_), np.arange(len(texts))
+    if far is not None:
+        alone, unread[far] = _one_by_one(texts.filter(pa.array(far)), shape)
+        places[far] = len(texts) + np.arange(len(alone))
+        values = pa.concat_arrays([values, alone]).take(pa.array(places))
+    return values, unread
 
 
 def _one_by_one(texts: pa.StringArray, shape: Shape) -> tuple[pa.Array, Mask]:
@@ -274,7 +285,7 @@ class Csv:
         """Parse records to a typed batch, or to columns of text. Records of another width go to `bad`."""
         if not len(numbers):
             return {name: pa.array([], pa.string()) for name in self._names}, []
-        data = _joined(records, numbers)
+        data = records.joined(numbers)
         try:
             table = self._table(data, typed=True)
             if table.num_rows == len(numbers):
@@ -302,7 +313,7 @@ class Csv:
         for number in numbers.tolist():
             widths: list[tuple[int, int]] = []
             try:
-                found = self._table(_joined(records, np.array([number])), typed=False, widths=widths)
+                found = self._table(records.joined(np.array([number])), typed=False, widths=widths)
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 why = "the line is not UTF-8" if isinstance(error, UnicodeDecodeError) else first_line(error)
                 if "UTF8" in why:
@@ -409,7 +420,7 @@ def text_columns(file: File, text: Text, options: Options, rows: int) -> tuple[l
         numbers = np.setdiff1d(np.arange(first, len(records)), records.broken)[: rows - count]
         if len(numbers):
             try:
-                found = _table(_joined(records, numbers), [pa.string()] * len(names), delimiter, nulls, [])
+                found = _table(records.joined(numbers), [pa.string()] * len(names), delimiter, nulls, [])
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 raise _unread(file, records, numbers, error) from error
             tables.append(found)
@@ -434,11 +445,3 @@ def _unread(file: File, records: Records, numbers: Ints, error: Exception) -> In
 def _combined(column: pa.ChunkedArray) -> pa.Array:
     made = column.combine_chunks()
     return pa.concat_arrays(made.chunks) if isinstance(made, pa.ChunkedArray) else made
-
-
-def _joined(records: Records, numbers: Ints) -> bytes:
-    first, last = int(numbers[0]), int(numbers[-1])
-    runs = records.starts[first + 1 : last + 1] == records.nexts[first:last]
-    if len(numbers) == last - first + 1 and bool(runs.all()):
-        return records.data[int(records.starts[first]) : int(records.nexts[last])]
-    return b"".join(records.data[int(records.starts[at]) : int(records.nexts[at])] for at in numbers)

@@ -130,12 +130,14 @@ class JsonLines:
     def _chunk(self, records: Records) -> Chunk:
         pieces: list[tuple[Ints, pa.StructArray]] = []
         bad: list[Bad] = []
-        self._read(records, 0, len(records), pieces, bad)
-        pieces.sort(key=lambda piece: int(piece[0][0]))
+        self._read(records, np.arange(len(records)), pieces, bad)
         if len(pieces) > 1 and any(rows.type != pieces[0][1].type for _, rows in pieces):
             pieces = [(ids, rows.cast(self._shape.texts)) for ids, rows in pieces]
         record = np.concatenate([ids for ids, _ in pieces]) if pieces else np.zeros(0, np.int64)
         rows = pa.concat_arrays([rows for _, rows in pieces]) if pieces else pa.array([], self._shape.texts)
+        if (np.diff(record) < 0).any():
+            order = np.argsort(record, kind="stable")
+            record, rows = record[order], rows.take(pa.array(order))
         absent = self._absent(records, record, rows)
         flat = dict(zip([field.name for field in rows.type], rows.flatten(), strict=True))
         named = {name: flat[name] for name in self._schema.names if not absent.get(name, _SOME).all()}
@@ -146,55 +148,63 @@ class JsonLines:
         )  # fmt: skip
         return without_refused(chunk, refused)
 
-    def _read(
-        self, records: Records, start: int, end: int, pieces: list[tuple[Ints, pa.StructArray]], bad: list[Bad]
-    ) -> None:
-        if start == end:
+    def _read(self, records: Records, lines: Ints, pieces: list[tuple[Ints, pa.StructArray]], bad: list[Bad]) -> None:
+        by_hand = self._shape.by_hand
+        if not by_hand:
+            lines = self._without_far(records, lines, pieces, bad)
+        if not len(lines):
             return
-        rows = None if self._shape.by_hand else self._at_once(records, start, end)
-        if rows is None and not self._shape.by_hand and self._shape.learn(self._samples(records, start, end)):
-            rows = self._at_once(records, start, end)
+        rows = None if by_hand else self._at_once(records, lines)
+        if rows is None and not by_hand and self._shape.learn(self._samples(records, lines)):
+            lines = self._without_far(records, lines, pieces, bad)
+            rows = self._at_once(records, lines) if len(lines) else None
         if rows is not None:
-            pieces.append((np.arange(start, end), rows))
-        elif end - start <= _PART or self._shape.by_hand:
-            self._one_by_one(records, start, end, pieces, bad)
+            pieces.append((lines, rows))
+        elif len(lines) <= _PART or by_hand:
+            self._one_by_one(records, lines, pieces, bad)
         else:
-            size = max(_PART, -(-(end - start) // _PARTS))
-            for first in range(start, end, size):
-                self._read(records, first, min(first + size, end), pieces, bad)
+            size = max(_PART, -(-len(lines) // _PARTS))
+            for first in range(0, len(lines), size):
+                self._read(records, lines[first : first + size], pieces, bad)
 
-    def _at_once(self, records: Records, start: int, end: int) -> pa.StructArray | None:
-        starts, ends = records.starts[start:end], records.ends[start:end]
+    def _without_far(
+        self, records: Records, lines: Ints, pieces: list[tuple[Ints, pa.StructArray]], bad: list[Bad]
+    ) -> Ints:
+        """The lines without far decimals. The others are read one by one."""
+        far = self._shape.far
+        if not len(lines) or far.rows(_as_text(records.joined(lines))) is None:
+            return lines
+        is_far = far.rows(_each(records, lines))
+        if is_far is None:
+            return lines
+        self._one_by_one(records, lines[is_far], pieces, bad)
+        return lines[~is_far]
+
+    def _at_once(self, records: Records, lines: Ints) -> pa.StructArray | None:
+        starts, ends = records.starts[lines], records.ends[lines]
         whole = np.frombuffer(records.data, dtype=np.uint8)
         lengths = ends - starts
         if (lengths < 2).any() or (whole[starts] != ord("{")).any() or (whole[ends - 1] != ord("}")).any():
             return None
-        first, last = int(starts[0]), int(records.nexts[end - 1])
-        data = records.data if (first, last) == (0, len(records.data)) else records.data[first:last]
-        if b"\0" in data or self._is_deep(records, start, lengths):
+        data = records.joined(lines)
+        if b"\0" in data or self._is_deep(records, lines, lengths):
             return None
-        buffer = pa.py_buffer(data)
-        text = pa.BinaryArray.from_buffers(
-            pa.binary(), 1, [None, pa.py_buffer(np.array([0, len(data)], np.int32)), buffer]
-        )
         try:
-            text = text.cast(pa.string())
+            _as_text(data).cast(pa.string())
         except pa.ArrowInvalid:
             return None
-        if self._shape.far.within(text):
-            return None
-        return parse_lines(buffer, end - start, self._shape, "error")
+        return parse_lines(pa.py_buffer(data), len(lines), self._shape, "error")
 
-    def _is_deep(self, records: Records, start: int, lengths: Ints) -> bool:
-        long = np.flatnonzero(lengths >= 2 * DEPTH_MAX)
-        return any(json_one.depth(self._raw(records, start + int(at))) > DEPTH_MAX for at in long)
+    def _is_deep(self, records: Records, lines: Ints, lengths: Ints) -> bool:
+        long = lines[lengths >= 2 * DEPTH_MAX]
+        return any(json_one.depth(self._raw(records, int(at))) > DEPTH_MAX for at in long)
 
     def _raw(self, records: Records, record: int) -> bytes:
         return records.data[records.starts[record] : records.ends[record]]
 
-    def _samples(self, records: Records, start: int, end: int) -> list[object]:
+    def _samples(self, records: Records, lines: Ints) -> list[object]:
         found: list[object] = []
-        for record in range(start, end, max(1, (end - start) // _SAMPLED)):
+        for record in lines[:: max(1, len(lines) // _SAMPLED)].tolist():
             try:
                 read = json_one.parse_object(self._raw(records, record))
             except RefusedRecord:
@@ -203,11 +213,11 @@ class JsonLines:
         return found
 
     def _one_by_one(
-        self, records: Records, start: int, end: int, pieces: list[tuple[Ints, pa.StructArray]], bad: list[Bad]
+        self, records: Records, lines: Ints, pieces: list[tuple[Ints, pa.StructArray]], bad: list[Bad]
     ) -> None:
         read, fields = self._shape.reader.read, self._shape.reader.fields
         rows, kept = [], []
-        for record in range(start, end):
+        for record in lines.tolist():
             try:
                 found = json_one.parse_object(self._raw(records, record))
                 extra: dict[str, pa.DataType] = {}
@@ -255,6 +265,19 @@ class JsonLines:
 
 
 _SOME = np.zeros(1, np.bool_)
+
+
+def _as_text(data: bytes) -> pa.BinaryArray:
+    """One value with these bytes, which are not copied."""
+    places = pa.py_buffer(np.array([0, len(data)], np.int32))
+    return pa.BinaryArray.from_buffers(pa.binary(), 1, [None, places, pa.py_buffer(data)])
+
+
+def _each(records: Records, lines: Ints) -> pa.BinaryArray:
+    """The bytes of each line. They are not copied if all lines are asked for."""
+    places = pa.py_buffer(np.append(records.starts, records.nexts[-1:]).astype(np.int32))
+    every = pa.BinaryArray.from_buffers(pa.binary(), len(records), [None, places, pa.py_buffer(records.data)])
+    return every if len(lines) == len(records) else every.take(pa.array(lines))
 
 
 def chunks_of(file: File, wanted: Wanted, place: Place) -> Iterator[Chunk]:

@@ -49,6 +49,14 @@ class Records:
         raw = self.data[self.starts[record] : min(self.ends[record], self.starts[record] + 4 * TEXT_CHARS_MAX)]
         return raw.decode(errors="replace")[:TEXT_CHARS_MAX]
 
+    def joined(self, numbers: Ints) -> bytes:
+        """The bytes of some records, which ascend, with their line breaks."""
+        first, last = int(numbers[0]), int(numbers[-1])
+        runs = self.starts[first + 1 : last + 1] == self.nexts[first:last]
+        if len(numbers) == last - first + 1 and bool(runs.all()):
+            return self.data[int(self.starts[first]) : int(self.nexts[last])]
+        return b"".join(self.data[int(self.starts[at]) : int(self.nexts[at])] for at in numbers)
+
     def place_after(self, count: int) -> Place:
         """The place after a number of records; after all, the place after all data."""
         if not count and len(self):

@@ -1,4 +1,4 @@
-"""Finds JSON numbers that Arrow's decimal reader does not read right, so that Python reads their records.
+"""Finds JSON numbers that Arrow's decimal reader does not read right, so that Python reads their records alone.
 
 - The reader scales a number by a power of ten. Above 128 bits the product wraps to another number without an error, so
   a type with `scale` takes at most 38 - `scale` digits before the point.
@@ -11,10 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+Bools = npt.NDArray[np.bool_]
 _DIGITS = 38
 _LONG = 29
 """A run of so many digits may be a number that has too many of them in all."""
@@ -39,15 +42,18 @@ class FarDecimals:
             self._anywhere = rf"[0-9.][eE][-+]?[0-9]{{2,}}{ends}|{powered}{ends}|{long}|{_HIDDEN}"
             self._named = self._anywhere if self._everywhere else "|".join(map(self._of_scale, sorted(self._names)))
 
-    def __bool__(self) -> bool:
-        return bool(self._names)
+    def rows(self, texts: pa.Array) -> Bools | None:
+        """The texts of JSON that may hold a number that Arrow's reader does not read right; None if there are none.
 
-    def within(self, texts: pa.Array) -> bool:
-        """True if a text of JSON may hold a number that Arrow's reader does not read right."""
+        The texts are strings or bytes, none null.
+        """
         if not self._names:
-            return False
-        is_escaped = pc.match_substring_regex(texts, _ESCAPED).true_count
-        return bool(pc.match_substring_regex(texts, self._anywhere if is_escaped else self._named).true_count)
+            return None
+        found = pc.match_substring_regex(texts, self._named)
+        escaped = pc.match_substring_regex(texts, _ESCAPED)
+        if escaped.true_count:
+            found = pc.or_(found, pc.and_(escaped, pc.match_substring_regex(texts, self._anywhere)))
+        return found.to_numpy(zero_copy_only=False) if found.true_count else None
 
     def _add(self, field: pa.Field, name: str | None) -> None:
         """Collect the names of decimals by scale. A decimal in a list or a map has no name."""

@@ -471,8 +471,10 @@ class JsonDecoder:
         shape.has_extra |= bool(block.extra)
 
     def _parted(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
+        values, ids = self._without_far(values, ids, shape, block)
         rows = self._at_once(values, ids, shape, block)
         if rows is None and shape.learn(_samples(values)):
+            values, ids = self._without_far(values, ids, shape, block)
             rows = self._at_once(values, ids, shape, block)
         if rows is not None:
             block.pieces.append((ids, rows))
@@ -480,6 +482,16 @@ class JsonDecoder:
         size = max(-(-len(ids) // PARTS), ONE_BY_ONE_MAX)
         for start in range(0, len(ids), size):
             self._part_of(values.slice(start, size), ids[start : start + size], shape, block)
+
+    def _without_far(
+        self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block
+    ) -> tuple[pa.BinaryArray, Ints]:
+        """The records without far decimals. The others are read one by one."""
+        far = shape.far.rows(values)
+        if far is None:
+            return values, ids
+        self._one_by_one(values.filter(pa.array(far)), ids[far], shape, block)
+        return values.filter(pa.array(~far)), ids[~far]
 
     def _at_once(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> pa.StructArray | None:
         """Read all rows in one step, or return None. Fields without a column are recorded."""
@@ -555,15 +567,13 @@ def _read(values: pa.BinaryArray, shape: Shape, unexpected: str) -> pa.Table | N
 
     Every value begins with { and ends with }, has no zero byte, and a line break inside a text is refused. An object
     therefore ends where its record ends, and an equal number of rows and records means one row per record. `unexpected`
-    says what to do with a field without a column: "error", "ignore" or "infer".
+    says what to do with a field without a column: "error", "ignore" or "infer". No value has a far decimal.
     """
     if values.nbytes > JOINED_BYTES_MAX:
         return None
     try:
-        texts = values.cast(pa.string())
+        values.cast(pa.string())
     except pa.ArrowInvalid:
-        return None
-    if shape.far.within(texts):
         return None
     lists = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
     data = pc.binary_join(lists, b"\n").buffers()[2]

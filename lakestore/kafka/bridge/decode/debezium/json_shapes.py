@@ -93,29 +93,37 @@ def objects(texts: pa.BinaryArray, kind: Kind, shape: Shape) -> ShapedBlock:
     if not len(texts):
         return ShapedBlock()
     if not _has_map(kind):
+        read = _type(kind, shape)
+        far = _far_decimals(read).rows(texts)
+        near, some = (everything, texts) if far is None else (everything[~far], texts.filter(pa.array(~far)))
         try:
-            return ShapedBlock([(everything, _block(texts, _type(kind, shape)))])
+            block = ShapedBlock([(near, _block(some, read))] if len(near) else [])
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             pass
-    return _one_by_one(texts, kind)
+        else:
+            if far is not None:
+                _one_by_one(texts, everything[far], kind, block)
+            return block
+    return _one_by_one(texts, everything, kind, ShapedBlock())
 
 
-def _one_by_one(texts: pa.BinaryArray, kind: Kind) -> ShapedBlock:
-    read, groups = ShapedBlock(), _Groups(kind)
-    for row, text in enumerate(texts.to_pylist()):
+def _one_by_one(texts: pa.BinaryArray, rows: Ints, kind: Kind, block: ShapedBlock) -> ShapedBlock:
+    """Parse these records one by one, and add them to the block."""
+    groups = _Groups(kind)
+    for row, text in zip(rows.tolist(), texts.take(pa.array(rows)).to_pylist(), strict=True):
         try:
             value = orjson.loads(text)
             if not isinstance(value, dict):
-                read.faults.append((row, "not-an-object", "the record is not a JSON object"))
+                block.faults.append((row, "not-an-object", "the record is not a JSON object"))
                 continue
             groups.add(row, value)
         except orjson.JSONDecodeError as why:
-            _group(texts, np.array([row], np.int64), (kind, None), read, str(why))
+            _group(texts, np.array([row], np.int64), (kind, None), block, str(why))
         except (Clash, RecursionError):
-            read.faults.append((row, "mixed-array", "an array of the record holds values of several types"))
-    for rows, shape in groups.found:
-        _group(texts, np.array(rows, np.int64), (kind, shape), read)
-    return read
+            block.faults.append((row, "mixed-array", "an array of the record holds values of several types"))
+    for some, shape in groups.found:
+        _group(texts, np.array(some, np.int64), (kind, shape), block)
+    return block
 
 
 class _Groups:
@@ -141,13 +149,19 @@ class _Groups:
 def _group(texts: pa.BinaryArray, rows: Ints, form: tuple[Kind, Shape], block: ShapedBlock, why: str = "") -> None:
     """Read rows of one shape. On failure read halves, down to the invalid record."""
     kind, shape = form
-    some = texts.take(pa.array(rows))
+    some, read = texts.take(pa.array(rows)), _type(kind, shape)
+    by_hand = _has_map(kind) or _has_text(shape)
+    far = None if by_hand else _far_decimals(read).rows(some)
+    if far is not None and not far.all():
+        _group(texts, rows[~far], form, block)
+        _group(texts, rows[far], form, block)
+        return
     try:
-        if _has_map(kind) or _has_text(shape) or (len(rows) == 1 and _is_far(some, _type(kind, shape))):
+        if by_hand or far is not None:
             listed = [_plain(json.loads(text, parse_float=_Float), kind, shape) for text in some.to_pylist()]
-            block.parts.append((rows, pa.array(listed, _type(kind, shape))))
+            block.parts.append((rows, pa.array(listed, read)))
         else:
-            block.parts.append((rows, _block(some, _type(kind, shape))))
+            block.parts.append((rows, _block(some, read)))
         return
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         if len(rows) == 1:
@@ -188,22 +202,15 @@ def _line(why: Exception) -> str:
 
 
 def _block(texts: pa.BinaryArray, kind: pa.DataType) -> pa.StructArray:
-    """Read texts of one object each. `{` and `}` are required, or a text would run into the next."""
-    if _is_far(texts, kind):
-        raise pa.ArrowInvalid("a number has too many digits")
+    """Read texts of one object each, without far decimals. `{` and `}` are required: texts must not run into others."""
     table = table_of(texts, pa.schema(kind), "ignore")
     return table.select(pa.schema(kind).names).combine_chunks().to_struct_array().combine_chunks()
 
 
-def _is_far(texts: pa.BinaryArray, kind: pa.DataType) -> bool:
-    far = _far_decimals(kind)
-    return bool(far) and far.within(texts.cast(pa.string()))
-
-
 @lru_cache(maxsize=256)
 def _far_decimals(kind: pa.DataType) -> FarDecimals:
-    """The patterns for a struct; the blocks of a topic have few different ones."""
-    return FarDecimals(pa.schema(kind))
+    """The patterns for the fields of a type; the blocks of a topic have few different ones."""
+    return FarDecimals(kind if pa.types.is_struct(kind) else ())
 
 
 def table_of(texts: pa.BinaryArray, schema: pa.Schema, unexpected: str) -> pa.Table:
