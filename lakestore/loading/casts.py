@@ -44,7 +44,7 @@ class Casts:
         said = f"column {field.name!r}: {shown!r} is no {type_name(field.type, field.name)}"
         if not pa.types.is_nested(field.type):
             return said
-        return f"{said}: {' '.join(self.reason(one, field).removeprefix('table : ').split())}"
+        return f"{said}: {' '.join(self.reason(one, field).split())}"
 
 
 def missing(batch: pa.RecordBatch, fields: pa.Schema) -> dict[int, str]:

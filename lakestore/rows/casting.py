@@ -29,8 +29,6 @@ from lakestore.rows import row_hash, scalar_casts
 from lakestore.rows.scalar_casts import Leaf, Mask, Misfits, Times
 
 Ints = npt.NDArray[np.int64]
-Rows = Callable[[Ints], Ints]
-"""Maps indices of an array inside a column to rows of the column."""
 Floats = npt.NDArray[np.float64]
 _TAKEN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 """Types of dictionaries that Arrow takes no values of, and their types without views."""
@@ -158,7 +156,7 @@ def mask(array: pa.Array, field: pa.Field, rules: Rules) -> tuple[pa.Array, Mask
 
 
 def why(value: pa.Array, field: pa.Field, rules: Rules) -> str:
-    """The reason why the only value of a column does not fit."""
+    """The reason why the only value of a column does not fit. It names a nested value: `order.items[3].price: …`."""
     walk = _masked(value, field, rules)[1]
     return "it does not fit" if walk is None or walk.first is None else walk.first()
 
@@ -168,6 +166,40 @@ def _masked(array: pa.Array, field: pa.Field, rules: Rules) -> tuple[pa.Array, _
         return array, None
     walk = _Walk(rules, "", None, np.zeros(len(array), dtype=np.bool_))
     return walk.column(array, Wanted.of(field.type), field.name), walk
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The place of an array inside a column."""
+
+    path: str
+    """The path of its type: `order.items.element.price`."""
+    rows: Callable[[Ints], Ints]
+    """Maps indices of the array to rows of the column."""
+    name: Callable[[int], str]
+    """Maps an index of the array to the path of its value: `order.items[3].price`."""
+    is_nested: bool = True
+
+    @staticmethod
+    def column(name: str) -> _Place:
+        return _Place(name, lambda indices: indices, lambda index: name, is_nested=False)
+
+    def field(self, name: str) -> _Place:
+        """The place of a field of structs."""
+        return _Place(f"{self.path}.{name}", self.rows, lambda index: f"{self.name(index)}.{name}")
+
+    def inside(self, part: str, offsets: Ints, key: Callable[[int, int], str]) -> _Place:
+        """The place of the elements of lists. `key` names the element with an index that begins its list at another."""
+
+        def name(index: int) -> str:
+            owner = int(np.searchsorted(offsets, index, side="right")) - 1
+            return self.name(owner) + key(index, int(offsets[owner]))
+
+        return _Place(
+            f"{self.path}.{part}" if part else self.path,
+            lambda indices: self.rows(np.searchsorted(offsets, indices, side="right") - 1),
+            name,
+        )
 
 
 class _Walk:
@@ -180,188 +212,198 @@ class _Walk:
         self.first: Callable[[], str] | None = None
         """The reason of the first misfit."""
 
-    def column(self, array: pa.Array, want: Wanted, path: str) -> pa.Array:
-        return self._any(array, want, path, lambda indices: indices)
+    def column(self, array: pa.Array, want: Wanted, name: str) -> pa.Array:
+        return self._any(array, want, _Place.column(name))
 
-    def _fault(self, wrong: pa.Array | Mask, rows: Rows, sentence: Callable[[int, int], str]) -> None:
+    def _fault(self, wrong: pa.Array | Mask, at: _Place, sentence: Callable[[int, int], str]) -> None:
         """Raise or record the values where `wrong` is true. `sentence` gets the first one's index and row."""
         if isinstance(wrong, pa.Array):
             wrong = wrong.fill_null(False).to_numpy(zero_copy_only=False)
-        at = np.flatnonzero(wrong)
-        if not len(at):
+        found = np.flatnonzero(wrong)
+        if not len(found):
             return
-        found = rows(at)
-        first = partial(sentence, int(at[0]), int(found[0]))
+        rows = at.rows(found)
+        first = partial(sentence, int(found[0]), int(rows[0]))
         if self.bad is None:
             raise Invalid(first())
-        self.bad[found] = True
+        self.bad[rows] = True
         self.first = self.first or first
 
-    def _type_fault(self, array: pa.Array, path: str, rows: Rows, what: str) -> None:
-        """Raise or record all values: their type does not go into the wanted type."""
-        sentence = f"table {self._table}: column {path!r} {what}"
-        if self.bad is None:
-            raise Invalid(sentence)
-        wrong = array.is_valid() if self._rules.by_kind else np.ones(len(array), dtype=np.bool_)
-        self._fault(wrong, rows, lambda index, row: sentence)
+    def _predicate_fault(self, wrong: pa.Array | Mask, at: _Place, says: Callable[[int], str]) -> None:
+        """Raise or record the values where `wrong` is true. `says` is the end of a sentence about one of them."""
 
-    def _any(self, array: pa.Array, want: Wanted, path: str, rows: Rows) -> pa.Array:
+        def sentence(index: int, row: int) -> str:
+            if self.bad is not None:
+                return f"{at.name(index)} {says(index)}"
+            return f"table {self._table}: column {at.path!r} {says(index)} in row {row}"
+
+        self._fault(wrong, at, sentence)
+
+    def _type_fault(self, array: pa.Array, at: _Place, what: str) -> None:
+        """Raise or record all values: their type does not go into the wanted type."""
+        if self.bad is None:
+            raise Invalid(f"table {self._table}: column {at.path!r} {what}")
+        wrong = array.is_valid() if self._rules.by_kind else np.ones(len(array), dtype=np.bool_)
+        self._fault(wrong, at, lambda index, row: f"{at.name(index)} {what}")
+
+    def _any(self, array: pa.Array, want: Wanted, at: _Place) -> pa.Array:
         if isinstance(array.type, pa.BaseExtensionType) and array.type.extension_name in EXTENSIONS:
             array = array.storage
         if pa.types.is_dictionary(array.type):
-            return self._any(self._unfolded(array, path, rows), want, path, rows)
+            return self._any(self._unfolded(array, at), want, at)
         if pa.types.is_null(array.type) or (self._rules.by_kind and array.null_count == len(array)):
-            return self._nulls(len(array), want.kind, path)
+            return self._nulls(len(array), want.kind, at.path)
         is_same = array.type.equals(want.kind, check_metadata=True)
         if is_same and not (want.strict and self._rules.checked):
             return array
         if pa.types.is_struct(want.kind):
-            return self._struct(array, want, path, rows)
+            return self._struct(array, want, at)
         if pa.types.is_list(want.kind):
-            return self._list(array, want, path, rows)
+            return self._list(array, want, at)
         if pa.types.is_map(want.kind):
-            return self._map(array, want, path, rows)
-        return array if array.type == want.kind else self._scalar(array, want.kind, path, rows)
+            return self._map(array, want, at)
+        return array if array.type == want.kind else self._scalar(array, want.kind, at)
 
     def _nulls(self, count: int, kind: pa.DataType, path: str) -> pa.Array:
         if self._budget is not None:
             self._budget.pay(count, kind, path)
         return pa.nulls(count, kind)
 
-    def _struct(self, array: pa.Array, want: Wanted, path: str, rows: Rows) -> pa.Array:
+    def _struct(self, array: pa.Array, want: Wanted, at: _Place) -> pa.Array:
         if not pa.types.is_struct(array.type):
-            return self._other_type(array, want.kind, path, rows)
+            return self._other_type(array, want.kind, at)
         sources = array.flatten()
         find = self._rules.places
-        places = self._places(array, want, path, rows) if find is None else find(array.type, want)
+        places = self._places(array, want, at) if find is None else find(array.type, want)
         made: list[pa.Array] = []
-        for part, at in zip(want.parts, places, strict=True):
-            below = f"{path}.{part.field.name}"
+        for part, number in zip(want.parts, places, strict=True):
+            below = at.field(part.field.name)
             needed = self._rules.checked and not part.field.nullable
-            if at is None:
+            if number is None:
                 if needed:
-                    self._type_fault(array, below, rows, "is required, but missing")
-                made.append(self._nulls(len(array), part.want.kind, below))
+                    self._type_fault(array, below, "is required, but missing")
+                made.append(self._nulls(len(array), part.want.kind, below.path))
                 continue
-            child = self._any(sources[at], part.want, below, rows)
+            child = self._any(sources[number], part.want, below)
             if needed and child.null_count:
-                self._check_present(pc.and_(pc.is_null(child), pc.is_valid(array)), below, rows)
+                self._check_present(pc.and_(pc.is_null(child), pc.is_valid(array)), below)
             made.append(child)
         return pa.StructArray.from_arrays(made, fields=list(want.kind), mask=null_mask(array))
 
-    def _places(self, array: pa.Array, want: Wanted, path: str, rows: Rows) -> list[int | None]:
+    def _places(self, array: pa.Array, want: Wanted, at: _Place) -> list[int | None]:
         """The index of each wanted field in a struct, by name; None for a missing field."""
         names = [part.name for part in array.type]
         wanted = [part.field.name for part in want.parts]
         if len(set(names)) != len(names):
-            self._type_fault(array, path, rows, "has a field twice in the rows")
+            self._type_fault(array, at, "has a field twice in the rows")
         if not self._rules.drops_fields:
             for name in names:
                 if name not in wanted:
-                    self._type_fault(array, path, rows, f"has no field {name!r}")
+                    self._type_fault(array, at, f"has no field {name!r}")
         return [names.index(name) if name in names else None for name in wanted]
 
-    def _list(self, array: pa.Array, want: Wanted, path: str, rows: Rows) -> pa.Array:
+    def _list(self, array: pa.Array, want: Wanted, at: _Place) -> pa.Array:
         if not is_listlike(array.type):
-            return self._other_type(array, want.kind, path, rows)
+            return self._other_type(array, want.kind, at)
         part = want.parts[0]
-        offsets, child, below = self._children(array, path, rows)
-        made = self._any(child, part.want, f"{path}.element", below)
+        offsets, child = self._children(array, at.path)
+        below = at.inside("element", offsets, lambda index, begin: f"[{index - begin}]")
+        made = self._any(child, part.want, below)
         if self._rules.checked and not part.field.nullable and made.null_count:
-            self._check_present(pc.is_null(made), f"{path}.element", below)
+            self._check_present(pc.is_null(made), below)
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), made, type=want.kind, mask=null_mask(array))
 
-    def _children(self, array: pa.Array, path: str, rows: Rows) -> tuple[Ints, pa.Array, Rows]:
-        """Offsets and elements of lists of any layout, without values outside of the lists, and their rows."""
+    def _children(self, array: pa.Array, path: str) -> tuple[Ints, pa.Array]:
+        """Offsets and elements of lists of any layout, without values outside of the lists."""
         lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         if self._budget is not None:
             self._budget.check_values(int(offsets[-1]), path)
             if any(is_view(array.type) for is_view in _VIEWS):
                 self._budget.spend(float(_weights(array, path, self._budget).sum()), path)
-        return offsets, array.flatten(), lambda indices: rows(np.searchsorted(offsets, indices, side="right") - 1)
+        return offsets, array.flatten()
 
-    def _map(self, array: pa.Array, want: Wanted, path: str, rows: Rows) -> pa.Array:
+    def _map(self, array: pa.Array, want: Wanted, at: _Place) -> pa.Array:
         entries = array
         if pa.types.is_map(array.type):
             pair = pa.struct([array.type.key_field.with_name("key"), array.type.item_field.with_name("value")])
             entries = array.cast(pa.list_(pair))
         held = entries.type.value_type if is_listlike(entries.type) else None
         if held is None or not pa.types.is_struct(held) or [part.name for part in held] != ["key", "value"]:
-            return self._other_type(array, want.kind, path, rows)
-        offsets, child, below = self._children(entries, path, rows)
+            return self._other_type(array, want.kind, at)
+        offsets, child = self._children(entries, at.path)
         key, value = want.parts
-        keys, values = child.flatten()
-        keys = self._any(keys, key.want, f"{path}.key", below)
+        sources, values = child.flatten()
+        of_keys = at.inside("key", offsets, lambda index, begin: "")
+        keys = self._any(sources, key.want, of_keys)
         if keys.null_count and self._rules.checked:
-            self._check_present(pc.is_null(keys), f"{path}.key", below)
+            self._check_present(pc.is_null(keys), of_keys)
             null = np.flatnonzero(pc.is_null(keys).to_numpy(zero_copy_only=False))
             lost = np.diff(np.searchsorted(null, offsets)) > 0
             absent = pc.or_(pa.array(lost), pc.is_null(entries))
             left = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), child, mask=absent)
-            return self._map(left, want, path, rows)
+            return self._map(left, want, at)
         if self._rules.checked:
-            self._check_distinct(keys, offsets, path, rows)
-        values = self._any(values, value.want, f"{path}.value", below)
+            self._check_distinct(keys, offsets, at)
+        below = at.inside("value", offsets, lambda index, begin: f"[{sources[index].as_py()!r}]")
+        values = self._any(values, value.want, below)
         if self._rules.checked and not value.field.nullable:
-            self._check_present(pc.is_null(values), f"{path}.value", below)
+            self._check_present(pc.is_null(values), below)
         return pa.MapArray.from_arrays(
             pa.array(offsets, pa.int32()), keys, values, type=want.kind, mask=null_mask(entries)
         )
 
-    def _check_present(self, missing: pa.Array, path: str, rows: Rows) -> None:
-        place = f"table {self._table}: column {path!r}"
-        self._fault(missing, rows, lambda index, row: f"{place} is required, but null in row {row}")
+    def _check_present(self, missing: pa.Array, at: _Place) -> None:
+        self._predicate_fault(missing, at, lambda index: "is required, but null")
 
-    def _check_distinct(self, keys: pa.Array, offsets: Ints, path: str, rows: Rows) -> None:
+    def _check_distinct(self, keys: pa.Array, offsets: Ints, at: _Place) -> None:
         """Refuse a key that a map has twice: engines disagree about its value."""
         owner = np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
         both = row_hash.hashes([row_hash.column(keys), owner.view(np.uint64)])
         order = np.argsort(both, kind="stable")
         twice = np.zeros(len(keys), dtype=np.bool_)
         twice[order[1:][both[order][1:] == both[order][:-1]]] = True
-        place = f"table {self._table}: column {path!r}"
-        self._fault(
-            twice, lambda indices: rows(owner[indices]),
-            lambda index, row: f"{place} has the key {keys[index].as_py()!r} twice in row {row}",
-        )  # fmt: skip
+        maps = at.inside("", offsets, lambda index, begin: "")
+        self._predicate_fault(twice, maps, lambda index: f"has the key {keys[index].as_py()!r} twice")
 
-    def _scalar(self, array: pa.Array, kind: pa.DataType, path: str, rows: Rows) -> pa.Array:
+    def _scalar(self, array: pa.Array, kind: pa.DataType, at: _Place) -> pa.Array:
         if not self._rules.by_kind and not scalar_casts.is_castable(array.type, kind):
-            return self._other_type(array, kind, path, rows)
+            return self._other_type(array, kind, at)
         if self._budget is not None:
             plain = pa.types.is_primitive(array.type)
-            weights = len(array) * _width(kind) if plain else _weights(array, path, self._budget).sum()
-            self._budget.spend(float(weights), path)
+            weights = len(array) * _width(kind) if plain else _weights(array, at.path, self._budget).sum()
+            self._budget.spend(float(weights), at.path)
         misfits = Misfits(self._rules.times)
         made = self._rules.leaf(array, kind, misfits)
         if misfits.rows is None:
             return made
 
         def sentence(index: int, row: int) -> str:
-            reason, place = misfits.reason(index), f"table {self._table}: column {path!r}, row {row}"
-            if not self._rules.by_kind:  # a reason of ROWS is a whole predicate
-                return f"{place}: {reason}"
-            return reason if self.bad is not None else f"{place}: {_no(array, index, kind, path)}: {reason}"
+            reason = misfits.reason(index)
+            if self.bad is not None:
+                return f"{at.name(index)}: {reason}" if at.is_nested else reason
+            if self._rules.by_kind:  # a reason of ROWS is a whole predicate
+                reason = f"{_no(array, index, kind, at.path)}: {reason}"
+            return f"table {self._table}: column {at.path!r}, row {row}: {reason}"
 
-        self._fault(misfits.rows, rows, sentence)
+        self._fault(misfits.rows, at, sentence)
         return made
 
-    def _unfolded(self, array: pa.DictionaryArray, path: str, rows: Rows) -> pa.Array:
+    def _unfolded(self, array: pa.DictionaryArray, at: _Place) -> pa.Array:
         """Unfold a dictionary. The cost is charged by row, because a few long values may be named often."""
         if self._budget is not None:
-            weights, indices = _weights(array.dictionary, path, self._budget), array.indices.drop_null().to_numpy()
-            self._budget.spend(float(weights[indices].sum()), path)
+            weights, indices = _weights(array.dictionary, at.path, self._budget), array.indices.drop_null().to_numpy()
+            self._budget.spend(float(weights[indices].sum()), at.path)
         values = array.dictionary
         flat = _TAKEN.get(values.type)
         try:
             return (values if flat is None else values.cast(flat)).take(array.indices)
         except pa.ArrowNotImplementedError:
-            self._type_fault(array, path, rows, f"is a dictionary of {values.type}, which no column takes")
+            self._type_fault(array, at, f"is a dictionary of {values.type}, which no column takes")
             return pa.nulls(len(array))
 
-    def _other_type(self, array: pa.Array, kind: pa.DataType, path: str, rows: Rows) -> pa.Array:
-        self._type_fault(array, path, rows, f"is {kind}, not {array.type}")
+    def _other_type(self, array: pa.Array, kind: pa.DataType, at: _Place) -> pa.Array:
+        self._type_fault(array, at, f"is {kind}, not {array.type}")
         return pa.nulls(len(array), kind)
 
 

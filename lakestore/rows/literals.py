@@ -86,9 +86,9 @@ class Literal:
         return short(self.node.sql())
 
 
-def short(text: str) -> str:
-    """The text, shortened to 80 characters."""
-    return text if len(text) <= 80 else text[:77] + "..."
+def short(text: str, chars_max: int = 80) -> str:
+    """The text, shortened to so many characters."""
+    return text if len(text) <= chars_max else text[: chars_max - 3] + "..."
 
 
 _CASTS: dict[str, pa.DataType] = {

@@ -38,6 +38,8 @@ _PLACES = {
 }
 """Columns that are filled because of their name."""
 _HEADERS = Path("headers")
+_REASON_CHARS_MAX = 300
+"""Characters of a reason: the path of a nested value, and the rule that the value breaks."""
 
 
 @dataclass(slots=True)
@@ -174,7 +176,8 @@ class MappedColumn:
     def _misfit(self, raw: pa.Array, row: int) -> str:
         value = raw.slice(row, 1)
         shown = short(repr(python_value(value, 0)))
-        because = short(casting.why(value, self._field, self.rules))
+        place = self.path if isinstance(self.source, Path) else self.column.name
+        because = short(casting.why(value, self._field.with_name(place), self.rules), _REASON_CHARS_MAX)
         return (
             f"{self.path} is {shown}, which column {self.column.name!r} ({self.column.type}) does not take: {because}"
         )

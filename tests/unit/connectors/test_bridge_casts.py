@@ -172,3 +172,38 @@ def test_rows_are_cast_alike_together_and_alone(values: list[str | None], kind: 
         alone, wrong = cast(pa.array([value], pa.string()), how)
         assert (bad is not None and bool(bad[row])) == (wrong is not None and bool(wrong[0]))
         assert together.slice(row, 1).equals(alone) or str(alone[0]) == "nan"
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "reason"),
+    [
+        (
+            {"items": [{"price": "1"}, {"price": "2"}, None, {"price": "x"}]},
+            "struct<items: list<struct<price: int8>>>",
+            "order.items[3].price: it is no int8",
+        ),
+        ({"items": [[1], [2, 300]]}, "struct<items: list<list<int8>>>", "order.items[1][1]: Integer value 300 not in"),
+        (
+            [("a", {"n": 1}), ("b", {"n": None})],
+            "map<string, struct<n: int64 not null>>",
+            "order['b'].n is required, but null",
+        ),
+        ([("a", ["1"]), ("b", ["2", "x"])], "map<string, list<int64>>", "order['b'][1]: it is no int64"),
+        ({"a": [1, None]}, "struct<a: list<int64 not null>>", "order.a[1] is required, but null"),
+        ({"b": 1}, "struct<a: int64 not null>", "order.a is required, but missing"),
+        ([[("x", 1)], [("y", 1), ("y", 2)]], "list<map<string, int64>>", "order[1] has the key 'y' twice"),
+        ({"a": True}, "struct<a: date>", "order.a: bool is no time"),
+        ("x", "int8", "it is no int8"),
+    ],
+)
+def test_a_reason_names_the_place_of_a_nested_value(value: Any, kind: str, reason: str) -> None:
+    kinds: dict[str, pa.DataType] = {
+        "map<string, struct<n: int64 not null>>": pa.map_(pa.string(), pa.struct([("n", pa.int64())])),
+        "map<string, list<int64>>": pa.map_(pa.string(), pa.list_(pa.string())),
+        "list<map<string, int64>>": pa.list_(pa.map_(pa.string(), pa.int64())),
+    }
+    array = pa.array([value], kinds.get(kind))
+    field = pa.field("order", arrow_type(kind))
+    assert why(array, field, RECORDS).startswith(reason)
+    later = pa.concat_arrays([pa.nulls(1, array.type), array]).slice(1)
+    assert why(later, field, RECORDS).startswith(reason), "of a slice"
