@@ -146,6 +146,9 @@ def plain(array: pa.Array, kind: pa.DataType, misfits: Misfits) -> pa.Array:
         array = array.cast(pa.string())
     if t.is_decimal(kind) and t.is_string(array.type):
         return _decimals_of_text(array, kind, misfits)
+    if t.is_floating(kind) and t.is_decimal(source):
+        array = _as_text(array)  # Arrow's own cast rounds more than once
+    source = array.type
     if t.is_decimal(source) and (t.is_decimal(kind) or t.is_integer(kind)):
         if source.scale < 0:  # if_else takes none of them
             return _looped(array, kind, partial(_exact, kind), misfits)
@@ -429,10 +432,18 @@ def _floats(array: pa.Array, kind: pa.DataType, misfits: Misfits) -> pa.Array:
     t, source = pa.types, array.type
     if t.is_string(source):
         array = _matching(array, _FLOAT, kind, misfits)
-    elif not (t.is_floating(source) or t.is_integer(source) or t.is_decimal(source)):
+    elif t.is_integer(source):
+        return plain(array, pa.float64(), misfits).cast(kind)
+    elif not (t.is_floating(source) or t.is_decimal(source)):
         return misfits.drop_all(array, kind, f"{source} is no {kind}")
-    wide = plain(array, pa.float64(), misfits)
-    return _changed(wide, wide.cast(kind), misfits)
+    return plain(array, kind, misfits)
+
+
+def _as_text(array: pa.Array) -> pa.Array:
+    """Decimals as text."""
+    if array.type.bit_width < 128:  # Arrow casts these to no text
+        array = array.cast(pa.decimal128(array.type.precision, array.type.scale))
+    return array.cast(pa.string())
 
 
 def _decimals(array: pa.Array, kind: pa.DataType, misfits: Misfits) -> pa.Array:

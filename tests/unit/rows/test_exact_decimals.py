@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal, localcontext
+from fractions import Fraction
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,11 +16,14 @@ import pytest
 from hypothesis import example, given, seed, settings
 from hypothesis import strategies as st
 
+from lakestore.kafka.bridge.decode import json_one
 from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
 from lakestore.kafka.bridge.decode.json_records import JsonDecoder
 from lakestore.kafka.bridge.records import Records
-from lakestore.model.decimals import fits
+from lakestore.model.decimals import fit_type, fits
+from lakestore.model.table import define
 from lakestore.rows.casting import ARROW, CSV, JSON, RECORDS, ROWS, Rules, mask
+from tests.support.loading import chunks
 
 WRAPS = "22538915407902587859119"
 """Times 10**18 it is beyond 2**128."""
@@ -101,6 +107,59 @@ def test_floats_become_the_decimal_of_their_shortest_text(rules: Rules, sent: li
     _check(pa.array(sent), [str(value) for value in sent], pa.decimal128(38, scale), rules)
 
 
+def _nearest(text: str, kind: pa.DataType) -> float:
+    """The nearest float; of two, the one whose last bit is 0."""
+    number = Fraction(text)
+    if kind == pa.float64():
+        return float(number)
+    near = np.float32(float(number))
+    floats = [near, *(np.nextafter(near, np.float32(side)) for side in (-np.inf, np.inf))]
+    return float(min(floats, key=lambda each: (abs(Fraction(float(each)) - number), int(each.view(np.uint32)) & 1)))
+
+
+@st.composite
+def _between_floats(draw: st.DrawFn) -> str:
+    """A number of at most 60 digits in the middle of two floats of 32 bits, or a little beside it."""
+    middle = Fraction(2 * draw(st.integers(2**23, 2**24 - 1)) + 1, 2) * Fraction(2) ** draw(st.integers(-20, 20))
+    digits = str(middle.numerator * 10**30 // middle.denominator)
+    assert middle * 10**30 == int(digits)
+    beside = draw(st.sampled_from(["0", "0000001"]))
+    return draw(st.sampled_from(["", "-"])) + f"{digits[:-30] or '0'}.{digits[-30:]}{beside}"
+
+
+@pytest.mark.parametrize("rules", [ARROW, RECORDS, CSV], ids=["arrow", "records", "csv"])
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+@seed(1)
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.one_of(_between_floats(), NUMBERS), min_size=1, max_size=4))
+@example(["1.00000005960464477539062500000001", "7.038531e-26"])
+def test_decimals_and_texts_become_the_nearest_float_by_one_rounding(
+    rules: Rules, kind: pa.DataType, sent: list[str]
+) -> None:
+    expected = [_nearest(text, kind) for text in sent]
+    made, bad = mask(pa.array(sent), pa.field("c", kind), rules)
+    assert (made.to_pylist(), bad) == (expected, None)
+    if rules is CSV:
+        return
+    for source in (pa.decimal256(76, 38), pa.decimal128(38, 25), pa.decimal64(18, 3)):
+        held = [text for text in sent if fits(Decimal(text), source)]
+        values = [fit_type(Decimal(text), source) for text in held]
+        made, bad = mask(pa.array(values, source), pa.field("c", kind), rules)
+        assert (made.to_pylist(), bad) == ([_nearest(text, kind) for text in held], None)
+
+
+@pytest.mark.parametrize("rules", [ARROW, RECORDS], ids=["arrow", "records"])
+def test_a_number_beyond_the_floats_of_32_bits_is_a_misfit(rules: Rules) -> None:
+    """The greatest float, the middle between it and the power of two above, and the least number above the middle."""
+    numbers = ["340282346638528859811704183484516925440", "340282356779733661637539395458142568447"]
+    beyond = ["340282356779733661637539395458142568448", "1" + 60 * "0"]
+    for array in (pa.array([*numbers, *beyond]), pa.array(map(Decimal, [*numbers, *beyond]), pa.decimal256(76, 0))):
+        made, bad = mask(array, pa.field("c", pa.float32()), rules)
+        assert made.to_pylist() == [float(numbers[0])] * 2 + [None] * 2
+        assert bad is not None
+        assert bad.tolist() == [False, False, True, True]
+
+
 def _block(records: list[bytes]) -> Records:
     count = len(records)
     zeros, numbers = np.zeros(count, np.int64), np.arange(count, dtype=np.int64)
@@ -151,6 +210,51 @@ def test_json_text_with_escaped_digits_becomes_the_same_decimal(decode: Decode) 
     escaped = '"' + "".join(f"\\u{ord(digit):04x}" for digit in WRAPS) + '"'
     assert decode([escaped, "1"], pa.decimal128(38, 18)) == {1: 1}
     assert orjson.loads(escaped) == WRAPS
+
+
+def _loaded(file: Path, texts: Sequence[str], kind: pa.DataType) -> dict[int, Any]:
+    file.write_text("".join(f"{text}\n" for text in texts))
+    table = define("d.t", pa.schema([("id", pa.int64()), ("v", kind)]), buckets=1)
+    (chunk,) = chunks(file, table)
+    return {row["id"]: row["v"] for row in chunk.batch.to_pylist()}
+
+
+def _json_lines(numbers: Sequence[str], kind: pa.DataType) -> dict[int, Any]:
+    texts = [f'{{"id":{id_},"v":{number}}}' for id_, number in enumerate(numbers)]
+    with TemporaryDirectory() as folder:
+        return _loaded(Path(folder) / "a.jsonl", texts, kind)
+
+
+def _csv(numbers: Sequence[str], kind: pa.DataType) -> dict[int, Any]:
+    texts = ["id,v", *(f"{id_},[{number}]" for id_, number in enumerate(numbers))]
+    with TemporaryDirectory() as folder:
+        return {id_: value[0] for id_, value in _loaded(Path(folder) / "a.csv", texts, pa.list_(kind)).items()}
+
+
+@pytest.mark.parametrize("decode", [_plain, _debezium, _json_lines, _csv], ids=["plain", "debezium", "lines", "csv"])
+def test_python_reads_only_the_records_with_a_far_decimal(decode: Decode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside samples, which have the same number in a small block and in a large one."""
+    parsed: list[int] = []
+    for module, name in ((json_one, "parse_object"), (orjson, "loads")):
+        function = getattr(module, name)
+
+        def counted(text: Any, function: Callable[[Any], Any] = function) -> Any:
+            parsed.append(1)
+            return function(text)
+
+        monkeypatch.setattr(module, name, counted)
+    counts = []
+    for size in (300, 3_000):
+        numbers = [f"{id_}.25" for id_ in range(size)]
+        far = {0: "12345678901234567890123456789", size // 2: "1e20", size - 1: f"{WRAPS}.5"}
+        for id_, number in far.items():
+            numbers[id_] = number
+        parsed.clear()
+        made = decode(numbers, pa.decimal128(38, 4))
+        counts.append(len(parsed))
+        assert made == {id_: Decimal(number) for id_, number in enumerate(numbers)}
+    assert counts[0] == counts[1]
+    assert counts[0] < 150
 
 
 IDS = st.integers(-(2**63), 2**63 - 1).map(str)
