@@ -74,7 +74,8 @@ def fits(number: Decimal, kind: pa.DataType) -> bool:
 
 
 def misfit(value: Any, kind: pa.DataType) -> str:
-    """The rule of its type that a decimal violates, as the end of a sentence; empty for other values."""
+    """The rule of its type that a decimal or an integer violates, as the end of a sentence; empty for other values."""
+    value = Decimal(value) if isinstance(value, int) else value
     if not (isinstance(value, Decimal) and value.is_finite() and pa.types.is_decimal(kind)):
         return ""
     if places(value) > kind.scale:

@@ -148,6 +148,8 @@ def plain(array: pa.Array, kind: pa.DataType, misfits: Misfits) -> pa.Array:
         return _decimals_of_text(array, kind, misfits)
     if t.is_floating(kind) and t.is_decimal(source):
         array = _as_text(array)  # Arrow's own cast rounds more than once
+    if t.is_decimal(kind) and t.is_integer(source) and kind.precision - kind.scale < _INTEGERS.precision:
+        array = array.cast(_INTEGERS)  # Arrow refuses integers by their type, although a value may fit
     source = array.type
     if t.is_decimal(source) and (t.is_decimal(kind) or t.is_integer(kind)):
         if source.scale < 0:  # if_else takes none of them
@@ -227,6 +229,8 @@ _ANY_FLOAT = r"(?i)^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|inf(inity)?|
 _TICKS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _INT64 = (1 << 63) - 1
 _WHOLE = pa.decimal256(76, 0)
+_INTEGERS = pa.decimal128(20, 0)
+"""A decimal type that holds all integers of 64 bits."""
 
 
 def _refused_by_arrow(kind: pa.DataType, array: pa.Array) -> pa.Array | Mask:
@@ -239,8 +243,6 @@ def _refused_by_arrow(kind: pa.DataType, array: pa.Array) -> pa.Array | Mask:
             return pc.not_equal(pc.binary_length(array), kind.byte_width)
         return ~is_utf8(array) if t.is_string(kind) else _none(array)
     if t.is_integer(source):
-        if t.is_decimal(kind):
-            return array.is_valid()  # Arrow asks the types alone
         return _beyond(array, *_bounds(kind)) if t.is_integer(kind) or t.is_floating(kind) else _none(array)
     if t.is_floating(source) and t.is_integer(kind):
         values = array.to_numpy(zero_copy_only=False).astype(np.float64)

@@ -22,6 +22,7 @@ from lakestore.kafka.bridge.decode.json_records import JsonDecoder
 from lakestore.kafka.bridge.records import Records
 from lakestore.model.decimals import fit_type, fits
 from lakestore.model.table import define
+from lakestore.model.types import integer_bounds
 from lakestore.rows.casting import ARROW, CSV, JSON, RECORDS, ROWS, Rules, mask
 from tests.support.loading import chunks
 
@@ -105,6 +106,20 @@ def test_decimals_of_a_negative_scale_become_the_same_number(rules: Rules) -> No
 @example([0.1, 1e-7, 2.5e20], 2)
 def test_floats_become_the_decimal_of_their_shortest_text(rules: Rules, sent: list[float], scale: int) -> None:
     _check(pa.array(sent), [str(value) for value in sent], pa.decimal128(38, scale), rules)
+
+
+@pytest.mark.parametrize("rules", [ROWS, ARROW, RECORDS], ids=["rows", "arrow", "records"])
+@pytest.mark.parametrize("name", [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)])
+def test_integers_become_the_same_decimal_of_every_type_that_holds_them(rules: Rules, name: str) -> None:
+    """The value decides, not the type of the integers."""
+    source = pa.type_for_alias(name)
+    low, high = integer_bounds(source)
+    edges = [edge for digits in range(20) for edge in (10**digits - 1, 10**digits, -(10**digits), 1 - 10**digits)]
+    numbers = sorted({low, high, *(edge for edge in edges if low <= edge <= high)})
+    array, sent = pa.array(numbers, source), list(map(str, numbers))
+    for precision in range(1, 39):
+        for scale in range(precision + 1):
+            _check(array, sent, pa.decimal128(precision, scale), rules)
 
 
 def _nearest(text: str, kind: pa.DataType) -> float:
