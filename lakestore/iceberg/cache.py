@@ -12,6 +12,7 @@ layout, and the measurements that decided against LMDB.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import mmap
 import os
@@ -65,6 +66,12 @@ _TEMPORARY_SECONDS = 600.0
 _GROUP = re.compile(r"[0-9A-Za-z-]{1,64}")
 _FEW = 16
 """A process lists the folder after it has written this part of the bound, and frees as much."""
+PARTS = 16
+"""Parts of a large folder. A value's part is the first hexadecimal digit of its name."""
+WHOLE_VALUES_MAX = 4_096
+"""A folder of so many values is one part."""
+_STATE = "lakestore-parts.json"
+"""The file with the sizes of the parts of a large folder."""
 UNUSED_SECONDS = 7 * 86_400.0
 """A value that is not used for this time is removed, because its file may have left the lake."""
 _REMOTE = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "lustre", "afs", "gpfs")
@@ -271,10 +278,12 @@ def encoded(key: Key, sections: Mapping[int, Section]) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class CacheFigures:
-    """Bytes and files of the folder when this process last looked, and counters of this process."""
+    """Sizes of the folder when this process last looked, and counters of this process."""
 
     nbytes: int
+    """Bytes of the values and of the tables' folders."""
     files: int
+    """Number of values."""
     hits: int
     misses: int
     evicted: int
@@ -284,16 +293,17 @@ class CacheFigures:
 
 
 def in_thread(work: Callable[[], None]) -> None:
-    """Run something in a thread of its own, which ends with the process."""
-    threading.Thread(target=work, name="cache-eviction", daemon=True).start()
+    """Run something in a thread of its own. The process waits for it before it ends."""
+    threading.Thread(target=work, name="cache-eviction").start()
 
 
 class DerivedCache:
     """Values in a folder, within a bound on their bytes. Without a folder it stores nothing. Thread-safe.
 
     Several processes may use a folder at the same time. It exceeds the bound by at most a 16th part of the bound for
-    each process that writes, and by what is written while values are evicted: that takes seconds with 100,000 values,
-    so a thread does it.
+    each process that writes, by what 16 short processes write, and by what is written while values are evicted. That
+    takes seconds with 100,000 values, so a thread does it, one part of the folder after another. A short process does
+    one part, and the next process the next.
     """
 
     def __init__(
@@ -311,7 +321,8 @@ class DerivedCache:
         self.unlock()
         self._nbytes = self._files = 0
         self._unseen = bytes_max
-        """Bytes written since the folder was listed. The first write lists it."""
+        """Bytes written since the folder was listed. The first write lists a part of it."""
+        self._has_looked = False
         self._closed_until = 0.0
         self._hits = self._misses = self._evicted = self._damaged = 0
 
@@ -362,6 +373,8 @@ class DerivedCache:
         """Remove the values of all tables except these."""
         names = {_folder_name(group) for group in keep}
         with suppress(OSError):
+            if self.folder:
+                (self.folder / _STATE).unlink(missing_ok=True)
             for group in _entries(self.folder) if self.folder else ():
                 if group.name not in names and group.is_dir(follow_symlinks=False):
                     for entry in filter(_is_own, _entries(group.path)):
@@ -400,11 +413,11 @@ class DerivedCache:
         path = self._path(key)
         new = path.with_name(f"{path.stem}-{uuid.uuid4().hex[:12]}{_TEMPORARY}")
         try:
-            _make_private(path.parent)
+            is_new = _make_private(path.parent)
             if _free_bytes(path.parent) < size + self._free_bytes_min:
                 self._begin_eviction()
                 raise OSError(f"less than {self._free_bytes_min >> 20} MB are free")
-            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            with open(_opened_new(new), "wb") as file:
                 file.writelines(parts)
             os.utime(new, (self._clock(), self._clock()))
             before = path.stat().st_size if path.exists() else None
@@ -415,10 +428,11 @@ class DerivedCache:
             with suppress(OSError):
                 new.unlink(missing_ok=True)
             return False
+        written = size + (_folder_bytes(path.parent) if is_new else 0)
         with self._lock:
-            self._nbytes += size - (before or 0)
+            self._nbytes += written - (before or 0)
             self._files += before is None
-            self._unseen += size
+            self._unseen += written
             is_due = self._unseen * _FEW > self._bytes_max
         if is_due:
             self._begin_eviction()
@@ -438,40 +452,139 @@ class DerivedCache:
 
     def _evict_once(self) -> None:
         try:
-            self._evict()
+            self._evict(parts_max=PARTS if self._has_looked else 1)
+            self._has_looked = True
         finally:
             self._is_evicting = False
 
-    def _evict(self) -> None:
-        """List the folder and remove the least recently used values, until a 16th part of the bound is free and the
-        disk has room for others."""
+    def _evict(self, parts_max: int = PARTS) -> None:
+        """Remove the least recently used values, until a 16th part of the bound is free and the disk has room for
+        others. Ends with the process: after each part it looks whether the main thread has ended."""
         assert self.folder is not None
-        found = sorted(self._listed(self.folder), reverse=True)
-        nbytes, files, evicted = sum(size for _, size, _ in found), len(found), 0
-        room, oldest = self._bytes_max - self._bytes_max // _FEW, self._clock() - UNUSED_SECONDS
-        with suppress(OSError):
-            room = min(room, nbytes - self._free_bytes_min + _free_bytes(self.folder))
-        while found and (nbytes > room or found[-1][0] < oldest):
+        folder = _Listed(self.folder)
+        sizes = _Sizes.of(self.folder, folder.count)
+        for _ in range(min(folder.count, parts_max)):
+            self._evict_part(folder.part(sizes.next), sizes, folder.nbytes)
+            sizes.next = (sizes.next + 1) % folder.count
+            sizes.write(self.folder)
+            with self._lock:
+                self._nbytes, self._files = sizes.nbytes + folder.nbytes, sizes.files
+            if not threading.main_thread().is_alive():
+                break
+
+    def _evict_part(self, names: list[str], sizes: _Sizes, folders_bytes: int) -> None:
+        found = sorted(self._used(names), reverse=True)
+        nbytes, files = sum(size for _, size, _ in found), len(found)
+        others = sizes.others(nbytes) + folders_bytes
+        room, oldest, evicted = self._room(others + nbytes), self._clock() - UNUSED_SECONDS, 0
+        share = (room - folders_bytes) // len(sizes.parts)
+        while found and (found[-1][0] < oldest or (others + nbytes > room and nbytes > share)):
             _, size, path = found.pop()
-            with suppress(OSError):
+            try:
                 os.unlink(path)
-                nbytes -= size
                 evicted += 1
+            except FileNotFoundError:  # another process has evicted it
+                pass
+            except OSError:
+                continue
+            nbytes, files = nbytes - size, files - 1
+        sizes.parts[sizes.next] = nbytes, files
         with self._lock:
-            self._nbytes, self._files = nbytes, files - evicted
             self._evicted += evicted
 
-    def _listed(self, folder: Path) -> Iterator[tuple[float, int, str]]:
-        """Last use, bytes and path of every value. Files that killed processes left are removed."""
+    def _room(self, nbytes: int) -> int:
+        """The bytes that the folder may keep, if it has so many now."""
+        room = self._bytes_max - self._bytes_max // _FEW
+        with suppress(OSError):
+            assert self.folder is not None
+            room = min(room, nbytes - self._free_bytes_min + _free_bytes(self.folder))
+        return room
+
+    def _used(self, names: list[str]) -> Iterator[tuple[float, int, str]]:
+        """Last use, bytes and path of values. Files that killed processes left are removed."""
         now = self._clock()
+        for name in names:
+            with suppress(OSError):
+                info = os.lstat(name)
+                if not stat.S_ISREG(info.st_mode):
+                    continue
+                if name.endswith(SUFFIX):  # a use in the future is of a clock that was wrong
+                    yield info.st_mtime if info.st_mtime < now + USED_SECONDS else 0.0, info.st_size, name
+                elif now - info.st_mtime > _TEMPORARY_SECONDS:
+                    os.unlink(name)
+
+
+class _Listed:
+    """The names in the cache's folder, by part."""
+
+    def __init__(self, folder: Path) -> None:
+        """Empty folders of tables are removed."""
+        self._names: list[tuple[str, list[str]]] = []
+        self.nbytes = 0
+        """Bytes of the tables' folders."""
         for group in _entries(folder):
-            for entry in filter(_is_own, _entries(group.path) if group.is_dir(follow_symlinks=False) else ()):
-                with suppress(OSError):
-                    info = entry.stat(follow_symlinks=False)
-                    if entry.name.endswith(SUFFIX):  # a use in the future is of a clock that was wrong
-                        yield info.st_mtime if info.st_mtime < now + USED_SECONDS else 0.0, info.st_size, entry.path
-                    elif now - info.st_mtime > _TEMPORARY_SECONDS:
-                        os.unlink(entry.path)
+            with suppress(OSError):
+                if not group.is_dir(follow_symlinks=False):
+                    continue
+                names, info = os.listdir(group.path), group.stat(follow_symlinks=False)
+                if names:
+                    self._names.append((group.path, names))
+                    self.nbytes += info.st_size
+                elif _GROUP.fullmatch(group.name):
+                    os.rmdir(group.path)
+        count = sum(len(names) for _, names in self._names)
+        self.count = 1 if count <= WHOLE_VALUES_MAX else PARTS
+        """Number of parts."""
+
+    def part(self, number: int) -> list[str]:
+        """Paths of the cache's files in a part."""
+        first = f"{number:x}" if self.count > 1 else ""
+        return [
+            f"{path}/{name}" for path, names in self._names
+            for name in names if name.startswith(first) and _OWN.fullmatch(name)
+        ]  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Sizes:
+    """The sizes of the parts of a folder, as far as processes have listed them. Kept in a file of a large folder."""
+
+    parts: list[tuple[int, int] | None]
+    """Bytes and number of values. None: not known."""
+    next: int = 0
+    """The part to be listed next."""
+
+    @staticmethod
+    def of(folder: Path, count: int) -> _Sizes:
+        """The sizes in the folder's file; none of them are known if the file cannot be read."""
+        if count > 1:
+            with suppress(OSError, ValueError, TypeError, KeyError):
+                held = json.loads((folder / _STATE).read_bytes())
+                parts = [None if part is None else (int(part[0]), int(part[1])) for part in held["parts"]]
+                if len(parts) == count:
+                    return _Sizes(parts, int(held["next"]) % count)
+        return _Sizes([None] * count)
+
+    def write(self, folder: Path) -> None:
+        """Write the file. A small folder has none."""
+        path = folder / _STATE
+        with suppress(OSError):
+            if len(self.parts) > 1:
+                path.write_text(json.dumps({"next": self.next, "parts": self.parts}))
+            else:
+                path.unlink(missing_ok=True)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part[0] for part in self.parts if part)
+
+    @property
+    def files(self) -> int:
+        return sum(part[1] for part in self.parts if part)
+
+    def others(self, nbytes: int) -> int:
+        """The bytes of all parts but the next one. A part that is not known counts as `nbytes`."""
+        return sum(part[0] if part else nbytes for at, part in enumerate(self.parts) if at != self.next)
 
 
 def _is_own(entry: os.DirEntry[str]) -> bool:
@@ -483,11 +596,31 @@ def _free_bytes(folder: Path) -> int:
     return room.f_bavail * room.f_frsize
 
 
-def _make_private(folder: Path) -> None:
-    """Make a folder and the missing ones above it, for this user alone."""
-    if not folder.is_dir():
-        _make_private(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
+def _opened_new(path: Path) -> int:
+    """The descriptor of a new file."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:  # another process has removed the empty folder
+        _make_private(path.parent)
+        return os.open(path, flags, 0o600)
+
+
+def _folder_bytes(folder: Path) -> int:
+    """The size of a folder; 0 if it is gone."""
+    try:
+        return folder.stat().st_size
+    except OSError:
+        return 0
+
+
+def _make_private(folder: Path) -> bool:
+    """Make a folder and the missing ones above it, for this user alone. False if it exists."""
+    if folder.is_dir():
+        return False
+    _make_private(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return True
 
 
 def _entries(folder: Path | str) -> list[os.DirEntry[str]]:

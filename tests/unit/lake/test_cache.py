@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import shutil
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,11 @@ def sections(count: int, first: int = 0) -> dict[int, Any]:
 
 def file_of(folder: Path, key: Key = KEY) -> Path:
     return folder / key.group / key.name
+
+
+def taken(folder: Path) -> int:
+    """Bytes of values and of the tables' folders."""
+    return sum(path.stat().st_size for path in [*folder.glob("*/*"), *folder.iterdir()])
 
 
 def read(cache: DerivedCache, key: Key = KEY) -> tuple[list[int], bytes] | None:
@@ -168,10 +175,7 @@ def test_the_bound_holds_and_the_least_recently_used_goes_first(tmp_path: Path) 
     assert left == [0, *range(60 - len(left) + 1, 60)]
     assert len(left) > 15
     assert cache.figures.evicted == 60 - len(left)
-    assert (cache.figures.files, cache.figures.nbytes) == (
-        len(left),
-        sum(p.stat().st_size for p in tmp_path.glob("*/*")),
-    )
+    assert (cache.figures.files, cache.figures.nbytes) == (len(left), taken(tmp_path))
     assert cache.store(KEY, sections(1_000)) is None, "a value does not take more than a 16th part"
 
 
@@ -186,6 +190,112 @@ def test_a_writer_does_not_wait_for_the_eviction_and_one_runs_at_a_time(tmp_path
     for number in range(60, 90):
         assert cache.store(replace(KEY, file=str(number)), sections(300)) is not None
     assert len(waiting) == 1, "another one is due"
+
+
+class Ended(BaseException):
+    """The end of a process in the middle of its work."""
+
+
+def test_short_processes_evict_a_large_folder_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each ends after it has looked at 200 of 1,600 values, and the oldest of a part go before others are looked at."""
+    monkeypatch.setattr(caches, "WHOLE_VALUES_MAX", 100)
+    now, bound, looked = 1_000_000.0, 4_000_000, 0
+    lstat, chance = os.lstat, seeded("names of values")
+    (tmp_path / "t").mkdir()
+    ages = {f"{chance.randrange(16**32):032x}.value": float(age) for age in range(1_600)}
+    for name, age in ages.items():
+        (tmp_path / "t" / name).write_bytes(bytes(4_000))
+        os.utime(tmp_path / "t" / name, (now - age, now - age))
+
+    def looks(path: str) -> os.stat_result:
+        nonlocal looked
+        if looked == 200:
+            raise Ended
+        looked += 1
+        return lstat(path)
+
+    def runs(work: Callable[[], None]) -> None:
+        with suppress(Ended):
+            work()
+
+    monkeypatch.setattr(os, "lstat", looks)
+    counts = []
+    for number in range(32):
+        looked = 0
+        cache = DerivedCache(tmp_path, bound, clock=lambda: now, beside=runs)
+        cache.store(replace(KEY, file=str(number)), sections(3))
+        counts.append(len(list((tmp_path / "t").iterdir())))
+        assert looked < 200, "the first look of a process is one part"
+    assert counts[0] < 1_600, "the first process evicts already"
+    assert counts == sorted(counts, reverse=True)
+    assert bound * 0.85 < taken(tmp_path) <= bound
+    kept: dict[str, list[float]] = {}
+    for path in (tmp_path / "t").iterdir():
+        kept.setdefault(path.name[0], []).append(ages[path.name])
+    for digit, held in kept.items():
+        assert sorted(held) == sorted(age for name, age in ages.items() if name[0] == digit)[: len(held)]
+    (tmp_path / caches._STATE).write_text("{")
+    cache = cache_in(tmp_path, bound, clock=lambda: now)
+    looked = -10_000
+    cache._evict()
+    assert cache.figures.nbytes == taken(tmp_path) - (tmp_path / caches._STATE).stat().st_size, "it is made again"
+    cache.remove_groups([])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"next": 3}', '{"next": 0, "parts": [1]}', '{"next": 99, "parts": [[1, 1]]}']
+)
+def test_a_damaged_list_of_parts_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(caches, "WHOLE_VALUES_MAX", 10)
+    cache = cache_in(tmp_path, 64_000)
+    (tmp_path / caches._STATE).write_text(text)
+    for number in range(90):
+        cache.store(replace(KEY, file=str(number)), sections(300))
+    assert sum(path.stat().st_size for path in tmp_path.glob("*/*")) <= 64_000
+    assert cache.figures.files > 10
+
+
+def test_an_eviction_ends_with_the_process(tmp_path: Path) -> None:
+    """It is done to the end of its part, though the process has nothing else to do."""
+    text = (
+        "import sys, pathlib; from lakestore.iceberg import cache as c; c.WHOLE_VALUES_MAX = 10\n"
+        "cache = c.DerivedCache(pathlib.Path(sys.argv[1]), 64_000)\n"
+        "for number in range(40): cache.store(c.Key('k', 'g', str(number), '1'), {1: bytes(3_000)})\n"
+    )
+    subprocess.run([sys.executable, "-c", text, str(tmp_path)], check=True)
+    held = json.loads((tmp_path / caches._STATE).read_text())
+    assert sum(part is not None for part in held["parts"]) >= 1
+
+
+def test_folders_count_and_empty_ones_go(tmp_path: Path) -> None:
+    now, bound = [time.time()], 1 << 20
+    cache = cache_in(tmp_path, bound, clock=lambda: now[0])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("mine")
+    for number in range(400):
+        now[0] += 1.0
+        assert cache.store(replace(KEY, group=f"g{number}"), sections(300)) is not None
+        assert taken(tmp_path) <= bound
+    cache._evict()
+    assert cache.figures.nbytes == taken(tmp_path) - len("mine")
+    assert cache.figures.files == len(list(tmp_path.glob("g*")))
+    assert (tmp_path / "g399").exists()
+    assert (tmp_path / "mine" / "file").exists()
+
+
+def test_a_folder_that_another_process_removes_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, open_file = cache_in(tmp_path), os.open
+
+    def opened(path: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_CREAT:
+            monkeypatch.setattr(os, "open", open_file)
+            path.parent.rmdir()
+        return open_file(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", opened)
+    assert cache.store(KEY, sections(3)) is not None
+    assert read(cache) == ([0, 1, 2], b"text")
 
 
 def test_only_the_cache_s_own_files_are_removed(tmp_path: Path) -> None:
