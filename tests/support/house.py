@@ -44,6 +44,7 @@ ORDER: dict[str, int] = {
     f"{SERVER}.state": 12,
     f"{SERVER}.access": 12,
     f"{SERVER}.index": 13,
+    f"{SERVER}.journals": 13,
     f"{SERVER}.files": 14,
     f"{SERVER}.commit": 15,
     f"{SERVER}.read": 16,

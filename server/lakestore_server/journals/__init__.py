@@ -1,0 +1,1 @@
+"""Journals that several servers share; docs/internals/replication.md describes them."""

@@ -1,0 +1,484 @@
+"""One server's journal on a log that several servers write: it follows, claims, and appends while its claim counts.
+
+- A record is durable once every position up to its last part was judged. An unbroken succession of this server's own
+  messages costs nothing. If another message lies in between, the gap is read and judged first.
+- `Deposed` or `Unknown` end a leadership, not the journal. `settle` returns what was judged before it raises them, and
+  `follow` returns what it did not. `follow_again` continues from the judge's standing, so this server reads its own
+  later messages like every follower.
+- Two locks: `_sending` for the order of messages, held for no wait; `_judging` for positions, held while a gap is read.
+  Appends and beats need only the first one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from lakestore.errors import Corrupt, Invalid, LakestoreError
+from lakestore_server.host.clock import Clock
+from lakestore_server.journals.log import Log
+from lakestore_server.state.commit_record import (
+    BEGINNING,
+    Buffer,
+    Deposed,
+    Entry,
+    JournalFile,
+    Leader,
+    Place,
+    Plain,
+    Unknown,
+    plain,
+)
+from lakestore_server.state.judge import Content, Counted, ForeignLog, Judge, Kind, Standing, messages
+
+log = logging.getLogger("lakestore.journal")
+ANSWER_SECONDS = 30.0
+"""The longest wait for an answer of the log. Kafka replaces a dead broker within about 15 s by default."""
+LEAVE_SECONDS = 5.0
+"""The longest wait of a server that leaves; then its followers wait for the lease."""
+POLL_SECONDS = 0.1
+BEATS_PER_LEASE = 4
+"""A beat is due after this share of the lease without a message. The server looks a little less often."""
+Failure: TypeAlias = Deposed | Unknown | LakestoreError
+"""The end of a leadership. Errors of other kinds than the first two also end the journal."""
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """A message of this server that is not judged yet."""
+
+    data: bytes
+    position: int | None = None
+    """None until the log has stored it; `SOMEWHERE` if the log did not say where."""
+
+    def stored(self, position: int) -> None:
+        self.position = position
+
+
+class SharedJournal:
+    """`LocalJournal` on a log, without files. The commit loop calls most methods. One other thread may settle; any may
+    beat and trim."""
+
+    is_shared = settles_in_place = True
+    written = ("", 0)
+
+    def __init__(self, log: Log, clock: Clock, lease_seconds: float) -> None:
+        self._log, self._clock, self.lease_seconds = log, clock, lease_seconds
+        self.kind = log.kind
+        self._identity = ""
+        self._judge = Judge()
+        self._lsn = 0
+        """LSN of the last record that counts."""
+        self._given_lsn, self._given_place = 0, Standing()
+        """(LSN, standing) after the last record that the server got or was told to be durable."""
+        self._claimed_at = -1
+        """Position of the last claim that counts; -1 if it was not read."""
+        self._leader = Leader()
+        self._heard = clock.monotonic()
+        self.gaps = 0
+        """Number of times that other messages lay between this server's own."""
+
+        self._sending, self._judging = threading.Lock(), threading.Lock()
+        self._is_leading = False
+        self._address = ""
+        self._writer = 0
+        self._writers: set[int] = set()
+        """The writers of this leadership: each `roll` draws a further one."""
+        self._said = Standing()
+        """The standing after all messages that were sent, if they count."""
+        self._sent: deque[_Sent] = deque()
+        self._unsent: deque[_Sent] = deque()
+        """The last messages of `_sent`, for which the log had no room yet."""
+        self._sent_at = self._beat_at = 0.0
+        """The times of the last message and of the last one with this server's address."""
+        self._untold: deque[Counted] = deque()
+        """Records of this server that count and that `settle` has not returned yet."""
+        self._failure: Failure | None = None
+
+    @property
+    def leader(self) -> Leader:
+        """The server that leads, by what was read so far."""
+        return replace(self._leader, heard=self._heard)
+
+    @property
+    def void(self) -> int:
+        """Number of messages that do not count, since the start."""
+        return self._judge.void
+
+    # Following, on the commit loop's thread.
+
+    def timeline(self) -> str:
+        """A timeline that follows from the log's identity, so every server of the log has the same one."""
+        return hashlib.sha256(self._log.open("").encode()).hexdigest()[:12]
+
+    def read(self, lsn: int, place: Place = BEGINNING) -> Iterator[Entry]:
+        """The records after a checkpoint's LSN and place, to the end of what is there."""
+        identity, standing = _parsed(place)
+        if not identity and (place or lsn):
+            raise Invalid(
+                f"the checkpoint at LSN {lsn} continues another journal ({place or 'files'}): start with the journal as"
+                " before, or with an empty data folder"
+            )
+        self._identity = self._log.open(identity)
+        self._judge = Judge(standing)
+        self._lsn = self._given_lsn = lsn
+        self._given_place = standing
+        self._leader = Leader(epoch=standing.epoch, has_left=standing.epoch > 0 and not standing.writer)
+        yield from self._entries(self._log.read(standing.position, 0.0, to_end=True))
+        self._heard = self._clock.monotonic()
+        self._log.prepare()
+
+    def follow(self, seconds: float) -> Iterator[Entry]:
+        """The records of the messages that are there; waits at most so long for the first message."""
+        yield from self._entries(self._log.read(self._judge.standing.position, seconds))
+
+    def _entries(self, log: Iterator[tuple[int, bytes | None]]) -> Iterator[Entry]:
+        while self._untold:
+            yield self._given(self._untold.popleft())
+        for position, data in log:
+            counted = self._judged(position, data)
+            if counted is not None and counted.kind is Kind.RECORD:
+                yield self._given(counted)
+
+    def _given(self, counted: Counted) -> Entry:
+        """The record for the server, which has it from now on."""
+        self._given_lsn, self._given_place = counted.lsn, counted.after
+        return Entry(counted.lsn, counted.record(), self._place(counted.after))
+
+    def _place(self, standing: Standing) -> Place:
+        return Place(f"{self._identity}/{standing}")
+
+    def _judged(self, position: int, data: bytes | None) -> Counted | None:
+        """Judge a message, and note what it says about the leader."""
+        void = self._judge.void
+        counted = self._judge.take(position, data)
+        if counted is not None or self._judge.void == void:
+            self._heard = self._clock.monotonic()
+        if counted is None:
+            return None
+        if counted.kind is Kind.RECORD:
+            self._check_lsn(counted.lsn, position)
+            return counted
+        if counted.kind is Kind.LEAVE:
+            self._leader = replace(self._leader, has_left=True)
+        else:
+            self._leader = Leader(counted.record()[0].to_pybytes().decode(), counted.after.epoch)
+        if counted.kind is Kind.CLAIM:
+            self._claimed_at = position
+        if self._given_lsn == self._lsn:
+            self._given_place = counted.after
+        return counted
+
+    def _check_lsn(self, lsn: int, position: int) -> None:
+        if lsn != self._lsn + 1:
+            raise Corrupt(
+                f"the journal has LSN {lsn} at position {position}, where LSN {self._lsn + 1} belongs: restore the data"
+                " folder from a checkpoint of this journal"
+            )
+        self._lsn = lsn
+
+    # From following to leading and back, on the commit loop's thread.
+
+    def lead(self, address: str) -> Iterator[Entry]:
+        """Claim the journal. Yields the records before the claim that were not read yet; then `Deposed` if another
+        claim was faster. `Unknown` without an answer."""
+        try:
+            yield from self._lead(address)
+        except Unknown:
+            self._log.confirm()
+            raise
+
+    def _lead(self, address: str) -> Iterator[Entry]:
+        with self._sending:
+            self._address = address
+            self._said = self._judge.standing
+            self._writers = set()
+            claim = self._claim()
+        deadline = self._deadline(ANSWER_SECONDS)
+        while claim.position is None:
+            self._log.poll(POLL_SECONDS)
+            self._push()
+            deadline.check("the claim is not answered")
+        self._check_position(claim.position)
+        while claim in self._sent:
+            yield from self._entries(self._up_to(claim))
+            deadline.check("the claim cannot be read")
+        if self._judge.standing.writer != self._writer:
+            raise Deposed(f"another server leads since epoch {self._judge.standing.epoch}")
+        self._log.stop_reading()
+        self._is_leading = True
+
+    def _claim(self) -> _Sent:
+        """Claim after everything that was sent, as a new writer."""
+        self._writer = secrets.randbits(63) + 1
+        self._writers.add(self._writer)
+        return self._send(Content(Kind.CLAIM, meta=self._address.encode()))
+
+    def _up_to(self, claim: _Sent) -> Iterator[tuple[int, bytes | None]]:
+        """The messages up to the claim, which stays in `_sent` until it was read."""
+        if claim.position == self._judge.standing.position:
+            self._sent.clear()
+            yield claim.position, claim.data
+            return
+        for position, data in self._log.read(self._judge.standing.position, POLL_SECONDS):
+            if data == claim.data:
+                self._sent.clear()
+            yield position, data
+            if not self._sent:
+                return
+
+    def follow_again(self) -> None:
+        """After `Deposed` or `Unknown`: forget what was sent. `follow` returns the part of it that counts."""
+        with self._judging, self._sending:
+            self._stop()
+            self._failure = None
+        self._log.prepare()
+
+    def leave(self) -> None:
+        """Say that this server leads no more. Followers that do not hear it wait for the lease."""
+        with self._judging:
+            with self._sending:
+                if not self._is_leading or self._failure is not None:
+                    return
+                self._send(Content(Kind.LEAVE))
+                self._is_leading = False
+            with suppress(Deposed, Unknown, LakestoreError):
+                self._judge_all(self._deadline(LEAVE_SECONDS))
+            with self._sending:
+                self._stop()
+
+    def _stop(self) -> None:
+        self._is_leading = False
+        self._log.stop_sending()
+        self._log.stop_reading()
+        self._sent.clear()
+        self._unsent.clear()
+
+    # Leading.
+
+    def append(self, lsn: int, record: Sequence[Buffer]) -> None:
+        """Send the next record without waiting. After the end of a leadership it sends nothing; `settle` tells why."""
+        meta, *body = map(plain, record)
+        with self._sending:
+            assert self._is_leading, "a server that follows appends nothing"
+            if self._failure is None:
+                self._send(Content(Kind.RECORD, lsn, _bytes(meta), body))
+
+    def beat(self) -> None:
+        """Say that this server leads, if it does and a beat is due. Raises `Deposed` or `Unknown` once it is over."""
+        with self._sending:
+            if not self._is_leading:
+                return
+            if self._failure is None and self._is_beat_due():
+                self._send(Content(Kind.BEAT, meta=self._address.encode()))
+        self._glance()
+        if isinstance(self._failure, LakestoreError):
+            raise Unknown(str(self._failure))
+        self._raise_failure()
+
+    def _is_beat_due(self) -> bool:
+        """Whether followers heard nothing for a while; once a lease a beat tells new followers the address."""
+        now = self._clock.monotonic()
+        is_silent = not self._sent and now - self._sent_at >= self.lease_seconds / BEATS_PER_LEASE
+        return is_silent or now - self._beat_at >= self.lease_seconds
+
+    def durable(self) -> int:
+        """The last LSN that stands, without waiting. Raises `Deposed` or `Unknown` once `settle` has returned all of
+        them, until `follow_again`."""
+        self._glance()
+        if not self._untold:
+            self._raise_failure()
+        return self._lsn
+
+    def settle(self, beyond: int) -> int:
+        """Wait until a record after `beyond` stands, and return the last one. Raises `Deposed` or `Unknown` if none
+        will, until `follow_again`."""
+        deadline = self._deadline(ANSWER_SECONDS)
+        with self._judging:
+            while self._lsn <= beyond and self._failure is None:
+                self._advance(POLL_SECONDS)
+                if self._lsn <= beyond and deadline.is_over:
+                    self._fail(Unknown("the journal did not store a record in time"))
+            if self._lsn <= beyond:
+                self._raise_failure()
+            for counted in self._untold:
+                self._given_lsn, self._given_place = counted.lsn, counted.after
+            self._untold.clear()
+            return self._lsn
+
+    def _glance(self) -> None:
+        """Judge what is stored by now, unless another thread does."""
+        if self._judging.acquire(blocking=False):
+            try:
+                if self._is_leading:
+                    self._advance(0.0)
+            finally:
+                self._judging.release()
+
+    def prepare(self) -> None:
+        """Nothing of `roll` can be done ahead of it."""
+
+    def roll(self, first_lsn: int) -> Place:
+        """The place after everything that the server has. A leader claims again behind it, so `trim` can remove all
+        messages before the place and keep the last claim."""
+        assert first_lsn == self._given_lsn + 1, f"the server has LSN {self._given_lsn}, not {first_lsn - 1}"
+        place = self._place(self._given_place)
+        if self._is_leading:
+            with self._judging:
+                with self._sending:
+                    self._raise_failure()
+                    self._claim()
+                self._judge_all(self._deadline(ANSWER_SECONDS))
+        return place
+
+    def trim(self, below: Place) -> None:
+        """Remove the messages before a place, but not the last claim. A server that follows removes nothing."""
+        if not self._is_leading:
+            return
+        _, standing = _parsed(below)
+        try:
+            self._log.remove_before(min(standing.position, self._claimed_at))
+        except LakestoreError as error:
+            log.warning("old messages stay in the journal until the next checkpoint: %s", error)
+
+    def files(self, below: Place, bytes_min: int) -> Iterator[JournalFile]:
+        """No rows stay in files of the journal."""
+        return iter(())
+
+    def close(self) -> None:
+        """Append nothing more. What is under way may still be stored; it is void after the next claim."""
+        with self._judging, self._sending:
+            self._stop()
+            self._log.close()
+
+    # Sending, under `_sending`.
+
+    def _send(self, content: Content) -> _Sent:
+        """Send the messages of a content; returns the last one."""
+        parts, self._said = messages(self._said, content, self._writer, self._log.part_bytes)
+        for data in parts:
+            sent = _Sent(data)
+            self._sent.append(sent)
+            self._unsent.append(sent)
+        self._sent_at = self._clock.monotonic()
+        if content.kind is not Kind.RECORD:
+            self._beat_at = self._sent_at
+        self._push_unsent()
+        return sent
+
+    def _push_unsent(self) -> None:
+        while self._unsent and self._log.send(self._unsent[0].data, self._unsent[0].stored):
+            self._unsent.popleft()
+
+    def _push(self) -> None:
+        if self._unsent:
+            with self._sending:
+                self._push_unsent()
+
+    # Judging, under `_judging`.
+
+    def _judge_all(self, deadline: _Deadline) -> None:
+        """Wait until everything that was sent is judged."""
+        while self._sent:
+            self._advance(POLL_SECONDS)
+            self._raise_failure()
+            deadline.check("the journal did not store a message in time")
+
+    def _advance(self, seconds: float) -> None:
+        """Wait for messages to be stored, and judge them."""
+        unknown: Unknown | None = None
+        try:
+            self._log.poll(seconds)
+        except Unknown as error:
+            unknown = error
+        self._push()
+        if self._failure is None:
+            try:
+                self._judge_stored()
+            except (Deposed, Unknown, LakestoreError) as error:
+                self._fail(error)
+        if unknown is not None:  # after the messages whose outcome is known
+            self._fail(unknown)
+
+    def _judge_stored(self) -> None:
+        while self._sent and (position := self._sent[0].position) is not None:
+            self._check_position(position)
+            if position == self._judge.standing.position:
+                self._judge_one(position, self._sent.popleft().data)
+            else:
+                self._read_gap(self._sent[0])
+
+    def _check_position(self, position: int) -> None:
+        """Refuse a position of a message that was not read, but lies before what was."""
+        if 0 <= position < self._judge.standing.position:
+            raise ForeignLog(
+                f"a message was stored at position {position}, before {self._judge.standing.position}: the log was cut"
+                " or created again"
+            )
+
+    def _judge_one(self, position: int, data: bytes | None) -> None:
+        counted = self._judged(position, data)
+        if counted is None:
+            return
+        if counted.kind is Kind.RECORD:
+            self._untold.append(counted)
+        elif counted.kind is Kind.CLAIM and counted.after.writer not in self._writers:
+            raise Deposed(f"another server leads since epoch {counted.after.epoch}")
+
+    def _read_gap(self, sent: _Sent) -> None:
+        """Read and judge the messages of others and of this server up to a message of this server."""
+        self.gaps += 1
+        deadline = self._deadline(ANSWER_SECONDS)
+        while self._sent and self._sent[0] is sent:
+            for position, data in self._log.read(self._judge.standing.position, POLL_SECONDS):
+                is_end = data == sent.data
+                if is_end:
+                    self._sent.popleft()
+                self._judge_one(position, data)
+                if is_end:
+                    break
+            deadline.check("the messages between this server's own cannot be read")
+        self._log.stop_reading()
+
+    def _fail(self, error: Failure) -> None:
+        self._failure = self._failure or error
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _deadline(self, seconds: float) -> _Deadline:
+        return _Deadline(self._clock, self._clock.monotonic() + seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Deadline:
+    """The end of a wait."""
+
+    clock: Clock
+    at: float
+
+    @property
+    def is_over(self) -> bool:
+        return self.clock.monotonic() > self.at
+
+    def check(self, lack: str) -> None:
+        if self.is_over:
+            raise Unknown(lack)
+
+
+def _parsed(place: Place) -> tuple[str, Standing]:
+    """(identity of the log, standing) of a place; an empty identity for a place of another kind of journal."""
+    identity, _, standing = place.rpartition("/")
+    return identity, Standing.parse(standing) if identity else Standing()
+
+
+def _bytes(part: Plain) -> bytes:
+    return part if isinstance(part, bytes) else bytes(memoryview(part))

@@ -1,0 +1,70 @@
+"""Servers of one shared journal among faults: what one acknowledged stands, and all of them apply the same."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakestore_server.state.judge import Content, Kind, Standing, messages
+from tests.support import seeds
+from tests.support.journal_servers import Run
+from tests.support.shared_log import Faults
+
+SEEDS = st.integers(0, 2**32).map(str)
+WORLDS = {
+    "pauses and kills": Faults(),
+    "lost answers": Faults(unanswered=0.02),
+    "lost messages": Faults(lost=0.02),
+    "doubles": Faults(twice=0.1, somewhere=0.05),
+    "strangers": Faults(strangers=0.1, skips=0.05),
+    "little room": Faults(no_room=0.5, delay=0.05),
+    "everything": Faults(0.01, 0.01, 0.03, 0.03, 0.05, 0.02, 0.2),
+}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+@settings(max_examples=seeds.examples(15))
+@given(seed=SEEDS)
+def test_what_was_acknowledged_stands_and_all_servers_apply_the_same(name: str, seed: str) -> None:
+    Run(seed, WORLDS[name]).run()
+
+
+@settings(max_examples=seeds.examples(15))
+@given(seed=SEEDS)
+def test_void_claims_and_strangers_depose_nobody(seed: str) -> None:
+    run = Run(seed, Faults(strangers=0.2, skips=0.1, twice=0.1, somewhere=0.1), blows=0)
+
+    def disturb() -> None:
+        for writer in range(1, 60):
+            stale = Standing(writer % 3, writer % 2 * 10**6, 7, 0, 0)
+            (claim,), _ = messages(stale, Content(Kind.CLAIM, meta=b"z"), writer, 100)
+            run.log.store(claim)
+            run.world.sleep(0.05)
+
+    def begin() -> None:
+        run.world.spawn("disturber", run.world.outside, disturb)
+
+    run.world.later(1.5, begin)
+    run.run()
+    assert (run.story.deposed, run.story.unknown, run.story.began) == (0, 0, 1)
+    assert {counted.after.writer for counted in run.truth if counted.kind is Kind.CLAIM} & set(range(60)) == set()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_many_runs_among_all_faults() -> None:
+    chance = seeds.seeded()
+    for _ in range(300):
+        Run(str(chance.random()), WORLDS["everything"]).run()
+
+
+def test_a_run_reaches_what_it_is_about() -> None:
+    run = Run("5", WORLDS["everything"], blows=40)
+    run.run()
+    story = run.story
+    assert min(story.deposed, story.unknown, story.trims, story.left) > 0
+    assert story.began > 10
+    assert any(server.journal.gaps for server in run.servers)
+    assert any(len(record.parts) > 1 for record in run.truth)
+    assert run.log.first > 0
