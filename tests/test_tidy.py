@@ -104,6 +104,7 @@ ONLY_HERE: dict[str, tuple[str, ...]] = {
         "lakestore/kafka/bridge/cluster.py",
         "lakestore/kafka/bridge/decode/registry.py",
         "lakestore/kafka/bridge/source.py",
+        "server/lakestore_server/journals/kafka_log.py",
         "examples/demo/lakestore_demo/kafka.py",
     ),
     "opentelemetry": ("lakestore/wire/tracing.py",),

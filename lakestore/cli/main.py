@@ -121,6 +121,10 @@ COMMANDS = {
         "bridge",
         "Write a first bridge.yaml for TOPIC, or for all topics of a PREFIX, from newest records or a registry.",
     ),
+    "init-journal": (
+        "serve",
+        "Create the topic of a journal that several servers share, or check the settings of one that exists.",
+    ),
     "inspect": (
         "doctor",
         "Describe journal, segment, checkpoint and index files, or all of a data folder or a backup.",

@@ -1,4 +1,4 @@
-"""Commands that keep running: serve, tier, demo."""
+"""Commands that keep running: serve, tier, demo; and init-journal, which goes before the first of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 
 from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.output import emit, emit_json, emit_log, emit_text
-from lakestore.cli.settings import config_of, setting_flags
+from lakestore.cli.settings import config_of, journal_flag, journal_settings, setting_flags
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, TIERER_SECONDS_DEFAULT
 from lakestore.release import needs_extra
@@ -29,23 +29,27 @@ ANNOUNCED = "lakestore serves gRPC on {grpc}, catalog and metrics on {scheme}://
 """Printed when the server's ports are open."""
 
 
-@click.command()
-@click.option(
+config_option = click.option(
     "-c",
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="LAKESTORE_CONFIG",
     help="A server.yaml; variables win over it, flags over both.",
 )
+
+
+@click.command()
+@config_option
 @click.option("--print-config", is_flag=True, help="Print every setting with its origin, and end.")
+@journal_flag
 @setting_flags
 @json_option
-def serve(config: Path | None, print_config: bool, as_json: bool, **flags: Any) -> None:
+def serve(config: Path | None, print_config: bool, journal: str | None, as_json: bool, **flags: Any) -> None:
     """Run the server until it is stopped.
 
     Every setting may be in the file or in a variable LAKESTORE_NAME; docs/settings.md lists them.
     """
-    given = config_of(config, flags)
+    given = config_of(config, flags | journal_settings(journal))
     if print_config:
         emit_json(given.as_data()) if as_json else emit_text("\n".join(given.lines()))
         return
@@ -57,6 +61,33 @@ def serve(config: Path | None, print_config: bool, as_json: bool, **flags: Any) 
         click.echo(json.dumps(dict(about))) if as_json else emit_text(ANNOUNCED.format_map(about))
 
     server.serve(settings, announce)
+
+
+@click.command("init-journal")
+@config_option
+@journal_flag
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="Brokers that keep a copy; 1 for a trial.",
+)
+@json_option
+def init_journal(config: Path | None, journal: str | None, replicas: int, as_json: bool) -> None:
+    """Create the topic of a journal that several servers share, or check the settings of one that exists."""
+    values = config_of(config, journal_settings(journal)).values
+    with needs_extra("server,kafka", "lakestore init-journal"):
+        from lakestore_server.journals import kafka_log
+
+    about = kafka_log.topic_of(values["journal.bootstrap"], values["journal.topic"], values["journal.options"])
+    is_new = kafka_log.Admin(about).create(replicas)
+    kafka_log.KafkaLog(about).open("")
+    if as_json:
+        emit_json({"topic": about.topic, "bootstrap": about.bootstrap, "created": is_new})
+    else:
+        done = "is created" if is_new else "exists and has the right settings"
+        emit_text(f"topic {about.topic} {done}; start servers with --journal kafka://{about.bootstrap}/{about.topic}")
 
 
 @click.command()
@@ -152,4 +183,4 @@ def demo(context: click.Context, seconds: int, folder: Path | None, keep: bool, 
     context.exit(0 if same else 1)
 
 
-COMMANDS = (serve, tier, demo)
+COMMANDS = (serve, init_journal, tier, demo)

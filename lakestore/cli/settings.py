@@ -27,6 +27,23 @@ def setting_flags(command: _Command) -> _Command:
     return command
 
 
+def journal_flag(command: _Command) -> _Command:
+    """Adds --journal, which stands for three settings."""
+    about = "A topic as journal: kafka://host:port,host:port/topic."
+    return click.option("--journal", "journal", metavar="URL", help=about)(command)
+
+
+def journal_settings(url: str | None) -> dict[str, str]:
+    """The settings that --journal stands for."""
+    if url is None:
+        return {}
+    scheme, _, rest = url.partition("://")
+    bootstrap, _, topic = rest.partition("/")
+    if scheme != "kafka" or not bootstrap or not topic or "/" in topic:
+        raise Invalid(f"--journal must be kafka://host:port/topic, not {url!r}")
+    return {"journal__kind": scheme, "journal__bootstrap": bootstrap, "journal__topic": topic}
+
+
 def _shown(option: Option) -> str:
     if option.choices:
         return "|".join(option.choices)

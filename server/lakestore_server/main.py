@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lakestore.errors import Unavailable
-from lakestore.release import RELEASE
+from lakestore.errors import Invalid, Unavailable
+from lakestore.release import RELEASE, needs_extra
 from lakestore_server.access.admission import Admission
 from lakestore_server.access.callers import Access
 from lakestore_server.access.finders import Kind
@@ -44,6 +44,7 @@ from lakestore_server.host import allocator, event_log, sandbox
 from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.host.disk import Disk, RealDisk
 from lakestore_server.host.worker import Worker
+from lakestore_server.journals.shared_journal import SharedJournal
 from lakestore_server.operate import backup
 from lakestore_server.operate.calls import Calls
 from lakestore_server.operate.memory import MemoryStatus
@@ -110,6 +111,20 @@ class Collector:
         if frozen > 2 * max(self._looked_at, self._frozen_min):
             self._looked_at = frozen
             gc.unfreeze()  # the next full collection, a long one, looks at everything and freezes the survivors
+
+
+def _journal_of(settings: Settings, clock: Clock) -> JournalOf:
+    """The journal that the settings name."""
+    journal = settings.journal
+    if journal.kind == "file":
+        return FileJournal
+    if not settings.advertise and settings.host in ("0.0.0.0", "::"):  # noqa: S104 (it is compared, not bound)
+        raise Invalid("advertise is not set: give --advertise host:port, at which clients reach this server")
+    with needs_extra("kafka", "a journal in Kafka"):
+        from lakestore_server.journals import kafka_log
+
+    log = kafka_log.KafkaLog(kafka_log.topic_of(journal.bootstrap, journal.topic, journal.options))
+    return lambda disk, folder: SharedJournal(log, clock, journal.lease_seconds)
 
 
 ENDS = (signal.SIGINT, signal.SIGTERM)
@@ -204,14 +219,15 @@ class Server:
         disk: Disk | None = None,
         clock: Clock | None = None,
         on_fatal: Callable[[BaseException], None] | None = None,
-        journal_of: JournalOf = FileJournal,
+        journal_of: JournalOf | None = None,
         presenter: BuilderProcess | None = None,
     ) -> None:
         self.settings = settings
         exposure_check.check_exposure(settings)
         self._keys = exposure_check.keys(settings.tls)
-        self._lock = data_folder.lock_folder(settings.data)
         self._clock = clock = clock or RealClock()
+        journal_of = journal_of or _journal_of(settings, clock)
+        self._lock = data_folder.lock_folder(settings.data)
         scheme = "https" if self._keys else "http"
         self.about = {"warehouse": settings.warehouse_uri, "http": "", "grpc": "", "scheme": scheme}
         self.about["sandbox"] = str(sandbox.support())
@@ -352,7 +368,7 @@ class Server:
         data_folder.name_ports(self._lock, self.about["grpc"], self.about["http"])
         self._grpc.start()
         console.start()
-        self.engine.loop.reachable_at(self.about["grpc"])
+        self.engine.loop.reachable_at(self.settings.advertise or self.about["grpc"])
 
     def drain(self, seconds: float) -> bool:
         """Refuse new calls and wait for running ones; True if all have ended."""

@@ -37,6 +37,23 @@ class Http:
 
 
 @dataclass(frozen=True, slots=True)
+class Journal:
+    """The log of commits."""
+
+    kind: str = option("file", choices=("file", "kafka"))
+    """`file`: files of the data folder, for one server. `kafka`: a topic that several servers share: one commits, the
+    others follow it."""
+    bootstrap: str = option("")
+    """Brokers of Kafka, as `host:port,host:port`."""
+    topic: str = option("lakestore-journal")
+    """Topic of Kafka; `lakestore init-journal` creates it."""
+    lease_seconds: float = option(3.0, low=0.5, high=3600)
+    """Time without a message of the server that commits after which another one takes over."""
+    options: tuple[str, ...] = option((), secret=True)
+    """Options of Kafka's clients, each as `name=value`, for example `security.protocol=SASL_SSL`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Every setting of a server. Paths are relative to the working folder."""
 
@@ -56,6 +73,10 @@ class Settings:
     """Encryption of connections."""
     http: Http = section(Http)
     """Catalog, metrics and console."""
+    journal: Journal = section(Journal)
+    """The log of commits."""
+    advertise: str = option("", flag=True)
+    """Address of gRPC at which clients and other servers reach this server; empty means where it listens."""
     auth: str = option("", flag=True)
     """File of principals, tokens and rights, read again when it changes; empty means everyone has every right."""
     insecure: bool = option(default=False, flag=True)

@@ -141,6 +141,7 @@ ELSEWHERE = {
     "login", "logout",  # tests.unit.cli.test_profiles
     "bridge", "dlq replay", "dlq show", "dlq drop", "bridge proposals approve", "bridge proposals reject",
     "init-bridge",  # tests.network.test_bridge_cli
+    "init-journal",  # tests.network.test_kafka_journal
     "tier",  # tests.network.test_cli
     "demo",  # make demo
 }  # fmt: skip
