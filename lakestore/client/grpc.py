@@ -318,14 +318,16 @@ def _too_old(release: str, protocol: int) -> Invalid:
 class GrpcWire:
     """Calls over gRPC. Says hello before the first call and after a lost connection."""
 
-    def __init__(self, address: str, credentials: Credentials = NOTHING, *, is_one_of_several: bool = False) -> None:
+    def __init__(self, address: str, credentials: Credentials = NOTHING, *, reads: str = "") -> None:
+        """`reads` says where reads go, of one of several servers; empty for a server alone."""
         PROCESS.check()
         PROCESS.has_connected = True
         if not _ADDRESS.search(address) or "://" in address:
             raise Invalid(f"{address!r} is not host:port of a server, such as localhost:7340")
         self.address = address
         self.credentials = credentials
-        self._channel = _channel(address, credentials, rpc.client_keepalive(is_one_of_several=is_one_of_several))
+        self._channel = _channel(address, credentials, rpc.client_keepalive(is_one_of_several=bool(reads)))
+        self._preference = (rpc.READS_AT_LEADER,) if reads == "leader" else ()
         self._small_calls = SmallCalls(self._channel)
         self._talks = False
         """True if the server accepts small calls on an open stream."""
@@ -359,7 +361,7 @@ class GrpcWire:
         if PROCESS.is_orphan or self._closed or not self._greeted:
             seconds = self._ready(method, seconds)
         self._check_known(method, request)
-        scope, unary, shown = SCOPE.get(), self._calls[method.name], self.credentials.metadata()
+        scope, unary, shown = SCOPE.get(), self._calls[method.name], self._metadata()
         if tracing.is_on():
             shown = (*shown, *tracing.headers())
         try:
@@ -404,7 +406,7 @@ class GrpcWire:
         """Send a request and ignore the answer. Dropped if the connection is lost."""
         if not (PROCESS.is_orphan or self._closed) and self._greeted:
             with suppress(ValueError):
-                self._calls[method.name].future(request, timeout=SEND_SECONDS, metadata=self.credentials.metadata())
+                self._calls[method.name].future(request, timeout=SEND_SECONDS, metadata=self._metadata())
 
     def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
         """The answers of a streaming RPC. The stream is cancelled when its reader is closed."""
@@ -417,7 +419,7 @@ class GrpcWire:
         else:
             self._check_known(method, request)
         try:
-            answers = self._calls[method.name](request, timeout=seconds, metadata=self.credentials.metadata())
+            answers = self._calls[method.name](request, timeout=seconds, metadata=self._metadata())
         except ValueError as error:
             raise _closed() from error
         scope = SCOPE.get() or Scope()
@@ -430,6 +432,10 @@ class GrpcWire:
             answers.cancel()
         if refusals:
             raise refusals[0]
+
+    def _metadata(self) -> errors.Metadata:
+        shown = self.credentials.metadata()
+        return (*shown, *self._preference) if self._preference else shown
 
     def _check_known(self, method: rpc.Method, request: Any) -> None:
         if self.server.protocol < rpc.PROTOCOL:

@@ -446,5 +446,5 @@ def connect(
     addresses = addresses_of(address)
     if len(addresses) == 1:
         return transport_of(GrpcWire(addresses[0], credentials), call_seconds=call_seconds)
-    wire = ServersWire(addresses, reads, lambda each: GrpcWire(each, credentials, is_one_of_several=True))
+    wire = ServersWire(addresses, reads, lambda each: GrpcWire(each, credentials, reads=reads))
     return transport_of(wire, call_seconds=call_seconds)

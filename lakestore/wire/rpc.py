@@ -56,6 +56,8 @@ serves without them, as it always did.
 """
 LAKE_SINCE = {"snapshots": 5, "snapshot_seconds": 5}
 """Keys of `lake` in a new table's definition to the protocol they came with; said only where they ask for something."""
+READS_AT_LEADER = ("lakestore-reads", "leader")
+"""Metadata of a client of several servers that reads at the leader alone: a follower answers `NotLeader`."""
 PING_SECONDS, PING_ANSWER_SECONDS = 15, 10
 FAILOVER_PING_SECONDS, FAILOVER_PING_ANSWER_SECONDS = 8, 4
 
@@ -110,12 +112,16 @@ class Method:
         """True if the RPC changes nothing. When it fails, nothing was applied."""
         return self.rule.reads
 
-    def needs_leader(self, request: Any) -> bool:
-        """True if, of servers that share a journal, only the leader answers this request."""
+    def needs_leader(self, request: Any, *, reads_too: bool = False) -> bool:
+        """True if, of servers that share a journal, only the leader answers this request. `reads_too`: the client reads
+        at the leader alone.
+        """
+        if self.name == "Hello":
+            return False
         if self.name == "Changes":
-            return bool(request.subscription)
+            return reads_too or bool(request.subscription)
         if self.rule.server == lakestore_pb2.Rule.BY_READS:
-            return not self.reads
+            return reads_too or not self.reads
         return self.rule.server == lakestore_pb2.Rule.LEADER
 
     @property

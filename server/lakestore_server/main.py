@@ -336,7 +336,11 @@ class Server:
             log.warning("queries of the console run without a part of their sandbox: no %s", lack)
         host, limits = self.settings.host, self.settings.limits
         admission = Admission(
-            self.access, KnownTables(self.engine), self._clock, metrics_open=self.settings.metrics_open
+            self.access,
+            KnownTables(self.engine),
+            self._clock,
+            metrics_open=self.settings.metrics_open,
+            check_leads=self.engine.loop.refuse_when_following,
         )
         self._console = console = Console(self.service, self.sources, admission, self._clock)
         gate = app(self.sources, admission, console, self.settings.http.allowed_hosts)

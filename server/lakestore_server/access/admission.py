@@ -6,11 +6,12 @@ The two ports pass the token or certificate of the client. The rows of `policy` 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from lakestore.errors import Denied, LakestoreError, NotAuthenticated, NotFound
+from lakestore.wire import rpc
 from lakestore_server.access import ownership, policy, principals
 from lakestore_server.access.callers import Access, Caller
 from lakestore_server.access.finders import HttpRequestFacts, TableFacts
@@ -31,25 +32,35 @@ DENIED_LOG_LINES = 5
 class Admission:
     """The rights of one server's callers. Thread-safe."""
 
-    def __init__(self, access: Access, known: TableFacts, clock: Clock, *, metrics_open: bool = False) -> None:
-        self.access, self._known = access, known
+    def __init__(
+        self,
+        access: Access,
+        known: TableFacts,
+        clock: Clock,
+        *,
+        metrics_open: bool = False,
+        check_leads: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check_leads` raises `NotLeader` while this server follows another one."""
+        self.access, self._known, self.check_leads = access, known, check_leads
         self._denied = RateLimitedLog(clock, DENIED_LOG_SECONDS, DENIED_LOG_LINES)
         self._routes = dict(policy.ROUTES)
         if metrics_open:
             self._routes["GET", "/metrics"] = Row("open", policy.ROUTES["GET", "/"].finder, "")
 
-    def rpc(self, path: str, token: str, certificate: Sequence[str]) -> RpcCall:
+    def rpc(self, path: str, token: str, certificate: Sequence[str], *, reads_at_leader: bool = False) -> RpcCall:
         """A call at its begin, known by its metadata alone; `NotAuthenticated`, or `Denied` if no request of it is
         allowed."""
-        return self.known_call(path, self._caller(policy.RPCS.get(path), token, certificate, path))
+        caller = self._caller(policy.RPCS.get(path), token, certificate, path)
+        return self.known_call(path, caller, reads_at_leader=reads_at_leader)
 
-    def known_call(self, path: str, caller: Caller | None) -> RpcCall:
+    def known_call(self, path: str, caller: Caller | None, *, reads_at_leader: bool = False) -> RpcCall:
         """A call of a known caller; `Denied` if no request of it is allowed."""
         row = policy.RPCS.get(path)
         what = path.rsplit("/", 1)[-1]
         with self._noting(what, caller):
             policy.check_possible(row, caller.principal if caller else principals.NOBODY, what)
-        return RpcCall(self, path, row, caller)
+        return RpcCall(self, path, row, caller, reads_at_leader=reads_at_leader)
 
     def is_open(self, path: str) -> bool:
         """Whether an RPC needs no authentication."""
@@ -117,9 +128,12 @@ class Admission:
 class RpcCall:
     """One RPC from begin to end."""
 
-    def __init__(self, admission: Admission, path: str, row: Row | None, caller: Caller | None) -> None:
+    def __init__(
+        self, admission: Admission, path: str, row: Row | None, caller: Caller | None, *, reads_at_leader: bool
+    ) -> None:
         self._admission, self.path, self._row, self._caller = admission, path, row, caller
         self._what = path.rsplit("/", 1)[-1]
+        self._method, self._reads_at_leader = rpc.METHODS.get(self._what), reads_at_leader
         self._generation = admission.access.generation
         self._asked: Any = None
         self._present: tuple[str, ...] = ()
@@ -134,7 +148,7 @@ class RpcCall:
 
     def other(self, path: str) -> RpcCall:
         """Another RPC of the same caller; `Denied` if no request of it is allowed."""
-        return self._admission.known_call(path, self._caller)
+        return self._admission.known_call(path, self._caller, reads_at_leader=self._reads_at_leader)
 
     @property
     def owner(self) -> str:
@@ -142,9 +156,10 @@ class RpcCall:
         return self._caller.counted_as if self._caller else ""
 
     def request(self, request: Any) -> Any:
-        """The request as the server must see it, or `Denied`. Each request of a stream is checked."""
+        """The request as the server must see it, or `Denied` or `NotLeader`. Each request of a stream is checked."""
         self._renew()
         self._check(request)
+        self._check_role(request)
         self._present, self._followed = (), ()
         if self._caller is not None and self._row is not None:
             ownership.to_stored_names(self._caller, self._row, request)
@@ -181,9 +196,11 @@ class RpcCall:
     def recheck(self) -> None:
         """Raise unless the caller still has the right and a valid token or certificate. A stream may run for weeks.
         Tables read by uuid are checked by their present names, so a rename to a name that the caller may not read ends
-        the stream."""
+        the stream. `NotLeader` if only a leader answers the request and another server leads by now."""
         has_changed = self._renew()
         row, caller = self._row, self._caller
+        if self._asked is not None:
+            self._check_role(self._asked)
         if self._asked is None or row is None or caller is None or caller.access.is_open:
             return
         if row.present is not None or self._followed:
@@ -219,6 +236,13 @@ class RpcCall:
 
     def _presently(self, caller: Caller, row: Row, request: Any, known: tuple[str, ...]) -> tuple[str, ...]:
         return self._admission.check_present(row, caller, request, self._what, known, followed=self._followed)
+
+    def _check_role(self, request: Any) -> None:
+        """A stream of commits is checked by the commit loop, which knows what became of each commit."""
+        method = self._method
+        if method is not None and not method.streams_in:
+            if method.needs_leader(request, reads_too=self._reads_at_leader):
+                self._admission.check_leads()
 
     def _check(self, request: Any) -> None:
         self._admission.check_right(self._row, self._caller, request, self._what)

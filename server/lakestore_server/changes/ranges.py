@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lakestore.errors import Invalid
-from lakestore.model.times import micros_of
 from lakestore.model.token import LogPosition, SnapshotPosition
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.filter import bound
-from lakestore_server.changes.start import start_position
+from lakestore_server.changes.start import first_view, start_position
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read.positions import parse_token, reached
 from lakestore_server.state.view import TableState, View
@@ -52,8 +51,7 @@ def _ends(engine: Engine, request: pb.ChangeRangesRequest) -> tuple[View, int]:
     if request.until:
         lsn = parse_token(request.until, engine).lsn
         return reached(engine, lsn), lsn
-    # A stream from a time on must include a commit of exactly this time, which may still be pending.
-    view = engine.view if micros_of(request.start) is None else engine.settled()
+    view = first_view(request.start, engine)
     return view, view.lsn
 
 

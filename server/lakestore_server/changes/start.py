@@ -16,7 +16,7 @@ from lakestore_server.changes.filter import bound
 from lakestore_server.changes.shared.positions import gone_since
 from lakestore_server.changes.subscriptions import check_current
 from lakestore_server.commit.engine import Engine
-from lakestore_server.read.positions import check_once, check_place, lsn_at, lsn_by_time, parse_token
+from lakestore_server.read.positions import check_once, check_place, lsn_at, lsn_by_time, parse_token, reached
 from lakestore_server.state.view import TableState, View
 
 
@@ -67,10 +67,17 @@ class StreamOptions:
         return batch.of_consumer(self.epoch) if self.subscription else batch
 
 
-def first_view(request: pb.ChangesRequest, engine: Engine) -> View:
-    """The view from which a request is answered. A stream from a time on must include a commit of exactly this time, so
-    it waits for pending commits."""
-    return engine.view if times.micros_of(request.start) is None else engine.settled()
+_WORDS = ("", "earliest", "latest", "snapshot")
+
+
+def first_view(start: str, engine: Engine) -> View:
+    """The view in which a start is looked up. Changes from a time on must include a commit of exactly this time, so it
+    waits for pending commits. A server that follows waits for a position of a server that has applied more."""
+    if times.micros_of(start) is not None:
+        return engine.settled()
+    if engine.role == "follower" and start not in _WORDS:
+        return reached(engine, parse_token(start, engine).lsn)
+    return engine.view
 
 
 def start_position(engine: Engine, view: View, start: str, tables: tuple[str, ...]) -> StreamPosition:

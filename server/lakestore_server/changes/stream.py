@@ -93,7 +93,7 @@ class Feed:
     def messages(self, request: pb.ChangesRequest, listener: Listener) -> Generator[EncodedBatch | Pause]:
         """The same stream, which yields a `Pause` when there is nothing to send."""
         self._engine.check_timeline(request.timeline, "what this stream has handed out")
-        view = first_view(request, self._engine)
+        view = first_view(request.start, self._engine)
         options = StreamOptions.from_request(request, self._engine, view)
         if request.member:
             yield from self._of_member(request, options, listener)

@@ -326,7 +326,8 @@ class GrpcServer:
             return
         try:
             names = _certificate_names(call) if self._asks_certificates else ()
-            admitted = self._admission.rpc(call.path, _token(call), names)
+            at_leader = rpc.READS_AT_LEADER in call.metadata
+            admitted = self._admission.rpc(call.path, _token(call), names, reads_at_leader=at_leader)
             if call.path in self._dispatch and self._workers.is_full:
                 raise Exhausted("the server is at its limit of calls: try again later", retry_after=BUSY_SECONDS)
         except LakestoreError as error:
