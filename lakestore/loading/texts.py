@@ -51,11 +51,10 @@ class Records:
 
     def joined(self, numbers: Ints) -> bytes:
         """The bytes of some records, which ascend, with their line breaks."""
-        first, last = int(numbers[0]), int(numbers[-1])
-        runs = self.starts[first + 1 : last + 1] == self.nexts[first:last]
-        if len(numbers) == last - first + 1 and bool(runs.all()):
-            return self.data[int(self.starts[first]) : int(self.nexts[last])]
-        return b"".join(self.data[int(self.starts[at]) : int(self.nexts[at])] for at in numbers)
+        gaps = np.flatnonzero(self.starts[numbers[1:]] != self.nexts[numbers[:-1]])
+        begins = self.starts[numbers[np.append(0, gaps + 1)]].tolist()
+        ends = self.nexts[numbers[np.append(gaps, len(numbers) - 1)]].tolist()
+        return b"".join(self.data[begin:end] for begin, end in zip(begins, ends, strict=True))
 
     def place_after(self, count: int) -> Place:
         """The place after a number of records; after all, the place after all data."""
