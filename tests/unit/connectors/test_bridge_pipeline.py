@@ -86,6 +86,17 @@ def column(spec: ColumnSpec, values: Sequence[Any], **parts: Any) -> tuple[list[
     return [row[spec.name] for row in rows(mapped)], codes(mapped)
 
 
+def test_a_reason_names_the_place_of_a_nested_value() -> None:
+    kind = "struct<items: list<struct<at: timestamp>>>"
+    made = pipeline(TableSpec("shop.orders", columns=(C("id", "int64"), C("order", kind, source="value.o"))))
+    items = [{"at": f"2026-01-0{day} 12:00:00"} for day in (1, 2, 3)]
+    mapped = process(made, [{"id": 1, "o": {"items": items}}, {"id": 2, "o": {"items": [*items, {"at": "soon"}]}}])
+    assert [row["id"] for row in rows(mapped)] == [1]
+    ((reject,),) = mapped.rejects.values()
+    assert "does not take: value.o.items[3].at: " in reject.sentence
+    assert reject.path == "value.o"
+
+
 def test_rows_have_the_columns_of_the_table_and_their_position() -> None:
     made = pipeline(replace(ORDERS, coordinates=True))
     mapped = process(made, [{"id": 1, "amount": 2, "other": 1}], topic="orders")
