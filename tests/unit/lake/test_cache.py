@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -88,6 +89,7 @@ def test_another_key_is_a_miss(tmp_path: Path, other: dict[str, str]) -> None:
     assert cache.find(second) is None
     cache.store(second, sections(SMALL, 5))
     assert read(cache, second) == (list(range(5, 5 + SMALL)), b"text")
+    assert (read(cache) is None) == ("version" in other), "a new version replaces the old one, and nothing else does"
 
 
 def test_a_value_under_another_name_is_a_miss(tmp_path: Path) -> None:
@@ -232,6 +234,8 @@ def test_short_processes_evict_a_large_folder_part_by_part(tmp_path: Path, monke
     kept: dict[str, list[float]] = {}
     for path in (tmp_path / "t").iterdir():
         kept.setdefault(path.name[0], []).append(ages[path.name])
+    assert len(kept) == 16
+    assert min(map(len, kept.values())) > 40, "each part has its share, about 58 values"
     for digit, held in kept.items():
         assert sorted(held) == sorted(age for name, age in ages.items() if name[0] == digit)[: len(held)]
     (tmp_path / caches._STATE).write_text("{")
@@ -314,6 +318,49 @@ def test_only_the_cache_s_own_files_are_removed(tmp_path: Path) -> None:
     assert not (folder / KEY.group).exists()
 
 
+def test_values_of_tables_that_stay_are_kept(tmp_path: Path) -> None:
+    cache, other = cache_in(tmp_path), replace(KEY, group="a name that is no folder's: ../x")
+    for key in (KEY, other, replace(KEY, group="gone")):
+        cache.store(key, sections(3))
+    cache.remove_groups([KEY.group, other.group])
+    assert read(cache) is not None
+    assert read(cache, other) is not None
+    assert read(cache, replace(KEY, group="gone")) is None
+
+
+def test_a_strange_file_in_the_place_of_a_value_is_a_miss_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe would keep its reader waiting, and somebody else's file may say anything."""
+    cache, path = cache_in(tmp_path), file_of(tmp_path)
+    path.parent.mkdir()
+    os.mkfifo(path)
+    found: list[Any] = []
+    reading = threading.Thread(target=lambda: found.append(cache.find(KEY)), daemon=True)
+    reading.start()
+    reading.join(30)
+    assert found == [None]
+    path.unlink()
+    cache.store(KEY, sections(3))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "geteuid", lambda: 12_345)
+        assert cache.find(KEY) is None
+    assert read(cache) is not None
+
+
+def test_values_beyond_the_limit_of_maps_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = len(caches._maps)
+    monkeypatch.setattr(caches, "_maps_max", lambda: count + 2)
+    cache = cache_in(tmp_path)
+    held = [cache.store(replace(KEY, file=str(number)), sections(LARGE)) for number in range(4)]
+    assert [value is not None and value.is_mapped for value in held] == [True, True, False, False]
+    assert all(value is not None and value.array(1, "<i8")[-1] == LARGE - 1 for value in held)
+    held.clear()
+    value = cache.find(replace(KEY, file="3"))
+    assert value is not None
+    assert value.is_mapped, "a map is free again when its value is gone"
+
+
 def test_a_cache_gives_its_room_back_when_the_disk_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = cache_in(tmp_path, free_bytes_min=2 << 30)
     for number in range(40):
@@ -341,9 +388,9 @@ def test_a_forked_process_finds_free_locks(tmp_path: Path) -> None:
     with cache._lock, values._lock:
         cache._is_evicting = True
         caches._unlock_all()
-    assert cache._lock.acquire(blocking=False)
-    assert values._lock.acquire(blocking=False)
-    assert not cache._is_evicting
+        assert cache._lock.acquire(blocking=False)
+        assert values._lock.acquire(blocking=False)
+        assert not cache._is_evicting
 
 
 def test_a_use_in_the_future_is_the_oldest_and_a_closed_cache_opens(tmp_path: Path) -> None:
@@ -489,8 +536,9 @@ def test_the_folder_of_a_user_is_his_alone_or_the_cache_is_off(tmp_path: Path, m
     mine.chmod(0o700)
     monkeypatch.setattr(caches, "_file_system", lambda _: "nfs4")
     assert caches.of_user({caches.VARIABLE: str(mine)}).folder is None
+    monkeypatch.setattr(caches, "_file_system", lambda _: "ext4")
     monkeypatch.setattr(os, "geteuid", lambda: 12_345)
-    assert caches.of_user({caches.VARIABLE: str(mine)}).folder is None
+    assert caches.of_user({caches.VARIABLE: str(mine)}).folder is None, "its owner is another user"
 
 
 def test_a_cache_without_a_folder_keeps_nothing() -> None:

@@ -177,6 +177,28 @@ def test_a_bundle_that_is_full_keeps_the_newest(
         assert max(path.stat().st_size for path in values(tmp_path)) <= 5 * INDEX_BYTES
 
 
+def test_a_bundle_keeps_what_an_earlier_process_added(
+    files: list[DataFile], cache: Callable[..., OffsetCache], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_cache, "BUNDLES", 1)
+    for half in (files[: FILES // 2], files[FILES // 2 :]):
+        found(cache(), half, {1, 700})
+    last = cache()
+    found(last, files, {1, 700})
+    assert last.figures.read == 0
+
+
+def test_a_file_of_another_table_at_the_path_of_one_in_memory_is_read(
+    files: list[DataFile], cache: Callable[..., OffsetCache]
+) -> None:
+    """A process runs on while somebody restores another table to the same folder."""
+    held, path = cache(), Path(files[0].path.removeprefix("file://"))
+    before = held.of(files[0], "t").keys.tolist()
+    path.write_bytes(Path(files[1].path.removeprefix("file://")).read_bytes())
+    assert held.of(files[0], "t").keys.tolist() == before
+    assert held.of(files[0], "another").keys.tolist() == cache().of(files[1], "t").keys.tolist() != before
+
+
 def test_a_full_disk_is_no_error(
     files: list[DataFile], cache: Callable[..., OffsetCache], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
