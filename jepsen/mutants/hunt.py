@@ -71,7 +71,7 @@ def false_alarms(seconds: float) -> Caught:
     """The simulation's word on a copy without a bug: nothing, or the hunt proves nothing."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copy(Path(folder))
-        found = _simulated(Path(folder), (), (), seconds)
+        found = _simulated(Path(folder), [], seconds)
         return Caught("none", "simulation", **found) if found else Caught("none", "")
 
 
@@ -83,7 +83,9 @@ def _caught(mutant: Mutant, folder: Path, simulated: float, real: float) -> Caug
         return Caught(mutant.name, "test" if failed else "", anomaly=failed.replace("::", ": "), seconds=took)
     light = [name for name in mutant.workloads if not needs_of([name])]
     if simulated and mutant.simulated and light:
-        found = _simulated(folder, light, mutant.faults, simulated)
+        chosen = [part for name in light for part in ("--workload", name)]
+        chosen += [part for name in mutant.faults for part in ("--fault", name)]
+        found = _simulated(folder, [*chosen, "--servers", str(mutant.servers)], simulated)
         if found:
             return Caught(mutant.name, "simulation", **found)
     for found in _real(mutant, folder, real):
@@ -98,10 +100,8 @@ def failing(mutant: Mutant, folder: Path) -> str:
     return next((test for test in mutant.tests if f"FAILED {test}" in told), "")
 
 
-def _simulated(folder: Path, workloads: Sequence[str], faults: Sequence[str], seconds: float) -> dict[str, Any] | None:
-    """The first telling anomaly of the simulation, and after how many seconds."""
-    chosen = [part for name in workloads for part in ("--workload", name)]
-    chosen += [part for name in faults for part in ("--fault", name)]
+def _simulated(folder: Path, chosen: Sequence[str], seconds: float) -> dict[str, Any] | None:
+    """The first telling anomaly of the simulation with some options, and after how many seconds."""
     command = ["-m", "tests.simulation", "--until-anomaly", "--json", "--seconds", f"{seconds:g}", *chosen]
     began = time.monotonic()
     ended = _run(folder, command, seconds + GRACE_SECONDS)

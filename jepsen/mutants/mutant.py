@@ -61,6 +61,8 @@ class Mutant:
     """Whether the simulation can see it at all."""
     faults: tuple[str, ...] = ()
     """The faults that it needs in the simulation; empty if all kinds are drawn."""
+    servers: int = 1
+    """The number of servers in the simulation; several share a journal."""
     tests: tuple[str, ...] = ()
     """Tests of the product that find a bug which no workload reaches, as pytest names them."""
 
@@ -103,6 +105,7 @@ def planted(path: Path = PLANTED) -> list[Mutant]:
             tuple(each.get("nemeses", ())),
             each.get("simulated", True),
             tuple(each.get("faults", ())),
+            each.get("servers", 1),
             tuple(each.get("tests", ())),
         )
         for each in tomllib.loads(path.read_text())["mutant"]

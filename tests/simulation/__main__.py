@@ -22,7 +22,7 @@ def main(given: Sequence[str]) -> int:
     first, _, end = (options.seeds or "0:").partition(":")
     seeds = range(int(first), int(end)) if end else count(int(first))
     workloads = [name for name in options.workload or () if name in SIMULATED] or list(SIMULATED)
-    wanted = (replace(case, faults=_faults(options, case)) for case in cases(seeds, workloads))
+    wanted = (replace(case, faults=_faults(options, case)) for case in cases(seeds, workloads, options.servers))
     seconds = options.seconds or (float("inf") if end else 60.0)
     summary = search(wanted, jobs=options.jobs, seconds=seconds, until_anomaly=options.until_anomaly)
     _say(summary, as_json=options.json)
@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     add = parser.add_argument
     add("--seeds", help="first:end; without an end for a minute")
-    add("--seed", help="one run; with --trace its history and trace")
+    add("--seed", help="one run, of one server if nothing is said; with --trace its history and trace")
     add("--workload", "-w", action="append", help="those that need more than a server are left out")
     add("--fault", "-f", action="append", help="only faults of these kinds; `none`: no faults")
     add("--jobs", type=int, default=1)
@@ -42,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="one line of JSON for each anomaly, and nothing else")
     add("--trace", action="store_true")
     add("--shrink", action="store_true")
+    add("--servers", type=int, help="several share a journal; the seed decides if nothing is said")
     add("--processes", type=int)
     add("--operations", type=int)
     add("--lasts", type=float, help="simulated seconds of the run")
@@ -58,7 +59,7 @@ def _one(options: argparse.Namespace) -> int:
     workload = (options.workload or ["log"])[0]
     case = Case(options.seed, workload, dropped=frozenset(int(n) for n in options.without.split(",") if n))
     case = replace(case, faults=_faults(options, case), processes=options.processes or case.processes)
-    case = replace(case, seconds=options.lasts or case.seconds)
+    case = replace(case, seconds=options.lasts or case.seconds, servers=options.servers or case.servers)
     outcome = run(replace(case, operations=options.operations or case.operations))
     if options.shrink and outcome.anomalies:
         outcome = shrunk(outcome)

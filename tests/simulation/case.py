@@ -24,7 +24,7 @@ from tests.simulation.planned_losses import scarce
 from tests.simulation.scale import scaled
 from tests.simulation.system import NoStart, SimSystem
 from tests.simulation.threads import installed
-from tests.simulation.world import Stuck, World
+from tests.simulation.world import STEPS_MAX, Stuck, World
 
 SIMULATED = tuple(name for name, make in WORKLOADS.items() if not make(random.Random(0)).needs)
 """Names of the workloads that need nothing beside a server."""
@@ -39,6 +39,8 @@ class Case:
     processes: int = 3
     operations: int = 14
     seconds: float = 2.0
+    servers: int = 1
+    """Several ones share a journal."""
     faults: tuple[str, ...] = tuple(sorted(nemeses.NEMESES))
     """The kinds of faults that may be drawn."""
     dropped: frozenset[int] = frozenset()
@@ -46,7 +48,8 @@ class Case:
 
     def planned(self) -> list[Planned]:
         """The faults."""
-        planned = nemeses.plan(f"{self.seed} {self.workload}", self.seconds, self.faults)
+        names = nemeses.possible(self.faults, self.servers)
+        planned = nemeses.plan(f"{self.seed} {self.workload}", self.seconds, names)
         return [each for number, each in enumerate(planned) if number not in self.dropped]
 
 
@@ -136,7 +139,8 @@ def run(case: Case) -> Outcome:
     began = time.process_time()
     identity = f"{case.seed} {case.workload}"
     shape = random.Random(f"{identity} shape")
-    world = World(identity, preempt=shape.choice((0.0, 0.005, 0.02, 0.1)))
+    preempt = shape.choice((0.0, 0.005, 0.02, 0.1))
+    world = World(identity, preempt=preempt, steps_max=STEPS_MAX * case.servers)
     verdicts: list[Verdict] = []
     made: list[_Watched] = []
     systems: list[SimSystem] = []
@@ -145,15 +149,16 @@ def run(case: Case) -> Outcome:
     with folders.folder() as folder, installed(world), scaled(world, identity), scarce(world):
 
         def main() -> None:
-            system = SimSystem(world, folder, identity, limits_of(shape))
+            system = SimSystem(world, folder, identity, limits_of(shape), case.servers)
             workload = _Without(WORKLOADS[case.workload](random.Random(f"{identity} workload")))
             course = Course(identity, case.seconds, case.processes, case.operations, case.seconds / case.operations)
             systems.append(system)
             system.start()
             made.append(_Watched(system, [workload], nemeses.NEMESES, case.planned(), course))
             verdicts.append(made[0].run())
-            system.machine.stop()
-            system.machine.close()
+            system.compare()
+            system.stop()
+            system.close()
 
         try:
             world.run(main)

@@ -54,7 +54,7 @@ class Machine:
         name: str = "server",
     ) -> None:
         self.world, self.network = world, network
-        self._journal_of, self._name = journal_of, name
+        self._journal_of, self.name = journal_of, name
         self._folder, self.limits = folder, limits
         self.chance = random.Random(f"{seed} disk")
         self.speed = Speed()
@@ -80,7 +80,7 @@ class Machine:
         """Start a process on what is there; whether it serves."""
         world = self.world
         self._lives += 1
-        process = Process(f"{self._name}{self._lives}", skew_us=self.skew_us, frozen_us=self.frozen_us)
+        process = Process(f"{self.name}{self._lives}", skew_us=self.skew_us, frozen_us=self.frozen_us)
         self._tail = marks.Tail(self.disk.root)
         disk = LifeDisk(world, process, self.disk, self.speed)
         disk.on_reach = partial(self._reached, process)
@@ -100,13 +100,13 @@ class Machine:
                 world.wake(looker)
 
         self.life = Life(self._lives, process, None)
-        world.note(f"server {self._lives} starts")
+        world.note(f"{self.name} {self._lives} starts")
         world.spawn("start", process, begin)
         while not done and not process.is_dead:
             world.block(None, "the server's start")
         if not done or not isinstance(done[0], Server):
             said = done[0] if done else "killed"
-            world.note(f"server {self._lives} did not start: {type(said).__name__}")
+            world.note(f"{self.name} {self._lives} did not start: {type(said).__name__}")
             if not process.is_dead:
                 self.failures.append(f"start: {said}")
                 world.mark(marks.NO_START)
@@ -115,7 +115,7 @@ class Machine:
         self.server = done[0]
         self.life = Life(self._lives, process, self.server.service)
         self.network.life = self.life
-        world.note(f"server {self._lives} serves at LSN {self.server.engine.view.lsn}")
+        world.note(f"{self.name} {self._lives} serves at LSN {self.server.engine.view.lsn}")
         return True
 
     def _server(self, process: Process, disk: LifeDisk) -> Server:
@@ -136,7 +136,7 @@ class Machine:
             journal_of=self._journal_of,
             presenter=StandIn(),
         )
-        made.engine.loop.reachable_at(self._name)
+        made.engine.loop.reachable_at(self.name)
         return made
 
     def _fatal(self, process: Process, error: BaseException) -> None:
@@ -184,6 +184,11 @@ class Machine:
     def act_nowhere(self) -> None:
         """Forget `act_at`."""
         self._act_at = None
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether its server says that it leads. Another one may lead instead, and this one not know it yet."""
+        return self.is_up and self.server is not None and self.server.engine.is_leading
 
     @property
     def is_broken(self) -> bool:

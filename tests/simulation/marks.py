@@ -27,6 +27,8 @@ INDEX_PROBLEM = "the index got a problem within a checkpoint"
 GAP_REFUSED = "a start without a journal file was refused"
 NO_MEMORY = "an allocation failed"
 GIVEN_BACK = "large requests waited again behind a small one"
+FAILED_OVER = "another server led"
+REFUSED_BY_FOLLOWER = "answered Commit: NotLeader"
 NEVER = frozenset({CrashPoint.CATALOG_READY, CrashPoint.CATALOG_COMMITTED})
 """Points that only other catalogs' commits pass."""
 GROUPS = ("checkpoint.", "index.", "segment.", "trim.", "recovery.", "journal.file", "rebuild.", "part.")
@@ -47,6 +49,8 @@ def wanted(workloads: tuple[str, ...]) -> frozenset[str]:
         GIVEN_BACK,
         INDEX_PROBLEM,
         GAP_REFUSED,
+        FAILED_OVER,
+        REFUSED_BY_FOLLOWER,
         "power lost",
     }
     found |= {f"reached {CrashPoint.RUN_MERGED}", ended_behind(CrashPoint.RUN_DURABLE)}

@@ -1,20 +1,29 @@
-"""Nemeses of the simulated system: the faults that only a simulation can have at any moment, and have again."""
+"""Nemeses of the simulated system: the faults that only a simulation can have at any moment, and have again.
+
+A fault befalls one machine of several, the leader's in half of all cases. Its end mends every machine in the same way.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from jepsen.schedule import Nemesis, Planned
 from lakestore_server.host.crash_points import CrashPoint
 from tests.simulation import marks, planned_losses
-from tests.simulation.system import SimSystem
+from tests.simulation.log_link import Cut
+from tests.simulation.machine import Machine
+from tests.simulation.system import Shared, SimSystem
+from tests.support.shared_log import Faults
 
 QUIET_SHARE = 0.25
 """Of all runs so many have no fault."""
 KINDS_MAX, FAULTS_MAX = 4, 6
 HOURS = 3600
+LONE = "server"
+"""The name of a machine that is the only one."""
+LOG_FAULTS = "lost", "unanswered", "twice", "somewhere", "strangers", "skips", "no_room"
 WEATHER = {"hole": (0.05,), "mute": (0.1, 0.3, 0.6)}
 """The chances of a kind of weather, of which one is drawn, where they are not those of most."""
 DUTY_SECONDS, DONE = 20.0, "done"
@@ -57,14 +66,20 @@ def _restart(system: SimSystem) -> None:
     system.restart()
 
 
-def _kill(system: SimSystem, _: random.Random) -> str:
-    system.machine.kill()
-    return "killed"
+def _kill(system: SimSystem, chance: random.Random) -> str:
+    machine = system.victim(chance)
+    machine.kill()
+    return _told(machine, "killed")
+
+
+def _told(machine: Machine, text: str) -> str:
+    """What happened, and to which of several machines."""
+    return text if machine.name == LONE else f"{machine.name}: {text}"
 
 
 def _power(system: SimSystem, chance: random.Random) -> str:
     """Now, or some steps of the disk later; the whole index may go with it."""
-    machine, steps = system.machine, chance.choice((0, 0, 1, 2, 3, 5, 8, 13))
+    machine, steps = system.victim(chance), chance.choice((0, 0, 1, 2, 3, 5, 8, 13))
     seed = None if chance.random() < 0.2 else chance.getrandbits(32)
     lost = ("index",) if chance.random() < 0.1 else ()
     if steps and machine.is_up:
@@ -74,7 +89,7 @@ def _power(system: SimSystem, chance: random.Random) -> str:
                 break
             system.world.sleep(0.01)
     machine.lose_power(seed, lost=lost)
-    return f"power lost {steps} steps later, seed {seed}, lost {lost}"
+    return _told(machine, f"power lost {steps} steps later, seed {seed}, lost {lost}")
 
 
 def _crash_point(system: SimSystem, chance: random.Random) -> str:
@@ -83,107 +98,118 @@ def _crash_point(system: SimSystem, chance: random.Random) -> str:
     of_trim = of_checkpoint and chance.random() < 0.3
     point = chance.choice(OF_TRIM if of_trim else OF_CHECKPOINT if of_checkpoint else tuple(CrashPoint))
     passes, power = chance.choice((0, 0, 0, 1) if of_checkpoint else (0, 0, 1, 3)), chance.random() < 0.7
-    system.machine.crash_at(point, passes, loses_power=power)
-    server = system.machine.server
-    if of_checkpoint and server is not None and system.machine.is_up:
-        server.upkeep.checkpointer.wake()
-    return f"{point} after {passes} passes, {'with' if power else 'without'} the power"
+    machine = system.victim(chance)
+    machine.crash_at(point, passes, loses_power=power)
+    if of_checkpoint and machine.server is not None and machine.is_up:
+        machine.server.upkeep.checkpointer.wake()
+    return _told(machine, f"{point} after {passes} passes, {'with' if power else 'without'} the power")
 
 
 def _after_crash_point(system: SimSystem) -> None:
-    machine = system.machine
-    machine.crash_nowhere()
-    if not machine.is_up and not machine.disk.powered:
-        machine.lose_power(machine.chance.getrandbits(32))
+    for machine in system.machines:
+        machine.crash_nowhere()
+        if not machine.is_up and not machine.disk.powered:
+            machine.lose_power(machine.chance.getrandbits(32))
     system.restart()
 
 
-def _pause(system: SimSystem, _: random.Random) -> str:
-    life = system.machine.life
+def _pause(system: SimSystem, chance: random.Random) -> str:
+    machine = system.victim(chance)
+    life = machine.life
     if life is not None and not life.process.is_dead:
         system.world.pause(life.process)
-        return "stopped"
+        return _told(machine, "stopped")
     return "nobody there"
 
 
 def _resume(system: SimSystem) -> None:
-    life = system.machine.life
-    if life is not None and life.process.is_paused:
-        system.world.resume(life.process)
+    for machine in system.machines:
+        life = machine.life
+        if life is not None and life.process.is_paused:
+            system.world.resume(life.process)
 
 
 def _weather(system: SimSystem, chance: random.Random) -> str:
-    weather = system.network.weather
+    machine = system.victim(chance)
+    weather = machine.network.weather
     kinds = chance.sample(("lost", "late", "unanswered", "hole", "slow", "mute"), chance.randint(1, 3))
     for kind in kinds:
         setattr(weather, kind, chance.choice(WEATHER.get(kind, (0.02, 0.1, 0.3))))
-    return ", ".join(kinds)
+    return _told(machine, ", ".join(kinds))
 
 
 def _calm(system: SimSystem) -> None:
-    system.network.weather.calm()
+    for machine in system.machines:
+        machine.network.weather.calm()
 
 
 def _fail_step(system: SimSystem, chance: random.Random) -> str:
     steps = "sync", "sync_folder", "write", "create", "rename", "truncate", ""
     what, after = chance.choice(steps), chance.randint(0, 6)
-    system.machine.disk.fail(what, after=after)
-    return f"{what or 'any step'} fails after {after}"
+    machine = system.victim(chance)
+    machine.disk.fail(what, after=after)
+    return _told(machine, f"{what or 'any step'} fails after {after}")
 
 
 def _fail_checkpoint(system: SimSystem, chance: random.Random) -> str:
     """A checkpoint that begins now comes as far as its segments, or its own file, and no further."""
     steps = chance.choice((tuple(f"create {digit}" for digit in range(10)), ("create checkpoint",), ("rename checkp",)))
+    machine = system.victim(chance)
     for step in steps:
-        system.machine.disk.fail(step)
-    told = _checkpoint(system)
-    system.failed_in = None if told == DONE else system.machine.life
-    return f"{steps[0]} fails: {told}"
+        machine.disk.fail(step)
+    told = _checkpoint(machine)
+    system.failed_in = None if told == DONE else machine.life
+    return _told(machine, f"{steps[0]} fails: {told}")
 
 
-def _checkpoint(system: SimSystem) -> str:
+def _checkpoint(machine: Machine) -> str:
     """A checkpoint at this moment, and what came of it: the duty tries again by itself long after a run."""
-    server = system.machine.server
-    if server is None or not system.machine.is_up:
+    server = machine.server
+    if server is None or not machine.is_up:
         return "nobody there"
-    error = system.machine.within(server.upkeep.checkpoint, DUTY_SECONDS)
+    error = machine.within(server.upkeep.checkpoint, DUTY_SECONDS)
     return type(error).__name__ if error else DONE
 
 
 def _checkpoint_again(system: SimSystem) -> str:
     """The same server goes on where the last checkpoint has failed."""
     _heal_disk(system)
-    told, failed_in = _checkpoint(system), system.failed_in
-    if told == DONE and failed_in is not None and failed_in is system.machine.life:
+    failed_in = system.failed_in
+    machine = next((each for each in system.machines if each.life is failed_in), system.machines[0])
+    told = _checkpoint(machine)
+    if told == DONE and failed_in is not None and failed_in is machine.life:
         system.world.mark(marks.BEHIND_FAILED)
     return told
 
 
 def _heal_disk(system: SimSystem) -> None:
-    system.machine.disk.heal()
-    system.machine.disk.fill_up(None)
-    if not system.machine.is_up:
+    for machine in system.machines:
+        machine.disk.heal()
+        machine.disk.fill_up(None)
+    if not all(machine.is_up for machine in system.machines):
         system.restart()
 
 
 def _full(system: SimSystem, chance: random.Random) -> str:
-    room = chance.randint(0, 12)
-    system.machine.disk.fill_up(room)
-    return f"full after {room} writes"
+    room, machine = chance.randint(0, 12), system.victim(chance)
+    machine.disk.fill_up(room)
+    return _told(machine, f"full after {room} writes")
 
 
 def _slow(system: SimSystem, chance: random.Random) -> str:
-    system.machine.speed.factor = factor = chance.choice((5.0, 30.0, 200.0))
-    return f"{factor:g} times slower"
+    factor, machine = chance.choice((5.0, 30.0, 200.0)), system.victim(chance)
+    machine.speed.factor = factor
+    return _told(machine, f"{factor:g} times slower")
 
 
 def _fast(system: SimSystem) -> None:
-    system.machine.speed.factor = 1.0
+    for machine in system.machines:
+        machine.speed.factor = 1.0
 
 
 def _clock(system: SimSystem, chance: random.Random) -> dict[str, Any]:
     """Another time, told with the seconds for which it has to stand before it may be believed."""
-    machine = system.machine
+    machine = system.victim(chance)
     confirm = machine.limits.clock_confirm_seconds
     if chance.random() < 0.25:
         machine.freeze_clock()
@@ -194,12 +220,13 @@ def _clock(system: SimSystem, chance: random.Random) -> dict[str, Any]:
 
 
 def _clock_right(system: SimSystem) -> None:
-    system.machine.set_clock(0)
+    for machine in system.machines:
+        machine.set_clock(0)
 
 
 def _stall(system: SimSystem, chance: random.Random) -> str:
     """One thread of the server, or of a client, stands still for a time, as a swapped page or a debugger makes it."""
-    life = system.machine.life
+    life = system.victim(chance).life
     servers = life.process.tasks if life and not life.process.is_dead else []
     clients = [task for task in system.world.outside.tasks if task.name not in ("main", "nemesis")]
     tasks = [task for task in (servers, servers, clients)[chance.randrange(3)] if not task.is_over]
@@ -212,8 +239,9 @@ def _stall(system: SimSystem, chance: random.Random) -> str:
 
 def _duty(system: SimSystem, chance: random.Random) -> str:
     """A duty is due at this moment."""
-    server = system.machine.server
-    if server is None or not system.machine.is_up:
+    machine = system.victim(chance)
+    server = machine.server
+    if server is None or not machine.is_up:
         return "nobody there"
     duties: dict[str, Callable[[], object]] = {
         "checkpoint": server.upkeep.checkpointer.wake,
@@ -223,8 +251,68 @@ def _duty(system: SimSystem, chance: random.Random) -> str:
         "scrub": server.upkeep.scrubber.run_once,
     }
     name = chance.choice(list(duties))
-    error = system.machine.within(duties[name], DUTY_SECONDS)
-    return f"{name}: {type(error).__name__ if error else 'done'}"
+    error = machine.within(duties[name], DUTY_SECONDS)
+    return _told(machine, f"{name}: {type(error).__name__ if error else 'done'}")
+
+
+# Faults of servers that share a journal
+
+
+def _shared(system: SimSystem) -> Shared:
+    assert system.shared is not None, "a server alone has no log"
+    return system.shared
+
+
+def _cut_from_log(system: SimSystem, chance: random.Random) -> str:
+    """A partition between one server and the log, which may store what it does not answer."""
+    machine = system.victim(chance)
+    cut: Cut = chance.choice(("requests", "requests", "answers"))
+    _shared(system).links[machine.name].cut = cut
+    return _told(machine, f"{cut} do not come through")
+
+
+def _mend_links(system: SimSystem) -> None:
+    for link in _shared(system).links.values():
+        link.mend()
+
+
+def _cut_from_clients(system: SimSystem, chance: random.Random) -> str:
+    """A partition between one server and its clients, while it goes on to talk with the log."""
+    machine = system.victim(chance)
+    machine.network.weather.hole = machine.network.weather.mute = 1.0
+    return _told(machine, "no client comes through")
+
+
+def _stall_log(system: SimSystem, chance: random.Random) -> str:
+    """The log answers nobody for a time, as while a broker is replaced."""
+    seconds = chance.choice((0.1, 0.4, 1.5))
+    _shared(system).log.stall(seconds)
+    return f"for {seconds} s"
+
+
+def _fail_log(system: SimSystem, chance: random.Random) -> str:
+    """Answers get lost, messages come late, twice or between those of strangers."""
+    often = {name: chance.choice((0.0, 0.05, 0.3)) for name in LOG_FAULTS}
+    _shared(system).log.faults = Faults(**often, delay=chance.choice((0.01, 0.2)), late=chance.choice((0.5, 3.0)))
+    return ", ".join(f"{name} {value:g}" for name, value in often.items() if value)
+
+
+def _heal_log(system: SimSystem) -> None:
+    shared = _shared(system)
+    shared.log.faults = shared.faults
+
+
+def _all_down(system: SimSystem, chance: random.Random) -> str:
+    """Every server is killed at once, some with the power."""
+    told = []
+    for machine in system.machines:
+        if chance.random() < 0.5:
+            machine.kill()
+            told.append(_told(machine, "killed"))
+        else:
+            machine.lose_power(chance.getrandbits(32))
+            told.append(_told(machine, "power lost"))
+    return ", ".join(told)
 
 
 NEMESES: dict[str, Nemesis[SimSystem]] = {
@@ -245,9 +333,21 @@ NEMESES: dict[str, Nemesis[SimSystem]] = {
         _Fault("clock", _clock, _clock_right),
         _Fault("stall", _stall),
         _Fault("duty", _duty),
+        _Fault("log-cut", _cut_from_log, _mend_links),
+        _Fault("clients-cut", _cut_from_clients, _calm),
+        _Fault("log-stalls", _stall_log),
+        _Fault("log-fails", _fail_log, _heal_log),
+        _Fault("all-down", _all_down, _restart),
     )
 }
 """All of them, by name."""
+OF_SEVERAL = frozenset({"log-cut", "clients-cut", "log-stalls", "log-fails", "all-down"})
+"""Faults that need servers with a shared journal."""
+
+
+def possible(names: Iterable[str], servers: int) -> tuple[str, ...]:
+    """Those of some names that so many servers can have."""
+    return tuple(name for name in names if servers > 1 or name not in OF_SEVERAL)
 
 
 def plan(seed: str, seconds: float, names: tuple[str, ...]) -> list[Planned]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from unittest.mock import patch
 
 from jepsen.anomaly import Anomaly
@@ -20,6 +19,7 @@ from lakestore_server.index.keys import IndexKeys
 from tests.simulation import marks
 from tests.simulation.system import SimSystem
 from tests.simulation.world import World
+from tests.support.simdisk import SimDisk
 
 CHECKPOINT_SECONDS, REBUILD_LATE_SECONDS = 20.0, 3.0
 NOBODY = "nobody there"
@@ -31,7 +31,7 @@ END_AT = (CrashPoint.CHECKPOINT_DURABLE, CrashPoint.CHECKPOINT_INSTALLED, CrashP
 
 def index_problem(system: SimSystem, chance: random.Random) -> str:
     """A look-up finds a damaged block in the middle of a checkpoint, and the process ends before any rebuild begins."""
-    machine, world = system.machine, system.world
+    machine, world = system.victim(chance), system.world
     server, life = machine.server, machine.life
     if server is None or life is None or not machine.is_up:
         return NOBODY
@@ -57,7 +57,7 @@ def lose_journal_file(system: SimSystem, chance: random.Random) -> str:
     The process ends when a checkpoint has just begun a journal file. So the last file is often empty, and only its
     name tells that the file before it is missing.
     """
-    machine = system.machine
+    machine = system.victim(chance)
     server = machine.server
     if server is None or not machine.is_up:
         return NOBODY
@@ -70,7 +70,7 @@ def lose_journal_file(system: SimSystem, chance: random.Random) -> str:
         return "no power"
     disk.heal()
     disk.fill_up(None)
-    needed = _needed(disk.root, system)
+    needed = _needed(disk)
     if not needed:
         return "the journal has one file"
     path = disk.root / chance.choice(needed)
@@ -91,12 +91,11 @@ def lose_journal_file(system: SimSystem, chance: random.Random) -> str:
     return f"{path.name} was lost and is back"
 
 
-def _needed(folder: Path, system: SimSystem) -> Sequence[str]:
+def _needed(disk: SimDisk) -> Sequence[str]:
     """The journal files behind the newest checkpoint, less the last one: a loss of the last one cannot be seen."""
-    disk = system.machine.disk
-    held = checkpoint.newest(disk, folder)
+    held = checkpoint.newest(disk, disk.root)
     assert held is not None, "a server has begun the folder"
-    return [name for name in journal_file.names(disk, folder) if name >= journal_file.name_of(held.lsn + 1)][:-1]
+    return [name for name in journal_file.names(disk, disk.root) if name >= journal_file.name_of(held.lsn + 1)][:-1]
 
 
 def scarce_memory(system: SimSystem, chance: random.Random) -> str:
@@ -105,14 +104,16 @@ def scarce_memory(system: SimSystem, chance: random.Random) -> str:
     The disk is slow meanwhile, so that commits of the same keys wait for it one behind the other.
     """
     system.world.failing_allocations = fail = chance.randint(1, 3)
-    system.machine.speed.factor = factor = chance.choice((5.0, 30.0, 200.0))
+    factor = chance.choice((5.0, 30.0, 200.0))
+    system.victim(chance).speed.factor = factor
     return f"{fail} allocations fail, and the disk is {factor:g} times slower"
 
 
 def enough_memory(system: SimSystem) -> None:
     """The end of `scarce_memory`."""
     system.world.failing_allocations = 0
-    system.machine.speed.factor = 1.0
+    for machine in system.machines:
+        machine.speed.factor = 1.0
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from tests.simulation.case import VAGUE, Case, run
 LENGTHS = {"subscription": (4, 8, 14, 40)}
 """Operations of each process of a run, of workloads whose clients take turns; of others, `SHORT`."""
 SHORT = (3, 4, 6, 8, 14)
+SERVERS = 3
 SECONDS_MIN, SECONDS_EACH = 2.0, 0.12
 """Time of a run, and for each operation of a process."""
 
@@ -88,13 +89,15 @@ def _ran(case: Case) -> _Ran:
     return _Ran(case, tuple(outcome.names), sentence, *figures, outcome.marks)
 
 
-def cases(seeds: Iterable[object], workloads: Sequence[str]) -> Iterator[Case]:
-    """Every seed with every workload, in short runs and long ones: many states are reached by few operations."""
+def cases(seeds: Iterable[object], workloads: Sequence[str], servers: int | None = None) -> Iterator[Case]:
+    """Every seed with every workload, in short runs and long ones: many states are reached by few operations. A third
+    of all runs have several servers, unless their number is given."""
     for seed in seeds:
         for workload in workloads:
             length = random.Random(f"{seed} {workload} length").choice(LENGTHS.get(workload, SHORT))
             seconds = max(SECONDS_MIN, round(length * SECONDS_EACH, 2))
-            yield Case(str(seed), workload, operations=length, seconds=seconds)
+            count = servers or random.Random(f"{seed} {workload} servers").choice((1, 1, SERVERS))
+            yield Case(str(seed), workload, operations=length, seconds=seconds, servers=count)
 
 
 def search(

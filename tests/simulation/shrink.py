@@ -47,6 +47,8 @@ def command(case: Case) -> str:
     """The command that runs a case again."""
     given = [f"--seed {case.seed}", f"--workload {case.workload}"]
     plain = Case(case.seed, case.workload)
+    if case.servers != plain.servers:
+        given.append(f"--servers {case.servers}")
     if case.processes != plain.processes:
         given.append(f"--processes {case.processes}")
     if case.operations != plain.operations:

@@ -1,81 +1,235 @@
-"""The system under test in a world: what `jepsen.run` connects to, and what its nemeses break."""
+"""The system under test in a world: what `jepsen.run` connects to, and what its nemeses break.
+
+It is one server, or several that share a journal: then each has a machine, a network before it and a link to the log.
+"""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import lakestore as ls
 from jepsen.anomaly import Anomaly
 from jepsen.schedule import Planned
 from lakestore.client.calls import transport_of
+from lakestore.client.servers import Reads, ServersWire
 from lakestore.limits import Limits
-from tests.simulation.machine import Machine
+from lakestore_server.files.journal_file import FileJournal
+from lakestore_server.host.disk import Disk
+from lakestore_server.journals.shared_journal import SharedJournal
+from lakestore_server.state.judge import Kind
+from tests.simulation import marks
+from tests.simulation.log_link import PART_BYTES, LogLink
+from tests.simulation.machine import Clock, Machine
+from tests.simulation.marks import Watcher
 from tests.simulation.wire import WINDOW, Life, Network, SimWire
 from tests.simulation.world import World
+from tests.support.journal_servers import truth
+from tests.support.shared_log import Faults, SharedLog
 
 CALL_SECONDS = 0.2, 1.0, 5.0
 """The time of a call at most, of which the seed chooses one: after a short one its outcome is often unknown."""
 WINDOWS = 1, 1, WINDOW
 """Messages of a stream on their way at most, of which the seed chooses: few, and a reader that rests holds it up."""
 STARTS_MAX = 3
+NAMES = "abc"
+LEASE_SECONDS = 0.5
+SAME_SECONDS = 20.0
+"""The longest that a follower may take to have what the leader has, while nothing is broken."""
+LEADER_SECONDS = 20.0
+"""The longest time without a leader while nothing is broken."""
 
 
 class NoStart(Exception):
     """A server that refuses to start on what a crash has left, with nothing broken any more."""
 
 
+@dataclass(frozen=True)
+class Shared:
+    """The log of servers that share a journal, and the way of each machine to it."""
+
+    log: SharedLog
+    links: dict[str, LogLink]
+    faults: Faults
+    """What happens to messages while nothing is broken."""
+
+    @classmethod
+    def of(cls, world: World, seed: str, names: str) -> Shared:
+        """A log as the seed makes it."""
+        chance = random.Random(f"{seed} shared")
+        log, part_bytes = SharedLog(world, seed), chance.choice(PART_BYTES)
+        often = chance.choice((0.0, 0.0, 0.1))
+        log.faults = Faults(delay=chance.choice((0.001, 0.01)), strangers=often, skips=often, somewhere=often)
+        return cls(log, {name: LogLink(world, log, part_bytes) for name in names}, log.faults)
+
+    def heal(self) -> None:
+        """Everything arrives once, in time, with an answer."""
+        self.log.faults = self.faults
+        for link in self.links.values():
+            link.mend()
+
+    def journal(self, name: str, world: World) -> SharedJournal:
+        """The journal of a server that starts."""
+        return SharedJournal(self.links[name].end(), Clock(world), LEASE_SECONDS)
+
+
 class SimSystem:
-    """A server, the network before it, and clients that are threads of the run."""
+    """Servers, the networks before them, and clients that are threads of the run."""
 
     catalog = kafka = ""
 
-    def __init__(self, world: World, folder: Path, seed: str, limits: Limits) -> None:
-        self.world = world
-        self.network = Network(world)
-        self.network.window = random.Random(f"{seed} window").choice(WINDOWS)
-        self.machine = Machine(world, self.network, folder, seed, limits)
+    def __init__(
+        self, world: World, folder: Path, seed: str, limits: Limits, servers: int = 1, reads: Reads = "leader"
+    ) -> None:
+        self.world, self._reads = world, reads
+        names = ("server",) if servers == 1 else tuple(NAMES[:servers])
+        self.shared = Shared.of(world, seed, NAMES[:servers]) if servers > 1 else None
+        window, watcher = random.Random(f"{seed} window").choice(WINDOWS), Watcher(world)
+        self.machines: list[Machine] = []
+        for name in names:
+            network = Network(world, watcher, "sim" if self.shared is None else name)
+            network.window = window
+            own, own_seed = (folder, seed) if self.shared is None else (folder / name, f"{seed} {name}")
+            self.machines.append(Machine(world, network, own, own_seed, limits, partial(self._journal, name), name))
         self.call_seconds = random.Random(f"{seed} calls").choice(CALL_SECONDS)
-        self.wires: list[SimWire] = []
         self.begun: list[Planned] = []
         self.failed_in: Life | None = None
         """The life of the server in which a checkpoint has failed last."""
         self.anomalies: list[Anomaly] = []
         """Wrong answers to a fault that no workload sees."""
 
+    def _journal(self, name: str, disk: Disk, folder: Path) -> FileJournal | SharedJournal:
+        return FileJournal(disk, folder) if self.shared is None else self.shared.journal(name, self.world)
+
     def connect(self, process: int) -> ls.Lake:
         """A connection over the simulated network."""
-        wire = SimWire(self.network, self.world.outside)
-        self.wires.append(wire)
-        return ls.Lake(transport_of(wire, call_seconds=self.call_seconds), f"sim-{process}")
+        return self.connect_to(self.machines, f"sim-{process}")
+
+    def connect_to(self, machines: Sequence[Machine], name: str) -> ls.Lake:
+        """A connection to these machines alone."""
+        wires = {machine.network.address: machine.network for machine in machines}
+
+        def opened(address: str) -> SimWire:
+            return SimWire(wires[address], self.world.outside)
+
+        wire = opened(*wires) if len(wires) == 1 else ServersWire(tuple(wires), self._reads, opened)
+        return ls.Lake(transport_of(wire, call_seconds=self.call_seconds), name)
+
+    def leader(self) -> Machine | None:
+        """The machine whose server leads; of several that say so, the one of the highest epoch."""
+        leading = [machine for machine in self.machines if machine.is_leading]
+        return max(leading, key=_epoch, default=None)
+
+    def await_leader(self, besides: Machine | None = None) -> Machine:
+        """The machine whose server leads, once one does; not the given one, which may not know it yet."""
+        until = self.world.now + LEADER_SECONDS
+        while self.world.now < until:
+            leader = self.leader()
+            if leader is not None and leader is not besides:
+                return leader
+            self.world.sleep(0.05)
+        raise NoStart("nobody leads")
+
+    def victim(self, chance: random.Random) -> Machine:
+        """The machine that a fault befalls: in half of all cases the leader's, if there are several."""
+        if len(self.machines) == 1:
+            return self.machines[0]
+        leader, drawn = self.leader(), chance.choice(self.machines)
+        return leader if leader is not None and chance.random() < 0.5 else drawn
 
     def restart(self) -> None:
-        """Start the server if it is down, as a supervisor does; what is still broken may keep it from that."""
-        if not (self.machine.is_up and self.machine.server is not None):
-            self.machine.start()
+        """Start each server that is down, as a supervisor does; what is still broken may keep it from that."""
+        for machine in self.machines:
+            if not (machine.is_up and machine.server is not None):
+                machine.start()
 
     def start(self) -> None:
-        """Start the server, which nothing keeps from that; it may have to try again."""
+        """Start the servers, which nothing keeps from that; they may have to try again."""
         for _ in range(STARTS_MAX):
             self.restart()
-            if self.machine.is_up:
-                return
+            if all(machine.is_up for machine in self.machines):
+                break
             self.world.sleep(0.5)
-        raise NoStart(f"the server does not start any more: {self.machine.failures[-1:]}")
+        else:
+            failures = [failure for machine in self.machines for failure in machine.failures[-1:]]
+            raise NoStart(f"the server does not start any more: {failures}")
+        if self.shared is not None:
+            self.await_leader()
 
     def heal(self) -> None:
         """Everything runs, and nothing is broken."""
-        machine, world = self.machine, self.world
-        self.network.weather.calm()
+        self.world.failing_allocations = 0
+        if self.shared is not None:
+            self.shared.heal()
+        for machine in self.machines:
+            self._mend(machine)
+        self.start()
+
+    def _mend(self, machine: Machine) -> None:
+        machine.network.weather.calm()
         machine.disk.heal()
         machine.disk.fill_up(None)
         machine.disk.set_free(None)
         machine.speed.factor = 1.0
         machine.crash_nowhere()
         machine.act_nowhere()
-        world.failing_allocations = 0
         if machine.life is not None and machine.life.process.is_paused:
-            world.resume(machine.life.process)
+            self.world.resume(machine.life.process)
         if machine.is_broken:
             machine.kill()
-        self.start()
+
+    def compare(self) -> None:
+        """Let every server apply what the leader has; an anomaly if their states differ then."""
+        if self.shared is None:
+            return
+        leader = self.await_leader()
+        lsn = max(machine.server.engine.view.lsn for machine in self.machines if machine.server is not None)
+        states = {machine.name: self._content(machine, lsn) for machine in self.machines}
+        for name, state in states.items():
+            for what, value in state.items():
+                if value != states[leader.name][what]:
+                    told = f"{what} of {name} is {value}, of the leader {leader.name} {states[leader.name][what]}"
+                    self.anomalies.append(Anomaly("replicas-differ", told))
+        addresses = [
+            counted.record()[0].to_pybytes() for counted in truth(self.shared.log) if counted.kind is Kind.CLAIM
+        ]
+        for former, address in pairwise(addresses):
+            if former != address:
+                self.world.mark(marks.FAILED_OVER)
+
+    def _content(self, machine: Machine, lsn: int) -> dict[str, object]:
+        """A server's state at an LSN or later, by the name of each part."""
+        assert machine.server is not None, f"{machine.name} is down"
+        engine = machine.server.engine
+        until = self.world.now + SAME_SECONDS
+        while engine.view.lsn < lsn and self.world.now < until:
+            self.world.sleep(0.05)
+        state, view = engine.loop.state, engine.view
+        tables = {
+            f"table {table.table.name}": [(log.head, log.at_head.live_rows, log.at_head.live_sum) for log in table.logs]
+            for table in view.kept.values()
+        }
+        return {
+            "LSN": view.lsn,
+            "registers": state.registers.frozen(),
+            "producers": dict(state.producers.named),
+            **tables,
+        }
+
+    def stop(self) -> None:
+        """An orderly end of every server."""
+        for machine in self.machines:
+            machine.stop()
+
+    def close(self) -> None:
+        """End every process, and let go of the disks' files."""
+        for machine in self.machines:
+            machine.close()
+
+
+def _epoch(machine: Machine) -> int:
+    return 0 if machine.server is None else machine.server.engine.loop.journal.leader.epoch

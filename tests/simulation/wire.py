@@ -177,10 +177,11 @@ class Box:
 
 
 class Network:
-    """All connections of a world."""
+    """All connections to one machine."""
 
-    def __init__(self, world: World) -> None:
-        self.world, self.weather, self.watcher = world, Weather(), Watcher(world)
+    def __init__(self, world: World, watcher: Watcher | None = None, address: str = "sim") -> None:
+        self.world, self.weather, self.address = world, Weather(), address
+        self.watcher = watcher or Watcher(world)
         self.life: Life | None = None
         """The server that listens."""
         self.window = WINDOW
@@ -232,7 +233,7 @@ class SimWire:
 
     def __init__(self, network: Network, process: Process) -> None:
         self._network, self._world, self.process = network, network.world, process
-        self.credentials, self.address = NOTHING, "sim"
+        self.credentials, self.address = NOTHING, network.address
         self.server = pb.HelloAnswer()
         self._is_greeted = self._is_closed = False
         self._open: dict[int, Box] = {}
@@ -245,6 +246,12 @@ class SimWire:
             hello = pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL)
             self.server = self._call(HELLO, hello, min(seconds, HELLO_SECONDS))
             self._is_greeted = True
+
+    def hello(self, seconds: float) -> pb.HelloAnswer:
+        """Greet the server again; its answer."""
+        self._is_greeted = False
+        self.greet(seconds)
+        return self.server
 
     def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
         """The answer, within so many seconds."""
