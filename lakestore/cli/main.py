@@ -142,6 +142,7 @@ COMMANDS = {
     "profiles": ("profiles", "List the profiles: servers by name, as `lakestore login` stores them."),
     "read": ("rows", "Read TABLE: the lake and newer rows together."),
     "rename": ("administration", "Rename TABLE to NEW_NAME, also into another database."),
+    "replicas": ("tables", "Show the servers that share the journal."),
     "restore": (
         "backup",
         "Create a data folder from the backup SRC after checking every byte; no server is needed.",

@@ -174,7 +174,7 @@ def _server(status: dict[str, Any]) -> dict[str, Any]:
     if "uptime_seconds" in status:
         shown["uptime"] = duration(status["uptime_seconds"])
         failed = f", {status['checkpoints_failed']} failed" if status["checkpoints_failed"] else ""
-        shown["journal"] = f"{size(status['journal_bytes'])} since the checkpoint"
+        shown["journal"] = f"{size(status['journal_bytes'])} since the checkpoint{_part_in(status.get('journal'))}"
         shown["checkpoint"] = f"{duration(status['checkpoint_age_seconds'])} ago{failed}"
         shown["disk"] = f"{size(status['disk_free_bytes'])} free"
     if memory := status.get("memory"):
@@ -190,6 +190,32 @@ def _server(status: dict[str, Any]) -> dict[str, Any]:
     if clock := status.get("clock"):
         shown["clock"] = clock["note"] or clock["state"]
     return shown
+
+
+def _part_in(journal: dict[str, Any] | None) -> str:
+    """This server's part in a journal that others share."""
+    if not journal or journal["kind"] == "file":
+        return ""
+    if journal["role"] == "leader":
+        return f"; leader in epoch {journal['epoch']}"
+    return f"; follows {journal['leader'] or 'nobody'} in epoch {journal['epoch']}, {journal['lag_ms']:,} ms behind"
+
+
+@click.command()
+@server_option
+@json_option
+def replicas(server: str, as_json: bool) -> None:
+    """Show the servers that share the journal.
+
+    Exits with 1 if none of them leads.
+    """
+    from lakestore.v1 import lakestore_pb2 as pb
+
+    with open_lake(server) as lake:
+        journal = json.loads(lake.transport.status(pb.StatusRequest()).status)["journal"]
+    emit(journal["replicas"], as_json=as_json, empty="the journal is in files, and its server is alone")
+    if journal["replicas"] and all(each["role"] != "leader" for each in journal["replicas"]):
+        raise SystemExit(1)
 
 
 def _duties(status: dict[str, Any]) -> str:
@@ -323,4 +349,4 @@ def _registers(prefix: str | None, dropped: str | None, server: str, *, as_json:
     emit([asdict(held) for held in found] if as_json else rows, as_json=as_json, empty="no registers yet")
 
 
-COMMANDS = (tables, describe, status, files, producers)
+COMMANDS = (tables, describe, status, replicas, files, producers)

@@ -168,6 +168,10 @@ def _verbs(parts: _Parts) -> Verbs:
     }
 
 
+_UNCONFIRMED = ("Hello", "Status", "Audit")
+"""Reads that say what this server knows, also while nobody leads."""
+
+
 class Service:
     """One server's verbs. Thread-safe."""
 
@@ -231,10 +235,20 @@ class Service:
         self._waiting: dict[str, Callable[..., Any]] = {"Changes": parts.feed.messages, "Write": _answers}
         """The port's form of waiting verbs: they yield pauses and hold no thread."""
         self.verbs: Verbs = _verbs(parts)
+        self._engine = engine
 
     def verb(self, name: str) -> Callable[..., Any]:
-        """The verb of an RPC by its name in the proto file."""
-        return cast("Mapping[str, Callable[..., Any]]", self.verbs)[name]
+        """The verb of an RPC by its name in the proto file. A leader of several servers first makes certain that it
+        still leads."""
+        verb = cast("Mapping[str, Callable[..., Any]]", self.verbs)[name]
+        method = rpc.METHODS[name]
+        if not method.reads or method.streams_out or name in _UNCONFIRMED or not self._engine.role:
+            return verb
+        return lambda request: self._confirmed(verb, request)
+
+    def _confirmed(self, verb: Callable[[Any], Any], request: Any) -> Any:
+        self._engine.confirm()
+        return verb(request)
 
     def watched(self, method: rpc.Method) -> Callable[..., Any]:
         """The verb of an RPC for a port: counted, and refused during a drain. `Changes` and `Write` also take a

@@ -16,8 +16,6 @@ from tests.support.shared_log import LogEnd, SharedLog
 SILENT_SECONDS = 2.0
 """After so long a server gives up to open a log that does not answer."""
 AGAIN_SECONDS = 0.05
-IS_TRIMMED = False
-"""Whether messages are removed. A leader does not wait for slower servers yet."""
 PART_BYTES = 200, 4_000, 4_000, 100_000
 """Most bytes of a message, of which the seed chooses one: records are longer than the first."""
 Cut = Literal["requests", "answers", ""]
@@ -86,8 +84,7 @@ class _LinkedEnd(LogEnd):
 
     def remove_before(self, position: int) -> None:
         self._await_answer()
-        if IS_TRIMMED:
-            super().remove_before(position)
+        super().remove_before(position)
 
     def _store(self, session: Any, message: bytes, fate: Any, stored: Callable[[int], None]) -> None:
         def arrive() -> None:

@@ -12,6 +12,8 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import orjson
+
 import lakestore as ls
 from jepsen.anomaly import Anomaly
 from jepsen.schedule import Planned
@@ -114,7 +116,8 @@ class SimSystem:
         wires = {machine.network.address: machine.network for machine in machines}
 
         def opened(address: str) -> SimWire:
-            return SimWire(wires[address], self.world.outside)
+            at_leader = self._reads == "leader" and len(wires) > 1
+            return SimWire(wires[address], self.world.outside, asks_leader=at_leader)
 
         wire = opened(*wires) if len(wires) == 1 else ServersWire(tuple(wires), self._reads, opened)
         return ls.Lake(transport_of(wire, call_seconds=self.call_seconds), name)
@@ -195,7 +198,9 @@ class SimSystem:
                     told = f"{what} of {name} is {value}, of the leader {leader.name} {states[leader.name][what]}"
                     self.anomalies.append(Anomaly("replicas-differ", told))
         addresses = [
-            counted.record()[0].to_pybytes() for counted in truth(self.shared.log) if counted.kind is Kind.CLAIM
+            orjson.loads(counted.record()[0].to_pybytes())[0]
+            for counted in truth(self.shared.log)
+            if counted.kind is Kind.CLAIM
         ]
         for former, address in pairwise(addresses):
             if former != address:

@@ -11,8 +11,10 @@ import pyarrow as pa
 import pytest
 
 import lakestore as ls
+from lakestore.client.calls import transport_of
 from lakestore.errors import NotLeader
 from lakestore.union.verify import verify
+from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.main import Server
 from tests.simulation import folders
@@ -20,6 +22,7 @@ from tests.simulation.case import Case, limits_of, run
 from tests.simulation.machine import Machine
 from tests.simulation.system import LEASE_SECONDS, SimSystem
 from tests.simulation.threads import installed
+from tests.simulation.wire import SimWire
 from tests.simulation.world import World
 
 SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("v", pa.int64())])
@@ -155,6 +158,41 @@ def test_a_paused_leader_steps_down_and_loses_nothing_that_was_acknowledged(seed
     in_world(f"pause {seed}", story)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_who_leads_no_more_answers_no_read_of_the_newest_state(seed: int) -> None:
+    def story(system: SimSystem) -> None:
+        world, first = system.world, system.await_leader()
+        wire = SimWire(first.network, world.outside, asks_leader=True)
+        with ls.Lake(transport_of(wire, call_seconds=5.0), "reads") as lake:
+            table = lake.create_table("t.rows", SCHEMA, primary_key=["id"], buckets=1)
+            table.upsert(rows(0, 1, 1))
+            assert first.life is not None
+            world.pause(first.life.process)
+            with system.connect_to([system.await_leader(besides=first)], "other") as other:
+                other.table("t.rows").upsert(rows(0, 1, 2))
+            seen = list[Any]()
+
+            def read(ask: Callable[[], Any]) -> None:
+                try:
+                    seen.append(ask())
+                except NotLeader:
+                    seen.append("not the leader")
+
+            asks = (
+                lambda: table.lookup([{"id": "key-0"}]).column("v").to_pylist(),
+                lambda: table.scan(columns=["v"]).to_arrow().column("v").to_pylist(),
+                lambda: lake.transport.head(pb.HeadRequest()).lsn,
+            )
+            tasks = [world.spawn("read", world.outside, partial(read, ask)) for ask in asks]
+            world.sleep(0.01)
+            world.resume(first.life.process)
+            while not all(task.is_over for task in tasks):
+                world.sleep(0.01)
+        assert seen == ["not the leader"] * 3
+
+    in_world(f"stale {seed}", story)
+
+
 def test_a_leader_that_ends_in_order_is_followed_at_once() -> None:
     def story(system: SimSystem) -> None:
         with system.connect(0) as lake:
@@ -168,7 +206,7 @@ def test_a_leader_that_ends_in_order_is_followed_at_once() -> None:
     in_world("leave", story)
 
 
-def test_servers_start_from_their_checkpoints() -> None:
+def test_servers_start_from_their_checkpoints_on_a_trimmed_log() -> None:
     def story(system: SimSystem) -> None:
         with system.connect(0) as lake:
             table = lake.create_table("t.rows", SCHEMA, primary_key=["id"], buckets=2)
@@ -178,7 +216,11 @@ def test_servers_start_from_their_checkpoints() -> None:
                 assert machine.within(server_of(machine).upkeep.checkpoint) is None
             table.upsert(rows(10, 20, 2))
             check_same(system)
-            assert system.machines[0].within(server_of(system.machines[0]).upkeep.checkpoint) is None
+            system.world.sleep(1.0)
+            leader = system.await_leader()
+            assert leader.within(server_of(leader).upkeep.checkpoint) is None
+            assert system.shared is not None
+            assert system.shared.log.first > 0, "every server has reported its checkpoint"
             table.upsert(rows(20, 25, 3))
         for machine in system.machines:
             machine.kill()

@@ -20,6 +20,7 @@ from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc
 from lakestore.wire.commit_message import CommitMessage, encoded, taken_apart
+from lakestore_server.commit.engine import FOR_LEADER
 from lakestore_server.service import Service
 from tests.simulation.marks import Watcher
 from tests.simulation.world import Killed, Process, Task, World
@@ -231,8 +232,9 @@ def _broken(details: str, *, reads: bool) -> LakestoreError:
 class SimWire:
     """A `Wire` of one client process."""
 
-    def __init__(self, network: Network, process: Process) -> None:
+    def __init__(self, network: Network, process: Process, *, asks_leader: bool = False) -> None:
         self._network, self._world, self.process = network, network.world, process
+        self._asks_leader = asks_leader
         self.credentials, self.address = NOTHING, network.address
         self.server = pb.HelloAnswer()
         self._is_greeted = self._is_closed = False
@@ -326,6 +328,7 @@ class SimWire:
     def _serve(self, life: Life, box: Box, method: rpc.Method, data: bytes, answers: bool) -> None:
         """The server's part of a call, in a task of its process."""
         failure, answer = None, b""
+        FOR_LEADER.set(self._asks_leader)
         try:
             request = method.request.FromString(data)
             answer = _verb(life, method)(request).SerializeToString()

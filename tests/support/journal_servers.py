@@ -132,7 +132,7 @@ class Server:
         while True:
             self.world.sleep(journal.lease_seconds / 5)
             try:
-                journal.beat()
+                journal.beat(self.address)
             except (Deposed, Unknown):
                 pass  # the loop learns it by `durable`
 
@@ -140,11 +140,12 @@ class Server:
         self._apply(self.journal.follow(0.05))
         if self.chance.random() < 0.05:
             self._roll()
+            self._trim()
         leader = self.journal.leader
         silence = self.world.now - leader.heard
         if self.is_hurried or not leader.epoch or leader.has_left or silence > self.journal.lease_seconds * STRETCH:
             self.is_hurried = False
-            self._apply(self.journal.lead(f"{self.name}:7340"))
+            self._apply(self.journal.lead(self.address))
             self.is_leading = True
             self._story.began += 1
 
@@ -180,14 +181,14 @@ class Server:
         self.checkpoint = Checkpoint(self.journal.roll(self.lsn + 1), tuple(self.applied))
 
     def _trim(self) -> None:
-        slowest = min((each.checkpoint.place for each in self._others), key=_position)
-        if slowest:
-            self._story.trims += 1
-            self.journal.trim(slowest)
+        known = {each.address for each in self.journal.replicas}
+        if known >= {each.address for each in self._others}:  # who never reported is not waited for
+            self._story.trims += self.is_leading
+            self.journal.trim(self.checkpoint.place)
 
-
-def _position(place: Place) -> int:
-    return int(place.rpartition(".")[2] or 0)
+    @property
+    def address(self) -> str:
+        return f"{self.name}:7340"
 
 
 class Run:

@@ -33,7 +33,7 @@ class SlowJournal:
     """`LocalJournal`: `seconds` an append, or, while it is held, until it is let go."""
 
     settles_in_place, is_shared, lease_seconds = False, False, 0.0
-    kind, leader = "file", Leader()
+    kind, leader, replicas = "file", Leader(), ()
 
     def __init__(self, disk: Disk, folder: Path, seconds: float = 0.02, fate: Fate | None = None) -> None:
         self._file = FileJournal(disk, folder)
@@ -120,8 +120,11 @@ class SlowJournal:
     def follow_again(self) -> None:
         """As the file."""
 
-    def beat(self) -> None:
+    def beat(self, address: str) -> None:
         """As the file."""
+
+    def confirm(self) -> None:
+        """Nobody else ever leads."""
 
     def leave(self) -> None:
         """As the file."""

@@ -133,7 +133,7 @@ class RpcCall:
     ) -> None:
         self._admission, self.path, self._row, self._caller = admission, path, row, caller
         self._what = path.rsplit("/", 1)[-1]
-        self._method, self._reads_at_leader = rpc.METHODS.get(self._what), reads_at_leader
+        self._method, self.reads_at_leader = rpc.METHODS.get(self._what), reads_at_leader
         self._generation = admission.access.generation
         self._asked: Any = None
         self._present: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ class RpcCall:
 
     def other(self, path: str) -> RpcCall:
         """Another RPC of the same caller; `Denied` if no request of it is allowed."""
-        return self._admission.known_call(path, self._caller, reads_at_leader=self._reads_at_leader)
+        return self._admission.known_call(path, self._caller, reads_at_leader=self.reads_at_leader)
 
     @property
     def owner(self) -> str:
@@ -241,7 +241,7 @@ class RpcCall:
         """A stream of commits is checked by the commit loop, which knows what became of each commit."""
         method = self._method
         if method is not None and not method.streams_in:
-            if method.needs_leader(request, reads_too=self._reads_at_leader):
+            if method.needs_leader(request, reads_too=self.reads_at_leader):
                 self._admission.check_leads()
 
     def _check(self, request: Any) -> None:

@@ -15,6 +15,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -156,6 +157,11 @@ class CommitLoop:
     def is_leading(self) -> bool:
         """Whether this server commits. Always, unless the journal is shared."""
         return self._is_leading
+
+    @property
+    def address(self) -> str:
+        """Where clients reach this server; empty before they do."""
+        return self._address
 
     def lag_seconds(self) -> float:
         """The age of the newest applied commit, if the last look at the journal found more; else 0."""
@@ -310,7 +316,7 @@ class CommitLoop:
         priority.take_short_turns()
         while not self._ended.wait(self.journal.lease_seconds / 3):
             try:
-                self.journal.beat()
+                self.journal.beat(self._address)
             except (Deposed, Unknown):  # the loop learns it from the journal
                 self.queue.poke()
 
@@ -523,6 +529,8 @@ class CommitLoop:
         self._on_fatal(error)
 
 
+FOR_LEADER = ContextVar("for_leader", default=False)
+"""Whether only a leader may answer the call in which this code runs."""
 DRAINING = "the server is going down: try again in a moment"
 OPERATION_WAIT_SECONDS = 30.0
 """Seconds for which an operation waits for room. Operations are few and small, and some of them free room, so they wait
@@ -679,6 +687,18 @@ class Engine:
     def is_leading(self) -> bool:
         """Whether this server commits. Always, unless its journal is shared; duties that commit wait for it."""
         return self.loop.is_leading
+
+    def confirm(self) -> None:
+        """Return once this server is known to lead at some moment after the call, so its view is the newest one;
+        `NotLeader` if it leads no more. A follower serves the view that it has, unless the call is for the leader."""
+        if self.is_leading:
+            try:
+                self.loop.journal.confirm()
+            except (Deposed, Unknown) as error:
+                self.loop.queue.poke()
+                raise NotLeader.of("") from error
+        elif FOR_LEADER.get():
+            self.loop.refuse_when_following()
 
     @property
     def role(self) -> str:

@@ -195,7 +195,7 @@ def routes(sources: Sources, admission: Admission, console: Console) -> list[Bas
 
     def show_ready(request: Request) -> Response:
         """For load balancers: with `?role=leader` or `follower` only such a server is ready."""
-        found, wanted = JournalStatus.of(engine.loop), request.query_params.get("role")
+        found, wanted = JournalStatus.of(engine.loop, time.monotonic()), request.query_params.get("role")
         is_ready = not engine.is_draining and wanted in (None, found.role)
         about = {"ready": is_ready, "role": found.role, "epoch": found.epoch, "lag_ms": found.lag_ms}
         return JSONResponse(about, 200 if is_ready else 503)

@@ -7,7 +7,8 @@ line, at a limited rate with its traceback.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors, rpc
 from lakestore.wire.commit_message import CommitMessage, taken_apart
 from lakestore_server.access.admission import RpcCall
+from lakestore_server.commit.engine import FOR_LEADER
 from lakestore_server.host.clock import Clock
 from lakestore_server.host.quota import Quota, share_of
 from lakestore_server.host.rate_limited_log import RateLimitedLog
@@ -47,7 +49,7 @@ class Dispatch:
         method, verb = self._verbs[call.path]
         try:
             request = call.request(parsed(method.request, data))
-            with self._running.taken(1, call.owner):
+            with self._running.taken(1, call.owner), _for_leader(call):
                 answered: Message = call.answer(verb(request))
             return answered.SerializeToString()
         except LakestoreError as error:
@@ -60,6 +62,15 @@ class Dispatch:
         if count := self._defects.due((what, type(error))):
             log.error("%s failed by a defect, %d times since the last line", what, count, exc_info=error)
         return errors.defect(error)
+
+
+@contextmanager
+def _for_leader(call: RpcCall) -> Iterator[None]:
+    token = FOR_LEADER.set(call.reads_at_leader)
+    try:
+        yield
+    finally:
+        FOR_LEADER.reset(token)
 
 
 def commit_parsed(data: bytes | pa.Buffer, judged: Callable[[Any], Any]) -> CommitMessage:

@@ -238,7 +238,7 @@ class FileJournal:
     """`LocalJournal` in one folder. Its server leads from the start."""
 
     settles_in_place, is_shared, lease_seconds = True, False, 0.0
-    kind, leader = "file", Leader()
+    kind, leader, replicas = "file", Leader(), ()
 
     def __init__(self, disk: Disk, folder: Path) -> None:
         self._disk, self._folder = disk, folder
@@ -307,8 +307,11 @@ class FileJournal:
     def follow_again(self) -> None:
         """A failed file is not read again."""
 
-    def beat(self) -> None:
+    def beat(self, address: str) -> None:
         """Nobody listens."""
+
+    def confirm(self) -> None:
+        """Nobody else ever leads."""
 
     def leave(self) -> None:
         """Nobody waits."""

@@ -16,7 +16,7 @@ import logging
 import secrets
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -24,6 +24,7 @@ from typing import TypeAlias
 from lakestore.errors import Corrupt, Invalid, LakestoreError
 from lakestore_server.host.clock import Clock
 from lakestore_server.journals.log import Log
+from lakestore_server.journals.replicas import KEEP_SECONDS, REPORT_SECONDS, Replicas, report_of
 from lakestore_server.state.commit_record import (
     BEGINNING,
     Buffer,
@@ -33,10 +34,11 @@ from lakestore_server.state.commit_record import (
     Leader,
     Place,
     Plain,
+    Replica,
     Unknown,
     plain,
 )
-from lakestore_server.state.judge import Content, Counted, ForeignLog, Judge, Kind, Standing, messages
+from lakestore_server.state.judge import NOBODY, Content, Counted, ForeignLog, Judge, Kind, Standing, messages
 
 log = logging.getLogger("lakestore.journal")
 ANSWER_SECONDS = 30.0
@@ -69,8 +71,10 @@ class SharedJournal:
     is_shared = settles_in_place = True
     written = ("", 0)
 
-    def __init__(self, log: Log, clock: Clock, lease_seconds: float) -> None:
+    def __init__(self, log: Log, clock: Clock, lease_seconds: float, keep_seconds: float = KEEP_SECONDS) -> None:
+        """The log keeps what a server needs that was heard in the last `keep_seconds`."""
         self._log, self._clock, self.lease_seconds = log, clock, lease_seconds
+        self._replicas, self._confirmations = Replicas(clock, keep_seconds), _Rounds()
         self.kind = log.kind
         self._identity = ""
         self._judge = Judge()
@@ -86,6 +90,8 @@ class SharedJournal:
         """Number of times that other messages lay between this server's own."""
 
         self._sending, self._judging = threading.Lock(), threading.Lock()
+        self._needs, self._reported_at = 0, -REPORT_SECONDS
+        """(position from which this server needs the log, time of its last report)."""
         self._is_leading = False
         self._address = ""
         self._writer = 0
@@ -108,6 +114,11 @@ class SharedJournal:
         return replace(self._leader, heard=self._heard)
 
     @property
+    def replicas(self) -> list[Replica]:
+        """The servers that were heard not long ago."""
+        return self._replicas.present()
+
+    @property
     def void(self) -> int:
         """Number of messages that do not count, since the start."""
         return self._judge.void
@@ -120,16 +131,18 @@ class SharedJournal:
 
     def read(self, lsn: int, place: Place = BEGINNING) -> Iterator[Entry]:
         """The records after a checkpoint's LSN and place, to the end of what is there."""
-        identity, standing = _parsed(place)
+        identity, standing, replicas = _parsed(place)
         if not identity and (place or lsn):
             raise Invalid(
                 f"the checkpoint at LSN {lsn} continues another journal ({place or 'files'}): start with the journal as"
                 " before, or with an empty data folder"
             )
         self._identity = self._log.open(identity)
-        self._judge = Judge(standing)
+        self._judge = Judge(standing, reported=self._replicas.hear)
         self._lsn = self._given_lsn = lsn
         self._given_place = standing
+        self._needs = standing.position
+        self._replicas.restore(replicas)
         self._leader = Leader(epoch=standing.epoch, has_left=standing.epoch > 0 and not standing.writer)
         yield from self._entries(self._log.read(standing.position, 0.0, to_end=True))
         self._heard = self._clock.monotonic()
@@ -169,7 +182,7 @@ class SharedJournal:
         if counted.kind is Kind.LEAVE:
             self._leader = replace(self._leader, has_left=True)
         else:
-            self._leader = Leader(counted.record()[0].to_pybytes().decode(), counted.after.epoch)
+            self._leader = Leader(self._replicas.hear(counted.record()[0].to_pybytes()), counted.after.epoch)
         if counted.kind is Kind.CLAIM:
             self._claimed_at = position
         if self._given_lsn == self._lsn:
@@ -219,7 +232,7 @@ class SharedJournal:
         """Claim after everything that was sent, as a new writer."""
         self._writer = secrets.randbits(63) + 1
         self._writers.add(self._writer)
-        return self._send(Content(Kind.CLAIM, meta=self._address.encode()))
+        return self._send(Content(Kind.CLAIM, meta=self._own_report(self._address)))
 
     def _up_to(self, claim: _Sent) -> Iterator[tuple[int, bytes | None]]:
         """The messages up to the claim, which stays in `_sent` until it was read."""
@@ -271,17 +284,57 @@ class SharedJournal:
             if self._failure is None:
                 self._send(Content(Kind.RECORD, lsn, _bytes(meta), body))
 
-    def beat(self) -> None:
-        """Say that this server leads, if it does and a beat is due. Raises `Deposed` or `Unknown` once it is over."""
+    def beat(self, address: str = "") -> None:
+        """Say that this server leads, or what the server at this address needs, if it is due. Raises `Deposed` or
+        `Unknown` once a leadership is over."""
         with self._sending:
             if not self._is_leading:
+                self._report(address)
                 return
             if self._failure is None and self._is_beat_due():
-                self._send(Content(Kind.BEAT, meta=self._address.encode()))
+                self._send(Content(Kind.BEAT, meta=self._own_report(self._address)))
         self._glance()
         if isinstance(self._failure, LakestoreError):
             raise Unknown(str(self._failure))
         self._raise_failure()
+
+    def _report(self, address: str) -> None:
+        """Write a report if it is due. A lost one does no harm, so nobody waits for it."""
+        now = self._clock.monotonic()
+        if not address or self._sent or now - self._reported_at < REPORT_SECONDS:
+            return
+        self._reported_at = now
+        content = Content(Kind.REPORT, meta=self._own_report(address))
+        (message,), _ = messages(Standing(), content, NOBODY, self._log.part_bytes)
+        self._log.send(message, lambda _: None)
+        try:
+            self._log.poll(0.0)
+        except Unknown:
+            self._log.stop_sending()
+            self._log.prepare()
+
+    def _own_report(self, address: str) -> bytes:
+        return report_of(Replica(address, self._given_lsn, self._needs, self._clock.monotonic()))
+
+    def confirm(self) -> None:
+        """Return once a beat counts that was sent after this call; calls that wait together share one. Raises like
+        `durable`."""
+        self._confirmations.run(self._confirm)
+
+    def _confirm(self) -> None:
+        with self._sending:
+            if not self._is_leading:
+                raise Deposed("this server leads no more")
+            self._raise_failure()
+            self._send(Content(Kind.BEAT, meta=self._own_report(self._address)))
+            number = self._said.number
+        deadline = self._deadline(ANSWER_SECONDS)
+        while self._judge.standing.number < number:
+            with self._judging:
+                if self._judge.standing.number < number:
+                    self._advance(POLL_SECONDS)
+            self._raise_failure()
+            deadline.check("the journal did not store a beat in time")
 
     def _is_beat_due(self) -> bool:
         """Whether followers heard nothing for a while; once a lease a beat tells new followers the address."""
@@ -329,7 +382,7 @@ class SharedJournal:
         """The place after everything that the server has. A leader claims again behind it, so `trim` can remove all
         messages before the place and keep the last claim."""
         assert first_lsn == self._given_lsn + 1, f"the server has LSN {self._given_lsn}, not {first_lsn - 1}"
-        place = self._place(self._given_place)
+        place = Place(f"{self._place(self._given_place)}/{self._replicas}")
         if self._is_leading:
             with self._judging:
                 with self._sending:
@@ -339,12 +392,14 @@ class SharedJournal:
         return place
 
     def trim(self, below: Place) -> None:
-        """Remove the messages before a place, but not the last claim. A server that follows removes nothing."""
+        """Remove the messages before a place that no server needs, but not the last claim. A server that follows
+        removes nothing and reports that it needs no more than this."""
+        self._needs, self._reported_at = _parsed(below)[1].position, -REPORT_SECONDS
         if not self._is_leading:
             return
-        _, standing = _parsed(below)
+        position = self._replicas.needed(min(self._needs, self._claimed_at), self._address)
         try:
-            self._log.remove_before(min(standing.position, self._claimed_at))
+            self._log.remove_before(position)
         except LakestoreError as error:
             log.warning("old messages stay in the journal until the next checkpoint: %s", error)
 
@@ -474,10 +529,43 @@ class _Deadline:
             raise Unknown(lack)
 
 
-def _parsed(place: Place) -> tuple[str, Standing]:
-    """(identity of the log, standing) of a place; an empty identity for a place of another kind of journal."""
-    identity, _, standing = place.rpartition("/")
-    return identity, Standing.parse(standing) if identity else Standing()
+def _parsed(place: Place) -> tuple[str, Standing, str]:
+    """(identity of the log, standing, replicas) of a place; an empty identity for a place of another kind of
+    journal."""
+    identity, _, rest = place.partition("/")
+    standing, _, replicas = rest.partition("/")
+    return identity if standing else "", Standing.parse(standing) if standing else Standing(), replicas or "[]"
+
+
+class _Rounds:
+    """Runs work for several callers at once: a round that begins after a call serves it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._begun = self._ended = 0
+        self._failure: BaseException | None = None
+        """The error of the round that has ended last."""
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Return at the end of a round that began after this call; raises its error."""
+        with self._changed:
+            wanted = self._begun + 1
+            self._changed.wait_for(lambda: self._begun == self._ended or self._ended >= wanted)
+            if self._ended >= wanted:
+                if self._failure is not None:
+                    raise self._failure
+                return
+            self._begun += 1
+        failure: BaseException | None = None
+        try:
+            work()
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            with self._changed:
+                self._ended, self._failure = self._begun, failure
+                self._changed.notify_all()
 
 
 def _bytes(part: Plain) -> bytes:

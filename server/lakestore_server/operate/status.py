@@ -5,7 +5,7 @@ RPC and command line show its JSON form; metrics and console derive from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -264,6 +264,27 @@ class ClockStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """A server of a shared journal."""
+
+    address: str
+    role: str
+    lsn: int
+    """The newest commit that it has applied, by its last report."""
+    heard_seconds: float
+    """Seconds since its last report."""
+
+
+def _replicas(loop: CommitLoop, role: str, now: float) -> Iterator[ReplicaStatus]:
+    yield ReplicaStatus(loop.address, role, loop.view.lsn, 0.0)
+    leader = loop.journal.leader
+    for each in loop.journal.replicas:
+        if each.address != loop.address:
+            theirs = "leader" if each.address == leader.address and not leader.has_left else "follower"
+            yield ReplicaStatus(each.address, theirs, each.lsn, round(now - each.heard, 1))
+
+
+@dataclass(frozen=True, slots=True)
 class JournalStatus:
     """The journal, and this server's part in it."""
 
@@ -277,13 +298,16 @@ class JournalStatus:
     """The address of the leader; empty if none is known."""
     lag_ms: int
     """The age of the newest commit that this server has applied, if more of the journal is to be read; else 0."""
+    replicas: tuple[ReplicaStatus, ...]
+    """The servers that share the journal, this one included; empty for a journal in files."""
 
     @staticmethod
-    def of(loop: CommitLoop) -> JournalStatus:
+    def of(loop: CommitLoop, now: float) -> JournalStatus:
         leader = loop.journal.leader
         role = "leader" if loop.is_leading else "follower"
         lag_ms = round(loop.lag_seconds() * 1000)
-        return JournalStatus(loop.journal.kind, role, leader.epoch, leader.address, lag_ms)
+        replicas = tuple(_replicas(loop, role, now)) if loop.journal.is_shared else ()
+        return JournalStatus(loop.journal.kind, role, leader.epoch, leader.address, lag_ms, replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +429,7 @@ class StatusReader:
             checkpoint_age_seconds=round(now - checkpoints.at, 1),
             checkpoints_failed=checkpoints.failed,
             journal_bytes=engine.loop.durable_state.size.untrimmed,
-            journal=JournalStatus.of(engine.loop),
+            journal=JournalStatus.of(engine.loop, now),
             disk_free_bytes=disk_free_bytes(engine),
             registers=len(engine.loop.state.registers.known),
             leases=self._leases.count,

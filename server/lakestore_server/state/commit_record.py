@@ -88,6 +88,19 @@ class Leader:
 
 
 @dataclass(frozen=True, slots=True)
+class Replica:
+    """A server of a shared journal as it reported itself."""
+
+    address: str
+    lsn: int
+    """The newest commit that it had applied."""
+    needs: int
+    """The position of the first message that its newest checkpoint does not have."""
+    heard: float
+    """The monotonic time at which the report was read."""
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A record that counts."""
 
@@ -149,6 +162,10 @@ class Journal(Protocol):
         """The server that leads, by what was read so far."""
 
     @property
+    def replicas(self) -> Sequence[Replica]:
+        """The servers that were heard not long ago, by address."""
+
+    @property
     def settles_in_place(self) -> bool:
         """Whether `settle` does the work itself, so that a caller without other work should call it."""
 
@@ -168,8 +185,13 @@ class Journal(Protocol):
     def follow_again(self) -> None:
         """After `Deposed` or `Unknown`: forget what was appended. `follow` returns the part of it that counts."""
 
-    def beat(self) -> None:
-        """Say that this server leads, if it does and has said nothing for a while. Raises like `durable`."""
+    def beat(self, address: str) -> None:
+        """Say that this server leads, or that it follows at an address, if it has said nothing for a while. Raises like
+        `durable` if it leads."""
+
+    def confirm(self) -> None:
+        """Return once a message counts that was sent after this call: then nobody else led before. Raises like
+        `durable`."""
 
     def leave(self) -> None:
         """Say that this server leads no more, so that others claim at once."""

@@ -14,7 +14,7 @@ example. Every reader of the log decides alike:
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TypeAlias
@@ -47,11 +47,14 @@ class Kind(IntEnum):
 
     RECORD = 1
     CLAIM = 2
-    """The writer of this message leads from here on. Its bytes are the address at which clients reach it."""
+    """The writer of this message leads from here on. Its bytes are its report."""
     BEAT = 3
-    """The writer still leads. A beat changes nothing."""
+    """The writer still leads. A beat changes nothing. Its bytes are a report."""
     LEAVE = 4
     """The writer leads no more, so nobody needs to wait for its lease."""
+    REPORT = 5
+    """A server says where it is reached and what it still needs of the log. A report never counts, so any server may
+    write one."""
 
 
 class ForeignLog(Corrupt):
@@ -119,7 +122,11 @@ class Content:
 class Judge:
     """One reader's judgement of a log, message by message. Not thread-safe."""
 
-    def __init__(self, standing: Standing | None = None, shard: int = 0) -> None:
+    def __init__(
+        self, standing: Standing | None = None, shard: int = 0, reported: Callable[[bytes], object] = lambda _: None
+    ) -> None:
+        """`reported` gets the bytes of reports."""
+        self._reported = reported
         self.standing = standing or Standing()
         """The standing after the last message that counts; its `position` is that of the next message to judge."""
         self.void = 0
@@ -139,7 +146,9 @@ class Judge:
             )
         head = None if data is None else _head(position, data, self._shard)
         counted = None
-        if data is None or head is None or not self._is_next(head):
+        if data is not None and head is not None and head.kind is Kind.REPORT:
+            self._reported(data[HEADER.size :])
+        elif data is None or head is None or not self._is_next(head):
             self.void += 1
         else:
             counted = self._next(head, data, position)

@@ -77,7 +77,7 @@ def claim_by_another(log: SharedLog, writer: int = 5) -> Standing:
     """Store the claim of a server that has read everything; the standing after it."""
     counted = truth(log)
     standing = counted[-1].after if counted else Standing()
-    (claim,), after = messages(standing, Content(Kind.CLAIM, meta=b"there:7340"), writer, PART_BYTES)
+    (claim,), after = messages(standing, Content(Kind.CLAIM, meta=b'["there:7340",0,0]'), writer, PART_BYTES)
     log.store(claim)
     return after
 

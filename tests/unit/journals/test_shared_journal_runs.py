@@ -60,7 +60,7 @@ def test_many_runs_among_all_faults() -> None:
 
 
 def test_a_run_reaches_what_it_is_about() -> None:
-    run = Run("5", WORLDS["everything"], blows=40)
+    run = Run("7", WORLDS["everything"], blows=40)
     run.run()
     story = run.story
     assert min(story.deposed, story.unknown, story.trims, story.left) > 0

@@ -1,0 +1,134 @@
+"""Reports of servers that share a journal: the log stays where one of them needs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from lakestore_server.journals.replicas import REPLICAS_MAX, Replicas, report_of
+from lakestore_server.journals.shared_journal import SharedJournal
+from lakestore_server.state.commit_record import BEGINNING, Replica
+from lakestore_server.state.judge import HEADER, Content, Judge, Kind, Standing, messages
+from tests.simulation.machine import Clock
+from tests.simulation.threads import installed
+from tests.simulation.world import World
+from tests.support.shared_log import LogEnd, SharedLog
+
+
+@dataclass
+class HandClock:
+    now: float = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def now_us(self) -> int:
+        return 0
+
+
+def report(address: str, needs: int, lsn: int = 0) -> bytes:
+    return report_of(Replica(address, lsn, needs, 0.0))
+
+
+def test_the_slowest_server_that_was_heard_holds_the_log() -> None:
+    clock = HandClock()
+    replicas = Replicas(clock, 100.0)
+    replicas.hear(report("a:1", 50))
+    clock.now += 90
+    replicas.hear(report("b:1", 70))
+    assert replicas.needed(80, besides="c:1") == 50
+    assert replicas.needed(80, besides="a:1") == 70, "its own report does not hold it"
+    assert replicas.needed(60, besides="a:1") == 60
+    clock.now += 20
+    assert replicas.needed(80, besides="c:1") == 70, "a was not heard for the time that the log is kept"
+    replicas.hear(report("a:1", 55))
+    assert replicas.needed(80, besides="c:1") == 55
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'["a", "x", 3]', b'["a", 1, null]', b"\xff"])
+def test_bytes_that_are_no_report_are_ignored(text: bytes) -> None:
+    replicas = Replicas(HandClock())
+    assert not replicas.hear(text)
+    assert replicas.present() == []
+
+
+def test_strangers_reports_take_a_bounded_place() -> None:
+    clock = HandClock()
+    replicas = Replicas(clock)
+    for number in range(3 * REPLICAS_MAX):
+        clock.now += 1
+        replicas.hear(report(f"host{number}:1", 0))
+    assert len(replicas.present()) == REPLICAS_MAX
+
+
+def test_what_is_known_is_restored() -> None:
+    replicas, again = Replicas(HandClock()), Replicas(HandClock())
+    replicas.hear(report("a:1", 50, lsn=7))
+    again.restore(str(replicas))
+    assert [(each.address, each.lsn, each.needs) for each in again.present()] == [("a:1", 7, 50)]
+
+
+def test_a_report_never_counts() -> None:
+    heard = list[bytes]()
+    judge = Judge(reported=heard.append)
+    (claim,), after = messages(Standing(), Content(Kind.CLAIM, meta=report("a:1", 0)), 5, 1_000)
+    judge.take(0, claim)
+    (said,), _ = messages(after, Content(Kind.REPORT, meta=b"[]"), 5, 1_000)
+    assert judge.take(1, said) is None, "also of the writer that leads, with the next number"
+    assert (judge.standing.number, judge.standing.position, judge.void) == (1, 2, 0)
+    assert heard == [said[HEADER.size :]]
+
+
+def test_a_leader_trims_no_message_that_a_stopped_server_needs() -> None:
+    """Also a leader that learned of it in an earlier life, by a part of the log that is gone."""
+    world = World("replicas")
+
+    def story() -> None:
+        log = SharedLog(world, "replicas")
+        follower, leader = (SharedJournal(LogEnd(log), Clock(world), 0.5) for _ in range(2))
+        assert list(follower.read(0)) == []
+        follower.beat("follower:1")
+        world.sleep(0.1)
+        assert list(leader.read(0)) == []
+        assert list(leader.lead("leader:1")) == []
+        leader.append(1, [b"one"])
+        leader.settle(0)
+        place = leader.roll(2)
+        leader.trim(place)
+        assert log.first == 0, "the follower stopped before it read anything"
+        leader.close()
+        again = SharedJournal(LogEnd(log), Clock(world), 0.5)
+        assert list(again.read(1, place)) == []
+        assert list(again.lead("leader:1")) == []
+        place = again.roll(2)
+        again.trim(place)
+        assert log.first == 0
+        reads = list(follower.follow(0.1))
+        while len(reads) < 1:
+            reads += follower.follow(0.1)
+        follower.trim(follower.roll(2))
+        follower.beat("follower:1")
+        world.sleep(0.1)
+        again.append(2, [b"two"])
+        again.settle(1)
+        again.trim(again.roll(3))
+        assert log.first > 0, "the follower has a checkpoint"
+        for journal in (follower, again):
+            journal.close()
+
+    with installed(world):
+        world.run(story)
+
+
+def test_a_place_of_a_first_checkpoint_knows_nobody() -> None:
+    world = World("place")
+
+    def story() -> None:
+        journal = SharedJournal(LogEnd(SharedLog(world, "place")), Clock(world), 0.5)
+        assert list(journal.read(0, BEGINNING)) == []
+        assert journal.replicas == []
+        journal.close()
+
+    with installed(world):
+        world.run(story)
