@@ -1,0 +1,140 @@
+"""Clients of real servers that share a journal: each acknowledged row is there once after the leader is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakestore as ls
+from lakestore.client.servers import Reads
+from lakestore.errors import NotLeader
+from lakestore.model.token import position_of
+from lakestore.v1 import lakestore_pb2 as pb
+from tests.support.replicas import Replicas
+from tests.support.waiting import until
+
+End = Callable[[Replicas], None]
+ROW = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+
+
+@pytest.fixture
+def replicas(tmp_path: Path) -> Iterator[Replicas]:
+    with Replicas(tmp_path) as found:
+        yield found
+
+
+def rows(*numbers: int) -> list[dict[str, Any]]:
+    return [{"id": number, "v": str(number)} for number in numbers]
+
+
+def ids(table: ls.Table) -> list[int]:
+    return sorted(table.scan().to_arrow().column("id").to_pylist())
+
+
+def taken(stream: ls.ChangeStream, count: int, *, ack: bool = False) -> list[int]:
+    """So many rows of a stream, by id."""
+    found: list[int] = []
+    while len(found) < count:
+        batch = stream.next(timeout=60)
+        assert batch is not None, f"{len(found)} of {count} rows came"
+        found += batch.to_arrow().column("id").to_pylist()
+        if ack:
+            batch.ack()
+    return found
+
+
+ENDS = pytest.mark.parametrize("ends", [Replicas.lose, Replicas.depose])
+
+
+def test_each_server_tells_who_leads(replicas: Replicas) -> None:
+    number = replicas.leader()
+    assert number is not None
+    leader = replicas.address(number)
+    for other in range(3):
+        with ls.connect(replicas.address(other)) as lake:
+            lake.transport.greet()
+            assert lake.transport.server.role == ("leader" if other == number else "follower")
+            if other != number:
+                with pytest.raises(NotLeader, match=f"{leader} leads") as refused, lake.within(0.5):
+                    lake.create_database("b")
+                assert refused.value.leader == leader
+
+
+@ENDS
+@pytest.mark.parametrize("reads", ["leader", "follower", "nearest"])
+def test_writers_and_readers_go_on_at_the_next_leader(replicas: Replicas, reads: Reads, ends: End) -> None:
+    with ls.connect(replicas.addresses, reads=reads) as lake:
+        table = lake.create_table("a.t", ROW, primary_key=["id"], buckets=1)
+        log = lake.create_table("a.log", ROW, buckets=1)
+        table.upsert(rows(1, 2))
+        assert ids(table) == [1, 2]
+        assert table.lookup([{"id": 2}]).num_rows == 1
+        stream, named = log.changes("earliest"), log.changes(subscription="s")
+        with log.writer(producer="p") as writer:
+            writer.append(rows(*range(20)))
+            writer.flush()
+            assert taken(stream, 20) == taken(named, 20, ack=True) == list(range(20))
+            for number in range(20, 40):
+                writer.append(rows(number))
+            ends(replicas)
+            for number in range(40, 60):
+                writer.append(rows(number))
+        table.upsert(rows(3))
+        assert ids(log) == list(range(60))
+        assert ids(table) == [1, 2, 3]
+        assert taken(stream, 40) == taken(named, 40, ack=True) == list(range(20, 60))
+        stream.close()
+        named.close()
+        assert [each.behind for each in lake.subscriptions()] == [0]
+
+
+@ENDS
+def test_every_acknowledged_single_write_is_there_once(replicas: Replicas, ends: End) -> None:
+    with ls.connect(replicas.addresses) as lake:
+        log = lake.create_table("a.log", ROW, buckets=1)
+        failures: list[BaseException] = []
+
+        def work(first: int) -> None:
+            try:
+                for number in range(first, first + 50):
+                    log.append(rows(number))
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(first,)) for first in range(0, 200, 50)]
+        for thread in threads:
+            thread.start()
+        until(lambda: log.scan().count() > 20, "some rows")
+        ends(replicas)
+        for thread in threads:
+            thread.join(120)
+        assert failures == []
+        assert ids(log) == list(range(200))
+
+
+def test_a_follower_shows_the_connections_own_writes(replicas: Replicas) -> None:
+    with ls.connect(replicas.addresses, reads="follower") as lake:
+        table = lake.create_table("a.t", ROW, primary_key=["id"], buckets=1)
+        for number in range(30):
+            token = table.upsert(rows(number))
+            assert table.scan().count() == number + 1
+            assert table.lookup([{"id": number}]).num_rows == 1
+        assert position_of(lake.transport.head(pb.HeadRequest()).token).lsn >= position_of(token).lsn
+
+
+@ENDS
+def test_a_shared_subscription_goes_on_at_the_next_leader(replicas: Replicas, ends: End) -> None:
+    with ls.connect(replicas.addresses) as lake:
+        log = lake.create_table("a.log", ROW, buckets=2)
+        log.append(rows(*range(10)))
+        stream = log.changes(subscription="s", shared=True, member="one")
+        got = taken(stream, 10, ack=True)
+        ends(replicas)
+        log.append(rows(*range(10, 20)))
+        got += taken(stream, 10, ack=True)
+        assert sorted(got) == list(range(20))

@@ -1,0 +1,163 @@
+"""Real servers of this process that share one journal, on a log in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from lakestore.limits import Limits
+from lakestore_server.host.clock import RealClock
+from lakestore_server.journals.shared_journal import SharedJournal
+from lakestore_server.main import Server
+from lakestore_server.settings import Settings
+from lakestore_server.state.commit_record import Unknown
+from tests.support.waiting import until
+
+LEASE_SECONDS = 0.5
+
+
+class MemoryLog:
+    """The messages. Nothing is lost and nothing is late."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.messages: list[bytes] = []
+
+
+class MemoryEnd:
+    """One server's end of a log: `Log` of the server."""
+
+    kind, part_bytes = "memory", 1 << 20
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log = log
+        self._untold: deque[tuple[Callable[[int], None], int]] = deque()
+        self._has_lost = False
+        """Whether a message was sent since the end was cut."""
+        self.is_cut = False
+        """Whether nothing comes and goes any more, as for a machine that is gone."""
+
+    def open(self, known: str) -> str:
+        """It is the only log."""
+        return known or "memory"
+
+    def confirm(self) -> None:
+        """It is there."""
+
+    def read(self, start: int, seconds: float, *, to_end: bool = False) -> Iterator[tuple[int, bytes | None]]:
+        """What is there from a position on; waits for the first message."""
+        with self._log.changed:
+            self._log.changed.wait_for(lambda: len(self._log.messages) > start and not self.is_cut, seconds)
+            found = [] if self.is_cut else self._log.messages[start:]
+        yield from enumerate(found, start)
+
+    def stop_reading(self) -> None:
+        """Nothing is fetched ahead."""
+
+    def prepare(self) -> None:
+        """It is ready."""
+
+    def send(self, message: bytes, stored: Callable[[int], None]) -> bool:
+        """Store it, unless the end is cut."""
+        with self._log.changed:
+            self._has_lost = self._has_lost or self.is_cut
+            if not self.is_cut:
+                self._untold.append((stored, len(self._log.messages)))
+                self._log.messages.append(bytes(message))
+                self._log.changed.notify_all()
+        return True
+
+    def poll(self, seconds: float) -> None:
+        """Tell what was stored, and whether something was lost."""
+        with self._log.changed:
+            if not self._untold:
+                self._log.changed.wait(seconds)
+            told, self._untold = self._untold, deque()
+        for stored, position in told:
+            stored(position)
+        if self._has_lost:
+            raise Unknown("the end of the log is cut")
+
+    def stop_sending(self) -> None:
+        """Tell nothing of earlier messages."""
+        with self._log.changed:
+            self._untold.clear()
+            self._has_lost = False
+
+    def remove_before(self, position: int) -> None:
+        """Everything stays."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Replicas:
+    """Servers on one log. A context manager. Any of them may lead."""
+
+    def __init__(self, root: Path, count: int = 3) -> None:
+        self._log, self._root, self._all = MemoryLog(), root, ExitStack()
+        self.servers: list[Server] = []
+        self.ends: list[MemoryEnd] = []
+        for number in range(count):
+            self._start(number)
+            until(lambda: self.leader() is not None, "the first leader")
+
+    def _start(self, number: int) -> None:
+        end = MemoryEnd(self._log)
+        settings = Settings(self._root / str(number), port=0, http_port=0, limits=Limits(clock_confirm_seconds=0))
+        made = Server(settings, journal_of=lambda *_: SharedJournal(end, RealClock(), LEASE_SECONDS))
+        self._all.callback(self._end, made, end)
+        made.start()
+        self.servers.append(made)
+        self.ends.append(end)
+
+    def leader(self) -> int | None:
+        """The number of the server that leads; None while nobody does, or somebody who was cut."""
+        leading = [i for i, server in enumerate(self.servers) if server.engine.is_leading and not self.ends[i].is_cut]
+        return leading[0] if leading else None
+
+    def depose(self) -> None:
+        """Another server leads, and the leader so far lives on as a follower."""
+        number = self.leader()
+        assert number is not None
+        self.ends[number].is_cut = True
+        until(lambda: self.leader() is not None, "the next leader")
+        self.ends[number].is_cut = False
+        until(lambda: not self.servers[number].engine.is_leading, "the end of the leader")
+
+    def lose(self) -> None:
+        """Lose the machine of the leader."""
+        number = self.leader()
+        assert number is not None
+        self.cut(number)
+
+    def cut(self, number: int) -> None:
+        """The machine of this server is gone: nobody reaches it, and it reaches nobody."""
+        self.ends[number].is_cut = True
+        port = self.servers[number]._grpc
+        assert port is not None
+        port.stop(0.0)
+
+    def address(self, number: int) -> str:
+        """Host and gRPC port."""
+        return self.servers[number].about["grpc"]
+
+    @staticmethod
+    def _end(server: Server, end: MemoryEnd) -> None:
+        end.is_cut = False  # a server that is cut would wait for the log before it ends
+        server.close(checkpoint=False)
+
+    @property
+    def addresses(self) -> str:
+        """The list that a client is given."""
+        return ",".join(self.address(number) for number in range(len(self.servers)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._all.close()
