@@ -114,14 +114,23 @@ def tier(master: str | None, once: bool, table: str | None, epoch_seconds: int, 
             lake.table(table)
         spark = _session(server, master, lake.transport.credentials)
         try:
-            with _tierer(lake, spark, epoch_seconds) as tierer:
-                if not once:
-                    emit_text(f"tiering {lake.address}; Ctrl-C ends it", err=True)
-                    tierer.run_forever(stop)
-                    return
-                emit([_round(each) for each in tierer.run_once(table)], as_json=as_json, empty="no tables yet")
+            if once:
+                with _tierer(lake, spark, epoch_seconds) as tierer:
+                    emit([_round(each) for each in tierer.run_once(table)], as_json=as_json, empty="no tables yet")
+                return
+            emit_text(f"tiering {lake.address}; Ctrl-C ends it", err=True)
+            while _tiered_by_one_leader(lake, spark, epoch_seconds, stop):
+                emit_text(f"{lake.transport.address} leads now", err=True)
+                spark = _session(server, master, lake.transport.credentials)
         finally:
             _end(spark)
+
+
+def _tiered_by_one_leader(lake: Lake, spark: Any, epoch_seconds: int, stop: threading.Event) -> bool:
+    """Tier until the end, or until another server leads. True if another one leads."""
+    with _tierer(lake, spark, epoch_seconds) as tierer:
+        tierer.run_forever(stop)
+        return tierer.has_moved and not stop.is_set()
 
 
 def _tierer(lake: Lake, spark: Any, epoch_seconds: int) -> Tierer:

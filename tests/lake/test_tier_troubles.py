@@ -318,3 +318,20 @@ def test_a_session_that_lives_is_stopped_at_the_end() -> None:
     assert not iceberg_java.has_ended(spark)
     iceberg_java.end(spark)
     assert stopped == [True]
+
+
+def test_the_service_ends_when_another_server_leads(rounds: Rounds) -> None:
+    """The catalog of its session is at the earlier leader, so the program makes a session and a tierer again."""
+    transport: Any = rounds.served.lake.transport
+    moved = [rounds.tierer.has_moved]
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if len(moved) > 1:
+                self.set()
+            transport.wire.address = "b:7340"
+            moved.append(rounds.tierer.has_moved)
+            return False
+
+    rounds.tierer.run_forever(Stop())
+    assert moved == [False, True], "no further round began"

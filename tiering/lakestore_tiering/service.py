@@ -170,7 +170,7 @@ class Tierer:
         crash: Callable[[str], None] = no_crash,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._transport = lake.transport
+        self._transport, self._address = lake.transport, lake.transport.address
         self._holder = holder or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._clock = clock
         self._held = HeldEpoch(lake.transport, self._holder, seconds, clock)
@@ -218,11 +218,11 @@ class Tierer:
         return [done[found.uuid] for found in tables]
 
     def run_forever(self, stop: threading.Event) -> None:
-        """Run rounds by each table's freshness until stopped, until another tierer takes over (`Fenced`), or until
-        Spark has ended (`Stopped`).
+        """Run rounds by each table's freshness until stopped, until another tierer takes over (`Fenced`), until Spark
+        has ended (`Stopped`), or until the leader `has_moved`.
         """
         self._held.acquire(float("inf"), stop)
-        while not stop.is_set():
+        while not (stop.is_set() or self.has_moved):
             try:
                 self._run_due(stop)
             except Stopped:
@@ -231,6 +231,13 @@ class Tierer:
                 stop.wait(self._server.failed(error))
             else:
                 stop.wait(POLL_SECONDS)
+
+    @property
+    def has_moved(self) -> bool:
+        """True if another server leads than at the start. The session's catalog is at the earlier leader: go on with a
+        new session and a new tierer.
+        """
+        return self._transport.address != self._address
 
     def close(self) -> None:
         """Stop compactions and release the epoch. Idempotent."""
