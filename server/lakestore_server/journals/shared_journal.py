@@ -85,7 +85,7 @@ class SharedJournal:
         self._claimed_at = -1
         """Position of the last claim that counts; -1 if it was not read."""
         self._leader = Leader()
-        self._heard = clock.monotonic()
+        self._heard = self._looked_at = clock.monotonic()
         self.gaps = 0
         """Number of times that other messages lay between this server's own."""
 
@@ -149,8 +149,18 @@ class SharedJournal:
         self._log.prepare()
 
     def follow(self, seconds: float) -> Iterator[Entry]:
-        """The records of the messages that are there; waits at most so long for the first message."""
+        """The records of the messages that are there; waits at most so long for the first message.
+
+        Time in which this server did not look, or worked on what it got, is no silence of the leader.
+        """
+        began = self._clock.monotonic()
+        if began - self._looked_at > self.lease_seconds / 2:
+            self._heard = began
+        heard = self._heard
         yield from self._entries(self._log.read(self._judge.standing.position, seconds))
+        self._looked_at = self._clock.monotonic()
+        if self._heard != heard:
+            self._heard = self._looked_at
 
     def _entries(self, log: Iterator[tuple[int, bytes | None]]) -> Iterator[Entry]:
         while self._untold:

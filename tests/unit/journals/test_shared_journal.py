@@ -537,6 +537,33 @@ def test_parts_and_beats_of_the_leader_are_heard_and_void_messages_are_not(tell:
     tell(story)
 
 
+def test_time_in_which_a_follower_stood_still_is_no_silence_of_the_leader(tell: Callable[[Story], SharedLog]) -> None:
+    def story(world: World, log: SharedLog) -> None:
+        leader, _ = leading(log)
+        follower, _ = following(log)
+        caught_up(follower)
+
+        def silence() -> float:
+            return world.now - follower.leader.heard
+
+        for _ in range(5):
+            world.sleep(LEASE_SECONDS / 4)
+            caught_up(follower)
+        assert silence() > LEASE_SECONDS, "it looked, and heard nothing"
+        world.sleep(LEASE_SECONDS)
+        log.stall(0.2)
+        assert list(follower.follow(0.1)) == []
+        assert silence() < 0.2, "it did not look before"
+        world.sleep(0.2)
+        leader.append(1, [b"x"])
+        world.sleep(0.1)
+        for _ in follower.follow(0.1):
+            world.sleep(LEASE_SECONDS)
+        assert silence() < 0.1, "it worked on a record"
+
+    tell(story)
+
+
 def test_doubles_and_answers_without_a_position_cost_a_read(tell: Callable[[Story], SharedLog]) -> None:
     def story(world: World, log: SharedLog) -> None:
         journal, _ = leading(log)
