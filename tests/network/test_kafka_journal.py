@@ -244,6 +244,21 @@ def test_a_topic_of_several_partitions_is_refused(kafka: KafkaProcess, topics: T
         following(KafkaTopic(kafka.address, name))
 
 
+def test_a_topic_that_a_broker_does_not_know_yet_is_waited_for(
+    topic: KafkaTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe, asked = Admin.describe, []
+
+    def described(admin: Admin) -> kafka_log.TopicState:
+        asked.append(admin)
+        if len(asked) < 3:
+            raise NotFound("not known yet")
+        return describe(admin)
+
+    monkeypatch.setattr(Admin, "describe", described)
+    assert KafkaLog(topic).open("")
+
+
 def test_options_that_the_journal_needs_cannot_be_set() -> None:
     with pytest.raises(Invalid, match="acks is set by the journal itself"):
         KafkaTopic("127.0.0.1:1", "journal", {"acks": "1"})

@@ -39,6 +39,8 @@ from lakestore_server.state.judge import ForeignLog
 
 CALL_SECONDS = 15.0
 """The longest wait for an answer about the topic."""
+ABSENT_SECONDS = 3.0
+"""The time for which a topic must be unknown before it is absent."""
 SILENT_SECONDS = 30.0
 """The longest wait for the next message of a topic that is read to its end."""
 BATCH_MESSAGES = 500
@@ -211,7 +213,7 @@ class KafkaLog:
     def open(self, known: str) -> str:
         """Check the topic, and return its id."""
         name = self._topic.topic
-        state = self._asked().describe()
+        state = self._described()
         if known and state.identity != known:
             raise ForeignLog(
                 f"topic {name} was created again (its id is {state.identity}, not {known}): name the topic that this"
@@ -222,6 +224,17 @@ class KafkaLog:
         self._identity = state.identity
         return state.identity
 
+    def _described(self) -> TopicState:
+        """The topic as it is; `NotFound` only after a while, because a broker learns late of a new topic."""
+        deadline = time.monotonic() + ABSENT_SECONDS
+        while True:
+            try:
+                return self._asked().describe()
+            except NotFound:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
+
     def read(self, start: int, seconds: float, *, to_end: bool = False) -> Iterator[tuple[int, bytes | None]]:
         """(position, message) of the messages that are there."""
         if self._reader is None:
@@ -229,7 +242,7 @@ class KafkaLog:
         return self._reader.to_end(start) if to_end else self._reader.batch(start, seconds)
 
     def confirm(self) -> None:
-        """`ForeignLog` if the topic is gone or was created again. A broker that starts knows no topic for a moment."""
+        """`ForeignLog` if the topic is gone or was created again."""
         try:
             self.open(self._identity)
         except NotFound as error:
