@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakestore.client.retry import Backoff, has_deadline, is_passing, seconds_left, within
 from lakestore.client.scope import SCOPE
 from lakestore.client.transport import Transport, Wire
-from lakestore.errors import LakestoreError, Unavailable
+from lakestore.errors import LakestoreError, NotLeader, Unavailable
 from lakestore.release import RELEASE
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
@@ -37,7 +37,9 @@ _HELLO = rpc.METHODS["Hello"]
 class Calls:
     """The RPCs of a wire, with retries. It is as thread-safe as the wire, and has the attributes of `Transport`."""
 
-    def __init__(self, wire: Wire, *, call_seconds: float = CALL_SECONDS) -> None:
+    def __init__(self, wire: Wire, *, call_seconds: float = CALL_SECONDS, knows_one: bool = False) -> None:
+        """With `knows_one` no retry finds the leader that another server has named."""
+        self._knows_one = knows_one
         self.wire = wire
         """Single tries, for callers that retry themselves."""
         self.credentials = wire.credentials
@@ -98,7 +100,8 @@ class Calls:
             try:
                 return wire.call(method, request, seconds)
             except LakestoreError as error:
-                if not is_passing(error) or retry == Rule.ONCE:
+                is_elsewhere = self._knows_one and isinstance(error, NotLeader) and bool(error.leader)
+                if not is_passing(error) or is_elsewhere or retry == Rule.ONCE:
                     raise
                 with within(longest + began - time.monotonic()):
                     return self._again(method, retry, request, error)
@@ -195,8 +198,8 @@ def _behind(message: pb.RowBatch, rows: int) -> tuple[pb.RowBatch | None, int]:
     return left, passed
 
 
-def transport_of(wire: Wire, *, call_seconds: float = CALL_SECONDS) -> Transport:
+def transport_of(wire: Wire, *, call_seconds: float = CALL_SECONDS, knows_one: bool = False) -> Transport:
     """A transport over a wire."""
-    made: Any = Calls(wire, call_seconds=call_seconds)
+    made: Any = Calls(wire, call_seconds=call_seconds, knows_one=knows_one)
     found: Transport = made
     return found

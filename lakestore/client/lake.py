@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
@@ -299,6 +300,11 @@ class Lake:
         require = requirement(require_freshness, require_complete_through)
         query = union_sql.Query(text, params, position, require, external_access=external_access)
         return union_sql.run(self.transport, query, self._connection.all)
+
+    def status(self) -> dict[str, Any]:
+        """The server's status as `lakestore status --json` shows it."""
+        found: dict[str, Any] = json.loads(self.transport.status(pb.StatusRequest()).status)
+        return found
 
     def within(self, seconds: float) -> AbstractContextManager[None]:
         """`with lake.within(0.5): …`: every call inside ends by then, retries included."""

@@ -445,6 +445,6 @@ def connect(
         raise Invalid(f"reads= is one of {', '.join(get_args(Reads))}, not {reads!r}")
     addresses = addresses_of(address)
     if len(addresses) == 1:
-        return transport_of(GrpcWire(addresses[0], credentials), call_seconds=call_seconds)
+        return transport_of(GrpcWire(addresses[0], credentials), call_seconds=call_seconds, knows_one=True)
     wire = ServersWire(addresses, reads, lambda each: GrpcWire(each, credentials, reads=reads))
     return transport_of(wire, call_seconds=call_seconds)

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -355,7 +356,8 @@ class _Reader:
     def to_end(self, start: int) -> Iterator[tuple[int, bytes | None]]:
         self._begin(start)
         is_end, deadline = False, time.monotonic() + SILENT_SECONDS
-        while not is_end:
+        end = self._end()  # a topic that grows as fast as it is read has no end of its own
+        while not is_end and self._at < end:
             is_end = self._fetch(1.0)
             if self._messages:
                 yield from self._fetched()
@@ -365,6 +367,15 @@ class _Reader:
                     f"Kafka at {self._bootstrap} returned nothing of topic {self._topic} for {SILENT_SECONDS:.0f} s:"
                     " do its brokers run?"
                 )
+
+    def _end(self) -> int:
+        """The position of the next message that will be stored; far away if no broker says it."""
+        try:
+            _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=CALL_SECONDS)
+        except KafkaException as error:
+            LOG.debug("the end of the journal's topic is not known: %s", error)
+            return sys.maxsize
+        return int(end)
 
     def _begin(self, start: int) -> None:
         self._consumer.assign([TopicPartition(self._topic, 0, start)])

@@ -1,0 +1,144 @@
+"""Two real servers on a real topic: one is killed, the other commits, and nobody loses or sees anything twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import lakestore as ls
+from jepsen.system.kafka import KafkaProcess
+from lakestore.cli.main import cli
+from lakestore.errors import NotLeader
+from lakestore.union.verify import verify
+from tests.support.process import ServerProcess
+from tests.support.waiting import until
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
+LEASE = {"LAKESTORE_JOURNAL_LEASE_SECONDS": "1"}
+
+
+def run(*arguments: str) -> str:
+    return CliRunner().invoke(cli, arguments, catch_exceptions=False).output
+
+
+class Pair:
+    """Two servers with a folder each, one warehouse, and one topic."""
+
+    def __init__(self, kafka: KafkaProcess, folder: Path) -> None:
+        self.journal = f"kafka://{kafka.address}/{folder.name}"
+        run("init-journal", "--journal", self.journal, "--replicas", "1")
+        self._folder = folder
+        self.servers = [self._started(name) for name in "ab"]
+
+    def _started(self, name: str, port: int = 0) -> ServerProcess:
+        arguments = ["--journal", self.journal, "--warehouse", str(self._folder / "warehouse")]
+        return ServerProcess(self._folder / name, port=port, arguments=arguments, environment=LEASE)
+
+    @property
+    def addresses(self) -> str:
+        return ",".join(server.address for server in self.servers)
+
+    def leader(self) -> ServerProcess:
+        """The server that leads, once one does."""
+
+        until(lambda: self._leading(), "a leader")
+        return self._leading()[0]
+
+    def _leading(self) -> list[ServerProcess]:
+        return [each for each in self.servers if each.alive and _role(each) == "leader"]
+
+    def start_again(self, server: ServerProcess) -> None:
+        at = self.servers.index(server)
+        self.servers[at] = self._started("ab"[at], server.port)
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.kill()
+
+
+def _role(server: ServerProcess) -> str:
+    try:
+        with ls.connect(server.address) as lake:
+            return str(lake.status()["journal"]["role"])
+    except ls.LakestoreError:
+        return ""
+
+
+@pytest.fixture
+def pair(kafka: KafkaProcess, tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(kafka, tmp_path)
+    yield made
+    made.close()
+
+
+def test_commits_go_on_at_the_other_server_and_none_is_lost_or_doubled(pair: Pair) -> None:
+    done, is_over = list[int](), threading.Event()
+    with ls.connect(pair.addresses) as lake:
+        lake.create_table("t.rows", SCHEMA, primary_key=["id"], buckets=2)
+        log = lake.create_table("t.log", SCHEMA, buckets=1)
+
+        def write() -> None:
+            value = 0
+            while not is_over.is_set():
+                value += 1
+                log.append([{"id": 0, "v": value}])
+                done.append(value)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        for _ in range(2):
+            count = len(done)
+            until(lambda: len(done) > count + 20, "some commits")  # noqa: B023
+            leader = pair.leader()
+            leader.kill()
+            count = len(done)
+            until(lambda: len(done) > count, "a commit of the other server")  # noqa: B023
+            pair.start_again(leader)
+        is_over.set()
+        writer.join()
+        stored = sorted(log.scan(columns=["v"]).to_arrow().column("v").to_pylist())
+        assert stored == list(range(1, len(done) + 1)), "each value once, in spite of lost answers"
+        token = lake.last_token
+    for server in pair.servers:
+        with ls.connect(server.address) as alone:
+            rows = alone.table("t.log").scan(at=token)
+            assert rows.count() == len(done), "at a token a follower waits for it"
+            assert verify(alone.transport, "t.log").same
+
+
+def test_a_follower_serves_reads_and_names_the_leader_for_the_rest(pair: Pair) -> None:
+    leader = pair.leader()
+    follower = next(server for server in pair.servers if server is not leader)
+    with ls.connect(leader.address) as lake:
+        table = lake.create_table("t.rows", SCHEMA, primary_key=["id"], buckets=1)
+        token = table.upsert([{"id": number, "v": number} for number in range(100)])
+    with ls.connect(follower.address) as lake:
+        table = lake.table("t.rows")
+        assert table.scan(at=token).count() == 100
+        assert table.lookup([{"id": 7}]).to_pylist() == [{"id": 7, "v": 7}]
+        with lake.within(30), pytest.raises(NotLeader, match=leader.address):  # a retry would last for longer
+            table.upsert([{"id": 1, "v": 2}])
+        about = lake.status()["journal"]
+        assert (about["kind"], about["role"], about["leader"]) == ("kafka", "follower", leader.address)
+        assert {each["address"] for each in about["replicas"]} == {server.address for server in pair.servers}
+    shown = run("replicas", "--server", follower.address)
+    assert leader.address in shown
+    assert "follower" in shown
+
+
+def test_both_servers_stopped_and_started_have_every_commit(pair: Pair) -> None:
+    with ls.connect(pair.addresses) as lake:
+        table = lake.create_table("t.rows", SCHEMA, primary_key=["id"], buckets=1)
+        table.upsert([{"id": number, "v": number} for number in range(1_000)])
+    for server in pair.servers:
+        server.stop()
+    for server in list(pair.servers):
+        pair.start_again(server)
+    with ls.connect(pair.addresses) as lake:
+        assert lake.table("t.rows").scan().count() == 1_000
+        lake.table("t.rows").upsert([{"id": 1, "v": 2}])
