@@ -155,8 +155,12 @@ class InFlight:
         self._durable = durable
 
     def undo(self) -> list[PendingCommit]:
-        """Take all commits, which the journal gave back, or whose outcome it does not know."""
+        """Take all commits, which the journal gave back, or whose outcome it does not know. First the thread publishes
+        the durable ones."""
         with self._changed:
+            self._changed.wait_for(
+                lambda: not (self._is_handed_over and self._commits) or self._refusal or self._failure
+            )
             lost, self._refusal = list(self._commits), None
             self._commits.clear()
             self._nbytes = self._large_logs = 0

@@ -345,6 +345,10 @@ class SharedJournal:
                     self._advance(POLL_SECONDS)
             self._raise_failure()
             deadline.check("the journal did not store a beat in time")
+        with self._judging:  # a claim counts at the same number, and another thread may have judged it
+            self._raise_failure()
+            if not self._is_leading:
+                raise Deposed("this server leads no more")
 
     def _is_beat_due(self) -> bool:
         """Whether followers heard nothing for a while; once a lease a beat tells new followers the address."""
