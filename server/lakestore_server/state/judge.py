@@ -147,6 +147,7 @@ class Judge:
         head = None if data is None else _head(position, data, self._shard)
         counted = None
         if data is not None and head is not None and head.kind is Kind.REPORT:
+            self.void += 1
             self._reported(data[HEADER.size :])
         elif data is None or head is None or not self._is_next(head):
             self.void += 1

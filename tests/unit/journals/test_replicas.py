@@ -76,7 +76,7 @@ def test_a_report_never_counts() -> None:
     judge.take(0, claim)
     (said,), _ = messages(after, Content(Kind.REPORT, meta=b"[]"), 5, 1_000)
     assert judge.take(1, said) is None, "also of the writer that leads, with the next number"
-    assert (judge.standing.number, judge.standing.position, judge.void) == (1, 2, 0)
+    assert (judge.standing.number, judge.standing.position, judge.void) == (1, 2, 1)
     assert heard == [said[HEADER.size :]]
 
 
@@ -115,6 +115,34 @@ def test_a_leader_trims_no_message_that_a_stopped_server_needs() -> None:
         again.trim(again.roll(3))
         assert log.first > 0, "the follower has a checkpoint"
         for journal in (follower, again):
+            journal.close()
+
+    with installed(world):
+        world.run(story)
+
+
+def test_reports_of_others_are_no_sign_of_the_leader() -> None:
+    """Else a leader that is gone would lead for ever, if the lease is longer than the time between two reports."""
+    world = World("silence")
+
+    def story() -> None:
+        log = SharedLog(world, "silence")
+        leader, follower, other = (SharedJournal(LogEnd(log), Clock(world), 60.0) for _ in range(3))
+        for journal in (leader, follower, other):
+            assert list(journal.read(0)) == []
+        assert list(leader.lead("leader:1")) == []
+        while not follower.leader.address:
+            assert list(follower.follow(0.1)) == []
+        leader.close()
+        heard = follower.leader.heard
+        for _ in range(5):
+            world.sleep(11.0)
+            other.beat("other:1")
+            world.sleep(0.1)
+            assert list(follower.follow(0.1)) == []
+        assert [each.address for each in follower.replicas] == ["leader:1", "other:1"]
+        assert follower.leader.heard == heard
+        for journal in (follower, other):
             journal.close()
 
     with installed(world):
