@@ -261,7 +261,9 @@ class RpcPort:
             if begins:
                 self._server.shutdown(self._queue, self._shut)
         if begins and not self._ended.wait(grace_seconds):
-            self._server.cancel_all_calls()
+            with self._lock:  # gRPC's core crashes if the server is destroyed meanwhile
+                if not self._ended.is_set():
+                    self._server.cancel_all_calls()
             self._ended.wait()
 
     def forget(self, rpc: Rpc) -> None:
@@ -306,8 +308,9 @@ class RpcPort:
             if now >= due:
                 due = now + TICK_SECONDS
                 self._guard(self._ticked, now)
-        self._server.destroy()
-        self._ended.set()
+        with self._lock:
+            self._server.destroy()
+            self._ended.set()
 
     @staticmethod
     def _guard(work: Callable[[Any], None], said: Any) -> None:
