@@ -61,6 +61,7 @@ ASKED: dict[str, list[str]] = {
     "tables": [],
     "describe": ["shop.orders"],
     "status": [],
+    "replicas": [],
     "files": ["shop.orders"],
     "verify": ["shop.orders"],
     "producers": [],

@@ -36,6 +36,7 @@ WRITERS = {
 READERS = {
     ("apply", "path"): ["apply", "-f"],
     ("serve", "config"): ["serve", "-c"],
+    ("init-journal", "config"): ["init-journal", "-c"],
     ("doctor", "config"): ["doctor", "--offline", "-c"],
     ("support-bundle", "config"): ["support-bundle", "-o", "BUNDLE", "-c"],
     ("support-bundle", "logs"): ["support-bundle", "-o", "BUNDLE", "--log"],
