@@ -514,6 +514,9 @@ class SharedJournal:
                 if is_end:
                     break
             deadline.check("the messages between this server's own cannot be read")
+        read = self._judge.standing.position  # a message that was stored late may count after later ones were read
+        with self._sending:
+            self._sent = deque(each for each in self._sent if each.position is None or not 0 <= each.position < read)
         self._log.stop_reading()
 
     def _fail(self, error: Failure) -> None:
