@@ -25,6 +25,8 @@ from lakestore.v1 import lakestore_pb2 as pb
 ERROR_KEY = "lakestore-error-bin"
 BUSY_SECONDS = 0.5
 """When to come again to a server that serves as many calls as it can."""
+_NOT_CONNECTED = "failed to connect to all addresses"
+"""The beginning of gRPC's own words for a call that found no connection, so nobody has got it."""
 RETRY_KEY = "lakestore-retry-after"
 """Seconds, as text; an entry of its own, for older clients take the first one to have three parts."""
 BUCKETS_KEY = "lakestore-buckets-bin"
@@ -157,7 +159,7 @@ def unpack_error(
         rows = _rows_of(pb.ChangesRows.FromString(metadata.get(ROWS_KEY, b"")).changes)
         figures = json.loads(metadata.get(FIGURES_KEY, "{}"))
         return error_of(kind, message, applied, float(metadata.get(RETRY_KEY, 0)), buckets, rows, figures)
-    applied = "no" if reads else "unknown"
+    applied = "no" if reads or details.startswith(_NOT_CONNECTED) else "unknown"
     if code == "DEADLINE_EXCEEDED":
         return error_of("Unavailable", "the server did not answer in time: try again", applied)
     if code in ("UNAVAILABLE", "CANCELLED", "UNKNOWN"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lakestore.client import retry, writer
+from lakestore.client.grpc import GrpcWire
 from lakestore.errors import LakestoreError, Stopped, Unavailable
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import rpc
@@ -63,3 +66,13 @@ def test_a_writer_that_was_idle_tries_again_as_long_as_a_busy_one(
         opened.flush()
     assert broken[0]
     assert table.lookup(pa.table({"id": [1, 2]})).num_rows == 2
+
+
+def test_a_call_that_found_no_server_was_not_applied() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        with closing(GrpcWire(f"127.0.0.1:{unused.getsockname()[1]}")) as wire:
+            wire._greeted = True  # the connection was lost since, which no call has noticed
+            with pytest.raises(Unavailable, match="is it running there") as refused:
+                wire.call(rpc.METHODS["CreateDatabase"], pb.DatabaseRequest(database="b"), 5.0)
+    assert refused.value.applied == "no"
