@@ -15,6 +15,8 @@ from lakestore.client.servers import Reads
 from lakestore.errors import NotLeader
 from lakestore.model.token import position_of
 from lakestore.v1 import lakestore_pb2 as pb
+from lakestore_server.host.clock import Doubt
+from tests.support.late_clock import LateClock
 from tests.support.replicas import Replicas
 from tests.support.waiting import until
 
@@ -138,3 +140,21 @@ def test_a_shared_subscription_goes_on_at_the_next_leader(replicas: Replicas, en
         log.append(rows(*range(10, 20)))
         got += taken(stream, 10, ack=True)
         assert sorted(got) == list(range(20))
+
+
+def test_a_new_leader_deletes_nothing_by_a_clock_that_nobody_has_watched(tmp_path: Path) -> None:
+    clocks = [LateClock(), LateClock()]
+    with Replicas(tmp_path, 2, clocks) as found:
+        former = found.leader()
+        assert former is not None
+        with ls.connect(found.addresses) as lake:
+            lake.create_database("a")
+            time = found.servers[1 - former].engine.time
+            clocks[1 - former].jump(86_400)
+            assert time.read().doubt is Doubt.AHEAD
+            time.accept()
+            assert time.read().may_delete
+            found.lose()
+            until(lambda: found.leader() == 1 - former, "the next leader")
+            lake.create_database("b")
+            assert time.read().doubt is Doubt.START

@@ -9,11 +9,11 @@ class LateClock(RealClock):
     """The machine's clock, later by what the test says."""
 
     def __init__(self) -> None:
-        self._seconds = 0.0
+        self._seconds = self._jumped_seconds = 0.0
 
     def now_us(self) -> int:
         """Wall time."""
-        return super().now_us() + int(self._seconds * 1e6)
+        return super().now_us() + int((self._seconds + self._jumped_seconds) * 1e6)
 
     def monotonic(self) -> float:
         """Monotonic seconds."""
@@ -22,3 +22,7 @@ class LateClock(RealClock):
     def advance(self, seconds: float) -> None:
         """Time goes by, on both clocks."""
         self._seconds += seconds
+
+    def jump(self, seconds: float) -> None:
+        """The wall clock is set."""
+        self._jumped_seconds += seconds

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 from lakestore.limits import Limits
-from lakestore_server.host.clock import RealClock
+from lakestore_server.host.clock import Clock, RealClock
 from lakestore_server.journals.shared_journal import SharedJournal
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
@@ -98,7 +98,9 @@ class MemoryEnd:
 class Replicas:
     """Servers on one log. A context manager. Any of them may lead."""
 
-    def __init__(self, root: Path, count: int = 3) -> None:
+    def __init__(self, root: Path, count: int = 3, clocks: Sequence[Clock] = ()) -> None:
+        """`clocks` are those of the first servers, which then believe them after the time that is usual."""
+        self._clocks = clocks
         self._log, self._root, self._all = MemoryLog(), root, ExitStack()
         self.servers: list[Server] = []
         self.ends: list[MemoryEnd] = []
@@ -108,8 +110,10 @@ class Replicas:
 
     def _start(self, number: int) -> None:
         end = MemoryEnd(self._log)
-        settings = Settings(self._root / str(number), port=0, http_port=0, limits=Limits(clock_confirm_seconds=0))
-        made = Server(settings, journal_of=lambda *_: SharedJournal(end, RealClock(), LEASE_SECONDS))
+        limits = Limits() if self._clocks else Limits(clock_confirm_seconds=0)
+        clock = self._clocks[number] if number < len(self._clocks) else RealClock()
+        settings = Settings(self._root / str(number), port=0, http_port=0, limits=limits)
+        made = Server(settings, clock=clock, journal_of=lambda *_: SharedJournal(end, clock, LEASE_SECONDS))
         self._all.callback(self._end, made, end)
         made.start()
         self.servers.append(made)

@@ -292,6 +292,7 @@ class CommitLoop:
             self.journal.follow_again()
             return
         self._in_flight.begin(self.view.lsn)
+        self.time.begin(self.view.clock_us)
         self._begin_to_lead()
         self._is_leading = True
         event_log.event(log, logging.INFO, "leads", epoch=self.journal.leader.epoch, lsn=self.view.lsn)

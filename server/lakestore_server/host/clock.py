@@ -3,8 +3,8 @@
 - Time advances with the monotonic clock and follows the wall clock while the two agree.
 - A wall clock that has jumped is trusted after it has agreed with the monotonic clock for `confirm_seconds`, or when an
   operator says so.
-- After a start, time continues from the last commit. A gap of up to `GAP_US_MAX` is trusted at once for commits, but
-  not for deleting.
+- After a start, and when a server begins to lead, time continues from the last commit. A gap of up to `GAP_US_MAX` is
+  trusted at once for commits, but not for deleting.
 
 `Judge` is pure: clock values in, `Reading` out. `Timekeeper` reads the machine's clocks for it, for all threads.
 """
@@ -171,8 +171,13 @@ class Timekeeper:
     def __init__(self, clock: Clock, last_us: int, confirm_seconds: float = CONFIRM_SECONDS) -> None:
         self._clock, self._confirm_seconds = clock, confirm_seconds
         self._lock = threading.Lock()
-        self._judge = Judge(clock.now_us(), clock.monotonic(), last_us, confirm_seconds)
-        self._said = Doubt.NONE
+        self.begin(last_us)
+
+    def begin(self, last_us: int) -> None:
+        """Forget what the wall clock showed, because the last commits have their times from another clock."""
+        with self._lock:
+            self._judge = Judge(self._clock.now_us(), self._clock.monotonic(), last_us, self._confirm_seconds)
+            self._said = Doubt.NONE
 
     def read(self) -> Reading:
         """The time now."""
