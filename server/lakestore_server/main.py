@@ -294,7 +294,7 @@ class Server:
             backup.release(settings.data)
             data_folder.tighten(settings.data, local_folder(settings.warehouse_uri))
             store = MetadataStore(storage_for(settings.warehouse_uri))
-            key = exposure_check.token_key(settings.data) if settings.auth else b""
+            key = exposure_check.token_key(settings) if settings.auth else b""
             file = Path(settings.auth) if settings.auth else None
             self.access = Access(file, clock, key, settings.limits.access_token_seconds)
             self.engine = Engine(

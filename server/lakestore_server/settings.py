@@ -79,6 +79,9 @@ class Settings:
     """Address of gRPC at which clients and other servers reach this server; empty means where it listens."""
     auth: str = option("", flag=True)
     """File of principals, tokens and rights, read again when it changes; empty means everyone has every right."""
+    token_key: str = option("")
+    """File with 32 random bytes or more, from which the key of access tokens is made; read at the start. Empty means a
+    key of this server's own. Servers that share a journal and have `auth` need the same file."""
     insecure: bool = option(default=False, flag=True)
     """Listen beyond this machine even without TLS and auth."""
     metrics_open: bool = option(default=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
@@ -45,8 +46,26 @@ def keys(tls: Tls) -> TlsKeys | None:
     return found
 
 
-def token_key(folder: Path) -> bytes:
-    """The key of access tokens. It is made once and stored, so tokens survive a restart."""
+def token_key(settings: Settings) -> bytes:
+    """The key of access tokens. Servers that share a journal share it too, so a token is good at each of them."""
+    if not settings.token_key:
+        if settings.journal.kind != "file":
+            raise Invalid(
+                "auth with a journal that servers share needs token_key, a file with the same bytes at each server, so"
+                " that an access token of one is good at the others: make it by `openssl rand -out FILE 32`"
+            )
+        return _own_key(settings.data)
+    try:
+        content = Path(settings.token_key).read_bytes()
+    except OSError as error:
+        raise Invalid(f"token_key {settings.token_key} cannot be read: {error.strerror}") from error
+    if len(content) < signing.KEY_BYTES:
+        raise Invalid(f"token_key {settings.token_key} has {len(content)} bytes: give it {signing.KEY_BYTES} or more")
+    return hashlib.sha256(content).digest()
+
+
+def _own_key(folder: Path) -> bytes:
+    """The key of a server alone. It is made once and stored, so tokens survive a restart."""
     file = folder / TOKEN_KEY
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -55,7 +74,7 @@ def token_key(folder: Path) -> bytes:
         if len(key) == signing.KEY_BYTES:
             return key
         file.unlink()
-        return token_key(folder)
+        return _own_key(folder)
     with os.fdopen(descriptor, "wb") as opened:
         key = secrets.token_bytes(signing.KEY_BYTES)
         opened.write(key)

@@ -10,7 +10,7 @@ import pytest
 from lakestore.errors import Invalid
 from lakestore_server.access import signing
 from lakestore_server.edge import exposure_check
-from lakestore_server.settings import Settings, Tls
+from lakestore_server.settings import Journal, Settings, Tls
 from tests.support.certificates import Authority
 
 BOTH: dict[str, Any] = {"tls": Tls(cert="server.pem", key="server.key"), "auth": "auth.yaml"}
@@ -88,12 +88,27 @@ def test_tls_files_go_together_and_must_be_a_pair(tmp_path: Path) -> None:
 
 
 def test_the_key_of_access_tokens_is_kept_private_and_made_anew_if_it_is_cut_short(tmp_path: Path) -> None:
-    first = exposure_check.token_key(tmp_path)
+    first = exposure_check.token_key(Settings(tmp_path))
     file = tmp_path / exposure_check.TOKEN_KEY
     assert (len(first), file.stat().st_mode & 0o777) == (signing.KEY_BYTES, 0o600)
-    assert exposure_check.token_key(tmp_path) == first
+    assert exposure_check.token_key(Settings(tmp_path)) == first
     file.write_bytes(first[:5])
-    second = exposure_check.token_key(tmp_path)
+    second = exposure_check.token_key(Settings(tmp_path))
     assert len(second) == signing.KEY_BYTES
     assert second != first
-    assert exposure_check.token_key(tmp_path) == second
+    assert exposure_check.token_key(Settings(tmp_path)) == second
+
+
+def test_servers_that_share_a_journal_take_the_key_of_access_tokens_from_one_file(tmp_path: Path) -> None:
+    shared = Journal(kind="kafka", bootstrap="localhost:9092", topic="t")
+    with pytest.raises(Invalid, match="needs token_key"):
+        exposure_check.token_key(Settings(tmp_path / "a", journal=shared))
+    file = tmp_path / "key"
+    with pytest.raises(Invalid, match="cannot be read: No such file"):
+        exposure_check.token_key(Settings(tmp_path / "a", journal=shared, token_key=str(file)))
+    file.write_bytes(bytes(range(31)))
+    with pytest.raises(Invalid, match="has 31 bytes"):
+        exposure_check.token_key(Settings(tmp_path / "a", journal=shared, token_key=str(file)))
+    file.write_bytes(bytes(range(33)))
+    keys = {exposure_check.token_key(Settings(tmp_path / name, journal=shared, token_key=str(file))) for name in "ab"}
+    assert [len(key) for key in keys] == [signing.KEY_BYTES]
