@@ -240,11 +240,14 @@ class _Walk:
         self._fault(wrong, at, sentence)
 
     def _type_fault(self, array: pa.Array, at: _Place, what: str) -> None:
-        """Raise or record all values: their type does not go into the wanted type."""
+        """Raise or record that a type does not go into the wanted type: its values, or by types the whole column."""
         if self.bad is None:
             raise Invalid(f"table {self._table}: column {at.path!r} {what}")
-        wrong = array.is_valid() if self._rules.by_kind else np.ones(len(array), dtype=np.bool_)
-        self._fault(wrong, at, lambda index, row: f"{at.name(index)} {what}")
+        if self._rules.by_kind:
+            self._fault(array.is_valid(), at, lambda index, row: f"{at.name(index)} {what}")
+            return
+        self.bad[:] = True
+        self.first = self.first or (lambda: f"{at.path} {what}")
 
     def _any(self, array: pa.Array, want: Wanted, at: _Place) -> pa.Array:
         if isinstance(array.type, pa.BaseExtensionType) and array.type.extension_name in EXTENSIONS:

@@ -146,6 +146,20 @@ def test_modes_agree(source: str, data: st.DataObject) -> None:
     check(array, data.draw(st.sampled_from(KINDS)), RULES[data.draw(st.sampled_from(sorted(RULES)))])
 
 
+@pytest.mark.parametrize(
+    ("array", "kind"),
+    [
+        (pa.array([None, [], ["1"]], pa.list_(pa.string())), "list<int8>"),
+        (pa.array([None, []], pa.map_(pa.string(), pa.string())), "map<string, int8>"),
+        (pa.array([None, {"b": "1"}], pa.struct([("b", pa.string())])), "struct<a: int8, b: int8>"),
+    ],
+    ids=["list", "map", "struct"],
+)
+def test_both_modes_refuse_a_column_whose_nested_type_does_not_fit(array: pa.Array, kind: str) -> None:
+    for rules in RULES.values():
+        check(array, kind, rules)
+
+
 @settings(max_examples=600, deadline=None)
 @given(st.lists(st.one_of(st.none(), TEXTS), max_size=6), st.sampled_from(KINDS), st.sampled_from([*RULES, "csv"]))
 def test_modes_agree_about_texts(values: list[str | None], kind: str, rules: str) -> None:
