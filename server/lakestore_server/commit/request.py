@@ -350,6 +350,9 @@ class Request:
         return self.born is None and not is_drawn(self.producer, self.epoch)
 
 
+_KINDS = {kind: pb.ChangeKind.Name(kind) for kind in (pb.APPEND, pb.UPSERT, pb.DELETE, pb.INSERT)}
+
+
 def change_of(
     versions: Versions,
     message: pb.Change,
@@ -361,9 +364,9 @@ def change_of(
     """A change in its wire form, in the current version; names are of the version that it states. `claim` is called
     before memory is taken that the message's length does not show. `rows` are those outside the message."""
     table = versions.current
-    kind = pb.ChangeKind.Name(message.kind)
-    if kind not in ("APPEND", "UPSERT", "DELETE", "INSERT"):
-        raise Invalid("a change has no kind")
+    kind = _KINDS.get(message.kind)
+    if kind is None:
+        raise Invalid("a change has no kind that this release knows")
     if table.keyed == (kind == "APPEND"):
         wanted = "upsert, insert and delete" if table.keyed else "append"
         raise Invalid(f"table {table.name} takes {wanted}, not {kind.lower()}")

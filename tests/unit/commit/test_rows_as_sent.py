@@ -12,6 +12,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.client.writer import change_beside
+from lakestore.errors import Invalid
 from lakestore.model.table import Table
 from lakestore.rows import ipc
 from lakestore.v1 import lakestore_pb2 as pb
@@ -113,3 +114,11 @@ def test_rows_that_an_alteration_changes_are_put_together_anew(served: Served) -
     assert taken(served, BATCH, source).message is None
     assert _renewed(before, current).message is None
     assert _renewed(before, current).batch.schema.names == ["id", "name", "length", "more"]
+
+
+@pytest.mark.parametrize("kind", [0, 66, -1])
+def test_a_kind_of_change_that_the_server_does_not_know_is_refused(served: Served, kind: Any) -> None:
+    served.lake.create_table("a.b", SCHEMA)
+    versions = served.engine.view.named("a.b").versions
+    with pytest.raises(Invalid, match="no kind that this release knows"):
+        change_of(versions, pb.Change(table="a.b", kind=kind), "someone")
