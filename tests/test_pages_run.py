@@ -1,7 +1,8 @@
 """Every block of the documents does what it says when a reader types it, in the order of its page.
 
 Blocks that want Spark are run by `tests/test_pages_on_spark.py`, those that want a broker by
-`tests/network/test_bridge_cli.py`; `tests/support/unrun.py` has those that nobody runs, and why.
+`tests/network/test_bridge_cli.py`, those of replicas by `tests/network/test_page_of_replicas.py`;
+`tests/support/unrun.py` has those that nobody runs, and why.
 """
 
 from __future__ import annotations
@@ -304,8 +305,8 @@ def test_every_target_of_make_and_every_option_that_a_page_names_is_there() -> N
 
 def test_servers_of_the_pages_start(tmp_path: Path) -> None:
     """Each distinct one, with a folder and ports of its own."""
-    found = {part.text for page in PAGES for part in parts(page) if part.text.startswith("lakestore serve ")}
-    found -= {text for _, text in NOT_RUN}
+    served = [part for page in PAGES for part in parts(page) if part.text.startswith("lakestore serve ")]
+    found = {part.text for part in served if runner_of(part) == HERE}
     running = []
     for number, text in enumerate(sorted(found)):
         words = shlex.split(text)[1:]

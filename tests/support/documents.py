@@ -28,10 +28,13 @@ _PLACES = ("localhost:7340", "localhost:7341", "lake.example.com:7340", "localho
 FOLLOW_SECONDS = 0.7
 """Time after which somebody who reads along ends what follows for ever."""
 ROOT = Path(__file__).resolve().parents[2]
-HERE, SPARK, KAFKA, NOWHERE = "here", "spark", "kafka", "nowhere"
-"""Runners of a part: test_pages_run.py, test_pages_on_spark.py, network/test_bridge_cli.py of tests, or nobody."""
+HERE, SPARK, KAFKA, REPLICAS, NOWHERE = "here", "spark", "kafka", "replicas", "nowhere"
+"""Runners of a part: test_pages_run.py, test_pages_on_spark.py, network/test_bridge_cli.py and
+network/test_page_of_replicas.py of tests, or nobody."""
 ON_SPARK = ("docs/spark.md", "docs/from-delta.md")
 """Pages whose Python is Spark's."""
+ON_REPLICAS = "docs/replicas.md"
+"""The page whose servers share a journal."""
 BROKER = {"bridge", "init-bridge", "dlq"}
 """Commands that want a broker, or what a bridge has brought."""
 _PROGRAMS = ("lakestore", "make", "python", "export", "docker", "useradd", "S3_PASSWORD=…")
@@ -103,6 +106,8 @@ def runner_of(part: Part) -> str | None:
     block, words = part.block, part.text.split()
     if part.key in NOT_RUN:
         return NOWHERE
+    if part.page == ON_REPLICAS:
+        return REPLICAS
     if block.typed:
         return _runner_of_line(block, words) if words[0] == "lakestore" else None
     if block.language == "python":
