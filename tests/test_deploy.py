@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,24 @@ FILES = sorted(DEPLOY.iterdir())
 LABELS = {"job", "instance", "le"}
 """Labels that Prometheus gives, beside those of the metrics."""
 FUNCTIONS = {"up"}
+COMPOSE = ("compose.yaml", "compose-replicas.yaml")
+KUBERNETES = ("kubernetes.yaml", "kubernetes-replicas.yaml")
+MODULES = {"v1": "core_v1", "apps/v1": "apps_v1", "batch/v1": "batch_v1", "policy/v1": "policy_v1"}
+"""API version of a document to the module with its types."""
 
 
 def documents(name: str) -> list[Any]:
     return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+def compose(name: str) -> Any:
+    (document,) = documents(name)
+    return document
+
+
+def stateful_set(name: str) -> Any:
+    (document,) = (each for each in documents(name) if each["kind"] == "StatefulSet")
+    return document["spec"]
 
 
 def samples() -> dict[str, set[str]]:
@@ -100,13 +115,14 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
     for unit in DEPLOY.glob("*.service"):
         for line in re.findall(r"^Exec\w+=\S*/lakestore (.*)$", unit.read_text(), re.MULTILINE):
             yield unit.name, shlex.split(line)
-    (compose,) = documents("compose.yaml")
-    for service in compose["services"].values():
-        if service.get("image") == "lakestore":
-            yield "compose.yaml", service["command"]
-    for document in documents("kubernetes.yaml"):
-        for container in document["spec"].get("template", {}).get("spec", {}).get("containers", ()):
-            yield "kubernetes.yaml", container["args"]
+    for name in COMPOSE:
+        for service in compose(name)["services"].values():
+            if service.get("image") == "lakestore":
+                yield name, service["command"]
+    for name in KUBERNETES:
+        for document in documents(name):
+            for container in document["spec"].get("template", {}).get("spec", {}).get("containers", ()):
+                yield name, container["args"]
     words = re.search(r"^CMD (\[.*\])$", (DEPLOY / "Containerfile").read_text(), re.MULTILINE)
     assert words
     yield "Containerfile", json.loads(words[1])
@@ -122,22 +138,67 @@ def test_every_command_that_is_started_parses(file: str, words: list[str]) -> No
         found.parse_args(context, rest)
 
 
-def test_the_settings_file_is_one_with_which_a_server_may_be_reached() -> None:
-    text = (DEPLOY / "server.yaml").read_text()
-    given = settings.read(Settings, file="server.yaml", text=text, environment={}, flags={}).settings()
+@pytest.mark.parametrize("name", ["server.yaml", "replica.yaml"])
+def test_the_settings_file_is_one_with_which_a_server_may_be_reached(name: str) -> None:
+    text = (DEPLOY / name).read_text()
+    given = settings.read(Settings, file=name, text=text, environment={}, flags={}).settings()
     exposure_check.check_exposure(given)
     assert given.warehouse_uri.startswith("s3://")
+    if name == "replica.yaml":
+        assert (given.journal.kind, given.token_key) == ("kafka", "/etc/lakestore/token.key")
+
+
+def test_servers_that_share_a_journal_differ_by_address_and_folder_alone() -> None:
+    """They need one topic and one warehouse, and each names itself as the others and clients reach it."""
+    services = {
+        name: each for name, each in compose(COMPOSE[1])["services"].items() if "serve" in each.get("command", ())
+    }
+    assert [options(each["command"])["--advertise"] for each in services.values()] == [f"{n}:7340" for n in services]
+    assert len({tuple(sorted(common(each["command"]).items())) for each in services.values()}) == 1
+    assert [each["volumes"] for each in services.values()] == [[f"{name}:/data"] for name in services]
+    found = stateful_set(KUBERNETES[1])
+    (container,) = found["template"]["spec"]["containers"]
+    names = {each["name"]: each for each in documents(KUBERNETES[1]) if each["kind"] == "Service"}
+    headless = names[found["serviceName"]]["spec"]
+    assert (headless["clusterIP"], headless["publishNotReadyAddresses"]) == ("None", True)
+    told = options(container["args"])["--advertise"]
+    assert told == f"$(POD_NAME).{found['serviceName']}.$(POD_NAMESPACE).svc:7340"
+    assert {"POD_NAME", "POD_NAMESPACE"} <= {each["name"] for each in container["env"]}
+    (job,) = (each for each in documents(KUBERNETES[1]) if each["kind"] == "Job")
+    (creating,) = job["spec"]["template"]["spec"]["containers"]
+    assert options(creating["args"])["--journal"] == options(container["args"])["--journal"]
+    creating_here = compose(COMPOSE[1])["services"]["journal"]["command"]
+    assert {options(creating_here)["--journal"]} == {
+        options(each["command"])["--journal"] for each in services.values()
+    }
+
+
+def test_every_server_that_serves_is_ready_so_that_an_update_goes_on() -> None:
+    """A follower never is by `?role=leader`."""
+    (container,) = stateful_set(KUBERNETES[1])["template"]["spec"]["containers"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
+
+
+def options(words: list[str]) -> dict[str, str]:
+    """The options of a command that have a value."""
+    return {word: value for word, value in pairwise(words) if word.startswith("--")}
+
+
+def common(words: list[str]) -> dict[str, str]:
+    """The options that servers of one journal have in common."""
+    return {word: value for word, value in options(words).items() if word != "--advertise"}
 
 
 def test_stops_wait_longer_than_a_server_drains() -> None:
     drains = Settings(Path("x")).drain_seconds
     unit = (DEPLOY / "lakestore.service").read_text()
     assert int(re.findall(r"TimeoutStopSec=(\d+)", unit)[0]) > drains
-    (compose,) = documents("compose.yaml")
-    assert int(compose["services"]["server"]["stop_grace_period"].rstrip("s")) > drains
-    (server,) = (each for each in documents("kubernetes.yaml") if each["kind"] == "StatefulSet")
-    assert server["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > drains
-    assert server["spec"]["replicas"] == 1
+    services = [each for name in COMPOSE for each in compose(name)["services"].values() if each.get("ulimits")]
+    assert len(services) == 4
+    assert all(int(each["stop_grace_period"].rstrip("s")) > drains for each in services)
+    servers = [stateful_set(name) for name in KUBERNETES]
+    assert all(each["template"]["spec"]["terminationGracePeriodSeconds"] > drains for each in servers)
+    assert [each["replicas"] for each in servers] == [1, 3]
 
 
 def test_the_bridge_of_the_compose_file_is_one_that_a_bridge_takes() -> None:
@@ -145,35 +206,39 @@ def test_the_bridge_of_the_compose_file_is_one_that_a_bridge_takes() -> None:
 
 
 def test_files_that_are_mounted_or_copied_are_there() -> None:
-    (compose,) = documents("compose.yaml")
-    for service in compose["services"].values():
-        for volume in service.get("volumes", ()):
-            place = volume.partition(":")[0]
-            assert place in compose["volumes"] or (DEPLOY / place).is_file(), place
+    for document in map(compose, COMPOSE):
+        for service in document["services"].values():
+            for volume in service.get("volumes", ()):
+                place = volume.partition(":")[0]
+                assert place in document["volumes"] or (DEPLOY / place).is_file(), place
     (prometheus,) = documents("prometheus.yaml")
     assert all((DEPLOY / name).is_file() for name in prometheus["rule_files"])
 
 
-def test_the_compose_file_is_one() -> None:
+@pytest.mark.parametrize("name", COMPOSE)
+def test_the_compose_file_is_one(name: str) -> None:
     """By the parser of the specification, which refuses unknown keys and values; `<<` is joined by YAML's."""
-    (compose,) = documents("compose.yaml")
-    found = PyCompose.from_yaml(yaml.safe_dump({key: part for key, part in compose.items() if key[:2] != "x-"}))
-    assert sorted(found.service_names()) == sorted(compose["services"])
+    document = compose(name)
+    found = PyCompose.from_yaml(yaml.safe_dump({key: part for key, part in document.items() if key[:2] != "x-"}))
+    assert sorted(found.service_names()) == sorted(document["services"])
     with pytest.raises(ValueError, match="helthcheck"):
         PyCompose.from_yaml("services: {server: {image: lakestore, helthcheck: {test: x}}}")
 
 
-def test_the_documents_of_kubernetes_are_some_of_its_models() -> None:
-    for document in documents("kubernetes.yaml"):
-        module = {"v1": "core_v1", "apps/v1": "apps_v1"}[document["apiVersion"]]
+@pytest.mark.parametrize("name", KUBERNETES)
+def test_the_documents_of_kubernetes_are_some_of_its_models(name: str) -> None:
+    for document in documents(name):
+        module = MODULES[document["apiVersion"]]
         kubernetes_models.check(document, document["kind"], module, document["kind"])
         template = document["spec"].get("template")
-        if template:
+        if not template:
+            continue
+        if "selector" in document["spec"]:
             assert document["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-            named = {volume["name"] for volume in template["spec"]["volumes"]}
-            named |= {claim["metadata"]["name"] for claim in document["spec"].get("volumeClaimTemplates", ())}
-            for container in template["spec"]["containers"]:
-                assert {mount["name"] for mount in container["volumeMounts"]} == named
+        named = {volume["name"] for volume in template["spec"].get("volumes", ())}
+        named |= {claim["metadata"]["name"] for claim in document["spec"].get("volumeClaimTemplates", ())}
+        for container in template["spec"]["containers"]:
+            assert {mount["name"] for mount in container.get("volumeMounts", ())} == named
     with pytest.raises(AssertionError, match="replcas"):
         kubernetes_models.check({"spec": {"replcas": 1}}, "Deployment", "apps_v1", "Deployment")
 
