@@ -81,7 +81,9 @@ class Collector:
     def __init__(self, pause_seconds: float = PAUSE_SECONDS, frozen_min: int = FROZEN_MIN) -> None:
         self._pause_seconds, self._frozen_min = pause_seconds, frozen_min
         self._looked_at = 0
-        """Frozen objects at the last full look."""
+        """Frozen objects after the last look at all objects."""
+        self._looks_at_all = False
+        """Whether the next full collection looks at all objects."""
         self._began = 0.0
 
     def begin(self) -> None:
@@ -108,8 +110,10 @@ class Collector:
     def _freeze(self) -> None:
         gc.freeze()
         frozen = gc.get_freeze_count()
-        if frozen > 2 * max(self._looked_at, self._frozen_min):
-            self._looked_at = frozen
+        if self._looks_at_all:
+            self._looked_at, self._looks_at_all = frozen, False
+        elif frozen > 2 * max(self._looked_at, self._frozen_min):
+            self._looks_at_all = True
             gc.unfreeze()  # the next full collection, a long one, looks at everything and freezes the survivors
 
 

@@ -100,6 +100,27 @@ def die_frozen() -> None:
         of.end()
 
 
+def test_what_dies_frozen_is_bounded_by_what_lives() -> None:
+    """In a process of its own, as above."""
+    program = f"from {__name__} import die_frozen_again_and_again; die_frozen_again_and_again()"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def die_frozen_again_and_again() -> None:
+    """Cycles that are frozen and die, many times as many as the objects that live."""
+    of = Collector(pause_seconds=0.0, frozen_min=1)
+    of.begin()
+    lives = gc.get_freeze_count()
+    try:
+        for _ in range(60):
+            cycles = [Node() for _ in range(lives // 2)]
+            gc.collect()
+            del cycles
+            assert gc.get_freeze_count() <= 8 * lives
+    finally:
+        of.end()
+
+
 def test_no_collection_while_paused_and_as_before_afterwards() -> None:
     assert gc.isenabled()
     with main.paused():
