@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lakestore.client import lake as sync
 from lakestore.client.administration import DroppedTable, Truncated
-from lakestore.client.awaited import Bridge, Commit, NamedWrites, Registers, forget
+from lakestore.client.async_commits import Bridge, Commit, NamedWrites, Registers, forget
 from lakestore.client.changes import ChangeBatch, Start
 from lakestore.client.commit import CommitToken
 from lakestore.client.scope import SCOPE, Scope

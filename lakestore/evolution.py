@@ -15,7 +15,7 @@ from typing import Any
 
 from lakestore.errors import Invalid
 from lakestore.limits import TYPE_CHARS_MAX
-from lakestore.model import typed
+from lakestore.model import outside_values
 from lakestore.model.merge_engines import Merge
 from lakestore.model.retention import Retention, parse_retention
 from lakestore.model.shapes import DEFAULT_CHARS_MAX
@@ -182,7 +182,7 @@ def _said(step: Step) -> dict[str, Any]:
 
 def from_json(text: str) -> list[Step]:
     """The steps that `to_json` wrote, or `Invalid`."""
-    return typed.list_of(_step, STEPS_MAX)(typed.json_of(text, "the alteration"), "the alteration")
+    return outside_values.list_of(_step, STEPS_MAX)(outside_values.json_of(text, "the alteration"), "the alteration")
 
 
 def _step(data: Any, place: str) -> Step:
@@ -194,22 +194,22 @@ def _step(data: Any, place: str) -> Step:
     return made
 
 
-def _shape(kind: type[Step]) -> typed.Reader[dict[str, Any]]:
+def _shape(kind: type[Step]) -> outside_values.Reader[dict[str, Any]]:
     """The reader of a step's fields; fields without a default are required."""
     parts = dataclasses.fields(kind)
     needed = [part.name for part in parts if _is_needed(part)]
-    return typed.record({part.name: _READERS[str(part.type)] for part in parts}, needed)
+    return outside_values.record({part.name: _READERS[str(part.type)] for part in parts}, needed)
 
 
 def _is_needed(part: dataclasses.Field[Any]) -> bool:
     return part.default is dataclasses.MISSING and part.default_factory is dataclasses.MISSING
 
 
-_READERS: Mapping[str, typed.Reader[Any]] = {
-    "str": typed.text(TYPE_CHARS_MAX),
-    "bool": typed.boolean,
-    "Any": typed.plain(DEFAULT_CHARS_MAX, depth_max=4),
-    "dict[str, Any]": typed.mapping(typed.plain(DEFAULT_CHARS_MAX, depth_max=2), 64, 64),
+_READERS: Mapping[str, outside_values.Reader[Any]] = {
+    "str": outside_values.text(TYPE_CHARS_MAX),
+    "bool": outside_values.boolean,
+    "Any": outside_values.plain(DEFAULT_CHARS_MAX, depth_max=4),
+    "dict[str, Any]": outside_values.mapping(outside_values.plain(DEFAULT_CHARS_MAX, depth_max=2), 64, 64),
 }
 """By the type of a step's field."""
 _SHAPES = {kind: _shape(kind) for kind in _KINDS.values()}

@@ -18,7 +18,7 @@ import pytest
 
 import lakestore
 from lakestore.limits import Limits
-from tests.support import house, prose, spark, syntax
+from tests.support import house, nouns, prose, spark, syntax
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN_LOCK, DEV_LOCK = ROOT / "requirements.lock", ROOT / "requirements-dev.lock"
@@ -61,7 +61,7 @@ PURE = (
     "server/lakestore_server/files/segment.py",
     "server/lakestore_server/files/checkpoint.py",
     "server/lakestore_server/commit/draft.py",
-    "server/lakestore_server/changes/shared/members.py",
+    "server/lakestore_server/changes/sharing/members.py",
     "server/lakestore_server/catalog/metadata.py",
     "server/lakestore_server/catalog/metadata_updates.py",
     "server/lakestore_server/catalog/gate.py",
@@ -498,7 +498,7 @@ def _is_decimal(node: ast.expr, names: set[str]) -> bool:
     if isinstance(node, ast.Name):
         return node.id in names
     called = _dotted(node.func) if isinstance(node, ast.Call) else ""
-    return called.rpartition(".")[2] in ("Decimal", "fitted", "from_unscaled", "rounded", "product")
+    return called.rpartition(".")[2] in ("Decimal", "fitted", "from_unscaled_value", "rounded", "product")
 
 
 def chance_without_seed(source: Source) -> Iterator[str]:
@@ -584,6 +584,7 @@ RULES: tuple[Rule, ...] = (
     missing_module_docstring,
     missing_public_docstrings,
     riddles,
+    nouns.names_without_noun,
     long_constructors,
     file_uris_by_hand,
     decisions_by_message,
@@ -696,6 +697,7 @@ PLANTED: dict[Rule, tuple[str, str]] = {
     unmarked_spark: ("tests/x/test_x.py", "def test_x(spark: SparkSession) -> None:\n    pass\n"),
     file_uris_by_hand: ("server/x.py", "from urllib.parse import quote\n"),
     long_constructors: ("server/x.py", "class X:\n    def __init__(self, a, b, c, d, e, f): ...\n"),
+    nouns.names_without_noun: ("server/x.py", "class Found:\n    pass\n"),
     riddles: ("server/x.py", '"""X."""\n\nY = 1\n"""As it was."""\n'),
 }
 
@@ -717,7 +719,7 @@ def test_a_planted_file_uri_is_found(text: str) -> None:
         "from decimal import Context\n",
         "x = y.scaleb(-2)\n",
         "def f(a: str) -> Any:\n    return Decimal(a) * 3\n",
-        "def f(a: int) -> Any:\n    b = from_unscaled(a, 2)\n    return abs(b)\n",
+        "def f(a: int) -> Any:\n    b = from_unscaled_value(a, 2)\n    return abs(b)\n",
     ],
 )
 def test_planted_decimal_arithmetic_is_found(text: str) -> None:

@@ -12,7 +12,7 @@ from lakestore.cli.connection import json_option, open_lake, server_option
 from lakestore.cli.output import Progress, confirm, emit, emit_json, emit_text, yes_option
 from lakestore.errors import Invalid, NotFound
 from lakestore.model.names import rows_text
-from lakestore.model.typed import shown_name
+from lakestore.model.outside_values import shown_name
 
 if TYPE_CHECKING:
     from lakestore.client.administration import DeleteProgress

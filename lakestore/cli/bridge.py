@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lakestore.kafka.bridge.assembly import TablePlan
     from lakestore.kafka.bridge.cluster import Cluster
     from lakestore.kafka.bridge.counts import Counts
-    from lakestore.kafka.bridge.positions import Accepted
+    from lakestore.kafka.bridge.positions import AcceptedLoss
     from lakestore.kafka.bridge.spec import BridgeSpec, SourceSpec
 
 
@@ -222,7 +222,7 @@ def bridge(
         raise click.UsageError("Missing option '-f' / '--file'.", context)
     with needs_extra("kafka", "Kafka"):
         from lakestore.kafka.bridge import cluster, spec_file  # noqa: F401 (a missing library is told before the file)
-        from lakestore.kafka.bridge.positions import Accepted
+        from lakestore.kafka.bridge.positions import AcceptedLoss
     if check + plan + once > 1:
         raise Invalid("say one of --check, --plan and --once")
     spec = spec_file.read(path)
@@ -231,14 +231,14 @@ def bridge(
             return _check(spec, lake, samples, whole=whole, as_json=as_json)
         if plan:
             return _plan(spec, lake, samples, as_json=as_json)
-        return _run(spec, lake, Accepted(new, lost), metrics_port, once=once, as_json=as_json)
+        return _run(spec, lake, AcceptedLoss(new, lost), metrics_port, once=once, as_json=as_json)
 
 
 bridge.add_command(proposals)
 
 
 def _run(
-    spec: BridgeSpec, lake: Lake, accepted: Accepted, metrics_port: int | None, *, once: bool, as_json: bool
+    spec: BridgeSpec, lake: Lake, accepted: AcceptedLoss, metrics_port: int | None, *, once: bool, as_json: bool
 ) -> int:
     from lakestore.kafka.bridge.bridge import Bridge, serve_metrics
 

@@ -21,7 +21,7 @@ from lakestore.cli.output import confirm, emit, emit_json, emit_text, yes_option
 from lakestore.cli.rows import chosen_kind, names_in, output_options
 from lakestore.client.subscription import Member, Subscription
 from lakestore.errors import Fenced, Invalid, NotFound
-from lakestore.model.typed import shown_name
+from lakestore.model.outside_values import shown_name
 
 if TYPE_CHECKING:
     from lakestore.client.changes import ChangeBatch

@@ -20,7 +20,7 @@ from lakestore.cli.output import duration, emit, emit_json, emit_lines, emit_tex
 from lakestore.cli.settings import config_of
 from lakestore.errors import Invalid, LakestoreError
 from lakestore.loading.reading import naming
-from lakestore.model.settings import Given
+from lakestore.model.settings import SettingValues
 from lakestore.model.times import text_of
 from lakestore.release import RELEASE
 
@@ -199,13 +199,13 @@ def doctor(
     context.exit(1 if any(each.verdict == "failed" for each in found) else 0)
 
 
-def _given(config: Path | None, data: str | None, warehouse: str | None) -> Given[Settings] | None:
+def _given(config: Path | None, data: str | None, warehouse: str | None) -> SettingValues[Settings] | None:
     if config is None and data is None and "LAKESTORE_DATA" not in os.environ:
         return None
     return config_of(config, {"data": data, "warehouse": warehouse})
 
 
-def _findings(values: Given[Settings] | None, server: str | None) -> Iterator[Finding]:
+def _findings(values: SettingValues[Settings] | None, server: str | None) -> Iterator[Finding]:
     from lakestore_server.doctor.visit import findings
 
     status, silence = _status(server) if server else (None, "")

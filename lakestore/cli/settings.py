@@ -11,7 +11,7 @@ import click
 
 from lakestore.errors import Invalid
 from lakestore.model import settings
-from lakestore.model.settings import Given, Option
+from lakestore.model.settings import Option, SettingValues
 from lakestore_server.settings import Settings
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -55,7 +55,7 @@ def _help(option: Option) -> str:
     return option.text + default
 
 
-def config_of(file: Path | None, flags: Mapping[str, Any]) -> Given[Settings]:
+def config_of(file: Path | None, flags: Mapping[str, Any]) -> SettingValues[Settings]:
     """The settings from file, environment and flags."""
     given = {name.replace("__", "."): value for name, value in flags.items() if value is not None}
     try:

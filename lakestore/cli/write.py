@@ -19,7 +19,7 @@ from lakestore.client.snapshot import head
 from lakestore.errors import Invalid, NotFound
 from lakestore.loading.files import FORMATS, TEXTS, Source, source_of
 from lakestore.loading.load import MAX_BAD, Load, LoadStopped
-from lakestore.loading.reading import Options, Wanted
+from lakestore.loading.reading import ColumnRequest, Options
 from lakestore.model.names import no_column, rows_text, suggestion
 from lakestore.model.terminal_text import terminal_text
 from lakestore.model.types import canonical, type_name
@@ -161,7 +161,7 @@ def _created(lake: Lake, name: str, source: Source, options: _Asked) -> tuple[Ta
         if key not in sample.schema.names:
             raise Invalid(no_column(file.shown, key, sample.schema.names))
     definition = define(name, sample.schema, primary_key=keys, buckets=options.buckets)
-    chunk = first_chunk(file, Wanted(definition, options.options, options.delete), options.where)
+    chunk = first_chunk(file, ColumnRequest(definition, options.options, options.delete), options.where)
     if chunk is not None and chunk.bad and options.skip_bad is None:
         unit = "line" if file.kind in TEXTS else "row"
         bad = chunk.bad[0]

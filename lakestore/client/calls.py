@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakestore.client.retry import Backoff, has_deadline, is_passing, seconds_left, within
+from lakestore.client.retry import Backoff, has_deadline, is_passing, seconds_to_deadline, within
 from lakestore.client.scope import SCOPE
 from lakestore.client.transport import Transport, Wire
 from lakestore.errors import LakestoreError, NotLeader, Unavailable
@@ -59,7 +59,7 @@ class Calls:
 
     def greet(self) -> None:
         """Ask the server once whether it answers, unless it has answered before."""
-        self.wire.greet(seconds_left(self._call_seconds))
+        self.wire.greet(seconds_to_deadline(self._call_seconds))
 
     def probe(self) -> None:
         """Ask the server whether it answers now, with retries for seconds."""
@@ -67,7 +67,7 @@ class Calls:
         while True:
             try:
                 hello = pb.HelloRequest(release=RELEASE, protocol=rpc.PROTOCOL)
-                self.wire.call(_HELLO, hello, seconds_left(self._call_seconds))
+                self.wire.call(_HELLO, hello, seconds_to_deadline(self._call_seconds))
             except LakestoreError as error:
                 if not backoff.wait(error):
                     raise
@@ -94,7 +94,7 @@ class Calls:
 
         def call(request: Any) -> Any:
             began = time.monotonic()
-            seconds = seconds_left(longest)
+            seconds = seconds_to_deadline(longest)
             if seconds <= 0.0:
                 raise _late()
             try:
@@ -119,19 +119,19 @@ class Calls:
             if not _may_repeat(retry, request, is_lost=is_lost) or not backoff.wait(error):
                 raise _told(error, is_lost=is_lost)
             try:
-                return self.wire.call(method, request, seconds_left(self._call_seconds))
+                return self.wire.call(method, request, seconds_to_deadline(self._call_seconds))
             except LakestoreError as failure:
                 error = failure
 
     def _parting(self, method: rpc.Method, request: Any) -> Any:
         scope = SCOPE.get()
-        if seconds_left(1.0) > 0.0 and (scope is None or not scope.is_cancelled):
-            return self.wire.call(method, request, seconds_left(self._call_seconds))
+        if seconds_to_deadline(1.0) > 0.0 and (scope is None or not scope.is_cancelled):
+            return self.wire.call(method, request, seconds_to_deadline(self._call_seconds))
         self.wire.send(method, request)
         return method.answer()
 
     def _opened(self, method: rpc.Method, request: Any) -> Iterator[Any]:
-        if seconds_left(1.0) <= 0.0:
+        if seconds_to_deadline(1.0) <= 0.0:
             raise _late()
         return self.wire.stream(method, request, None)
 
@@ -139,7 +139,7 @@ class Calls:
         """The rows of a split over any number of connections. The same request returns the same rows."""
         backoff, given = Backoff(), 0
         while True:
-            if seconds_left(1.0) <= 0.0:
+            if seconds_to_deadline(1.0) <= 0.0:
                 raise _late()
             again = given
             try:
@@ -180,14 +180,14 @@ def _late() -> Unavailable:
 
 
 def _whole_deadline() -> float | None:
-    return seconds_left(float("inf")) if has_deadline() else None
+    return seconds_to_deadline(float("inf")) if has_deadline() else None
 
 
 def _behind(message: pb.RowBatch, rows: int) -> tuple[pb.RowBatch | None, int]:
     """Drop the first rows of a message. Returns the rest, None if empty, and the number of dropped rows."""
     if not rows:
         return message, 0
-    batches = ipc.decode_trusted(message.rows, crc=message.crc32c)
+    batches = ipc.decode_server_rows(message.rows, crc=message.crc32c)
     table = pa.Table.from_batches(batches)
     passed = min(rows, table.num_rows)
     if passed == table.num_rows:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakestore.client.retry import Backoff, has_deadline, seconds_left, without_deadline
+from lakestore.client.retry import Backoff, has_deadline, seconds_to_deadline, without_deadline
 from lakestore.client.scope import SCOPE, Scope
 from lakestore.client.snapshot import head
 from lakestore.client.transport import Transport
@@ -548,7 +548,7 @@ class ChangeStream:
         Raises `Unavailable` if `lake.within` expires first; the batch comes next time. Raises `StreamEnded` after the
         last batch and after `close`.
         """
-        left = seconds_left(float("inf")) if has_deadline() else None
+        left = seconds_to_deadline(float("inf")) if has_deadline() else None
         if left is not None and left <= 0.0:
             raise Unavailable("the caller's deadline passed before the stream was read: nothing was sent")
         seconds = timeout if left is None else left if timeout is None else min(timeout, left)

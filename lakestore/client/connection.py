@@ -62,7 +62,7 @@ class OneRow:
             schema = self.definition.read_schema(named)
             if len(self._schemas) < COLUMNS_KEPT:
                 self._schemas[named] = schema
-        batches = ipc.decode_trusted(answer.rows, crc=answer.crc32c)
+        batches = ipc.decode_server_rows(answer.rows, crc=answer.crc32c)
         return pa.Table.from_arrays(batches[0].columns, schema=schema) if len(batches) == 1 else None
 
 

@@ -136,7 +136,7 @@ def _answers(
 def join_answers(answers: list[pb.RowBatch], definition: Definition, columns: Sequence[str] | None = None) -> pa.Table:
     """Concatenate answers in the declared types."""
     found = pa.Table.from_batches(
-        [batch for answer in answers for batch in ipc.decode_trusted(answer.rows, crc=answer.crc32c)]
+        [batch for answer in answers for batch in ipc.decode_server_rows(answer.rows, crc=answer.crc32c)]
     )
     if answers[0].schema_id != definition.schema_id:
         return found

@@ -29,8 +29,8 @@ from lakestore.iceberg import cache, places
 from lakestore.rows import json_texts
 from lakestore.union import sql
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import piped, rpc
-from lakestore.wire.piped import Verb
+from lakestore.wire import pipe, rpc
+from lakestore.wire.pipe import Verb
 
 Exchange = Callable[[Verb, bytes], bytes | None]
 
@@ -61,7 +61,7 @@ class _PipedFile(io.RawIOBase):
 
     def __init__(self, exchange: Exchange, location: str) -> None:
         self._exchange, self._location, self._at = exchange, location, 0
-        (self._size,) = piped.FILE_SIZE.unpack(self._answer(Verb.SIZE, location.encode()))
+        (self._size,) = pipe.FILE_SIZE.unpack(self._answer(Verb.SIZE, location.encode()))
 
     def readable(self) -> bool:
         return True
@@ -82,14 +82,14 @@ class _PipedFile(io.RawIOBase):
         left = left if size is None or size < 0 else min(size, left)
         parts = []
         while left:
-            part = self._part(min(left, piped.FILE_PART_BYTES_MAX))
+            part = self._part(min(left, pipe.FILE_PART_BYTES_MAX))
             parts.append(part)
             self._at += len(part)
             left -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _part(self, size: int) -> bytes:
-        found = self._answer(Verb.READ, piped.FILE_PART.pack(self._at, size) + self._location.encode())
+        found = self._answer(Verb.READ, pipe.FILE_PART.pack(self._at, size) + self._location.encode())
         if len(found) != size:
             raise OSError(f"file {self._location} ends before byte {self._at + size}")
         return found
@@ -118,14 +118,14 @@ class PipeWire:
     def greet(self, seconds: float) -> None: ...
 
     def call(self, method: rpc.Method, request: Any, seconds: float) -> Any:
-        answer = self.exchange(Verb.CALL, piped.called(method.name, request.SerializeToString()))
+        answer = self.exchange(Verb.CALL, pipe.called(method.name, request.SerializeToString()))
         return method.answer.FromString(answer)
 
     def send(self, method: rpc.Method, request: Any) -> None:
         """No-op: the end of this process releases everything."""
 
     def stream(self, method: rpc.Method, request: Any, seconds: float | None) -> Iterator[Any]:
-        number = self.exchange(Verb.OPEN, piped.called(method.name, request.SerializeToString())) or b""
+        number = self.exchange(Verb.OPEN, pipe.called(method.name, request.SerializeToString())) or b""
         try:
             while (answer := self.exchange(Verb.NEXT, number)) is not None:
                 yield method.answer.FromString(answer)

@@ -38,7 +38,7 @@ def without_deadline() -> None:
     _DEADLINE.set(None)
 
 
-def seconds_left(most: float) -> float:
+def seconds_to_deadline(most: float) -> float:
     """The seconds that a call may take: `most`, or the rest of the caller's deadline."""
     end = _DEADLINE.get()
     return most if end is None else min(most, max(end - time.monotonic(), 0.0))
@@ -79,7 +79,7 @@ class Backoff:
             return False
         now = self._clock()
         if self._end is None:
-            self._end = now + seconds_left(self._seconds)
+            self._end = now + seconds_to_deadline(self._seconds)
         # Half of the pause is random, so writers that were refused together do not return together.
         pause = max(self._pause * (0.5 + self._chance()), error.retry_after * (1.0 + self._chance() / 2))
         if now + pause > self._end:

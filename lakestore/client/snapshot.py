@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from lakestore import limits
-from lakestore.client.retry import has_deadline, seconds_left
+from lakestore.client.retry import has_deadline, seconds_to_deadline
 from lakestore.client.transport import Transport
 from lakestore.errors import Invalid, NotFound, PlanExpired, Unavailable
 from lakestore.model.alteration import Freshness, Requirement, Through
@@ -35,7 +35,7 @@ _DEADLINE_PART = 0.8
 
 def requirement(freshness: Freshness | None, through: Through | None) -> Requirement | None:
     """The requirement of a read that begins now."""
-    wait = seconds_left(WAIT_SECONDS_MAX) * _DEADLINE_PART if has_deadline() else REQUIRE_WAIT_SECONDS
+    wait = seconds_to_deadline(WAIT_SECONDS_MAX) * _DEADLINE_PART if has_deadline() else REQUIRE_WAIT_SECONDS
     return Requirement.of(freshness, through, wait)
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.client.producer import History, Producer, is_over
-from lakestore.client.retry import Backoff, seconds_left
+from lakestore.client.retry import Backoff, seconds_to_deadline
 from lakestore.client.transport import PROCESS, Transport, message_bytes
 from lakestore.errors import Exhausted, Invalid, LakestoreError, Unavailable
 from lakestore.model.columns import AS_OF, KEEP_PREFIX, SYSTEM_TYPES
@@ -28,7 +28,7 @@ from lakestore.rows import ipc, user
 from lakestore.rows.ranges import check_row, pieces
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import ROWS_MIN, CommitMessage, Rows
-from lakestore.wire.errors import error_told
+from lakestore.wire.errors import error_from_text
 
 Keep = Sequence[str] | Mapping[str, Any]
 """Columns that all rows keep, or column to a flag for each row."""
@@ -198,7 +198,7 @@ class Writer:
 
     def _add(self, pending: _Pending) -> None:
         with self._state:
-            room = self._state.wait_for(lambda: self._has_room(pending.nbytes), seconds_left(PUT_SECONDS))
+            room = self._state.wait_for(lambda: self._has_room(pending.nbytes), seconds_to_deadline(PUT_SECONDS))
             if self._closing:
                 raise Invalid("the writer is closed")
             self._raise_failure()
@@ -227,7 +227,7 @@ class Writer:
         with self._state:
             done = self._state.wait_for(
                 lambda: self._failure or self._closing or not (self._buffer or self._unanswered),
-                seconds_left(threading.TIMEOUT_MAX),
+                seconds_to_deadline(threading.TIMEOUT_MAX),
             )
             self._raise_failure()
             if not done:
@@ -365,7 +365,7 @@ class Writer:
 
     def _answered(self, answer: pb.CommitAnswer) -> None:
         if answer.HasField("error"):
-            raise error_told(answer.error)
+            raise error_from_text(answer.error)
         with self._state:
             while self._unanswered and self._unanswered[0].sequence <= answer.sequence:
                 sequence = self._unanswered.popleft().sequence

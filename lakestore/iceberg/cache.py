@@ -79,7 +79,7 @@ _REMOTE = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "lustre", "afs", "gpfs")
 Section = bytes | memoryview | npt.NDArray[Any]
 
 
-class Sized(Protocol):
+class SizedValue(Protocol):
     """A value with a size."""
 
     @property
@@ -87,17 +87,17 @@ class Sized(Protocol):
         """About its size in bytes."""
 
 
-T = TypeVar("T", bound=Sized)
+T = TypeVar("T", bound=SizedValue)
 
 
-class Locked(Protocol):
+class LockOwner(Protocol):
     """An object with a lock."""
 
     def unlock(self) -> None:
         """Begin with a free lock."""
 
 
-_after_forks: weakref.WeakSet[Locked] = weakref.WeakSet()
+_after_forks: weakref.WeakSet[LockOwner] = weakref.WeakSet()
 
 
 def _unlock_all() -> None:

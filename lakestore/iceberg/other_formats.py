@@ -23,7 +23,7 @@ from lakestore.iceberg.avro import Container
 from lakestore.iceberg.field_ids import FIELD_ID, id_of
 from lakestore.iceberg.places import place
 from lakestore.iceberg.values import Metrics
-from lakestore.model.decimals import from_unscaled
+from lakestore.model.decimals import from_unscaled_value
 
 BATCH_ROWS = 16_384
 _PLAIN: Mapping[str, pa.DataType] = {
@@ -128,7 +128,7 @@ def _value(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_decimal(kind):
-        return from_unscaled(int.from_bytes(value, "big", signed=True), kind.scale)
+        return from_unscaled_value(int.from_bytes(value, "big", signed=True), kind.scale)
     if pa.types.is_struct(kind):
         return {part.name: _value(value[part.name], part.type) for part in kind}
     if pa.types.is_map(kind):

@@ -35,7 +35,7 @@ class Bounds:
     offset: tuple[int, int]
 
 
-class Bounded(Protocol):
+class BoundedFile(Protocol):
     """A file with bounds of bucket and offset."""
 
     @property
@@ -77,7 +77,7 @@ class BoundsTable:
     """True for each file with bounds."""
 
     @staticmethod
-    def of(files: Iterable[Bounded]) -> BoundsTable:
+    def of(files: Iterable[BoundedFile]) -> BoundsTable:
         """The bounds of files."""
         known = [file.bounds for file in files]
         ends = [(*bounds.bucket, *bounds.offset) if bounds else (0, 0, 0, 0) for bounds in known]

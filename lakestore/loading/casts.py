@@ -15,11 +15,11 @@ from lakestore.rows.scalar_casts import Mask, python_value
 SHOWN_CHARS = 60
 
 
-def written(kind: pa.DataType) -> pa.DataType:
+def file_type(kind: pa.DataType) -> pa.DataType:
     """The type of a column in text files: bytes are hex texts, and no nested field is required."""
     if is_bytes(kind):
         return pa.string()
-    return map_parts(optional(kind), written) if pa.types.is_nested(kind) else kind
+    return map_parts(optional(kind), file_type) if pa.types.is_nested(kind) else kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
 from lakestore.loading.casts import missing
-from lakestore.loading.reading import Bools, Chunk, Wanted, without_refused
+from lakestore.loading.reading import Bools, Chunk, ColumnRequest, without_rejects
 from lakestore.model import defaults
 from lakestore.rows.condition import RowFilter
 from lakestore.rows.condition_text import parse
@@ -45,7 +45,7 @@ class Change:
 class Changes:
     """Turns chunks into changes of one table."""
 
-    def __init__(self, wanted: Wanted, where: str = "") -> None:
+    def __init__(self, wanted: ColumnRequest, where: str = "") -> None:
         """Raises `Invalid` for a condition that the table refuses, and for deletes from a log table."""
         self._wanted, self._table = wanted, wanted.table
         self._where: RowFilter | None = parse(where, self._table) if where else None
@@ -65,7 +65,7 @@ class Changes:
             return chunk
         if name not in chunk.batch.schema.names:
             refused = dict.fromkeys(range(len(chunk.record)), f"the line has no column {name!r}")
-            return without_refused(chunk, refused)
+            return without_rejects(chunk, refused)
         told = chunk.batch.column(name).cast(pa.string()).dictionary_encode()
         kinds = np.array([_OPS.get(str(text).strip().lower(), -1) for text in told.dictionary.to_pylist()] or [-1])
         codes = kinds[told.indices.fill_null(0).to_numpy(zero_copy_only=False)] if len(told) else np.zeros(0, np.int64)
@@ -85,7 +85,7 @@ class Changes:
         if name not in self._table.schema.names:
             chunk = replace(chunk, batch=chunk.batch.drop_columns([name]))
         chunk = replace(chunk, deletes=deletes)
-        refused_rows = without_refused(chunk, refused)
+        refused_rows = without_rejects(chunk, refused)
         return refused_rows.where(rows[codes >= 0])
 
     def _filtered(self, chunk: Chunk) -> Chunk:
@@ -116,7 +116,7 @@ class Changes:
             is_absent = self._naming and name in chunk.absent and chunk.absent[name][row]
             if name in key or not (is_delete or is_absent):
                 refused[row] = f"column {name!r} is required, and null or missing"
-        return without_refused(chunk, refused)
+        return without_rejects(chunk, refused)
 
     def _with_defaults(self, chunk: Chunk) -> Chunk:
         batch = chunk.batch

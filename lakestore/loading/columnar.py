@@ -13,7 +13,7 @@ from lakestore.errors import Invalid
 from lakestore.loading.casts import Casts
 from lakestore.loading.files import File
 from lakestore.loading.progress import Place
-from lakestore.loading.reading import CHUNK_ROWS, Chunk, Wanted, columns, without_refused
+from lakestore.loading.reading import CHUNK_ROWS, Chunk, ColumnRequest, columns, without_rejects
 from lakestore.loading.texts import TEXT_CHARS_MAX
 from lakestore.rows.casting import ROWS
 
@@ -23,7 +23,7 @@ _CASTS = Casts(ROWS)
 class Columnar:
     """An open Parquet or Arrow file with random access."""
 
-    def __init__(self, file: File, stream: Any, wanted: Wanted) -> None:
+    def __init__(self, file: File, stream: Any, wanted: ColumnRequest) -> None:
         self._file, self._opened, self._wanted = file, stream, wanted
         self._schema = wanted.schema
 
@@ -71,7 +71,7 @@ class Columnar:
             return Place(first + count, first + count)
 
         chunk = Chunk(batch.num_rows, made, numbers, first + 1 + numbers, (), place_after, text)
-        return without_refused(chunk, refused)
+        return without_rejects(chunk, refused)
 
 
 def arrow_batches(stream: Any) -> Iterator[pa.RecordBatch]:

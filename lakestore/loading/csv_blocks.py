@@ -19,15 +19,15 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from lakestore.errors import Invalid
-from lakestore.kafka.bridge.decode import json_one
-from lakestore.kafka.bridge.decode.json_one import DEPTH_MAX, RefusedRecord
+from lakestore.kafka.bridge.decode import json_fallback
+from lakestore.kafka.bridge.decode.json_fallback import DEPTH_MAX, RefusedRecord
 from lakestore.kafka.bridge.decode.json_records import Shape, note_extra, parse_lines
-from lakestore.loading.casts import Casts, written
+from lakestore.loading.casts import Casts, file_type
 from lakestore.loading.files import File
 from lakestore.loading.progress import Place
-from lakestore.loading.reading import Bad, Bools, Chunk, Ints, Options, Wanted, columns, without_refused
+from lakestore.loading.reading import Bad, Bools, Chunk, ColumnRequest, Ints, Options, columns, without_rejects
 from lakestore.loading.texts import Records, RecordSpans, Text, not_blank, physical
-from lakestore.model.typed import first_line
+from lakestore.model.outside_values import first_line
 from lakestore.rows import casting
 from lakestore.rows.casting import CSV, JSON
 from lakestore.rows.scalar_casts import Mask
@@ -65,7 +65,7 @@ class CsvCasts(Casts):
         return casting.why(rows.field(0), field, JSON)
 
     def _shape(self, field: pa.Field) -> Shape:
-        kind = written(field.type)
+        kind = file_type(field.type)
         shape = self._shapes.get(kind)
         if shape is None:
             shape = self._shapes[kind] = Shape.of(pa.schema([(_VALUE, kind)]), "value")
@@ -122,7 +122,7 @@ def _one_by_one(texts: pa.StringArray, shape: Shape) -> tuple[pa.Array, Mask]:
 
 def _one(text: str | None, shape: Shape) -> Any:
     try:
-        found = json_one.parse_object(f'{{"{_VALUE}":{"null" if text is None else text}}}'.encode())
+        found = json_fallback.parse_object(f'{{"{_VALUE}":{"null" if text is None else text}}}'.encode())
         extra: dict[str, pa.DataType] = {}
         note_extra(found, shape.reader.fields, "", extra)
         if extra:
@@ -227,7 +227,7 @@ class Splitter:
 class Csv:
     """A CSV file."""
 
-    def __init__(self, file: File, text: Text, wanted: Wanted) -> None:
+    def __init__(self, file: File, text: Text, wanted: ColumnRequest) -> None:
         self._file, self._text, self._wanted = file, text, wanted
         options = wanted.options
         self._delimiter = delimiter_of(file, options)
@@ -240,7 +240,7 @@ class Csv:
         self._casts = CsvCasts(CSV)
         self._nulls = sorted({"", options.null})
 
-    def _typed(self, wanted: Wanted) -> pa.Schema:
+    def _typed(self, wanted: ColumnRequest) -> pa.Schema:
         known = wanted.schema
         return pa.schema(
             [
@@ -277,7 +277,7 @@ class Csv:
             len(records), batch, numbers, records.lines, sorted(bad, key=lambda each: each.record),
             records.place_after, records.text,
         )  # fmt: skip
-        return without_refused(chunk, refused)
+        return without_rejects(chunk, refused)
 
     def _parsed(
         self, records: Records, numbers: Ints, bad: list[Bad]

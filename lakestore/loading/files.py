@@ -19,7 +19,7 @@ from pyarrow import fs
 
 from lakestore.errors import Invalid, NotFound
 from lakestore.model import file_uri
-from lakestore.model.typed import first_line
+from lakestore.model.outside_values import first_line
 
 STDIN = "-"
 FORMATS = ("parquet", "csv", "jsonl", "arrow", "debezium-json")

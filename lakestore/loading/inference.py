@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakestore.errors import Invalid
-from lakestore.kafka.bridge.decode import inference, json_one
+from lakestore.kafka.bridge.decode import inference, json_fallback
 from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
-from lakestore.kafka.bridge.decode.json_one import RefusedRecord
+from lakestore.kafka.bridge.decode.json_fallback import RefusedRecord
 from lakestore.kafka.bridge.records import Records as Block
 from lakestore.loading import texts
 from lakestore.loading.changes import Changes
@@ -25,11 +25,11 @@ from lakestore.loading.csv_blocks import text_columns
 from lakestore.loading.files import TEXTS, File
 from lakestore.loading.json_blocks import chunks_of
 from lakestore.loading.progress import Place
-from lakestore.loading.reading import Chunk, Options, Wanted
+from lakestore.loading.reading import Chunk, ColumnRequest, Options
 from lakestore.loading.texts import Records, Text
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.names import no_column
-from lakestore.model.typed import first_line
+from lakestore.model.outside_values import first_line
 from lakestore.model.types import arrow_type
 from lakestore.rows import casting
 
@@ -56,7 +56,7 @@ class Sample:
     key: tuple[str, ...] = ()
 
 
-def first_chunk(file: File, wanted: Wanted, where: str) -> Chunk | None:
+def first_chunk(file: File, wanted: ColumnRequest, where: str) -> Chunk | None:
     """The first rows as a load would write them; None for a file without rows."""
     changes = Changes(wanted, where)
     with ExitStack() as stack:
@@ -127,10 +127,10 @@ def _lines(file: File, text: Text) -> Sample:
 def _objects(raw: Sequence[bytes]) -> Iterator[object]:
     for line in raw:
         try:
-            found = json_one.parse_object(line)
+            found = json_fallback.parse_object(line)
         except RefusedRecord:
             continue
-        yield found.held if isinstance(found, json_one.DuplicateName) else found
+        yield found.held if isinstance(found, json_fallback.DuplicateName) else found
 
 
 def _events(raw: Sequence[bytes]) -> Sample:

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
-from lakestore.kafka.bridge.decode import json_one
+from lakestore.kafka.bridge.decode import json_fallback
 from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
-from lakestore.kafka.bridge.decode.json_one import DEPTH_MAX, RefusedRecord
+from lakestore.kafka.bridge.decode.json_fallback import DEPTH_MAX, RefusedRecord
 from lakestore.kafka.bridge.decode.json_records import Shape, note_extra, parse_lines
 from lakestore.kafka.bridge.outcome import Op
 from lakestore.kafka.bridge.pipeline import Pipeline
@@ -25,17 +25,17 @@ from lakestore.kafka.bridge.records import Records as Block
 from lakestore.kafka.bridge.spec import ColumnSpec, TableSpec, TopicSpec
 from lakestore.kafka.debezium import CONNECTOR
 from lakestore.loading import texts
-from lakestore.loading.casts import Casts, written
+from lakestore.loading.casts import Casts, file_type
 from lakestore.loading.columnar import Columnar
 from lakestore.loading.csv_blocks import Csv
 from lakestore.loading.files import TEXTS, File
 from lakestore.loading.progress import Place
-from lakestore.loading.reading import Bad, Bools, Chunk, Ints, Reader, Wanted, columns, without_refused
+from lakestore.loading.reading import Bad, Bools, Chunk, ColumnRequest, Ints, Reader, columns, without_rejects
 from lakestore.loading.texts import Records, Text
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.names import no_column
+from lakestore.model.outside_values import first_line
 from lakestore.model.table import Table
-from lakestore.model.typed import first_line
 from lakestore.rows.casting import JSON
 
 _TOPIC = "file"
@@ -45,7 +45,7 @@ _CASTS = Casts(JSON)
 class DebeziumLines:
     """A file of change events, one for each line."""
 
-    def __init__(self, file: File, text: Text, wanted: Wanted) -> None:
+    def __init__(self, file: File, text: Text, wanted: ColumnRequest) -> None:
         table = wanted.table
         if not table.keyed:
             raise Invalid(f"table {table.name} is a log table: change events go into one with a primary key")
@@ -97,10 +97,10 @@ _PART, _PARTS = 64, 16
 class JsonLines:
     """A file of JSON lines."""
 
-    def __init__(self, file: File, text: Text, wanted: Wanted) -> None:
+    def __init__(self, file: File, text: Text, wanted: ColumnRequest) -> None:
         self._file, self._text, self._wanted = file, text, wanted
         self._schema = pa.schema([self._numbers(field) for field in wanted.schema])
-        fields = [field.with_type(written(field.type)) for field in self._schema]
+        fields = [field.with_type(file_type(field.type)) for field in self._schema]
         if b'"__' in text.head:  # output of `read` or `changes`: declaring these columns keeps Arrow's reader usable
             known = set(self._schema.names)
             fields += [pa.field(name, kind) for name, kind in SYSTEM_TYPES.items() if name not in known]
@@ -112,12 +112,12 @@ class JsonLines:
             return field
         for line in self._text.head.splitlines()[:_SAMPLED]:
             try:
-                held = json_one.parse_object(line)
+                held = json_fallback.parse_object(line)
             except RefusedRecord:
                 continue
             value = held.get(field.name) if isinstance(held, dict) else None
             if value is not None:
-                return field.with_type(pa.int64()) if isinstance(value, json_one.Number) else field
+                return field.with_type(pa.int64()) if isinstance(value, json_fallback.Number) else field
         return field
 
     def _is_asked(self, field: pa.Field) -> bool:
@@ -146,7 +146,7 @@ class JsonLines:
             len(records), batch, record, records.lines, bad, records.place_after, records.text,
             absent={name: flags for name, flags in absent.items() if name in named},
         )  # fmt: skip
-        return without_refused(chunk, refused)
+        return without_rejects(chunk, refused)
 
     def _read(self, records: Records, lines: Ints, pieces: list[tuple[Ints, pa.StructArray]], bad: list[Bad]) -> None:
         by_hand = self._shape.by_hand
@@ -197,7 +197,7 @@ class JsonLines:
 
     def _is_deep(self, records: Records, lines: Ints, lengths: Ints) -> bool:
         long = lines[lengths >= 2 * DEPTH_MAX]
-        return any(json_one.depth(self._raw(records, int(at))) > DEPTH_MAX for at in long)
+        return any(json_fallback.depth(self._raw(records, int(at))) > DEPTH_MAX for at in long)
 
     def _raw(self, records: Records, record: int) -> bytes:
         return records.data[records.starts[record] : records.ends[record]]
@@ -206,10 +206,10 @@ class JsonLines:
         found: list[object] = []
         for record in lines[:: max(1, len(lines) // _SAMPLED)].tolist():
             try:
-                read = json_one.parse_object(self._raw(records, record))
+                read = json_fallback.parse_object(self._raw(records, record))
             except RefusedRecord:
                 continue
-            found.append(read.held if isinstance(read, json_one.DuplicateName) else read)
+            found.append(read.held if isinstance(read, json_fallback.DuplicateName) else read)
         return found
 
     def _one_by_one(
@@ -219,7 +219,7 @@ class JsonLines:
         rows, kept = [], []
         for record in lines.tolist():
             try:
-                found = json_one.parse_object(self._raw(records, record))
+                found = json_fallback.parse_object(self._raw(records, record))
                 extra: dict[str, pa.DataType] = {}
                 note_extra(found, fields, "", extra)
                 if unknown := sorted(name for name in extra if not self._wanted.is_ignored(name)):
@@ -259,8 +259,8 @@ class JsonLines:
         close = pc.or_(pc.match_substring(told, quoted), pc.match_substring(told, "\\"))
         flags = np.array(close.to_numpy(zero_copy_only=False))
         for at in np.flatnonzero(flags).tolist():
-            read = json_one.parse_object(told[at].as_py())
-            flags[at] = name in (read.held if isinstance(read, json_one.DuplicateName) else read)
+            read = json_fallback.parse_object(told[at].as_py())
+            flags[at] = name in (read.held if isinstance(read, json_fallback.DuplicateName) else read)
         return flags
 
 
@@ -280,7 +280,7 @@ def _each(records: Records, lines: Ints) -> pa.BinaryArray:
     return every if len(lines) == len(records) else every.take(pa.array(lines))
 
 
-def chunks_of(file: File, wanted: Wanted, place: Place) -> Iterator[Chunk]:
+def chunks_of(file: File, wanted: ColumnRequest, place: Place) -> Iterator[Chunk]:
     """The records of a file from a place. Raises `Invalid` if the bytes have another format."""
     with ExitStack() as stack:
         try:
@@ -289,7 +289,7 @@ def chunks_of(file: File, wanted: Wanted, place: Place) -> Iterator[Chunk]:
             raise Invalid(f"{file.shown} cannot be read: {first_line(error)}") from error
 
 
-def _reader(file: File, wanted: Wanted, stack: ExitStack) -> Reader:
+def _reader(file: File, wanted: ColumnRequest, stack: ExitStack) -> Reader:
     if file.kind not in TEXTS:
         return Columnar(file, stack.enter_context(file.seekable()), wanted)
     text = Text(file, stack.enter_context(file.stream()))

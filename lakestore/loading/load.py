@@ -18,7 +18,7 @@ from lakestore.loading.changes import CHANGES_MAX, Change, Changes, add_to
 from lakestore.loading.files import TEXTS, File, Source
 from lakestore.loading.json_blocks import chunks_of
 from lakestore.loading.progress import Place, Progress, producer_name
-from lakestore.loading.reading import Bad, Chunk, Options, Wanted, naming
+from lakestore.loading.reading import Bad, Chunk, ColumnRequest, Options, naming
 from lakestore.union.side_by_side import merged
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire.commit_message import COUNTS
@@ -137,7 +137,7 @@ class Load:
     ) -> None:
         """`on_rows` is called with the number of committed rows. `max_bad` bounds the refused records of one run."""
         self._lake, self._table, self._source = lake, table, source
-        self._wanted = Wanted(table, options or Options(), deletes, max_bad if skip_bad is not None else 0)
+        self._wanted = ColumnRequest(table, options or Options(), deletes, max_bad if skip_bad is not None else 0)
         self._changes = Changes(self._wanted, where)
         self._again, self._skip_bad, self._max_bad, self._on_rows = again, skip_bad, max_bad, on_rows
         self._skipped: SkippedFile | None = None

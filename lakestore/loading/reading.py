@@ -144,7 +144,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ColumnRequest:
     """The columns to read from a file and their types."""
 
     table: Table
@@ -230,7 +230,7 @@ def _reasons(misfits: Sequence[tuple[pa.Field, pa.Array, Mask]], casts: Casts, b
     return refused
 
 
-def without_refused(chunk: Chunk, refused: Mapping[int, str]) -> Chunk:
+def without_rejects(chunk: Chunk, refused: Mapping[int, str]) -> Chunk:
     """The chunk without the rows in `refused`."""
     if not refused:
         return chunk

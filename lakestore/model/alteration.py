@@ -34,9 +34,9 @@ from lakestore.model import table as schema
 from lakestore.model.columns import Column
 from lakestore.model.defaults import canonical
 from lakestore.model.merge_engines import parse_merge
+from lakestore.model.outside_values import excerpt
 from lakestore.model.table import Table
 from lakestore.model.ttl import seconds
-from lakestore.model.typed import shown
 from lakestore.model.types import DECIMAL, arrow_type
 
 Freshness = str | int | float | timedelta
@@ -89,12 +89,14 @@ def feed_of(register: str) -> FeedName | None:
 def _through_us(through: Any) -> int:
     found = times.micros_of(times.position_text(through))
     if found is None:
-        raise Invalid(f"require_complete_through {shown(str(through))} is not a time such as '2026-11-20T10:00Z'")
+        raise Invalid(f"require_complete_through {excerpt(str(through))} is not a time such as '2026-11-20T10:00Z'")
     return found
 
 
 def _span_us(freshness: Any) -> int:
-    said = Invalid(f"require_freshness {shown(str(freshness))} is not a span of time above zero such as '60s' or '5m'")
+    said = Invalid(
+        f"require_freshness {excerpt(str(freshness))} is not a span of time above zero such as '60s' or '5m'"
+    )
     if isinstance(freshness, timedelta):
         found = freshness // timedelta(microseconds=1)
     elif isinstance(freshness, str):
@@ -293,7 +295,7 @@ def _(step: SetOptions, table: Table) -> Table:
                 " make a new table"
             )
         if type(step.lake[name]) is not type(getattr(table.lake, name)):
-            raise Invalid(f"table {table.name}: lake option {name!r} cannot be {shown(step.lake[name])}")
+            raise Invalid(f"table {table.name}: lake option {name!r} cannot be {excerpt(step.lake[name])}")
     if step.merge != UNCHANGED and parse_merge(step.merge) != table.merge:
         raise Invalid(
             f"table {table.name}: the merge engine is {table.merge} and cannot become {parse_merge(step.merge)}:"

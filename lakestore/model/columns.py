@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid
 from lakestore.model import types
+from lakestore.model.outside_values import INT64_MAX, excerpt
 from lakestore.model.shapes import SECONDS_MAX
-from lakestore.model.typed import INT64_MAX, shown
 from lakestore.model.types import arrow_type
 
 SYSTEM_PREFIX = "__"
@@ -136,7 +136,7 @@ class LakeOptions:
     def freshness_seconds(self) -> int:
         seconds = _seconds(self.freshness)
         if seconds < 0:
-            raise Invalid(f"freshness {shown(self.freshness)} is not a duration such as '10s', '5m' or '1h'")
+            raise Invalid(f"freshness {excerpt(self.freshness)} is not a duration such as '10s', '5m' or '1h'")
         return seconds
 
     def partition_fields(self) -> tuple[PartitionField, ...]:
@@ -161,7 +161,7 @@ def _partition_field(text: str) -> PartitionField:
     match = _TRANSFORM.fullmatch(text.strip())
     if not match:
         raise Invalid(
-            f"partition field {shown(text)} is not identity, bucket, truncate, year, month, day or hour of a column"
+            f"partition field {excerpt(text)} is not identity, bucket, truncate, year, month, day or hour of a column"
         )
     if match[1]:
         return PartitionField(match[1], match[2])
@@ -173,7 +173,7 @@ def _partition_field(text: str) -> PartitionField:
 def _sort_field(text: str) -> SortField:
     match = _SORT.fullmatch(text.strip())
     if not match:
-        raise Invalid(f"sort field {shown(text)} is not 'column', 'column asc' or 'column desc'")
+        raise Invalid(f"sort field {excerpt(text)} is not 'column', 'column asc' or 'column desc'")
     return SortField(match[1], (match[2] or "").lower() == "desc")
 
 
@@ -204,7 +204,7 @@ def lake_options(options: dict[str, Any]) -> LakeOptions:
         if name in checked:
             value = checked[name]
             if not isinstance(value, str | list | tuple):
-                raise Invalid(f"lake option {name!r} is a list of texts, not {shown(value)}")
+                raise Invalid(f"lake option {name!r} is a list of texts, not {excerpt(value)}")
             checked[name] = (value,) if isinstance(value, str) else tuple(value)
     return replace(LakeOptions(), **checked)
 

@@ -19,7 +19,7 @@ _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[InvalidOper
 _WIDE = Context(prec=200, traps=[InvalidOperation])
 
 
-def from_unscaled(number: int, scale: int) -> Decimal:
+def from_unscaled_value(number: int, scale: int) -> Decimal:
     """The decimal `number / 10**scale`."""
     return Decimal(number).scaleb(-scale, _EXACT)
 
@@ -31,7 +31,7 @@ def product(a: Decimal, b: Decimal) -> Decimal:
 
 def round_exact(number: Decimal, scale: int, rounding: str) -> Decimal:
     """The number with `scale` decimal places. Raises `InvalidOperation` above 200 digits."""
-    return number.quantize(from_unscaled(1, scale), rounding, _WIDE)
+    return number.quantize(from_unscaled_value(1, scale), rounding, _WIDE)
 
 
 def places(number: Decimal) -> int:
@@ -44,7 +44,7 @@ def places(number: Decimal) -> int:
 
 def extremes(kind: pa.DataType) -> tuple[Decimal, Decimal]:
     """The smallest and largest number of a decimal type."""
-    most = from_unscaled(10**kind.precision - 1, kind.scale)
+    most = from_unscaled_value(10**kind.precision - 1, kind.scale)
     return most.copy_negate(), most
 
 
@@ -61,7 +61,7 @@ def fit_type(number: Decimal, kind: pa.DataType) -> Decimal:
     if behind > kind.scale or len(kept) + exponent > kind.precision - kind.scale:
         raise ValueError(f"{kind} does not hold it exactly")
     unscaled = int(kept[: len(kept) - trailing])
-    return from_unscaled(-unscaled if sign else unscaled, behind)
+    return from_unscaled_value(-unscaled if sign else unscaled, behind)
 
 
 def fits(number: Decimal, kind: pa.DataType) -> bool:

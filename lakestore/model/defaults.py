@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid
 from lakestore.model.decimals import fit_type, round_exact
-from lakestore.model.typed import shown
+from lakestore.model.outside_values import excerpt
 from lakestore.model.types import arrow_type, is_bytes
 
 
@@ -28,14 +28,14 @@ def scalar(value: Any, kind: str, column: str) -> pa.Scalar:
     try:
         return pa.scalar(_python(value, arrow), arrow)
     except (pa.ArrowException, InvalidOperation, TypeError, ValueError, OverflowError) as error:
-        raise Invalid(f"column {column!r}: the default {shown(value)} is no {kind}") from error
+        raise Invalid(f"column {column!r}: the default {excerpt(value)} is no {kind}") from error
 
 
 def canonical(value: Any, kind: str, column: str) -> Any:
     """The JSON of a default as its type stores it, so that a later widening does not change it."""
     stored = scalar(value, kind, column).as_py()
     if isinstance(stored, float) and not math.isfinite(stored):
-        raise Invalid(f"column {column!r}: the default {shown(value)} is not finite")
+        raise Invalid(f"column {column!r}: the default {excerpt(value)} is not finite")
     if isinstance(stored, bytes):
         return stored.hex()
     if isinstance(stored, Decimal):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lakestore.errors import Invalid
-from lakestore.model.typed import shown
+from lakestore.model.outside_values import excerpt
 
 ENGINES = ("upsert", "partial", "first_row", "versioned", "aggregate")
 DELETES = ("allow", "ignore", "refuse")
@@ -114,7 +114,7 @@ def versioned(column: str, *, within: str = "") -> Merge:
     """
     for name in (column, within):
         if type(name) is not str:
-            raise Invalid(f"versioned takes names of columns, not {shown(name)}")
+            raise Invalid(f"versioned takes names of columns, not {excerpt(name)}")
     return Merge("versioned", column, within)
 
 
@@ -122,11 +122,11 @@ def aggregate(functions: Mapping[str, str]) -> Merge:
     """`merge=aggregate({"total": "sum", "tags": "string_list(;)"})`."""
     given: Any = functions
     if not isinstance(given, Mapping):
-        raise Invalid(f"aggregate takes a function for each column, as in {{'total': 'sum'}}, not {shown(given)}")
+        raise Invalid(f"aggregate takes a function for each column, as in {{'total': 'sum'}}, not {excerpt(given)}")
     for column, text in given.items():
         if not isinstance(text, str):
             raise Invalid(
-                f"aggregate takes a function for each column, as in {{'total': 'sum'}}, not {shown(text)} for"
+                f"aggregate takes a function for each column, as in {{'total': 'sum'}}, not {excerpt(text)} for"
                 f" {column!r}"
             )
     return Merge("aggregate", functions=tuple((column, _function(functions[column])) for column in sorted(functions)))
@@ -153,7 +153,7 @@ def parse_merge(value: Any) -> Merge:
         if value in ("upsert", "partial", "first_row"):
             return Merge(value)
     raise Invalid(
-        f"merge engine {shown(value)} is not known: say 'upsert', 'partial', 'first_row', 'versioned(column)',"
+        f"merge engine {excerpt(value)} is not known: say 'upsert', 'partial', 'first_row', 'versioned(column)',"
         " 'versioned(column, within column)' or aggregate({column: function})"
     )
 
@@ -161,10 +161,10 @@ def parse_merge(value: Any) -> Merge:
 def _function(text: str) -> Function:
     match = _FUNCTION.fullmatch(text)
     if not match or match[1] not in FUNCTIONS:
-        raise Invalid(f"aggregate function {shown(text)} is not known; known are {', '.join(FUNCTIONS)}")
+        raise Invalid(f"aggregate function {excerpt(text)} is not known; known are {', '.join(FUNCTIONS)}")
     takes = match[1] in ("string_list", "distinct_count")
     if match[2] is not None and not takes:
-        raise Invalid(f"aggregate function {match[1]} takes no argument, unlike {shown(text)}")
+        raise Invalid(f"aggregate function {match[1]} takes no argument, unlike {excerpt(text)}")
     if match[1] == "distinct_count" and not match[2]:
         raise Invalid("distinct_count names the bitmap column that it counts: distinct_count(column)")
     return Function(match[1], match[2] or "")

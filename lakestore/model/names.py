@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from lakestore.model.typed import shown
+from lakestore.model.outside_values import excerpt
 
 VERSION_MARK = "$"
 """Separates table name and version; table names cannot contain it."""
@@ -56,7 +56,7 @@ def no_column(owner: str, name: str, known: Iterable[str]) -> str:
     names = list(known)
     more = f", and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     hint = suggestion(name, names) or f"; it has {', '.join(names[:_NAMES_SHOWN])}{more}"
-    return f"{owner} has no column {shown(name)}{hint}"
+    return f"{owner} has no column {excerpt(name)}{hint}"
 
 
 def rows_text(count: int, noun: str = "row") -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakestore.errors import Invalid
+from lakestore.model.outside_values import INT64_MAX, excerpt
 from lakestore.model.shapes import SECONDS_MAX
-from lakestore.model.typed import INT64_MAX, shown
 
 _AGE = re.compile(r"([0-9]{1,18})\s*(s|m|h|d)")
 _AGE_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -50,7 +50,7 @@ def parse_retention(value: Any) -> Retention | None:
         return Retention(age_seconds=_scaled(value, _AGE, _AGE_UNITS, "'30m', '12h' or '7d'"))
     for name in value:
         if name not in _OPTIONS:
-            raise Invalid(f"retention option {shown(name)} is not known; known are {', '.join(_OPTIONS)}")
+            raise Invalid(f"retention option {excerpt(name)} is not known; known are {', '.join(_OPTIONS)}")
     age, size = value.get("age"), value.get("bytes")
     return Retention(
         None if age is None else _scaled(age, _AGE, _AGE_UNITS, "'30m', '12h' or '7d'"),
@@ -84,5 +84,5 @@ def _scaled(value: Any, pattern: re.Pattern[str], units: dict[str, int], example
         return value
     match = pattern.fullmatch(value.strip()) if isinstance(value, str) else None
     if not match:
-        raise Invalid(f"retention {shown(value)} is not an amount such as {example}")
+        raise Invalid(f"retention {excerpt(value)} is not an amount such as {example}")
     return int(match[1]) * units[match[2] if match[2] in units else match[2].upper()]

@@ -187,7 +187,7 @@ def field_texts(of: type[Any]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Given(Generic[Settings]):
+class SettingValues(Generic[Settings]):
     """Every value with its origin. Values are checked one by one, not together."""
 
     of: type[Settings]
@@ -234,7 +234,7 @@ class Given(Generic[Settings]):
 
 def read(
     of: type[Settings], *, file: str = "", text: str = "", environment: Mapping[str, str], flags: Mapping[str, Any]
-) -> Given[Settings]:
+) -> SettingValues[Settings]:
     """Read settings from a file's text, variables and flags; later sources win."""
     known = {each.name: each for each in options(of)}
     values = {name: each.default for name, each in known.items()}
@@ -249,7 +249,7 @@ def read(
         take(name, value, f"variable {known[name].variable}", known[name].variable)
     for name, value in flags.items():
         take(name, value, f"flag {known[name].switch}", known[name].switch)
-    return Given(of, values, origins)
+    return SettingValues(of, values, origins)
 
 
 def _in_environment(environment: Mapping[str, str], known: Mapping[str, Option]) -> Iterator[tuple[str, str]]:

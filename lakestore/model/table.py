@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT, Limits
-from lakestore.model import defaults, shapes, typed, types
+from lakestore.model import defaults, outside_values, shapes, types
 from lakestore.model.columns import (
     LAKE_BUCKET,
     LAKE_COLUMNS,
@@ -33,12 +33,12 @@ from lakestore.model.columns import (
 from lakestore.model.merge_engines import DELETES, UPSERT, Merge, parse_merge
 from lakestore.model.merge_engines import check as check_merge
 from lakestore.model.names import no_column
+from lakestore.model.outside_values import shown_name
 from lakestore.model.retention import Retention, parse_retention
 from lakestore.model.retention import check as check_retention
 from lakestore.model.shapes import SECONDS_MAX
 from lakestore.model.ttl import TOMBSTONE_SECONDS, Ttl, parse_ttl, seconds
 from lakestore.model.ttl import check as check_ttl
-from lakestore.model.typed import shown_name
 from lakestore.model.types import type_name
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -172,9 +172,11 @@ class Table:
 
         Raises `Invalid` for an unknown key, which would define another table.
         """
-        said = typed.json_of(text, "the table definition")
+        said = outside_values.json_of(text, "the table definition")
         for name in set(said) - {part.name for part in fields(Table)} if isinstance(said, dict) else ():
-            raise Invalid(f"this server does not know {typed.shown(name)} of a table: run it with a newer release")
+            raise Invalid(
+                f"this server does not know {outside_values.excerpt(name)} of a table: run it with a newer release"
+            )
         return Table.from_dict(shapes.DEFINITION(said, "the table definition"))
 
     @staticmethod

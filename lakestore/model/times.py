@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lakestore.errors import Invalid
+from lakestore.model.outside_values import excerpt
 from lakestore.model.token import Token, position_of
-from lakestore.model.typed import shown
 
 At = str | datetime | Token
 """A cut: a token, a time with a zone, or a text of a time, which is UTC without a zone."""
@@ -48,7 +48,7 @@ def position_text(value: Any) -> str:
             position_of(text)
         except Invalid as error:
             raise Invalid(
-                f"{shown(text)} is neither a position token nor a time such as '2026-11-20T10:00Z'"
+                f"{excerpt(text)} is neither a position token nor a time such as '2026-11-20T10:00Z'"
             ) from error
     return text
 
@@ -59,14 +59,14 @@ def start_text(value: Any) -> str:
         return value
     if not value:
         raise Invalid("start= is 'earliest', 'latest', 'snapshot', a token or a time")
-    return _told(value, f"start {shown(str(value))} is not 'earliest', 'latest', 'snapshot', a token or a time")
+    return _told(value, f"start {excerpt(str(value))} is not 'earliest', 'latest', 'snapshot', a token or a time")
 
 
 def until_text(value: Any) -> str:
     """The end of a change stream for the wire; empty if it has none."""
     if not value or value == "now":
         return str(value or "")
-    return _told(value, f"until {shown(str(value))} is not 'now', a token or a time that has been")
+    return _told(value, f"until {excerpt(str(value))} is not 'now', a token or a time that has been")
 
 
 def _told(value: Any, sentence: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from lakestore.errors import Invalid
-from lakestore.model import typed
+from lakestore.model import outside_values
 
 CHARS_MAX = 16 << 20
 """Longest token. A token of a shared subscription names every bucket of a batch."""
@@ -123,9 +123,9 @@ def position_of(text: str) -> Token:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         if len(text) > CHARS_MAX or zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
             raise ValueError("checksum")
-        position = _decoded(typed.json_of(raw[4:], "the token"))
+        position = _decoded(outside_values.json_of(raw[4:], "the token"))
     except (Invalid, ValueError, TypeError) as error:
-        raise Invalid(f"{typed.shown(text)} is not a position token") from error
+        raise Invalid(f"{outside_values.excerpt(text)} is not a position token") from error
     if position.shard != SHARD:
         raise Invalid(f"the position is one of shard {position.shard}, which this release does not know")
     return position
@@ -138,9 +138,9 @@ def _text(position: Token, rest: list[object]) -> str:
     return base64.urlsafe_b64encode(zlib.crc32(text).to_bytes(4, "big") + text).rstrip(b"=").decode()
 
 
-_UUID, _NUMBER = typed.text(UUID_CHARS_MAX), typed.integer(0)
-_TABLES = typed.list_of(_UUID, CHARS_MAX)
-_FROM_NONE = typed.integer(-1)
+_UUID, _NUMBER = outside_values.text(UUID_CHARS_MAX), outside_values.integer(0)
+_TABLES = outside_values.list_of(_UUID, CHARS_MAX)
+_FROM_NONE = outside_values.integer(-1)
 
 
 def _decoded(value: Any) -> Token:
@@ -153,7 +153,7 @@ def _decoded(value: Any) -> Token:
     uuids = tuple(_TABLES([] if tables is None else tables, "tables"))
     number = SHARD if shard is None else _NUMBER(shard, "shard")
     if parts is not None:
-        read = typed.list_of(_part, CHARS_MAX)(parts, "parts")
+        read = outside_values.list_of(_part, CHARS_MAX)(parts, "parts")
         for part in read:
             _entry(part.table, len(uuids))
         return SharedPosition(timeline, lsn, uuids, tuple(read), shard=number)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakestore.errors import Invalid
+from lakestore.model.outside_values import excerpt
 from lakestore.model.retention import Retention, parse_retention
 from lakestore.model.shapes import SECONDS_MAX
-from lakestore.model.typed import shown
 
 TOMBSTONE_SECONDS = 7 * 86_400
 
@@ -42,13 +42,13 @@ def parse_ttl(value: Any) -> Ttl | None:
     if value is None or isinstance(value, Ttl):
         return value
     if not isinstance(value, dict) or set(value) != {"column", "after"} or not isinstance(value["column"], str):
-        raise Invalid(f"ttl {shown(value)} is not {{'column': 'created_at', 'after': '30d'}}")
+        raise Invalid(f"ttl {excerpt(value)} is not {{'column': 'created_at', 'after': '30d'}}")
     return Ttl(value["column"], seconds(value["after"], "ttl after"))
 
 
 def seconds(value: Any, what: str) -> int:
     """Parse a span of time: '30m', '12h', '7d', or seconds."""
-    refused = Invalid(f"{what} {shown(value)} is not a span of time such as '30m', '12h' or '7d'")
+    refused = Invalid(f"{what} {excerpt(value)} is not a span of time such as '30m', '12h' or '7d'")
     if not isinstance(value, str | int) or isinstance(value, bool):
         raise refused
     try:

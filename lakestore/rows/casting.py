@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
 from lakestore.limits import Limits
-from lakestore.model.typed import shown
+from lakestore.model.outside_values import excerpt
 from lakestore.model.types import EXTENSIONS, is_listlike, parts, type_name
 from lakestore.rows import row_hash, scalar_casts
 from lakestore.rows.scalar_casts import Leaf, Mask, Misfits, Times
@@ -36,7 +36,7 @@ _VIEWS = (pa.types.is_list_view, pa.types.is_large_list_view)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TargetType:
     """The type to cast to, as a tree with its nested fields."""
 
     kind: pa.DataType
@@ -45,12 +45,12 @@ class Wanted:
     """True if values inside must be checked even if the type is right: required fields, keys of maps."""
 
     @staticmethod
-    def of(kind: pa.DataType, ids: Iterator[int] | None = None) -> Wanted:
+    def of(kind: pa.DataType, ids: Iterator[int] | None = None) -> TargetType:
         """The tree of one of our types. `ids` are the column's `nested`."""
         numbers = repeat(0) if ids is None else ids
-        inner = tuple(Part(field, next(numbers), Wanted.of(field.type, numbers)) for field in parts(kind))
+        inner = tuple(Part(field, next(numbers), TargetType.of(field.type, numbers)) for field in parts(kind))
         strict = pa.types.is_map(kind) or any(not part.field.nullable or part.want.strict for part in inner)
-        return Wanted(kind, inner, bool(strict))
+        return TargetType(kind, inner, bool(strict))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class Part:
 
     field: pa.Field
     id: int
-    want: Wanted
+    want: TargetType
 
 
-Places = Callable[[pa.StructType, Wanted], list[int | None]]
+Places = Callable[[pa.StructType, TargetType], list[int | None]]
 """Maps a struct type of a source to the indices of the wanted fields in it; None for a missing field."""
 
 
@@ -144,7 +144,7 @@ def refuse(
     """
     if array.type == field.type and not pa.types.is_nested(field.type):
         return array
-    return _Walk(rules, table, budget, None).column(array, Wanted.of(field.type, ids), field.name)
+    return _Walk(rules, table, budget, None).column(array, TargetType.of(field.type, ids), field.name)
 
 
 def mask(array: pa.Array, field: pa.Field, rules: Rules) -> tuple[pa.Array, Mask | None]:
@@ -165,7 +165,7 @@ def _masked(array: pa.Array, field: pa.Field, rules: Rules) -> tuple[pa.Array, _
     if array.type == field.type and not pa.types.is_nested(field.type):
         return array, None
     walk = _Walk(rules, "", None, np.zeros(len(array), dtype=np.bool_))
-    return walk.column(array, Wanted.of(field.type), field.name), walk
+    return walk.column(array, TargetType.of(field.type), field.name), walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class _Walk:
         self.first: Callable[[], str] | None = None
         """The reason of the first misfit."""
 
-    def column(self, array: pa.Array, want: Wanted, name: str) -> pa.Array:
+    def column(self, array: pa.Array, want: TargetType, name: str) -> pa.Array:
         return self._any(array, want, _Place.column(name))
 
     def _fault(self, wrong: pa.Array | Mask, at: _Place, sentence: Callable[[int, int], str]) -> None:
@@ -249,7 +249,7 @@ class _Walk:
         self.bad[:] = True
         self.first = self.first or (lambda: f"{at.path} {what}")
 
-    def _any(self, array: pa.Array, want: Wanted, at: _Place) -> pa.Array:
+    def _any(self, array: pa.Array, want: TargetType, at: _Place) -> pa.Array:
         if isinstance(array.type, pa.BaseExtensionType) and array.type.extension_name in EXTENSIONS:
             array = array.storage
         if pa.types.is_dictionary(array.type):
@@ -272,7 +272,7 @@ class _Walk:
             self._budget.pay(count, kind, path)
         return pa.nulls(count, kind)
 
-    def _struct(self, array: pa.Array, want: Wanted, at: _Place) -> pa.Array:
+    def _struct(self, array: pa.Array, want: TargetType, at: _Place) -> pa.Array:
         if not pa.types.is_struct(array.type):
             return self._other_type(array, want.kind, at)
         sources = array.flatten()
@@ -293,7 +293,7 @@ class _Walk:
             made.append(child)
         return pa.StructArray.from_arrays(made, fields=list(want.kind), mask=null_mask(array))
 
-    def _places(self, array: pa.Array, want: Wanted, at: _Place) -> list[int | None]:
+    def _places(self, array: pa.Array, want: TargetType, at: _Place) -> list[int | None]:
         """The index of each wanted field in a struct, by name; None for a missing field."""
         names = [part.name for part in array.type]
         wanted = [part.field.name for part in want.parts]
@@ -305,7 +305,7 @@ class _Walk:
                     self._type_fault(array, at, f"has no field {name!r}")
         return [names.index(name) if name in names else None for name in wanted]
 
-    def _list(self, array: pa.Array, want: Wanted, at: _Place) -> pa.Array:
+    def _list(self, array: pa.Array, want: TargetType, at: _Place) -> pa.Array:
         if not is_listlike(array.type):
             return self._other_type(array, want.kind, at)
         part = want.parts[0]
@@ -326,7 +326,7 @@ class _Walk:
                 self._budget.spend(float(_weights(array, path, self._budget).sum()), path)
         return offsets, array.flatten()
 
-    def _map(self, array: pa.Array, want: Wanted, at: _Place) -> pa.Array:
+    def _map(self, array: pa.Array, want: TargetType, at: _Place) -> pa.Array:
         entries = array
         if pa.types.is_map(array.type):
             pair = pa.struct([array.type.key_field.with_name("key"), array.type.item_field.with_name("value")])
@@ -411,7 +411,7 @@ class _Walk:
 
 
 def _no(array: pa.Array, index: int, kind: pa.DataType, path: str) -> str:
-    return f"{shown(scalar_casts.python_value(array, index))} is no {type_name(kind, path)}"
+    return f"{excerpt(scalar_casts.python_value(array, index))} is no {type_name(kind, path)}"
 
 
 def null_mask(array: pa.Array) -> pa.BooleanArray | None:

@@ -24,14 +24,9 @@ from lakestore.errors import Invalid
 from lakestore.model import decimals
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.names import suggestion
+from lakestore.model.outside_values import first_line
 from lakestore.model.table import Table
-from lakestore.model.typed import first_line
 from lakestore.model.types import integer_bounds, is_bytes
-from lakestore.rows.computed import kinds, logic
-from lakestore.rows.computed.kinds import Value, is_true
-from lakestore.rows.computed.nodes import PATTERN_CHARS_MAX
-from lakestore.rows.computed.reading import ValueReader
-from lakestore.rows.computed.texts import in_slices
 from lakestore.rows.condition import (
     ALWAYS,
     NEVER,
@@ -44,6 +39,11 @@ from lakestore.rows.condition import (
     Skip,
     connected,
 )
+from lakestore.rows.expressions import kinds, logic
+from lakestore.rows.expressions.kinds import Value, is_true
+from lakestore.rows.expressions.nodes import PATTERN_CHARS_MAX
+from lakestore.rows.expressions.reading import ValueReader
+from lakestore.rows.expressions.texts import in_slices
 from lakestore.rows.literals import (
     SIGNS,
     Literal,

@@ -242,7 +242,7 @@ def _has_dictionary(kind: pa.DataType) -> bool:
     return pa.types.is_dictionary(kind) or any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
 
 
-class Decoded(NamedTuple):
+class DecodedRows(NamedTuple):
     """Rows from outside as one validated batch."""
 
     batch: pa.RecordBatch
@@ -255,14 +255,14 @@ def decode(data: bytes, *, crc: int | None = None, limits: Limits = DEFAULT) -> 
     return decoded(data, crc=crc, limits=limits).batch
 
 
-def decoded(data: bytes | pa.Buffer, *, crc: int | None = None, limits: Limits = DEFAULT) -> Decoded:
+def decoded(data: bytes | pa.Buffer, *, crc: int | None = None, limits: Limits = DEFAULT) -> DecodedRows:
     """Decode an Arrow IPC stream to one validated batch. Raises `Invalid`."""
     if crc is not None:
         check_crc(crc32c(data), crc)
     try:
         known = _decoded_as_before(data, limits)
         if known is not None:
-            return Decoded(known, _message_of(data, known))
+            return DecodedRows(known, _message_of(data, known))
         check_stream(data, limits)
         with pa.ipc.open_stream(data) as reader:
             schema = reader.schema
@@ -273,8 +273,8 @@ def decoded(data: bytes | pa.Buffer, *, crc: int | None = None, limits: Limits =
         _remember(data, schema)
         if len(batches) == 1:
             # concat_batches() would copy a single batch.
-            return Decoded(batches[0], _message_of(data, batches[0]))
-        return Decoded(pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=schema))
+            return DecodedRows(batches[0], _message_of(data, batches[0]))
+        return DecodedRows(pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=schema))
     except (pa.ArrowException, OSError, ValueError, MemoryError, IndexError, EOFError, struct.error) as error:
         raise Invalid(f"the rows are not a valid Arrow IPC stream: {error}") from error
 
@@ -288,7 +288,7 @@ def check_crc(found: int, said: int) -> None:
 def batch_span(data: bytes | pa.Buffer) -> tuple[int, int]:
     """(start, end) of the bytes between a stream's schema and its end marker. All bytes if the schema is not readable.
 
-    The span is one message if `Decoded` has a message.
+    The span is one message if `DecodedRows` has a message.
     """
     at, end = _schema_end(data), len(data)
     return (at, end - len(STREAM_END)) if at else (0, end)
@@ -378,7 +378,7 @@ def _read_bounded(reader: pa.RecordBatchStreamReader, limits: Limits) -> list[pa
     return batches
 
 
-def decode_trusted(data: bytes, *, crc: int) -> list[pa.RecordBatch]:
+def decode_server_rows(data: bytes, *, crc: int) -> list[pa.RecordBatch]:
     """Decode rows from the server. The checksum is checked, the values are not."""
     if crc32c(data) != crc:
         raise Corrupt("rows were damaged on their way: read again")

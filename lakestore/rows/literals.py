@@ -16,7 +16,7 @@ from sqlglot.errors import SqlglotError
 
 from lakestore.errors import Invalid
 from lakestore.model.decimals import fit_type, round_exact
-from lakestore.model.typed import first_line
+from lakestore.model.outside_values import first_line
 
 _MOMENTS = {"now", "current_timestamp", "get_current_timestamp", "transaction_timestamp"}
 _DAYS = {"current_date", "today"}

@@ -21,8 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.model.decimals import fit_type, fits, from_unscaled, misfit, product
-from lakestore.model.typed import first_line, shown
+from lakestore.model.decimals import fit_type, fits, from_unscaled_value, misfit, product
+from lakestore.model.outside_values import excerpt, first_line
 from lakestore.model.types import integer_bounds, is_bytes, type_name
 from lakestore.rows import json_texts
 
@@ -187,7 +187,7 @@ def _wide(array: pa.Array, kind: pa.DataType) -> pa.Array | Mask:
     digits = kind.precision - kind.scale if pa.types.is_decimal(kind) else _WHOLE.precision
     if digits >= source.precision - source.scale:
         return _none(array)
-    most = pa.scalar(from_unscaled(10 ** (digits + source.scale), source.scale), source)
+    most = pa.scalar(from_unscaled_value(10 ** (digits + source.scale), source.scale), source)
     return pc.or_(pc.greater_equal(array, most), pc.less_equal(array, pc.negate(most)))
 
 
@@ -363,7 +363,7 @@ def of_rows(array: pa.Array, kind: pa.DataType, misfits: Misfits) -> pa.Array:
 
 def _no(array: pa.Array, kind: pa.DataType, row: int) -> str:
     value = python_value(array, row)
-    return f"{shown(value)} is no {type_name(kind, '')}{misfit(value, kind)}"
+    return f"{excerpt(value)} is no {type_name(kind, '')}{misfit(value, kind)}"
 
 
 def python_value(array: pa.Array, row: int) -> Any:

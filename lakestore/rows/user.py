@@ -14,8 +14,8 @@ import pyarrow as pa
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT
 from lakestore.model.decimals import fits, misfit
+from lakestore.model.outside_values import excerpt
 from lakestore.model.table import Table
-from lakestore.model.typed import shown
 from lakestore.model.types import type_name
 from lakestore.rows.casting import Budget, refuse
 
@@ -111,7 +111,7 @@ def _misfit(values: Sequence[Any], kind: pa.DataType | None, name: str) -> str:
             pa.array([value], type=kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             wanted = "a value of one type" if kind is None else type_name(kind, name)
-            return f"column {name!r}, row {row}: {shown(value)} is no {wanted}"
+            return f"column {name!r}, row {row}: {excerpt(value)} is no {wanted}"
     return ""
 
 
@@ -188,7 +188,7 @@ def _refuse_first(values: Sequence[Any], rows: Sequence[int], kind: pa.DataType,
     for value, row in zip(values, rows, strict=True):
         if wrong(value):
             raise Invalid(
-                f"column {path!r}, row {row}: {shown(value)} is no {type_name(kind, path)}{misfit(value, kind)}"
+                f"column {path!r}, row {row}: {excerpt(value)} is no {type_name(kind, path)}{misfit(value, kind)}"
             )
 
 

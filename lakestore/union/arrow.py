@@ -102,7 +102,7 @@ def _rows(
             )
         )
         figures.add(hot_bytes=len(answer.rows))
-        yield from ipc.decode_trusted(answer.rows, crc=answer.crc32c)
+        yield from ipc.decode_server_rows(answer.rows, crc=answer.crc32c)
         # A server that does not split its answer answers every key, and its answer has no token.
         following += answer.answered if answer.token else part.num_rows
 
@@ -247,7 +247,7 @@ class _HotRange:
                 hot_bytes=len(message.rows), hot_tested=message.tested, hot_passed_over=message.passed_over
             )
             if message.rows:
-                for batch in ipc.decode_trusted(message.rows, crc=message.crc32c):
+                for batch in ipc.decode_server_rows(message.rows, crc=message.crc32c):
                     self.figures.add(hot_rows=batch.num_rows)
                     yield batch
 

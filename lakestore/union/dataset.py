@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 
 from lakestore.errors import LakestoreError
 from lakestore.model.columns import SYSTEM_PREFIX
-from lakestore.rows import pushed
+from lakestore.rows import pushdown
 from lakestore.rows.condition import RowFilter, row_filter
 from lakestore.union import arrow
 from lakestore.union.cut import Cut
@@ -57,7 +57,7 @@ class Rows(ds.Dataset):  # type: ignore[misc]
     def scanner(self, columns: list[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> ds.Scanner:
         """A scanner of these columns. The scanner does not apply the filter a second time: the read already has."""
         if filter is not None and self.checks:
-            pushed.check(filter)
+            pushdown.check(filter)
         names = self._schema.names if columns is None else columns
         condition = None if filter is None else self._condition(filter, names)
         schema = pa.schema([self._schema.field(name) for name in names])
@@ -67,7 +67,7 @@ class Rows(ds.Dataset):  # type: ignore[misc]
     def _condition(self, expression: pc.Expression, names: Sequence[str]) -> RowFilter:
         """The pushed-down condition, translated, or applied as it is. DuckDB asks for the columns that it names too."""
         schema = pa.schema([self._schema.field(name) for name in names if name != NO_COLUMN])
-        found = pushed.parse(expression, self._scan.table, schema)
+        found = pushdown.parse(expression, self._scan.table, schema)
         return row_filter(expression, schema.names, schema) if found is None else found
 
     def _batches(self, schema: pa.Schema, condition: RowFilter | None, text: str) -> Iterator[pa.RecordBatch]:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from lakestore.iceberg.manifests import File
 from lakestore.model.columns import LAKE_BUCKET, LAKE_FIELD_IDS, LAKE_OFFSET, SYSTEM_TYPES
-from lakestore.model.decimals import from_unscaled
+from lakestore.model.decimals import from_unscaled_value
 from lakestore.model.table import Table
 from lakestore.model.types import is_bytes
 from lakestore.rows.ranges import OffsetSet, OffsetsFrom, Range
@@ -63,7 +63,7 @@ def bound(data: bytes, kind: pa.DataType) -> Any:
         if t.is_integer(kind):
             return int.from_bytes(data, "little", signed=True)
         if t.is_decimal(kind):
-            return from_unscaled(int.from_bytes(data, "big", signed=True), kind.scale)
+            return from_unscaled_value(int.from_bytes(data, "big", signed=True), kind.scale)
         if t.is_string(kind):
             return data.decode()
         if is_bytes(kind):

@@ -28,7 +28,7 @@ from lakestore.iceberg.manifest_lists import DELETES, Manifest, read_list
 from lakestore.iceberg.manifests import Entry, File
 from lakestore.iceberg.row_search import BoundsTable, RowSearch, packed
 from lakestore.model.table import Table
-from lakestore.rows.casting import Rules, Wanted, refuse
+from lakestore.rows.casting import Rules, TargetType, refuse
 from lakestore.rows.ranges import OffsetSet, OffsetsFrom
 from lakestore.union.lake_ranges import Hidden, RowNumbers
 from lakestore.union.lake_tests import Mask
@@ -46,7 +46,7 @@ def recast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return refuse(array, pa.field("", kind), _STORED)
 
 
-def _by_id(source: pa.StructType, want: Wanted) -> list[int | None]:
+def _by_id(source: pa.StructType, want: TargetType) -> list[int | None]:
     numbers = [id_of(part) for part in source]
     if all(number is None for number in numbers):
         names = [part.name for part in source]

@@ -27,7 +27,7 @@ from lakestore.model.terminal_text import terminal_text
 from lakestore.model.times import position_text
 from lakestore.model.token import Token
 from lakestore.release import needs_extra
-from lakestore.rows import condition_text, literals, pushed
+from lakestore.rows import condition_text, literals, pushdown
 from lakestore.rows.condition import RowTest
 from lakestore.rows.literals import short
 from lakestore.union import arrow, sql_gate, sql_text
@@ -98,7 +98,7 @@ def first(reader: pa.RecordBatchReader, rows: int) -> pa.Table:
     return pa.Table.from_batches(batches, reader.schema).slice(0, rows)
 
 
-def kept(reader: pa.RecordBatchReader, rows: int, nbytes: int | None) -> tuple[pa.Table, int]:
+def first_rows(reader: pa.RecordBatchReader, rows: int, nbytes: int | None) -> tuple[pa.Table, int]:
     """The first rows of a result, and the number of the others, which are computed one batch at a time and dropped."""
     batches: list[pa.RecordBatch] = []
     taken = behind = 0
@@ -136,7 +136,7 @@ _BATCH_ROWS = 2_048
 _DOTTED = re.compile(r"\w+\.\w+")
 _WORD = re.compile(r"\w+")
 _INTERRUPTED = "INTERRUPT Error"
-_NOT_PUSHED = re.compile(rf"{pushed.ANOTHER}|Arrow Scan|\bAt:\n +pyarrow/")
+_NOT_PUSHED = re.compile(rf"{pushdown.ANOTHER}|Arrow Scan|\bAt:\n +pyarrow/")
 """Errors that mean: DuckDB could not express a condition in Arrow, or expressed another one."""
 _NO_PUSHDOWN = {"disabled_optimizers": "filter_pushdown"}
 
@@ -433,7 +433,7 @@ def _answered(
 def _kept(found: Any, query: Query) -> tuple[pa.Table, int]:
     """(the rows to keep, the number of further rows)."""
     if query.kept_rows is not None:
-        return kept(found.to_arrow_reader(_BATCH_ROWS), query.kept_rows, query.kept_bytes)
+        return first_rows(found.to_arrow_reader(_BATCH_ROWS), query.kept_rows, query.kept_bytes)
     if query.bounds is not None:
         return first(found.to_arrow_reader(query.bounds.rows), query.bounds.rows), 0
     return found.to_arrow_table(), 0

@@ -98,7 +98,7 @@ def _rows_of(packed: Iterable[pb.ChangeRows]) -> Iterable[ChangeRows]:
     return (ChangeRows(each.change, each.table, tuple(BitMap.deserialize(each.rows))) for each in packed)
 
 
-def told(error: LakestoreError) -> pb.Error:
+def error_text(error: LakestoreError) -> pb.Error:
     """An error as a message."""
     kind, exact = told_kinds(error.kind)
     return pb.Error(
@@ -112,8 +112,8 @@ def told(error: LakestoreError) -> pb.Error:
     )
 
 
-def error_told(message: pb.Error) -> LakestoreError:
-    """The error that `told` wrote."""
+def error_from_text(message: pb.Error) -> LakestoreError:
+    """The error that `error_text` wrote."""
     kind = known_kind(message.kind, message.exact)
     retry_after, rows = message.retry_after_seconds, _rows_of(message.nothing_to_keep)
     figures = {"leader": message.leader}

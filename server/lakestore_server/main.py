@@ -53,7 +53,7 @@ from lakestore_server.read.leases import Leases
 from lakestore_server.service import Service
 from lakestore_server.settings import Settings
 from lakestore_server.snapshots.messages import Room
-from lakestore_server.snapshots.presented import SnapshotTables
+from lakestore_server.snapshots.presented_tables import SnapshotTables
 from lakestore_server.snapshots.upkeep import BuilderProcess
 from lakestore_server.snapshots.worker_client import SnapshotBuilderProcess
 
@@ -325,7 +325,7 @@ class Server:
         """Stop tiering and retention of tables whose lake is gone or continued under another timeline."""
         view = self.engine.view
         try:
-            gone = foreign_history.gone(view, store)
+            gone = foreign_history.missing_tables(view, store)
             ahead = foreign_history.find(view, store, self.engine.timeline) if self.engine.is_restored else {}
         except BaseException:
             self._close_engine(checkpoint=False)

@@ -40,11 +40,11 @@ from lakestore_server.operate.status import StatusReader, StatusVerbs
 from lakestore_server.operate.verify import AuditVerbs
 from lakestore_server.read.completeness import Completeness
 from lakestore_server.read.delete_where import ConditionalDeletes
-from lakestore_server.read.inserted import InsertedRows
+from lakestore_server.read.insert_answer import InsertedRows
 from lakestore_server.read.leases import Leases
 from lakestore_server.read.lookup import Lookups
 from lakestore_server.read.plan import Plans
-from lakestore_server.snapshots.presented import SnapshotTables
+from lakestore_server.snapshots.presented_tables import SnapshotTables
 
 
 class Verbs(TypedDict):

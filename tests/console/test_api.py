@@ -20,8 +20,8 @@ from lakestore.errors import Denied
 from lakestore.limits import Limits
 from lakestore.release import wheel_with
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import piped
-from lakestore.wire.piped import Verb
+from lakestore.wire import pipe
+from lakestore.wire.pipe import Verb
 from lakestore_server.access.callers import Caller
 from lakestore_server.access.principals import ANYONE, Proof
 from lakestore_server.edge.console import routes, tails
@@ -237,7 +237,7 @@ def test_the_querys_process_may_only_read(served: Served) -> None:
     for name in ("Commit", "DropTable", "AcceptClock", "Changes", "Nonsense"):
         for verb in (Verb.CALL, Verb.OPEN):
             with pytest.raises(Denied, match=name):
-                asked._answer_to(verb, piped.called(name, b""))
+                asked._answer_to(verb, pipe.called(name, b""))
 
 
 def test_a_killed_process_is_an_error_and_takes_nothing_with_it(served: Served) -> None:

@@ -12,8 +12,8 @@ import pytest
 from lakestore.errors import Exhausted
 from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import piped
-from lakestore.wire.piped import Verb
+from lakestore.wire import pipe
+from lakestore.wire.pipe import Verb
 from lakestore_server.edge.console import queries, rpcs
 from lakestore_server.edge.console.queries import Query
 from lakestore_server.host import child
@@ -44,7 +44,7 @@ def query() -> Query:
 
 def test_a_query_holds_so_many_streams_open(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "STREAMS_MAX", 3)
-    opening = Verb.OPEN, piped.called("Fetch", pb.PlanRequest(tables=["a.b"]).SerializeToString())
+    opening = Verb.OPEN, pipe.called("Fetch", pb.PlanRequest(tables=["a.b"]).SerializeToString())
     numbers = [query._answer_to(*opening) for _ in range(3)]
     with pytest.raises(Exhausted, match="parts of tables at once"):
         query._answer_to(*opening)
@@ -66,7 +66,7 @@ def test_what_the_process_says_is_logged_as_one_line(
     query: Query, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The process writes into a pipe, not into the server's log or terminal."""
-    begun = child.begun
+    begun = child.module_process
     monkeypatch.setattr(
         child, "begun", lambda *_, **given: begun("tests.support.loud_process", stderr=given.get("stderr"))
     )

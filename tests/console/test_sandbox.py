@@ -22,8 +22,8 @@ from lakestore.iceberg.manifest_lists import read_list
 from lakestore.limits import Limits
 from lakestore.model import file_uri
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import piped
-from lakestore.wire.piped import Verb
+from lakestore.wire import pipe
+from lakestore.wire.pipe import Verb
 from lakestore_server.edge.console import queries
 from lakestore_server.edge.console.queries import LakeFiles
 from lakestore_server.host import sandbox
@@ -170,8 +170,8 @@ def test_a_file_is_opened_for_the_query_whose_plan_leads_to_it(served: Served) -
     with pytest.raises(Denied):
         files.answer(Verb.SIZE, location.encode())
     files.add_plan(plans["shop.orders"])
-    (size,) = piped.FILE_SIZE.unpack(files.answer(Verb.SIZE, location.encode()) or b"")
-    part = files.answer(Verb.READ, piped.FILE_PART.pack(1, 10) + location.encode()) or b""
+    (size,) = pipe.FILE_SIZE.unpack(files.answer(Verb.SIZE, location.encode()) or b"")
+    part = files.answer(Verb.READ, pipe.FILE_PART.pack(1, 10) + location.encode()) or b""
     assert size > 100
     assert len(part) == 10
     for name in (other, "/etc/passwd", "file:///etc/passwd", location + "/../x", location[:-1], ""):

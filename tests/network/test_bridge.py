@@ -19,9 +19,9 @@ from jepsen.system.kafka import KafkaProcess, Topics
 from lakestore.errors import Conflict, Exhausted, Fenced, Invalid, LakestoreError, NotFound
 from lakestore.kafka.bridge.bridge import Bridge
 from lakestore.kafka.bridge.decode.json_records import JsonDecoder
-from lakestore.kafka.bridge.outcome import Mapped
+from lakestore.kafka.bridge.outcome import MappedBlock
 from lakestore.kafka.bridge.pipeline import Pipeline
-from lakestore.kafka.bridge.positions import Accepted
+from lakestore.kafka.bridge.positions import AcceptedLoss
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.spec import BatchBounds, BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
 from lakestore.limits import Limits
@@ -124,7 +124,7 @@ def test_a_topic_made_anew_is_refused_until_told(
     topics.send(topic, _values(4, 5, 6, 7))
     with pytest.raises(Conflict, match=f"deleted and created again .* by --accept-new-topic {topic}"):
         _once(lake, spec)
-    assert _once(lake, spec, accepted=Accepted(new_topics=[topic]))["records"] == 4
+    assert _once(lake, spec, accepted=AcceptedLoss(new_topics=[topic]))["records"] == 4
     assert _once(lake, spec)["records"] == 0
     assert _ids(events) == [1, 2, 3, 4, 5, 6, 7]
 
@@ -140,7 +140,7 @@ def test_records_that_retention_took_are_counted_and_not_jumped_over(
     topics.delete_before(topic, 0, 5)
     with pytest.raises(Conflict, match=f"at offset 5 .* stands at 3: .* up to 2 records .* --accept-loss {topic}"):
         _once(lake, spec)
-    assert _once(lake, spec, accepted=Accepted(losses=[topic]))["records"] == 2
+    assert _once(lake, spec, accepted=AcceptedLoss(losses=[topic]))["records"] == 2
     assert _ids(events) == [1, 2, 3, 6, 7]
 
 
@@ -171,7 +171,7 @@ def test_a_restored_server_has_the_records_again_though_no_new_one_comes(
         topics.delete_before(topic, 0, 5)
         with pytest.raises(Conflict, match=f"at offset 5 .* stands at 4: .* up to 1 records .* --accept-loss {topic}"):
             _once(lake, spec)
-        _once(lake, spec, accepted=Accepted(losses=[topic]))
+        _once(lake, spec, accepted=AcceptedLoss(losses=[topic]))
         assert _ids(table) == [1, 2, 3, 5, 6]
 
 
@@ -295,7 +295,7 @@ def test_rows_that_the_server_refuses_are_found_and_the_others_come_in(
     spec = _spec(kafka, topic, table=TableSpec("shop.kept", ("id",)))
 
     class Keeping(Pipeline):
-        def process(self, records: Records) -> Mapped:
+        def process(self, records: Records) -> MappedBlock:
             mapped = super().process(records)
             kept = {"note": pa.array([True] * len(records))}
             return replace(mapped, tables=[replace(rows, kept=kept) for rows in mapped.tables])

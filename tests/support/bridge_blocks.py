@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from lakestore.kafka.bridge.outcome import Decoded, Mapped
+from lakestore.kafka.bridge.outcome import DecodedBlock, MappedBlock
 from lakestore.kafka.bridge.records import Headers, Records
 
 FIRST_OFFSET, FIRST_MS = 100, 1_700_000_000_000
@@ -35,7 +35,7 @@ def block(
     )
 
 
-def check_ends(records: Records, mapped: Mapped) -> None:
+def check_ends(records: Records, mapped: MappedBlock) -> None:
     """Each record of the block is in rows, among the rejects, or passed: exactly once."""
     in_rows = {int(number) for rows in mapped.tables for number in rows.record}
     refused = [reject.record for rejects in mapped.rejects.values() for reject in rejects]
@@ -47,7 +47,7 @@ def check_ends(records: Records, mapped: Mapped) -> None:
         rows.batch.validate(full=True)
 
 
-def check_decoded(decoded: Decoded, count: int) -> None:
+def check_decoded(decoded: DecodedBlock, count: int) -> None:
     """Each of so many records is in rows, a reject, or passed: exactly once, at the end of a decoder."""
     refused = [reject.record for reject in decoded.rejects]
     passed = [int(number) for numbers in decoded.passed.values() for number in numbers]

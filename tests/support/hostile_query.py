@@ -1,7 +1,7 @@
 """Stand-ins for the process of a query, without the allow list: `python -m tests.support.hostile_query MODULE WALLS`.
 
-Run in the place of `lakestore_server.host.confined`. The texts `!files` and `!calls` try what code of an attacker would
-try from within the process; any other text runs as SQL that nobody has checked.
+Run in the place of `lakestore_server.host.confined_process`. The texts `!files` and `!calls` try what code of an
+attacker would try from within the process; any other text runs as SQL that nobody has checked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lakestore_server.host import confined
+from lakestore_server.host import confined_process
 from lakestore_server.host.child import Parent
 
 SERVER = os.getppid()
@@ -98,6 +98,6 @@ def main(parent: Parent, confine: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    confined.PACKAGES.append("tests")
+    confined_process.PACKAGES.append("tests")
     sys.argv[1] = "tests.support.hostile_query"
-    confined.main()
+    confined_process.main()

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from lakestore_server.journals.shared_journal import SharedJournal
 from lakestore_server.state.commit_record import BEGINNING, Deposed, Entry, Place, Unknown, plain
-from lakestore_server.state.judge import Counted, Judge, Kind
+from lakestore_server.state.judge import CountedMessage, Judge, Kind
 from tests.simulation.machine import Clock
 from tests.simulation.threads import installed
 from tests.simulation.world import Process, World
@@ -31,18 +31,18 @@ def applied_of(entry: Entry) -> Applied:
     return entry.lsn, b"".join(bytes(memoryview(plain(part))) for part in entry.record)
 
 
-def record_of(counted: Counted) -> Applied:
+def record_of(counted: CountedMessage) -> Applied:
     return counted.lsn, b"".join(part.to_pybytes() for part in counted.record())
 
 
-def counted_in(messages: Iterable[tuple[int, bytes | None]]) -> list[Counted]:
+def counted_in(messages: Iterable[tuple[int, bytes | None]]) -> list[CountedMessage]:
     """What counts in all messages of a log."""
     judge = Judge()
     taken = [judge.take(position, data) for position, data in messages]
     return [counted for counted in taken if counted is not None]
 
 
-def truth(log: SharedLog) -> list[Counted]:
+def truth(log: SharedLog) -> list[CountedMessage]:
     """What counts in all messages that the log ever stored."""
     return counted_in(log.messages)
 
@@ -204,7 +204,7 @@ class Run:
             self.servers.append(Server(self.world, name, self.servers, self.story, seed, self._journal))
         self._chance = random.Random(f"{seed} blows")
         self._blows = blows
-        self.truth: list[Counted] = []
+        self.truth: list[CountedMessage] = []
 
     def _journal(self) -> SharedJournal:
         return SharedJournal(LogEnd(self.log), Clock(self.world), LEASE_SECONDS)
@@ -250,7 +250,7 @@ class Run:
         self.world.sleep(5.0)
 
 
-def check(truth: list[Counted], servers: list[Server], story: Story) -> None:
+def check(truth: list[CountedMessage], servers: list[Server], story: Story) -> None:
     """Hold what servers acknowledged and applied against what counts."""
     records = [record_of(counted) for counted in truth if counted.kind is Kind.RECORD]
     assert [lsn for lsn, _ in records] == list(range(1, len(records) + 1)), "LSNs are dense"

@@ -14,13 +14,13 @@ from lakestore.loading.files import source_of
 from lakestore.loading.json_blocks import chunks_of
 from lakestore.loading.load import Load
 from lakestore.loading.progress import Place
-from lakestore.loading.reading import Chunk, Options, Wanted
+from lakestore.loading.reading import Chunk, ColumnRequest, Options
 from lakestore.model.table import Table, define
 
 
 def chunks(path: Path, table: Table, *, deletes: bool = False, where: str = "", **options: Any) -> list[Chunk]:
     """The chunks of a file, as they are written to a table."""
-    wanted = Wanted(table, Options(**options), deletes)
+    wanted = ColumnRequest(table, Options(**options), deletes)
     changes = Changes(wanted, where)
     (file,) = source_of(str(path)).files
     return [changes.prepare(chunk) for chunk in chunks_of(file, wanted, Place())]

@@ -57,7 +57,7 @@ class Presenting:
         """Rows as the presenter's process gets them."""
         self.fetched.append(request)
         for message in self.served.verbs("Fetch").fetch(request):
-            yield from ipc.decode_trusted(message.rows, crc=message.crc32c)
+            yield from ipc.decode_server_rows(message.rows, crc=message.crc32c)
 
     def request(self, name: str, at: str = "", form: int = 2) -> tuple[BuildRequest, TableScan, Json]:
         """The request of a cut, its plan, and the document that has all but the snapshot."""

@@ -8,7 +8,7 @@ from lakestore.client.changes import ChangeBatch, Share
 from lakestore.model.token import Place, stream_position
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batches import Shape
-from lakestore_server.changes.shared.stream import MemberStream
+from lakestore_server.changes.sharing.stream import MemberStream
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.read.rows import DeadCache
 from tests.support.served import Served

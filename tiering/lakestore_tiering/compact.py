@@ -19,7 +19,7 @@ import numpy as np
 from lakestore.errors import Conflict, Corrupt, LakestoreError
 from lakestore.iceberg.values import partition_key
 from lakestore.model.columns import PREV
-from lakestore.rows.ipc import decode_trusted
+from lakestore.rows.ipc import decode_server_rows
 from lakestore.rows.ranges import Offsets, OffsetSet
 from lakestore.union.plan import TableScan
 from lakestore.v1.lakestore_pb2 import FetchRequest
@@ -295,7 +295,7 @@ def _superseded(tools: Round, started: Fork, bucket: int, start: int, end: int) 
     )
     parts = []
     for answer in tools.transport.fetch(request):
-        for batch in decode_trusted(answer.rows, crc=answer.crc32c):
+        for batch in decode_server_rows(answer.rows, crc=answer.crc32c):
             prevs = batch.column(PREV).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
             parts.append(prevs[prevs >= 0])
     return parts

@@ -25,7 +25,7 @@ from lakestore.client.credentials import Credentials
 from lakestore.client.servers import connect
 from lakestore.client.transport import Transport
 from lakestore.model.file_uri import to_uri
-from lakestore.rows.ipc import decode_trusted
+from lakestore.rows.ipc import decode_server_rows
 from lakestore.union import plan
 from lakestore.union.plan import Split, TableScan
 from lakestore.v1 import lakestore_pb2 as pb
@@ -158,7 +158,7 @@ class Hot:
 def fetch(transport: Transport, request: pb.FetchRequest) -> Iterator[pa.RecordBatch]:
     """Stream the rows of one split."""
     for answer in transport.fetch(request):
-        yield from decode_trusted(answer.rows, crc=answer.crc32c)
+        yield from decode_server_rows(answer.rows, crc=answer.crc32c)
 
 
 class _Split(InputPartition):

@@ -24,7 +24,7 @@ from lakestore.kafka.bridge.drift.differences import additions
 from lakestore.kafka.bridge.drift.watching import Watch
 from lakestore.kafka.bridge.expressions import names_origin, origins, table_name
 from lakestore.kafka.bridge.map import reads_key_fields
-from lakestore.kafka.bridge.outcome import Decoded, Mapped
+from lakestore.kafka.bridge.outcome import DecodedBlock, MappedBlock
 from lakestore.kafka.bridge.pipeline import Pipeline
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.spec import CHANGES, BridgeSpec, TableSpec, TopicSpec
@@ -171,7 +171,7 @@ class TopicPipeline:
         named = all(each.columns for each in topic.tables)
         self._is_ready = named and assembly.prepare(topic, name, None)
 
-    def process(self, records: Records, /) -> Mapped:
+    def process(self, records: Records, /) -> MappedBlock:
         if not self._is_ready:
             self._is_ready = self._assembly.prepare(self._topic, self._name, records)
         self._assembly.refresh()
@@ -201,7 +201,7 @@ class TableFacts:
     def of(topic: TopicSpec, bridge: BridgeSpec, name: str, records: Records | None) -> TableFacts:
         """Ask the registry and the samples, unless bridge.yaml says everything."""
         decoder = decoders.decoder(_of_one(topic, name), bridge.sources[topic.source])
-        decoded: Decoded | None = None
+        decoded: DecodedBlock | None = None
         schema: pa.Schema | None = None
         if records is not None and len(records):
             if topic.format == "json" and topic.wire != "confluent":
@@ -256,7 +256,7 @@ def _of_one(topic: TopicSpec, name: str) -> TopicSpec:
     return replace(topic, topic=name, pattern="") if topic.pattern else topic
 
 
-def _origins(decoded: Decoded | None) -> Iterator[dict[str, str | None]]:
+def _origins(decoded: DecodedBlock | None) -> Iterator[dict[str, str | None]]:
     if decoded is not None and decoded.origin is not None:
         yield from (origin for origin, _ in origins(decoded.origin) if any(origin.values()))
 

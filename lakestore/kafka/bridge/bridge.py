@@ -25,7 +25,7 @@ from lakestore.kafka.bridge.commit import Committer, spec_of
 from lakestore.kafka.bridge.consumer import BridgeConsumer, Pipeline, start_thread
 from lakestore.kafka.bridge.counts import LATENCY_BOUNDS, Counts, Histogram
 from lakestore.kafka.bridge.decode import decoders
-from lakestore.kafka.bridge.positions import Accepted, Ends, Place, prefix_of
+from lakestore.kafka.bridge.positions import AcceptedLoss, Ends, Place, prefix_of
 from lakestore.kafka.bridge.source import Source, Starts
 from lakestore.kafka.bridge.spec import BridgeSpec, SourceSpec, TopicSpec
 from lakestore.kafka.bridge.whole_transactions import Whole
@@ -160,7 +160,7 @@ class _Job:
     spec: BridgeSpec
     lake: Lake
     pipeline: MakePipeline
-    accepted: Accepted
+    accepted: AcceptedLoss
     counts: Counts
     stop: threading.Event
 
@@ -174,13 +174,13 @@ class Bridge:
         lake: Lake,
         *,
         pipeline: MakePipeline | None = None,
-        accepted: Accepted | None = None,
+        accepted: AcceptedLoss | None = None,
         progress: Callable[[Counts], None] = lambda _: None,
     ) -> None:
         """`pipeline` replaces the pipeline that bridge.yaml describes."""
         self._spec, self._lake = spec, lake
         self._pipeline: MakePipeline = pipeline or Assembly(spec, lake).pipeline
-        self._accepted, self._progress = accepted or Accepted(), progress
+        self._accepted, self._progress = accepted or AcceptedLoss(), progress
         self.counts = Counts()
 
     def run(self, *, once: bool = False, stop: threading.Event | None = None) -> Counts:

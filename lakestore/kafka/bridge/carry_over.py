@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from lakestore.client.lake import Lake
 from lakestore.errors import LakestoreError
-from lakestore.kafka.bridge.outcome import Mapped, Op, TableRows
+from lakestore.kafka.bridge.outcome import MappedBlock, Op, TableRows
 from lakestore.kafka.bridge.positions import Place
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import POSITION
@@ -54,7 +54,7 @@ class Batch:
     polled: float
     """Monotonic time at which the last record was taken from Kafka."""
     nbytes: int
-    mapped: Sequence[Mapped] = ()
+    mapped: Sequence[MappedBlock] = ()
     """The mapped blocks, once the second stage is through."""
     cuts: Sequence[Cut] = ()
     """The places to cut the batch; empty: anywhere except between companion records."""

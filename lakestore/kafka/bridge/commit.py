@@ -27,8 +27,8 @@ from lakestore.kafka.bridge import dead_letters
 from lakestore.kafka.bridge.carry_over import Batch, Cut, OpenPartitions, carry_over, live_rows
 from lakestore.kafka.bridge.counts import Counts
 from lakestore.kafka.bridge.dead_letters import sources_of
-from lakestore.kafka.bridge.outcome import Mapped, Op, Reject, Stage, TableRows
-from lakestore.kafka.bridge.positions import Accepted, Place, Position, register_of
+from lakestore.kafka.bridge.outcome import MappedBlock, Op, Reject, Stage, TableRows
+from lakestore.kafka.bridge.positions import AcceptedLoss, Place, Position, register_of
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.source import Source, Starts
 from lakestore.kafka.bridge.spec import POSITION, TableSpec, TopicSpec
@@ -149,7 +149,7 @@ class Committer:
         source_name: str,
         source: Source,
         starts: Starts,
-        accepted: Accepted,
+        accepted: AcceptedLoss,
         table_spec: Callable[[str, str], TableSpec],
         counts: Counts,
         is_stopped: Callable[[], bool],
@@ -364,7 +364,7 @@ class Committer:
         for rows in part.tables():
             added = [Reject(int(record), stage, code, why) for record in dict.fromkeys(rows.record.tolist())]
             rejects[rows.table] = [*rejects.get(rows.table, ()), *added]
-        gone = replace(part, mapped=Mapped((), rejects, part.mapped.passed))
+        gone = replace(part, mapped=MappedBlock((), rejects, part.mapped.passed))
         failing = self._failing(gone)
         if failing is not None:
             raise Halt(part.records.topic, self._stopped_by(part.records, failing))

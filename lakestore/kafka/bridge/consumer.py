@@ -24,7 +24,7 @@ from lakestore.kafka.bridge.carry_over import Batch, Opening, Release, Settling,
 from lakestore.kafka.bridge.commit import Committer, Halt
 from lakestore.kafka.bridge.counts import Counts
 from lakestore.kafka.bridge.gathering import Gathering
-from lakestore.kafka.bridge.outcome import Mapped
+from lakestore.kafka.bridge.outcome import MappedBlock
 from lakestore.kafka.bridge.positions import Place
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.source import PollResult, Source
@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 class Pipeline(Protocol):
     """Maps one topic's records to rows."""
 
-    def process(self, records: Records, /) -> Mapped: ...
+    def process(self, records: Records, /) -> MappedBlock: ...
 
     def learn(self, records: Records, /) -> None:
         """Remember the records before the next block. An earlier process has committed them."""

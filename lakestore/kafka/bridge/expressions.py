@@ -29,7 +29,7 @@ from lakestore.kafka.bridge.outcome import Reject, Stage
 from lakestore.kafka.bridge.paths import ROOTS, WITH_PARTS, Path
 from lakestore.kafka.bridge.records import Ints
 from lakestore.kafka.bridge.spec import RouteSpec, TableSpec, TopicSpec
-from lakestore.model.typed import first_line
+from lakestore.model.outside_values import first_line
 from lakestore.release import needs_extra
 from lakestore.rows.casting import RECORDS, mask
 from lakestore.rows.literals import cast_type, short

@@ -19,7 +19,7 @@ from lakestore.kafka.bridge.decode.decoders import registry as registry_of
 from lakestore.kafka.bridge.decode.inference import infer_schema, storable
 from lakestore.kafka.bridge.decode.registry import Registry
 from lakestore.kafka.bridge.expressions import origins
-from lakestore.kafka.bridge.outcome import Decoded
+from lakestore.kafka.bridge.outcome import DecodedBlock
 from lakestore.kafka.bridge.preflight import EventKeys, full_rows
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.spec import CHANGES, BridgeSpec, Format, SourceSpec, TableSpec, TopicSpec
@@ -248,7 +248,7 @@ def _reason(records: Records, form: Format, source: SourceSpec) -> str:
     return ""
 
 
-def _template(decoded: Decoded) -> str:
+def _template(decoded: DecodedBlock) -> str:
     first = next(origins(decoded.origin))[0] if decoded.origin is not None and len(decoded.origin) else {}
     if not first.get("table"):
         return "kafka.{topic}"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.kafka.bridge.outcome import Decoded, Op
+from lakestore.kafka.bridge.outcome import DecodedBlock, Op
 from lakestore.kafka.bridge.paths import EVENT_ROOTS, Path
 from lakestore.kafka.bridge.records import Ints, Records
 
@@ -48,10 +48,10 @@ class Inputs:
     atomic: Ints | None = None
     envelope: pa.StructArray | None = None
     unread: Mapping[str, Ints] = field(default_factory=dict)
-    """The `unread` of `Decoded`."""
+    """The `unread` of `DecodedBlock`."""
 
     @staticmethod
-    def of(records: Records, decoded: Decoded) -> Inputs:
+    def of(records: Records, decoded: DecodedBlock) -> Inputs:
         count = len(decoded.record)
         op = np.zeros(count, dtype=np.int8) if decoded.op is None else decoded.op
         kept = {name: mask.to_numpy(zero_copy_only=False).astype(np.bool_) for name, mask in decoded.kept.items()}

@@ -26,7 +26,7 @@ from lakestore.kafka.bridge.expressions import (
     table_name,
 )
 from lakestore.kafka.bridge.inputs import KINDS, Inputs
-from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Mapped, Op, Reject, Stage, TableRows
+from lakestore.kafka.bridge.outcome import TOMBSTONE, DecodedBlock, MappedBlock, Op, Reject, Stage, TableRows
 from lakestore.kafka.bridge.paths import Path
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import CHANGES, RouteSpec, TableSpec, TopicSpec
@@ -94,8 +94,8 @@ def _stated(value: bytes | None) -> _Origin | None:
 
 
 def add_truncates(
-    mapped: Mapped, decoded: Decoded, topic: TopicSpec, records: Records, tables: Mapping[str, Table]
-) -> Mapped:
+    mapped: MappedBlock, decoded: DecodedBlock, topic: TopicSpec, records: Records, tables: Mapping[str, Table]
+) -> MappedBlock:
     """Add the tables that a block truncates, including tables without a row in it. A log table keeps its rows."""
     last: dict[str, int] = {}
     for table, record in _tables(decoded, topic, records.topic):
@@ -109,7 +109,7 @@ def add_truncates(
     return replace(mapped, tables=emptied, truncates=last)
 
 
-def _tables(decoded: Decoded, topic: TopicSpec, name: str) -> Iterator[tuple[str, int]]:
+def _tables(decoded: DecodedBlock, topic: TopicSpec, name: str) -> Iterator[tuple[str, int]]:
     for records, origin in decoded.truncates:
         for found, at in origins(origin):
             for spec in topic.tables:
@@ -432,7 +432,7 @@ def refuse_companions(inputs: Inputs, ends: Ends) -> None:
             ends.reject(rows.table, [Reject(r, Stage.CHANGE, "half-a-change", say) for r in found.tolist()])
 
 
-def settle_records(records: Records, ends: Ends, extra: Mapping[str, pa.DataType]) -> Mapped:
+def settle_records(records: Records, ends: Ends, extra: Mapping[str, pa.DataType]) -> MappedBlock:
     """Settle each record: refused if any of its rows is refused, skipped if none of its rows remains."""
     seen = np.zeros(len(records), dtype=np.bool_)
     rejects: dict[str, Sequence[Reject]] = {}
@@ -454,7 +454,7 @@ def settle_records(records: Records, ends: Ends, extra: Mapping[str, pa.DataType
         seen[left] = True
         if len(left):
             passed[reason] = left
-    return Mapped(_merged(tables), rejects, passed, extra, unread=_unread(ends, rejects))
+    return MappedBlock(_merged(tables), rejects, passed, extra, unread=_unread(ends, rejects))
 
 
 def _unread(ends: Ends, rejects: Mapping[str, Sequence[Reject]]) -> dict[tuple[str, str], Ints]:

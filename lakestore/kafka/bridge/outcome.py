@@ -62,7 +62,7 @@ class Op(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedBlock:
     """The rows of a block as their format describes them, before they become columns of a table."""
 
     values: pa.StructArray
@@ -109,14 +109,14 @@ class TableRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
+class MappedBlock:
     """The results of a block: rows of tables, rejects, skipped records."""
 
     tables: Sequence[TableRows]
     rejects: Mapping[str, Sequence[Reject]]
     """Table to the records for its dead letters. A record without a route counts for the topic's first table."""
     passed: Mapping[str, Ints]
-    """Reason to records, as in `Decoded`; the mapping adds filtered and not-routed."""
+    """Reason to records, as in `DecodedBlock`; the mapping adds filtered and not-routed."""
     extra: Mapping[str, pa.DataType] = field(default_factory=dict)
     """Unread fields with a guessed type."""
     truncates: Mapping[str, int] = field(default_factory=dict)

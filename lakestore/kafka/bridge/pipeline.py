@@ -21,7 +21,7 @@ from lakestore.kafka.bridge.map import (
     refuse_companions,
     settle_records,
 )
-from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Mapped
+from lakestore.kafka.bridge.outcome import TOMBSTONE, DecodedBlock, MappedBlock
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import CHANGES, TopicSpec
 from lakestore.limits import DEFAULT, Limits
@@ -58,7 +58,7 @@ class Pipeline:
         self._letters = DeadLetterTables(topic)
         self._tables = tables
 
-    def process(self, records: Records) -> Mapped:
+    def process(self, records: Records) -> MappedBlock:
         ends = Ends()
         decoded = self._decoded(records)
         self._letters.note(decoded.origin)
@@ -90,7 +90,7 @@ class Pipeline:
         """Remember the ends of committed blocks: a null value that follows a delete of its key is not a delete."""
         self.decoder.decode(records, self.mapping.wanted(records.topic, "value"))
 
-    def _tell_unread(self, records: Records, mapped: Mapped) -> None:
+    def _tell_unread(self, records: Records, mapped: MappedBlock) -> None:
         for (table, field), unread in mapped.unread.items():
             if (table, field) not in self._told and len(self._told) < TOLD_MAX:
                 self._told.add((table, field))
@@ -98,7 +98,7 @@ class Pipeline:
                 text = "no column of table %s has field %s, from %s on: such values are counted, and are not stored"
                 _LOG.warning(text, table, field, place)
 
-    def _decoded(self, records: Records) -> Decoded:
+    def _decoded(self, records: Records) -> DecodedBlock:
         wanted = self.mapping.wanted(records.topic, "value")
         decoded = self.decoder.decode(records, wanted)
         if self._drift is None:
@@ -125,7 +125,7 @@ class Pipeline:
         keys = pa.concat_arrays([found.values, pa.nulls(1, found.values.type)])
         return replace(inputs.take(good), keys=keys.take(pa.array(at[good])))
 
-    def _decoded_keys(self, records: Records) -> Decoded:
+    def _decoded_keys(self, records: Records) -> DecodedBlock:
         assert self.keys is not None, "called for keys that are decoded"
         return self.keys.decode(records, self.mapping.wanted(records.topic, "key"))
 

@@ -60,7 +60,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedLoss:
     """Topics for which the user has accepted a loss."""
 
     new_topics: Collection[str] = ()
@@ -79,7 +79,9 @@ def register_of(bridge: str, source: str, place: Place) -> str:
     return f"{prefix_of(bridge, source)}{place.topic}/{place.partition}"
 
 
-def go_on(place: Place, position: Position, now: Position, ends: Ends, accepted: Accepted) -> tuple[int | None, str]:
+def go_on(
+    place: Place, position: Position, now: Position, ends: Ends, accepted: AcceptedLoss
+) -> tuple[int | None, str]:
     """The offset to continue at (None: the start position), and a sentence if records are skipped.
 
     Raises `Conflict` if records would be lost or mistaken and the user has not accepted it.

@@ -24,7 +24,7 @@ from lakestore.kafka.bridge.decode import decoders
 from lakestore.kafka.bridge.decode.debezium.event_inference import sample_objects as sampled_events
 from lakestore.kafka.bridge.decode.inference import KEY_KINDS, infer_schema, rank
 from lakestore.kafka.bridge.expressions import origins
-from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Mapped, Op, Reject, TableRows
+from lakestore.kafka.bridge.outcome import TOMBSTONE, DecodedBlock, MappedBlock, Op, Reject, TableRows
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.spec import CHANGES, BridgeSpec, SourceSpec, TableSpec, TopicSpec
 from lakestore.kafka.bridge.tables import dead_letter_table
@@ -133,7 +133,7 @@ class EventKeys:
     source: str
 
     @staticmethod
-    def of(decoded: Decoded, records: Records) -> EventKeys:
+    def of(decoded: DecodedBlock, records: Records) -> EventKeys:
         envelope = decoded.envelope
         new = np.zeros(len(decoded.record), bool)
         connector = ""
@@ -170,7 +170,7 @@ def _sends_before(values: pa.BinaryArray) -> bool | None:
     return not pc.any(pc.match_substring_regex(updates, _NO_BEFORE)).as_py()
 
 
-def _source_table(decoded: Decoded) -> str:
+def _source_table(decoded: DecodedBlock) -> str:
     if decoded.origin is None or not len(decoded.origin):
         return ""
     first = next(origins(decoded.origin))[0]
@@ -432,7 +432,7 @@ def _table(planned: TablePlan, lake: Lake) -> Iterator[Finding]:
 
 
 def _ends(
-    topic: TopicSpec, name: str, records: Records, mapped: Mapped, keys: Mapping[str, Sequence[str]]
+    topic: TopicSpec, name: str, records: Records, mapped: MappedBlock, keys: Mapping[str, Sequence[str]]
 ) -> Iterator[Finding]:
     count = len(records)
     specs = {rows.table: rows.spec for rows in mapped.tables}

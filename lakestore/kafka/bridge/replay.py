@@ -21,7 +21,7 @@ from lakestore.kafka.bridge.carry_over import carry_over, live_rows
 from lakestore.kafka.bridge.commit import Targets, empty
 from lakestore.kafka.bridge.consumer import Pipeline
 from lakestore.kafka.bridge.dead_letters import STORED, RemovalLease, Selection, chunks
-from lakestore.kafka.bridge.outcome import Mapped, Op, Reject, Stage, TableRows
+from lakestore.kafka.bridge.outcome import MappedBlock, Op, Reject, Stage, TableRows
 from lakestore.kafka.bridge.records import Headers, Ints, Records
 from lakestore.kafka.bridge.spec import POSITION, BridgeSpec, TopicSpec
 from lakestore.kafka.bridge.writing import Step, steps_of
@@ -105,7 +105,7 @@ class Replay:
             rest = np.setdiff1d(np.arange(len(records)), lost)
             again = [replace(each, record=number) for number, each in enumerate(gone)]
             some = letters.take(pa.array(lost))
-            self._commit(some, Mapped((), {self._table: again}, {}), taking)
+            self._commit(some, MappedBlock((), {self._table: again}, {}), taking)
             letters, records = letters.take(pa.array(rest)), records.take(rest)
         if len(records):
             self._replay_whole(letters, records, taking)
@@ -127,7 +127,7 @@ class Replay:
                 raise
             else:
                 refused = Reject(0, Stage.APPLY, "refused", error.message)
-                self._commit(letters, Mapped((), {self._table: [refused]}, {}), taking)
+                self._commit(letters, MappedBlock((), {self._table: [refused]}, {}), taking)
 
     def _topic(self, name: str, identity: str) -> TopicSpec:
         """The entry that read a topic. If several sources have a topic of this name, its id decides."""
@@ -196,7 +196,7 @@ class Replay:
                 gone.append(Reject(row, Stage.WIRE, _GONE, say))
         return pa.array(whole, pa.binary()), gone
 
-    def _commit(self, letters: pa.RecordBatch, mapped: Mapped, taking: RemovalLease) -> None:
+    def _commit(self, letters: pa.RecordBatch, mapped: MappedBlock, taking: RemovalLease) -> None:
         refused = {each.record: (table, each) for table, rejects in mapped.rejects.items() for each in rejects}
         stays = [row for row, (table, _) in refused.items() if dead_letters.table_of(table) == taking.letters]
         leaves = np.setdiff1d(np.arange(len(letters)), np.array(stays, np.int64))
@@ -267,7 +267,7 @@ class Replay:
                 " later ones of its key wrote: say --overwrite if that is meant"
             )
 
-    def _count(self, letters: int, mapped: Mapped, ignored: int) -> None:
+    def _count(self, letters: int, mapped: MappedBlock, ignored: int) -> None:
         failed = {each.record for rejects in mapped.rejects.values() for each in rejects}
         applied = {record for rows in mapped.tables for record in rows.record.tolist()}
         counts = self._counts

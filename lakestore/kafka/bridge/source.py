@@ -29,7 +29,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from lakestore.errors import Conflict, Invalid, LakestoreError, NotFound
 from lakestore.kafka.bridge.carry_over import OpenPartitions
-from lakestore.kafka.bridge.positions import Accepted, Ends, Place, Position, go_on
+from lakestore.kafka.bridge.positions import AcceptedLoss, Ends, Place, Position, go_on
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.spec import CHANGES, SourceSpec, TopicSpec
 from lakestore.kafka.client import (
@@ -60,7 +60,7 @@ class Starts:
         self.topic_ids: dict[str, str] = {}
 
     def start_offsets(
-        self, cluster: str, positions: Mapping[Place, Position | None], accepted: Accepted
+        self, cluster: str, positions: Mapping[Place, Position | None], accepted: AcceptedLoss
     ) -> OpenPartitions:
         """Return the offsets to read from. A topic with one unreadable partition is refused as a whole."""
         opened = OpenPartitions()
@@ -88,7 +88,9 @@ class Starts:
         is_changes = self._topic_spec(place.topic).format in CHANGES
         return offset - 1 if is_changes and offset > ends.low else offset
 
-    def _offset(self, place: Place, position: Position | None, now: Position, ends: Ends, accepted: Accepted) -> int:
+    def _offset(
+        self, place: Place, position: Position | None, now: Position, ends: Ends, accepted: AcceptedLoss
+    ) -> int:
         if position is not None:
             offset, said = go_on(place, position, now, ends, accepted)
             if said:

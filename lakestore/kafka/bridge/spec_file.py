@@ -32,12 +32,12 @@ from lakestore.kafka.bridge.yaml_place import Place, document
 from lakestore.model.columns import lake_options
 from lakestore.model.defaults import canonical
 from lakestore.model.merge_engines import parse_merge
+from lakestore.model.outside_values import INT64_MAX
 from lakestore.model.retention import byte_count
 from lakestore.model.table import define
 from lakestore.model.table_file import TABLE_KEYS
 from lakestore.model.times import micros_of
 from lakestore.model.ttl import parse_ttl
-from lakestore.model.typed import INT64_MAX
 from lakestore.model.types import arrow_type
 
 OPTION_KEYS = tuple(key for key in TABLE_KEYS if key not in ("name", "columns", "primary_key"))

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import orjson
 import pyarrow.compute as pc
 
-from lakestore.kafka.bridge.outcome import Decoded
+from lakestore.kafka.bridge.outcome import DecodedBlock
 from lakestore.kafka.bridge.records import Ints, Records
 
 FRAME_BYTES = 5
@@ -37,7 +37,7 @@ _WITH_LSN = r"^([0-9]+):[0-9]+$"
 No other connector's ids look so: GTIDs begin with a UUID, SQL Server's have three parts."""
 
 
-def runs(records: Records, decoded: Decoded) -> dict[Place, list[Run]]:
+def runs(records: Records, decoded: DecodedBlock) -> dict[Place, list[Run]]:
     """The runs of each partition. Events without a row have no known transaction."""
     count = len(records)
     names, orders = np.full(count, "", object), np.full(count, -1, np.int64)
@@ -85,7 +85,7 @@ def register_marks(transactions: Transactions, records: Records) -> list[int]:
     return others
 
 
-def register_decoded_marks(transactions: Transactions, records: Records, decoded: Decoded) -> None:
+def register_decoded_marks(transactions: Transactions, records: Records, decoded: DecodedBlock) -> None:
     """Register BEGIN and END records that a decoder has read."""
     values: list[Mapping[str, Any]] = [{} for _ in range(len(records))]
     for row, value in zip(decoded.record.tolist(), decoded.values.to_pylist(), strict=True):

@@ -20,7 +20,7 @@ import pyarrow as pa
 from lakestore.kafka.bridge.carry_over import Batch, Cut
 from lakestore.kafka.bridge.decode.decoding import Decoder
 from lakestore.kafka.bridge.gathering import join_records
-from lakestore.kafka.bridge.outcome import Decoded
+from lakestore.kafka.bridge.outcome import DecodedBlock
 from lakestore.kafka.bridge.positions import Place
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import BatchBounds
@@ -86,7 +86,7 @@ class Whole:
         self._places.update(places)
         self._topics.update(place.topic for place in places if place.topic != self.marks)
 
-    def read(self, records: Records) -> Decoded | None:
+    def read(self, records: Records) -> DecodedBlock | None:
         """Decode what tells of transactions; None for BEGIN and END records in JSON."""
         if records.topic == self.marks:
             return None if self._marks_decoder is None else self._marks_decoder.decode(records, None)
@@ -94,7 +94,7 @@ class Whole:
             self._decoders[records.topic] = self._decoder(records.topic)
         return self._decoders[records.topic].decode(records, NOTHING)
 
-    def batches(self, batch: Batch, read: Sequence[Decoded | None], ends: Mapping[Place, float]) -> list[Batch]:
+    def batches(self, batch: Batch, read: Sequence[DecodedBlock | None], ends: Mapping[Place, float]) -> list[Batch]:
         """The batches that can be committed now. `ends`: when partitions were last read to their ends."""
         for records, decoded in zip(batch.blocks, read, strict=True):
             if records.topic == self.marks:
@@ -115,7 +115,7 @@ class Whole:
         self.waiting = self._transactions.open
         return made
 
-    def _add_marks(self, records: Records, decoded: Decoded | None) -> None:
+    def _add_marks(self, records: Records, decoded: DecodedBlock | None) -> None:
         if decoded is None:
             register_marks(self._transactions, records)
         else:
@@ -123,7 +123,7 @@ class Whole:
         now = time.monotonic()
         self._told = {name: self._told.get(name, now) for name in self._transactions.ends}
 
-    def _add_events(self, records: Records, decoded: Decoded) -> None:
+    def _add_events(self, records: Records, decoded: DecodedBlock) -> None:
         for place, found in runs(records, decoded).items():
             self._transactions.events(place, found)
             rows = np.flatnonzero(records.partition == place[1])

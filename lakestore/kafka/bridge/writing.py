@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakestore.kafka.bridge.outcome import Mapped, Op, Reject, TableRows
+from lakestore.kafka.bridge.outcome import MappedBlock, Op, Reject, TableRows
 from lakestore.kafka.bridge.positions import Place
 from lakestore.kafka.bridge.records import Ints, Records
 
@@ -38,7 +38,7 @@ class Part:
     """The records `low` to `high` of a mapped block."""
 
     records: Records
-    mapped: Mapped
+    mapped: MappedBlock
     low: int
     high: int
 

@@ -13,8 +13,8 @@ from typing import Any, TypeVar, cast
 import yaml
 
 from lakestore.errors import Invalid, LakestoreError
+from lakestore.model.outside_values import excerpt, is_unicode
 from lakestore.model.settings import MASK
-from lakestore.model.typed import is_unicode, shown
 from lakestore.model.yaml_text import problem_of
 
 CHARS_MAX = 4 << 20
@@ -87,7 +87,7 @@ class Place:
         if self.secret:
             return MASK
         if isinstance(self.node, yaml.ScalarNode):
-            return shown(self.node.value)
+            return excerpt(self.node.value)
         return "a list" if isinstance(self.node, yaml.SequenceNode) else "keys with values"
 
     @property
@@ -108,7 +108,7 @@ class Place:
             if key not in known:
                 close = difflib.get_close_matches(key, known, 1)
                 hint = f" (did you mean {close[0]}?)" if close else ""
-                told = f"has {shown(key)}, which is not known{hint}: known are {', '.join(known)}"
+                told = f"has {excerpt(key)}, which is not known{hint}: known are {', '.join(known)}"
                 raise self.refusal(told if self.path else f"the file {told}", at)
             if place.is_null:
                 raise place.refusal("has no value: give one, or leave the key out")
@@ -130,7 +130,7 @@ class Place:
             if not isinstance(key, yaml.ScalarNode) or not is_unicode(key.value):
                 raise self.refusal("has a key that is no text", key)
             if key.value in own:
-                raise self.refusal(f"says {shown(key.value)} twice", key)
+                raise self.refusal(f"says {excerpt(key.value)} twice", key)
             path = f"{self.path}.{key.value}" if self.path else key.value
             own[key.value] = Place(self.file, value, path, self.secret), key
         return merged | own
@@ -162,7 +162,7 @@ class Place:
         found = tuple(part.text() for part in self.items())
         for text in found:
             if found.count(text) > 1:
-                raise self.refusal(f"names {shown(text)} twice")
+                raise self.refusal(f"names {excerpt(text)} twice")
         return found
 
     def flag(self) -> bool:
@@ -188,7 +188,7 @@ class Place:
         if isinstance(self.node, yaml.SequenceNode):
             return [part.value() for part in self.items()]
         if self.node.tag not in _TAGS:
-            raise self.refusal(f"has the tag {shown(self.node.tag)}, which is not taken")
+            raise self.refusal(f"has the tag {excerpt(self.node.tag)}, which is not taken")
         try:
             return yaml.SafeLoader("").construct_object(self.node)
         except (yaml.YAMLError, ValueError, OverflowError, KeyError, IndexError) as error:

@@ -52,7 +52,7 @@ def catalog_target(namespace: Any, table: Any) -> str:
 # Finders for RPCs.
 
 
-def nothing(_: Any, __: TableFacts) -> Sequence[str]:
+def no_table(_: Any, __: TableFacts) -> Sequence[str]:
     """No table."""
     return ()
 
@@ -63,7 +63,7 @@ def fed_tables(request: Any, _: TableFacts) -> Iterable[str]:
     return dict.fromkeys(found.table for name in registers if (found := feed_of(name)))
 
 
-def everything(_: Any, __: TableFacts) -> Sequence[str]:
+def every_table(_: Any, __: TableFacts) -> Sequence[str]:
     """Every table."""
     return (EVERYTHING,)
 

@@ -218,28 +218,28 @@ def _rpc(name: str, finder: Finder, tables: str = "", **rest: Any) -> tuple[str,
 
 
 _OWN_RPCS = (
-    _rpc("Hello", finders.nothing),
-    _rpc("Head", finders.nothing, "with a lease `read` on some table", owns=(Own.GRANTED_LEASE,)),
+    _rpc("Hello", finders.no_table),
+    _rpc("Head", finders.no_table, "with a lease `read` on some table", owns=(Own.GRANTED_LEASE,)),
     _rpc("CreateTable", finders.definition_field, "the name in `definition`"),
     _rpc("DropTable", finders.table_field, _NAMED),
     _rpc("AlterTable", finders.table_field, _NAMED),
     _rpc("GetTable", finders.table_field, _NAMED),
-    _rpc("ListTables", finders.nothing, lists=Listing.TABLES),
+    _rpc("ListTables", finders.no_table, lists=Listing.TABLES),
     _rpc("RenameTable", finders.both_names, "both names"),
     _rpc("TruncateTable", finders.table_field, _NAMED, lists=Listing.SUBSCRIPTIONS),
     _rpc("UndropTable", finders.both_names, "both names"),
-    _rpc("ListDroppedTables", finders.nothing, lists=Listing.DROPPED),
+    _rpc("ListDroppedTables", finders.no_table, lists=Listing.DROPPED),
     _rpc("DeleteWhere", finders.table_field, "`table`, and `read` too", reads=finders.table_field),
-    _rpc("ListDatabases", finders.nothing, lists=Listing.DATABASES),
+    _rpc("ListDatabases", finders.no_table, lists=Listing.DATABASES),
     *(_rpc(name, _database, "every table of `database`") for name in ("CreateDatabase", "DropDatabase")),
-    _rpc("OpenProducer", finders.nothing, "some table", owns=(Own.PRODUCER,)),
-    _rpc("ListProducers", finders.nothing, lists=Listing.PRODUCERS),
-    _rpc("DropProducer", finders.nothing, "some table", owns=(Own.PRODUCER,)),
+    _rpc("OpenProducer", finders.no_table, "some table", owns=(Own.PRODUCER,)),
+    _rpc("ListProducers", finders.no_table, lists=Listing.PRODUCERS),
+    _rpc("DropProducer", finders.no_table, "some table", owns=(Own.PRODUCER,)),
     _rpc("OpenRegisters", finders.fed_tables, "some table; the tables of feeds", owns=(Own.REGISTERS,)),
-    _rpc("ListRegisters", finders.nothing, owns=(Own.REGISTER_PREFIX,), lists=Listing.REGISTERS),
+    _rpc("ListRegisters", finders.no_table, owns=(Own.REGISTER_PREFIX,), lists=Listing.REGISTERS),
     _rpc("DropRegisters", finders.fed_tables, "some table; the tables of feeds", owns=(Own.REGISTERS,)),
     _rpc("UploadPart", finders.change_field, "the table of `change`"),
-    _rpc("DropParts", finders.nothing, "some table"),
+    _rpc("DropParts", finders.no_table, "some table"),
     _rpc(
         "Commit",
         finders.committed_tables,
@@ -266,15 +266,15 @@ _OWN_RPCS = (
     *(
         _rpc(
             name,
-            finders.nothing,
+            finders.no_table,
             "each table of the subscription, or some table",
             owns=(Own.SUBSCRIPTION,),
             held=finders.present_subscription,
         )
         for name in ("Ack", "ResetSubscription")
     ),
-    _rpc("ListSubscriptions", finders.nothing, lists=Listing.SUBSCRIPTIONS),
-    _rpc("DropSubscription", finders.nothing, "some table", owns=(Own.SUBSCRIPTION,)),
+    _rpc("ListSubscriptions", finders.no_table, lists=Listing.SUBSCRIPTIONS),
+    _rpc("DropSubscription", finders.no_table, "some table", owns=(Own.SUBSCRIPTION,)),
     _rpc("Plan", finders.tables_field, "each of `tables`", owns=(Own.GRANTED_LEASE,)),
     _rpc(
         "Fetch",
@@ -284,23 +284,23 @@ _OWN_RPCS = (
         by_uuid=True,
         present=finders.present_uuid,
     ),
-    _rpc("RenewLease", finders.nothing, "some table", owns=(Own.LEASE,)),
-    _rpc("ReleaseLease", finders.nothing, "some table", owns=(Own.LEASE,)),
-    _rpc("AcquireTierer", finders.everything, "every table"),
-    _rpc("ReleaseTierer", finders.everything, "every table"),
+    _rpc("RenewLease", finders.no_table, "some table", owns=(Own.LEASE,)),
+    _rpc("ReleaseLease", finders.no_table, "some table", owns=(Own.LEASE,)),
+    _rpc("AcquireTierer", finders.every_table, "every table"),
+    _rpc("ReleaseTierer", finders.every_table, "every table"),
     _rpc("Status", finders.tables_field, "each of `tables`", lists=Listing.STATUS),
     _rpc("Audit", finders.table_field, _NAMED),
-    _rpc("Backup", finders.everything, "every table"),
-    _rpc("AcceptClock", finders.everything, "every table"),
-    _rpc("Report", finders.nothing, "some table", owns=(Own.PRODUCER,)),
+    _rpc("Backup", finders.every_table, "every table"),
+    _rpc("AcceptClock", finders.every_table, "every table"),
+    _rpc("Report", finders.no_table, "some table", owns=(Own.PRODUCER,)),
 )
 RPCS: dict[str, Row] = {
     **dict(_OWN_RPCS),
-    "/lakestore.v1.SmallCalls/Talk": Row("known", finders.nothing, "every call on it is judged by itself"),
-    f"{HEALTH}Check": Row("open", finders.nothing),
-    f"{HEALTH}List": Row("open", finders.nothing),
-    f"{HEALTH}Watch": Row("open", finders.nothing),
-    f"{REFLECTION}ServerReflectionInfo": Row("known", finders.nothing),
+    "/lakestore.v1.SmallCalls/Talk": Row("known", finders.no_table, "every call on it is judged by itself"),
+    f"{HEALTH}Check": Row("open", finders.no_table),
+    f"{HEALTH}List": Row("open", finders.no_table),
+    f"{HEALTH}Watch": Row("open", finders.no_table),
+    f"{REFLECTION}ServerReflectionInfo": Row("known", finders.no_table),
 }
 """Every RPC by its path on the wire."""
 
@@ -309,37 +309,37 @@ _PATH = "the table of the path"
 _REFUSED = "nobody may: what is presented is read-only"
 _SPACE = "every table of the namespace"
 ROUTES: dict[tuple[str, str], Row] = {
-    ("GET", "/"): Row("open", finders.nothing, "the page alone, which tells nothing of the server"),
-    ("GET", "/console/{file}"): Row("open", finders.nothing, "its parts"),
-    ("POST", f"{CONSOLE}/session"): Row("open", finders.nothing, "the credentials stand in the request"),
-    ("POST", f"{CONSOLE}/renew"): Row("known", finders.nothing),
-    ("GET", f"{CONSOLE}/me"): Row("known", finders.nothing),
-    ("GET", f"{CONSOLE}/status"): Row("known", finders.nothing, lists=Listing.PAGE),
-    ("GET", f"{CONSOLE}/history"): Row("read", finders.everything, "every table"),
-    ("GET", f"{CONSOLE}/clients"): Row("known", finders.nothing, lists=Listing.CLIENTS),
-    ("GET", f"{CONSOLE}/streams"): Row("known", finders.nothing, lists=Listing.STREAMS),
-    ("GET", f"{CONSOLE}/streams/history"): Row("known", finders.nothing, lists=Listing.LAGS),
-    ("GET", f"{CONSOLE}/holds"): Row("known", finders.nothing, lists=Listing.LEASES),
+    ("GET", "/"): Row("open", finders.no_table, "the page alone, which tells nothing of the server"),
+    ("GET", "/console/{file}"): Row("open", finders.no_table, "its parts"),
+    ("POST", f"{CONSOLE}/session"): Row("open", finders.no_table, "the credentials stand in the request"),
+    ("POST", f"{CONSOLE}/renew"): Row("known", finders.no_table),
+    ("GET", f"{CONSOLE}/me"): Row("known", finders.no_table),
+    ("GET", f"{CONSOLE}/status"): Row("known", finders.no_table, lists=Listing.PAGE),
+    ("GET", f"{CONSOLE}/history"): Row("read", finders.every_table, "every table"),
+    ("GET", f"{CONSOLE}/clients"): Row("known", finders.no_table, lists=Listing.CLIENTS),
+    ("GET", f"{CONSOLE}/streams"): Row("known", finders.no_table, lists=Listing.STREAMS),
+    ("GET", f"{CONSOLE}/streams/history"): Row("known", finders.no_table, lists=Listing.LAGS),
+    ("GET", f"{CONSOLE}/holds"): Row("known", finders.no_table, lists=Listing.LEASES),
     ("GET", f"{CONSOLE}/tables/{{table}}"): Row("see", finders.path_name, _PATH),
     ("GET", f"{CONSOLE}/tables/{{table}}/history"): Row("see", finders.path_name, _PATH),
     ("GET", f"{CONSOLE}/tables/{{table}}/tail"): Row(
         "read", finders.path_name, f"{_PATH}; while the tail runs, on this table by its present name"
     ),
     ("POST", f"{CONSOLE}/query"): Row(
-        "read", finders.nothing, "some table; each table of the query, as its RPCs are judged"
+        "read", finders.no_table, "some table; each table of the query, as its RPCs are judged"
     ),
-    ("GET", "/healthz"): Row("open", finders.nothing),
-    ("GET", "/ready"): Row("open", finders.nothing, "role, epoch and lag alone"),
-    ("GET", "/metrics"): Row("read", finders.everything, "every table, unless `metrics_open` is set"),
-    ("POST", f"{CATALOG}/oauth/tokens"): Row("open", finders.nothing, "the credentials stand in the request"),
-    ("GET", f"{CATALOG}/config"): Row("known", finders.nothing),
-    ("GET", f"{CATALOG}/namespaces"): Row("known", finders.nothing, lists=Listing.NAMESPACES),
+    ("GET", "/healthz"): Row("open", finders.no_table),
+    ("GET", "/ready"): Row("open", finders.no_table, "role, epoch and lag alone"),
+    ("GET", "/metrics"): Row("read", finders.every_table, "every table, unless `metrics_open` is set"),
+    ("POST", f"{CATALOG}/oauth/tokens"): Row("open", finders.no_table, "the credentials stand in the request"),
+    ("GET", f"{CATALOG}/config"): Row("known", finders.no_table),
+    ("GET", f"{CATALOG}/namespaces"): Row("known", finders.no_table, lists=Listing.NAMESPACES),
     ("POST", f"{CATALOG}/namespaces"): Row("admin", finders.body_namespace, _SPACE, body=True),
-    ("GET", _NAMESPACE): Row("known", finders.nothing, "a namespace without a table that may be seen does not exist"),
-    ("HEAD", _NAMESPACE): Row("known", finders.nothing, "a namespace without a table that may be seen does not exist"),
+    ("GET", _NAMESPACE): Row("known", finders.no_table, "a namespace without a table that may be seen does not exist"),
+    ("HEAD", _NAMESPACE): Row("known", finders.no_table, "a namespace without a table that may be seen does not exist"),
     ("DELETE", _NAMESPACE): Row("admin", finders.path_namespace, _SPACE),
     ("POST", f"{_NAMESPACE}/properties"): Row("admin", finders.path_namespace, _SPACE),
-    ("GET", f"{_NAMESPACE}/tables"): Row("known", finders.nothing, lists=Listing.NAMES),
+    ("GET", f"{_NAMESPACE}/tables"): Row("known", finders.no_table, lists=Listing.NAMES),
     ("POST", f"{_NAMESPACE}/tables"): Row("admin", finders.body_name, "the new table", body=True),
     ("POST", f"{_NAMESPACE}/register"): Row("admin", finders.body_name, "the new table", body=True),
     ("GET", _TABLE): Row("read", finders.path_table, _PATH, alias=finders.unversioned),
@@ -351,9 +351,9 @@ ROUTES: dict[tuple[str, str], Row] = {
         "commit", finders.body_changes, "each table of the request", body=True, alias=finders.unversioned
     ),
     ("POST", f"{_TABLE}/metrics"): Row("read", finders.path_table, _PATH, alias=finders.unversioned),
-    ("GET", f"{_NAMESPACE}/views"): Row("known", finders.nothing, "there are no views"),
-    ("GET", _VIEW): Row("known", finders.nothing, "there are no views"),
-    ("HEAD", _VIEW): Row("known", finders.nothing, "there are no views"),
+    ("GET", f"{_NAMESPACE}/views"): Row("known", finders.no_table, "there are no views"),
+    ("GET", _VIEW): Row("known", finders.no_table, "there are no views"),
+    ("HEAD", _VIEW): Row("known", finders.no_table, "there are no views"),
 }
 """Every HTTP route by method and path."""
 
@@ -362,7 +362,7 @@ def _under_prefix(method: str, path: str, row: Row) -> Row:
     """The rule of a verb under a prefix; a verb that writes is denied to everybody."""
     if (method, path) in (("GET", _TABLE), ("HEAD", _TABLE), ("POST", f"{_TABLE}/metrics")):
         return replace(row, alias=finders.uncut)
-    return row if method in ("GET", "HEAD") else Row("known", finders.nothing, _REFUSED)
+    return row if method in ("GET", "HEAD") else Row("known", finders.no_table, _REFUSED)
 
 
 ROUTES |= {

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lakestore_server.arrays.grouping import Flags, last_of_each
+from lakestore_server.arrays.grouping import Flags, last_of_group
 from lakestore_server.arrays.hash_table import MISS, HashTable
 from lakestore_server.arrays.padded_bytes import PaddedBytes, Words, equal_words, hash_of, joined, padded
 
@@ -126,7 +126,7 @@ class BytesTable:
     def _added(self, strings: PaddedBytes, hashes: Words, rows: Ints) -> tuple[Ints, Flags]:
         """(slots of rows with new hashes, whether the slot has the row's string: the last row of each hash)."""
         self.reserve(len(rows), int(strings.starts[-1] - strings.starts[0]))
-        chosen, number = last_of_each(hashes)
+        chosen, number = last_of_group(hashes)
         if chosen.all():
             self._append(strings if len(rows) == len(strings) else strings.take(rows))
         else:

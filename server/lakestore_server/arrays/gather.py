@@ -83,7 +83,7 @@ class Plan:
     def is_plain(schema: pa.Schema, names: Sequence[str]) -> bool:
         return all(is_flat(schema.field(name).type) for name in names)
 
-    def gather(self, parts: Sequence[FlatBatch], counts: Sequence[int], rows: Ints) -> Gathered:
+    def gather(self, parts: Sequence[FlatBatch], counts: Sequence[int], rows: Ints) -> GatheredRows:
         """`counts[i]` rows of part i, in order: all words of each width, and the places of texts."""
         part_of = np.repeat(np.arange(len(parts)), counts)
         begins = np.array([part.places for part in parts]).reshape(len(parts), -1)
@@ -100,11 +100,11 @@ class Plan:
             _bits(words[1][:, at], rows) | (validity[part_of, number] < 0) if has_validity[number] else None
             for number, at in enumerate(self._valid)
         ]
-        return Gathered(self, parts, bounds, part_of, begins, rows, words, nulls)
+        return GatheredRows(self, parts, bounds, part_of, begins, rows, words, nulls)
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class GatheredRows:
     """Rows of flat batches, without the bytes of their texts."""
 
     plan: Plan

@@ -121,7 +121,7 @@ def first_places(order: Ints, same: Flags) -> Ints:
     return rows
 
 
-def last_of_each(numbers: Numbers) -> tuple[Flags, Ints]:
+def last_of_group(numbers: Numbers) -> tuple[Flags, Ints]:
     """(whether each row is the last with its number; for each row, which of these last rows has its number)."""
     order, same = ordered(numbers >> np.uint64(len(numbers).bit_length()))
     pairs = np.flatnonzero(same)

@@ -156,7 +156,7 @@ class HashTable:
     def _place_of(self, number: int) -> int:
         """The slot of a number, or the free slot for it."""
         numbers, values, mask = self._numbers, self._values, self._mask
-        at = scattered_one(number) >> self._shift
+        at = scattered_number(number) >> self._shift
         while numbers[2 * at] != number and values[2 * at + 1] != MISS:
             at = (at + 1) & mask
         return at
@@ -180,7 +180,7 @@ def scattered(numbers: Numbers) -> Numbers:
     return mixed
 
 
-def scattered_one(number: int) -> int:
+def scattered_number(number: int) -> int:
     """`scattered` of one number."""
     mixed = number * _SECRET & _MASK
     return (mixed ^ mixed >> 32) * _FACTOR & _MASK

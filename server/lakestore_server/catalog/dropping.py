@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from lakestore.errors import Conflict, LakestoreError, NotFound, Unavailable
 from lakestore.model import times
+from lakestore.model.outside_values import shown_name
 from lakestore.model.table import Table
-from lakestore.model.typed import shown_name
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.catalog import catalog, tables
 from lakestore_server.catalog.catalog import Catalog, move_pointer
@@ -25,7 +25,7 @@ from lakestore_server.read.leases import Leases
 from lakestore_server.state.catalog_change import DROPPED, TierRecord
 from lakestore_server.state.commit_record import CommitRecord, Shelving, Truncation, Undrop
 from lakestore_server.state.state import State
-from lakestore_server.state.view import Dropped, TableState, View
+from lakestore_server.state.view import DroppedTable, TableState, View
 
 ATTEMPTS_MAX = 20
 
@@ -174,7 +174,7 @@ class Droppings:
         return pb.ListDroppedTablesAnswer(tables=[_entry(each, now_us) for each in every])
 
 
-def _entry(held: Dropped, now_us: int) -> pb.DroppedTable:
+def _entry(held: DroppedTable, now_us: int) -> pb.DroppedTable:
     logs = held.state.logs
     return pb.DroppedTable(
         table=held.name,
@@ -194,7 +194,7 @@ def _is_dropped(view: View, request: pb.TableRequest) -> bool:
     return request.table not in view.names and any(each.name == request.table for each in view.dropped.values())
 
 
-def _found(view: View, name: str, uuid: str, verb: str) -> Dropped:
+def _found(view: View, name: str, uuid: str, verb: str) -> DroppedTable:
     named = [each for each in view.dropped.values() if each.name == name]
     meant = [each for each in named if not uuid or each.state.table.uuid == uuid]
     if not meant:

@@ -58,7 +58,7 @@ def newest(store: MetadataStore, pointer: Pointer, timeline: str) -> tuple[str, 
     return None
 
 
-def gone(view: View, store: MetadataStore) -> dict[tuple[str, str], str]:
+def missing_tables(view: View, store: MetadataStore) -> dict[tuple[str, str], str]:
     """(namespace, name) of every table without readable metadata, with a sentence. A storage that does not answer
     proves nothing about a table."""
     pointers = {key: pointer for key, pointer in view.pointers.items() if key[0] != DROPPED}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from lakestore.errors import Invalid
 from lakestore.model import file_uri
 from lakestore.model.names import PRESENTED
-from lakestore.model.typed import shown_name
+from lakestore.model.outside_values import shown_name
 from lakestore_server.catalog.errors import Forbidden
 from lakestore_server.catalog.schemas import Json
 from lakestore_server.state import catalog_change

@@ -14,8 +14,8 @@ from lakestore.iceberg.values import decimal_of, fixed_of
 from lakestore.limits import Limits
 from lakestore.model import alteration
 from lakestore.model import table as schema
+from lakestore.model.outside_values import shown_name
 from lakestore.model.table import Table, check_database
-from lakestore.model.typed import shown_name
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.catalog import catalog, locations, our_tables, schemas
 from lakestore_server.catalog.catalog import Catalog, move_pointer

@@ -41,7 +41,7 @@ class Condition:
     """The schema version in which it was bound; older versions show the initial value of a newer column."""
 
 
-def bound(text: str, versions: Versions) -> Condition:
+def bind_condition(text: str, versions: Versions) -> Condition:
     """The condition on a table, or `Invalid`. A name means the column that has it now or had it last."""
     current = versions.current
     now = {column.id: column for column in current.columns}

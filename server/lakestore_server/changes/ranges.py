@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lakestore.errors import Invalid
 from lakestore.model.token import LogPosition, SnapshotPosition
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.changes.filter import bound
+from lakestore_server.changes.filter import bind_condition
 from lakestore_server.changes.start import first_view, start_position
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read.positions import parse_token, reached
@@ -26,7 +26,7 @@ def change_ranges(engine: Engine, request: pb.ChangeRangesRequest) -> pb.ChangeR
     view, limit = _ends(engine, request)
     state = view.meant(request.table, request.table_uuid)
     if request.where:
-        bound(request.where, state.versions)
+        bind_condition(request.where, state.versions)
     start = start_position(engine, view, request.start or "earliest", (state.table.uuid,))
     if isinstance(start, SnapshotPosition):
         definitions = [state.table.to_json()]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lakestore.errors import NotFound
+from lakestore.model.outside_values import shown_name
 from lakestore.model.token import place_of
-from lakestore.model.typed import shown_name
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.changes.shared import positions
+from lakestore_server.changes.sharing import positions
 from lakestore_server.changes.start import start_position
 from lakestore_server.changes.subscriptions import Subscriptions, behind
 from lakestore_server.commit.engine import Engine

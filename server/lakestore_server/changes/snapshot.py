@@ -19,7 +19,7 @@ from lakestore_server.changes.batches import bare, live_piece, message, progress
 from lakestore_server.changes.start import StreamOptions, check_reach
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read.leases import Leases
-from lakestore_server.read.plan import AGAIN_SECONDS, log_needed, usable_tier
+from lakestore_server.read.plan import AGAIN_SECONDS, log_starts, usable_tier
 from lakestore_server.read.rows import DeadCache
 from lakestore_server.state.view import TableState, View
 
@@ -122,7 +122,7 @@ def _needs(view: View, leases: Leases, position: SnapshotPosition, *, reads_lake
         if state.has_all_rows:
             needs.rows[uuid] = state.starts()
         elif reads_lake and (tier := usable_tier(state, lsn, leases)) is not None:
-            needs.snapshots[uuid], needs.rows[uuid] = tier.snapshot_id, log_needed(state, tier, lsn)
+            needs.snapshots[uuid], needs.rows[uuid] = tier.snapshot_id, log_starts(state, tier, lsn)
     return needs
 
 

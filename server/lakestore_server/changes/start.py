@@ -12,8 +12,8 @@ from lakestore.model.token import LogPosition, Place, SharedPosition, SnapshotPo
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.changes.batches import Shape
-from lakestore_server.changes.filter import bound
-from lakestore_server.changes.shared.positions import gone_since
+from lakestore_server.changes.filter import bind_condition
+from lakestore_server.changes.sharing.positions import gone_since
 from lakestore_server.changes.subscriptions import check_current
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read.positions import check_once, check_place, lsn_at, lsn_by_time, parse_token, reached
@@ -126,7 +126,7 @@ def _shape(view: View, request: pb.ChangesRequest) -> Shape:
         raise Invalid(f"a change stream of {len(request.tables)} tables names {len(uuids)} uuids: name one for each")
     tables = tuple(view.meant(name, uuid).table.uuid for name, uuid in zip(request.tables, uuids, strict=True))
     chosen = _chosen(view, tables, list(request.columns))
-    where = tuple(bound(request.where, view.tables[uuid].versions) for uuid in tables) if request.where else ()
+    where = tuple(bind_condition(request.where, view.tables[uuid].versions) for uuid in tables) if request.where else ()
     return Shape(tables, request.before_images, chosen, where)
 
 

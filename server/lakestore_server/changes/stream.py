@@ -18,8 +18,8 @@ from lakestore.model.token import LogPosition, SnapshotPosition, StreamPosition
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.changes.batch_cache import BatchCache, EncodedBatch, StreamRun
 from lakestore_server.changes.batches import progress, run
-from lakestore_server.changes.shared import positions
-from lakestore_server.changes.shared.stream import MemberStream
+from lakestore_server.changes.sharing import positions
+from lakestore_server.changes.sharing.stream import MemberStream
 from lakestore_server.changes.snapshot import SnapshotLease, SnapshotReader, lease_needs
 from lakestore_server.changes.start import StreamOptions, check_reach, first_view, snapshot_start
 from lakestore_server.changes.subscriptions import Subscriptions

@@ -16,11 +16,11 @@ from dataclasses import replace
 
 from lakestore.errors import Conflict, Fenced, Invalid, LimitReached, NotFound
 from lakestore.model.names import DROPPED
+from lakestore.model.outside_values import shown_name
 from lakestore.model.token import StreamPosition, Token, place_of, stream_position
-from lakestore.model.typed import shown_name
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.changes.shared import positions
-from lakestore_server.changes.shared.group import SharedSubscriptions
+from lakestore_server.changes.sharing import positions
+from lakestore_server.changes.sharing.group import SharedSubscriptions
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import AHEAD_US_MIN, Clock
 from lakestore_server.host.quota import share_of

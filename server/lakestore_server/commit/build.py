@@ -17,11 +17,11 @@ from lakestore.errors import Internal, LakestoreError
 from lakestore.limits import Limits
 from lakestore.model.table import Table
 from lakestore.wire import errors
-from lakestore_server.commit.draft import ABSENT, Assigned, Draft, GroupTooLarge, RequestRefused, TableDraft, assign
+from lakestore_server.commit.draft import ABSENT, Draft, GroupTooLarge, RequestRefused, RowOutcomes, TableDraft, assign
 from lakestore_server.commit.in_flight import PendingCommit
 from lakestore_server.commit.merge.current_rows import runs
 from lakestore_server.commit.merge.engines import MergedChanges
-from lakestore_server.commit.merge.kept import refusal
+from lakestore_server.commit.merge.kept_columns import refusal
 from lakestore_server.commit.request import IndexEntries, Request, TableChange
 from lakestore_server.files.journal import encode
 from lakestore_server.host.yield_points import yield_point
@@ -136,17 +136,17 @@ def _replace(table: TableDraft, changes: Sequence[TableChange], index: Index) ->
         _replace_by(table, change, found.part(part), _part(assigned, part))
 
 
-def _part(assigned: Assigned, rows: slice) -> Assigned:
-    return Assigned(assigned.kept[rows], assigned.change[rows], assigned.prev[rows], assigned.offset[rows])
+def _part(assigned: RowOutcomes, rows: slice) -> RowOutcomes:
+    return RowOutcomes(assigned.kept[rows], assigned.change[rows], assigned.prev[rows], assigned.offset[rows])
 
 
-def _replace_by(table: TableDraft, change: TableChange, found: FoundKeys, rows: Assigned) -> None:
+def _replace_by(table: TableDraft, change: TableChange, found: FoundKeys, rows: RowOutcomes) -> None:
     batch, buckets, keys = change.batch, change.buckets, found.keys
     missing = 0
     if not rows.kept.all():
         kept = np.flatnonzero(rows.kept)
         missing = len(rows.kept) - len(kept)
-        rows = Assigned(rows.kept[kept], rows.change[kept], rows.prev[kept], rows.offset[kept])
+        rows = RowOutcomes(rows.kept[kept], rows.change[kept], rows.prev[kept], rows.offset[kept])
         batch, buckets = batch.take(pa.array(kept)), buckets[kept]
         keys = keys.take(kept)
     stored = pa.RecordBatch.from_arrays(

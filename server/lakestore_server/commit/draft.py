@@ -24,7 +24,7 @@ ABSENT = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class RowOutcomes:
     """The outcome for each row."""
 
     kept: npt.NDArray[np.bool_]
@@ -41,7 +41,7 @@ def assign(
     buckets: npt.NDArray[np.int32],
     live: Ints,
     heads: Sequence[int],
-) -> Assigned:
+) -> RowOutcomes:
     """Number the rows: `live` is each key's live offset before the commit, `heads` each bucket's next offset."""
     before = keys.previous()
     alive = live != ABSENT
@@ -55,7 +55,7 @@ def assign(
         prev = np.where(repeated, offset[np.where(repeated, before, 0)], live)
     prev = np.where(alive, prev, ABSENT)
     change = np.where(deletes, DELETE, np.where(alive, UPDATE, INSERT)).astype(np.int8)
-    return Assigned(kept, change, prev, offset)
+    return RowOutcomes(kept, change, prev, offset)
 
 
 def _offsets(buckets: npt.NDArray[np.int32], kept: npt.NDArray[np.bool_], heads: Sequence[int]) -> Ints:

@@ -32,9 +32,9 @@ from lakestore_server.commit.in_flight import InFlight, PendingCommit
 from lakestore_server.commit.parts import PartStore
 from lakestore_server.commit.priority import CommitPriority, JournalSize, Pace
 from lakestore_server.commit.queue import CommitQueue
-from lakestore_server.commit.recovery import Beside, JournalOf, Opened
+from lakestore_server.commit.recovery import Beside, JournalOf, OpenFolder
 from lakestore_server.commit.replay import own_entries, record_of
-from lakestore_server.commit.request import Done, Operation, Request, T, Task, Work, renewed
+from lakestore_server.commit.request import Completion, Operation, Request, T, Task, Work, renewed
 from lakestore_server.commit.sequences import Sequences, repeated
 from lakestore_server.files.journal import encode, nbytes_of
 from lakestore_server.files.journal_file import FileJournal
@@ -76,7 +76,7 @@ class CommitLoop:
     def __init__(
         self,
         *,
-        opened: Opened,
+        opened: OpenFolder,
         parts: PartStore,
         disk: Disk,
         clock: Clock,
@@ -464,7 +464,9 @@ class CommitLoop:
         except Exception as error:  # an error of this operation alone: nothing of it is written or applied
             self._in_flight.answer(operation.answer, defect(error, "operations:", 1))
             return
-        self._launch(PendingCommit(record, view, entries, answers=[(operation.answer, Done(view, result))]), encoded)
+        self._launch(
+            PendingCommit(record, view, entries, answers=[(operation.answer, Completion(view, result))]), encoded
+        )
 
     def _launch(self, commit: PendingCommit, encoded: Sequence[Buffer]) -> None:
         self._next.follow(commit.record, commit.view)
@@ -608,7 +610,7 @@ class Engine:
             work.queued = self._clock.monotonic()
         self.loop.queue.put(*several)
 
-    def operate(self, plan: Callable[[State, CommitRecord], T]) -> Done[T]:
+    def operate(self, plan: Callable[[State, CommitRecord], T]) -> Completion[T]:
         """Run an operation to its end: the view with it, and the result of `plan`."""
         operation = Operation(plan)
         self.submit(operation)

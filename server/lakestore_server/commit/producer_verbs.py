@@ -7,7 +7,7 @@ they grow even if the name was dropped in between.
 from __future__ import annotations
 
 from lakestore.errors import Invalid, NotFound
-from lakestore.model.typed import shown_name
+from lakestore.model.outside_values import shown_name
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.sequences import check_name, check_named

@@ -54,7 +54,7 @@ def load(index: Index, rows: Iterable[KeyedRows], live: Mapping[bytes, int], *, 
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenFolder:
     """A folder ready to serve."""
 
     state: State
@@ -78,7 +78,7 @@ def open_folder(
     limits: Limits = DEFAULT,
     journal_of: JournalOf = FileJournal,
     beside: Beside = lambda *_: None,
-) -> Opened:
+) -> OpenFolder:
     """Recover a folder, or begin an empty one."""
     try:
         return _open(folder, disk, limits, journal_of(disk, folder), beside)
@@ -86,7 +86,7 @@ def open_folder(
         raise formats.with_release(error, disk, folder) from error
 
 
-def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, beside: Beside) -> Opened:
+def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, beside: Beside) -> OpenFolder:
     data_folder.make(disk, folder)
     held = checkpoint.newest(disk, folder) or _first_checkpoint(folder, disk, journal.timeline())
     state = held.state(disk, folder, limits)
@@ -120,9 +120,9 @@ def _open(folder: Path, disk: Disk, limits: Limits, journal: LocalJournal, besid
     else:
         load(index, keyed, live, checkpoint_lsn=held.lsn, lsn=state.view.lsn)
     journal.roll(state.view.lsn + 1)
-    data_folder.remove_unnamed(disk, folder, held.segment_names())
+    data_folder.remove_unlisted_files(disk, folder, held.segment_names())
     index.replayed(held.runs, served_tables(state.view, state.next_number))
-    return Opened(state, journal, index, journal_bytes, parts)
+    return OpenFolder(state, journal, index, journal_bytes, parts)
 
 
 def _entries(journal: Journal, held: Checkpoint, folder: Path, disk: Disk) -> Iterator[Entry]:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from lakestore.errors import Conflict, Corrupt, Invalid, NotFound
 from lakestore.limits import DEFAULT, WIDEST, Limits
-from lakestore.model import typed, types
+from lakestore.model import outside_values, types
 from lakestore.model.columns import AS_OF, KEEP_PREFIX, SYSTEM_TYPES
 from lakestore.model.projection import Projection, check_present, rename_columns
 from lakestore.model.table import Table
@@ -36,7 +36,7 @@ from lakestore_server.host.quota import Claim
 from lakestore_server.host.yield_points import yield_point
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.hints import Hint
-from lakestore_server.index.keys import NO_KEYS, IndexKeys, bytes_each, encoded
+from lakestore_server.index.keys import NO_KEYS, IndexKeys, encoded, key_bytes
 from lakestore_server.state.chunk import Ints
 from lakestore_server.state.commit_record import Answer, CommitRecord, RowsMessage
 from lakestore_server.state.producers import is_drawn
@@ -93,7 +93,7 @@ def unsendable(
 def key_of(batch: pa.RecordBatch, row: int, table: Table) -> str:
     """A row's key for an error, as far as the batch has it."""
     names = [name for name in table.primary_key if name in batch.schema.names]
-    return ", ".join(f"{name}={typed.shown(batch.column(name)[row].as_py())}" for name in names) or str(row)
+    return ", ".join(f"{name}={outside_values.excerpt(batch.column(name)[row].as_py())}" for name in names) or str(row)
 
 
 Flags = npt.NDArray[np.bool_]
@@ -103,7 +103,7 @@ _KEEPING = ("upsert", "versioned")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptColumns:
     """Columns that the same rows keep."""
 
     columns: tuple[int, ...]
@@ -116,7 +116,7 @@ class Kept:
 class RowMarks:
     """The marks of a change's rows."""
 
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[KeptColumns, ...] = ()
     as_of: Ints | None = None
     """In microseconds, or `NEVER`."""
     sent: Ints | None = None
@@ -134,7 +134,7 @@ class RowMarks:
     def taken(self, rows: Ints) -> RowMarks:
         if not self.kept and self.as_of is None:
             return self
-        kept = tuple(Kept(each.columns, each.rows[rows]) for each in self.kept)
+        kept = tuple(KeptColumns(each.columns, each.rows[rows]) for each in self.kept)
         return RowMarks(kept, None if self.as_of is None else self.as_of[rows], self.sent_rows(rows))
 
     def sent_rows(self, rows: Ints) -> Ints:
@@ -181,7 +181,7 @@ def split(
         flags = _flags(batch, f"{KEEP_PREFIX}{name}", source) if f"{KEEP_PREFIX}{name}" in marked else everywhere
         form = b"" if flags is everywhere else np.packbits(flags).tobytes()
         together.setdefault(form, ([], flags))[0].append(source.column(name).id)
-    kept = tuple(Kept(tuple(columns), flags) for columns, flags in together.values())
+    kept = tuple(KeptColumns(tuple(columns), flags) for columns, flags in together.values())
     as_of = _times(batch, source, table, message) if message.as_of else None
     others = {*marked, *([AS_OF] if message.as_of else [])}
     left = [place for place, name in enumerate(batch.schema.names) if name not in others]
@@ -391,7 +391,7 @@ def change_of(
         batch = ipc.conform(_contributions(named, table), marks.loosened(table), limits=limits, claim=claim)
         marks.check_required(batch, table)
     if claim is not None and table.keyed:
-        claim(batch.num_rows * bytes_each([table.column(name).arrow.type for name in table.primary_key]))
+        claim(batch.num_rows * key_bytes([table.column(name).arrow.type for name in table.primary_key]))
     check_row_sizes(batch, table, limits.message_bytes)
     if batch is not sent:
         as_sent = None
@@ -556,7 +556,7 @@ def _none(_: object) -> IndexEntries:
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Generic[T]):
+class Completion(Generic[T]):
     """An operation that happened."""
 
     view: View
@@ -572,7 +572,7 @@ class Operation(Generic[T]):
     plan: Callable[[State, CommitRecord], T]
     entries: Callable[[T], IndexEntries] = _none
     """The index entries of a result, put once the record is durable."""
-    answer: Future[Done[T]] = field(default_factory=Future)
+    answer: Future[Completion[T]] = field(default_factory=Future)
     nbytes: int = 1024
     queued: float = 0.0
     """Monotonic seconds; set by the engine."""

@@ -177,12 +177,12 @@ def register_updates(request: pb.CommitRequest, limits: Limits) -> RegisterUpdat
     check_names([move.register for move in moves], limits)
     for move in moves:
         if len(move.after.encode()) > limits.register_bytes:
-            name = shown(move.register)
+            name = value_text(move.register)
             raise Invalid(f"the value of register {name} is longer than {limits.register_bytes} bytes: shorten it")
     if all(move.stays for move in moves):
         raise Invalid(
-            f"register {shown(moves[0].register)} and all others of the commit stay where they are, so a retry would be"
-            " applied again: move one, or commit without registers"
+            f"register {value_text(moves[0].register)} and all others of the commit stay where they are, so a retry"
+            " would be applied again: move one, or commit without registers"
         )
     said = _said(moves, request.changes)
     return RegisterUpdates(moves, crc32c(said), len(said))
@@ -208,10 +208,11 @@ def check_names(names: Sequence[str], limits: Limits) -> None:
     for name in names:
         if not 1 <= len(name) <= limits.register_name_chars:
             raise Invalid(
-                f"a register's name has 1 to {limits.register_name_chars} characters, and {shown(name)} has {len(name)}"
+                f"a register's name has 1 to {limits.register_name_chars} characters, and {value_text(name)} has"
+                f" {len(name)}"
             )
         if name in seen:
-            raise Invalid(f"register {shown(name)} is named twice: name it once")
+            raise Invalid(f"register {value_text(name)} is named twice: name it once")
         seen.add(name)
 
 
@@ -241,7 +242,7 @@ def _begins_at(move: RegisterUpdate, register: Register) -> bool:
 
 
 def _fenced(move: RegisterUpdate, held: Register | None) -> LakestoreError:
-    name = shown(move.register)
+    name = value_text(move.register)
     if held is None:
         return Fenced(f"register {name} is not there: it was dropped, or never opened: open it again")
     if held.epoch > move.epoch:
@@ -250,7 +251,7 @@ def _fenced(move: RegisterUpdate, held: Register | None) -> LakestoreError:
 
 
 def _conflict(move: RegisterUpdate, held: Register) -> LakestoreError:
-    name, before, now = shown(move.register), shown(move.before), shown(held.value)
+    name, before, now = value_text(move.register), value_text(move.before), value_text(held.value)
     if move.before == held.value:
         return Conflict(
             f"register {name} is at {now} again, by commit {held.moved} and not {move.moved}: open it again and"
@@ -261,6 +262,6 @@ def _conflict(move: RegisterUpdate, held: Register) -> LakestoreError:
     )
 
 
-def shown(text: str) -> str:
+def value_text(text: str) -> str:
     """A name or value in the form for errors."""
     return repr(text if len(text) <= CHARS_SHOWN else f"{text[: CHARS_SHOWN - 1]}…")

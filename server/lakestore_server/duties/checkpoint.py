@@ -21,7 +21,7 @@ from lakestore_server.commit.priority import DutyPriority
 from lakestore_server.commit.recovery import served_tables
 from lakestore_server.files import checkpoint
 from lakestore_server.files.checkpoint import Checkpoint
-from lakestore_server.files.data_folder import remove_files, remove_unnamed
+from lakestore_server.files.data_folder import remove_files, remove_unlisted_files
 from lakestore_server.files.segment import Segment
 from lakestore_server.host import event_log
 from lakestore_server.host.clock import Clock, RealClock
@@ -201,7 +201,7 @@ class Checkpointer:
 
     def _remove_segments(self, named: Mapping[str, set[str]]) -> None:
         if self._named is None:
-            remove_unnamed(self._disk, self._folder, named)
+            remove_unlisted_files(self._disk, self._folder, named)
         else:
             gone = {folder: names - named.get(folder, set()) for folder, names in self._named.items()}
             for path in self._made:

@@ -22,7 +22,7 @@ from lakestore_server.read.leases import Leases
 from lakestore_server.state.catalog_change import DROPPED, DropPointer
 from lakestore_server.state.commit_record import CommitRecord, Shelving
 from lakestore_server.state.state import State
-from lakestore_server.state.view import Dropped
+from lakestore_server.state.view import DroppedTable
 
 log = logging.getLogger("lakestore.dropped")
 
@@ -67,7 +67,7 @@ class DroppedTables:
                     continue
                 self._remove(uuid, held)
 
-    def _begun(self, uuid: str, held: Dropped) -> bool:
+    def _begun(self, uuid: str, held: DroppedTable) -> bool:
         def plan(state: State, record: CommitRecord) -> None:
             if state.view.dropped.get(uuid, held).until_us != held.until_us or uuid not in state.view.dropped:
                 raise Conflict("it is there again")
@@ -79,7 +79,7 @@ class DroppedTables:
             return False
         return True
 
-    def _remove(self, uuid: str, held: Dropped) -> None:
+    def _remove(self, uuid: str, held: DroppedTable) -> None:
         pointer = self._engine.view.pointers.get((DROPPED, uuid))
         self._engine.reach(CrashPoint.PURGE_BEGUN)
         if pointer is not None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lakestore.errors import Conflict, LakestoreError
-from lakestore_server.changes.shared.positions import needed
+from lakestore_server.changes.sharing.positions import needed
 from lakestore_server.changes.subscriptions import Subscriptions
 from lakestore_server.commit.engine import Engine
 from lakestore_server.commit.producer_verbs import ProducerVerbs

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lakestore.errors import Invalid, LakestoreError, NotAuthenticated
-from lakestore.model import typed
+from lakestore.model import outside_values
 from lakestore.wire import errors
 from lakestore_server.access.callers import Caller
 from lakestore_server.access.principals import Principal
@@ -37,7 +37,7 @@ from lakestore_server.catalog.errors import (
     NoSuchWarehouse,
 )
 from lakestore_server.catalog.schemas import Json
-from lakestore_server.snapshots.presented import SnapshotTables
+from lakestore_server.snapshots.presented_tables import SnapshotTables
 
 _NAMES: dict[type[LakestoreError], tuple[int, str]] = {
     NoSuchNamespace: (404, "NoSuchNamespaceException"),
@@ -184,7 +184,7 @@ def json_answer(content: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(content), status, media_type="application/json")
 
 
-def done(status: int = 204) -> Response:
+def empty_answer(status: int = 204) -> Response:
     """An answer without a body."""
     return Response(status_code=status)
 
@@ -222,7 +222,7 @@ def _object(data: bytes) -> Json:
         raise Invalid(f"the request body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise Invalid("the request body is not a JSON object")
-    typed.plain()(body, "the request body")
+    outside_values.plain()(body, "the request body")
     return body
 
 

@@ -29,7 +29,7 @@ from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.commit.engine import DRAINING
 from lakestore_server.edge.arrivals import Arrivals
 from lakestore_server.edge.first_messages import FirstMessages
-from lakestore_server.edge.rpc_dispatch import Dispatch, commit_parsed, parsed
+from lakestore_server.edge.rpc_dispatch import Dispatch, parse_commit, parsed
 from lakestore_server.edge.rpc_port import Rpc, RpcPort
 from lakestore_server.edge.rpc_streams import AnswerStream, Failed, Intake
 from lakestore_server.edge.tls import TlsKeys
@@ -399,7 +399,7 @@ class GrpcServer:
     def _write(self, method: rpc.Method, call: Rpc, admitted: RpcCall) -> None:
         """A stream of commits; it may be silent while its client has the right to write."""
         stream, verb = self._service.write_stream(admitted.told), self._service.watched(method)
-        judged = partial(commit_parsed, judged=admitted.request)
+        judged = partial(parse_commit, judged=admitted.request)
         intake = Intake(
             rpc=call, stream=stream, request=judged, workers=self._workers, ahead=self._ahead, slabs=self._slabs
         )

@@ -17,14 +17,14 @@ from starlette.routing import Route
 
 from lakestore.errors import Invalid
 from lakestore.limits import DEFAULT
-from lakestore.model import typed
+from lakestore.model import outside_values
 from lakestore_server.access.finders import catalog_target
 from lakestore_server.catalog.commits import TableChange
 from lakestore_server.catalog.contents import Name
 from lakestore_server.catalog.errors import NoSuchNamespace, NoSuchView
 from lakestore_server.catalog.metadata_store import StoredMetadata
 from lakestore_server.catalog.schemas import Json
-from lakestore_server.edge.catalog_request import CatalogRequest, Endpoints, Sources, Verb, done, json_answer
+from lakestore_server.edge.catalog_request import CatalogRequest, Endpoints, Sources, Verb, empty_answer, json_answer
 from lakestore_server.snapshots import warehouse
 
 _PROPERTIES_MAX, _PROPERTY_CHARS_MAX = 100_000, 1 << 20
@@ -113,16 +113,16 @@ def _load_namespace(call: CatalogRequest) -> Response:
 
 def _has_namespace(call: CatalogRequest) -> Response:
     call.catalog.namespace(call.namespace)
-    return done()
+    return empty_answer()
 
 
 def _drop_namespace(call: CatalogRequest) -> Response:
     call.catalog.drop_namespace(call.namespace, call.key)
-    return done()
+    return empty_answer()
 
 
 def _update_namespace(call: CatalogRequest) -> Response:
-    removals = typed.list_of(typed.text(_PROPERTY_CHARS_MAX), _PROPERTIES_MAX)(
+    removals = outside_values.list_of(outside_values.text(_PROPERTY_CHARS_MAX), _PROPERTIES_MAX)(
         call.field("removals", list, []), "removals"
     )
     updates = _strings(call.field("updates", dict, {}))
@@ -169,7 +169,7 @@ def _load_table(call: CatalogRequest) -> Response:
 
 def _has_table(call: CatalogRequest) -> Response:
     call.catalog.load(call.name)
-    return done()
+    return empty_answer()
 
 
 def _commit_table(call: CatalogRequest) -> Response:
@@ -191,21 +191,21 @@ def _drop_table(call: CatalogRequest) -> Response:
     if purge not in ("true", "false"):
         raise Invalid(f"purgeRequested is true or false, not {purge!r}")
     call.catalog.drop_table(call.name, call.key, purge=purge == "true")
-    return done()
+    return empty_answer()
 
 
 def _rename_table(call: CatalogRequest) -> Response:
     call.catalog.rename_table(_identifier(call.body.get("source")), _identifier(call.body.get("destination")), call.key)
-    return done()
+    return empty_answer()
 
 
 def _commit_transaction(call: CatalogRequest) -> Response:
     call.catalog.commit([_change(each) for each in call.field("table-changes", list)], call.key)
-    return done()
+    return empty_answer()
 
 
 def _report_metrics(call: CatalogRequest) -> Response:
-    return done()
+    return empty_answer()
 
 
 def _list_views(call: CatalogRequest) -> Response:

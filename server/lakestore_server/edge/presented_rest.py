@@ -15,10 +15,10 @@ from lakestore.limits import DEFAULT
 from lakestore.model import names
 from lakestore_server.catalog.errors import Forbidden, NoSuchTable
 from lakestore_server.edge import iceberg_rest
-from lakestore_server.edge.catalog_request import CatalogRequest, Slow, Sources, Verb, done
+from lakestore_server.edge.catalog_request import CatalogRequest, Slow, Sources, Verb, empty_answer
 from lakestore_server.edge.iceberg_rest import CONFIG, REPORTS, TABLE, TABLES, VERBS, Verbs, prefixed
 from lakestore_server.snapshots import warehouse
-from lakestore_server.snapshots.presented import LoadAnswer, LoadRequest, SnapshotTables
+from lakestore_server.snapshots.presented_tables import LoadAnswer, LoadRequest, SnapshotTables
 from lakestore_server.snapshots.warehouse import Warehouse
 
 LEASE_HEADER = "x-lakestore-lease-seconds"
@@ -107,13 +107,13 @@ def _has_table(call: CatalogRequest, of_lake: Verb) -> Response | Slow:
     if ask is None:
         return of_lake(call)
     _presented(call).check(ask)
-    return done()
+    return empty_answer()
 
 
 def _report(call: CatalogRequest, _: Verb) -> Response:
     _warehouse(call)
     _presented(call).figures.reported()
-    return done()
+    return empty_answer()
 
 
 def _ask(call: CatalogRequest) -> LoadRequest | None:

@@ -73,7 +73,7 @@ def _for_leader(call: RpcCall) -> Iterator[None]:
         FOR_LEADER.reset(token)
 
 
-def commit_parsed(data: bytes | pa.Buffer, judged: Callable[[Any], Any]) -> CommitMessage:
+def parse_commit(data: bytes | pa.Buffer, judged: Callable[[Any], Any]) -> CommitMessage:
     """The commit in the bytes, with its large rows left in place, after `judged` admits it; or `Invalid`."""
     left, rows = taken_apart(data)
     return CommitMessage(judged(parsed(pb.CommitRequest, left)), rows)

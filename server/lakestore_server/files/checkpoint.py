@@ -61,7 +61,7 @@ from lakestore_server.state.producers import FrozenProducers, ProducerState, is_
 from lakestore_server.state.registers import Register
 from lakestore_server.state.state import FrozenState, Origin, State
 from lakestore_server.state.subscription import Mark, Refusal, Subscription
-from lakestore_server.state.view import Dropped, TableState, Versions, View, log_of
+from lakestore_server.state.view import DroppedTable, TableState, Versions, View, log_of
 
 _FIELDS = len(fields(ChangeResult))
 
@@ -325,7 +325,7 @@ class Checkpoint:
                 raise missing(name)
         tables = {entry.table.uuid: _table_state(entry, opener) for entry in self.tables}
         dropped = {
-            each.entry.table.uuid: Dropped(_table_state(each.entry, opener), each.lsn, each.time_us, each.until_us)
+            each.entry.table.uuid: DroppedTable(_table_state(each.entry, opener), each.lsn, each.time_us, each.until_us)
             for each in self.dropped
         }
         view = View(

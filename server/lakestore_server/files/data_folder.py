@@ -70,7 +70,7 @@ def remove_temporary(disk: Disk, folder: Path) -> None:
             disk.remove(folder / name)
 
 
-def remove_unnamed(disk: Disk, folder: Path, named: Mapping[str, Container[str]]) -> None:
+def remove_unlisted_files(disk: Disk, folder: Path, named: Mapping[str, Container[str]]) -> None:
     """Remove segment files that the checkpoint does not list. `named` has the listed names by folder."""
     for uuid in disk.list(folder / SEGMENTS):
         if uuid not in named:

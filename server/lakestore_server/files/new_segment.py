@@ -199,7 +199,7 @@ class SparseRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedSegment:
     """The bytes of a new segment."""
 
     head: Sequence[Any]
@@ -217,7 +217,7 @@ class Encoded:
         return pa.py_buffer(b"".join(self.parts))
 
 
-def encoded(chunks: Sequence[Chunk], *, keyed: bool, pieces: Sequence[Piece] | None = None) -> Encoded:
+def encoded(chunks: Sequence[Chunk], *, keyed: bool, pieces: Sequence[Piece] | None = None) -> EncodedSegment:
     """Neighbouring chunks of one schema version as a segment. `pieces` replaces the rows of a log table, for
     instance by extents.
     """
@@ -235,7 +235,7 @@ def encoded(chunks: Sequence[Chunk], *, keyed: bool, pieces: Sequence[Piece] | N
     return _encoded(EXTENTS_VERSION, about, [body], index, [extent.crcs for extent in extents])
 
 
-def encoded_sparse(left: SparseRows) -> Encoded:
+def encoded_sparse(left: SparseRows) -> EncodedSegment:
     """Remaining rows as a sparse segment."""
     about = {"start": left.start, "end": left.end, "schema": left.schema_id}
     return encoded_rows([left.batch], about, left.index, (left.offsets, left.kills))
@@ -246,7 +246,7 @@ def encoded_rows(
     about: dict[str, Any],
     index: CommitIndex,
     sparse: tuple[Ints, Ints] | None = None,
-) -> Encoded:
+) -> EncodedSegment:
     """Rows of a keyed table as a segment of one batch. The size of the batch includes its padding.
 
     For a sparse segment, `sparse` is (offsets of the rows, kills).
@@ -267,12 +267,12 @@ def _encoded(
     body: Sequence[pa.Buffer],
     index: CommitIndex,
     beside: Sequence[npt.NDArray[np.uint32]] = (),
-) -> Encoded:
+) -> EncodedSegment:
     """`beside` has the checksums of blocks in extents."""
     crcs = block_crcs(*body, block=FINE_BLOCK if version == KEYED_VERSION else BLOCK)
     size = sum(part.size for part in body)
     head, tail = _framed(version, about, size, np.concatenate([crcs, *beside]), index)
-    return Encoded(head, body, tail)
+    return EncodedSegment(head, body, tail)
 
 
 def _framed(
@@ -294,15 +294,15 @@ def write(
 
     The caller syncs the folder.
     """
-    return write_encoded(disk, path, encoded(chunks, keyed=keyed, pieces=pieces))
+    return write_segment(disk, path, encoded(chunks, keyed=keyed, pieces=pieces))
 
 
 def write_sparse(disk: Disk, path: Path, left: SparseRows) -> int:
     """Write remaining rows as one synced segment file. Returns its size. The caller syncs the folder."""
-    return write_encoded(disk, path, encoded_sparse(left))
+    return write_segment(disk, path, encoded_sparse(left))
 
 
-def write_encoded(disk: Disk, path: Path, segment: Encoded) -> int:
+def write_segment(disk: Disk, path: Path, segment: EncodedSegment) -> int:
     """Write a segment as one synced file. Returns its size. The caller syncs the folder."""
     return even_writes.write(disk, path, segment.parts, POINTS)
 

@@ -31,7 +31,7 @@ from lakestore_server.files.data_folder import EXTENTS
 from lakestore_server.files.extent import Extent, KeptFile, KeptFiles, missing
 from lakestore_server.host import versions
 from lakestore_server.host.disk import Disk
-from lakestore_server.host.mapped_crc import Crcs, behind_a_block, crc32c_of_mapped, folded
+from lakestore_server.host.mapped_crc import Crcs, behind_a_block, crc32c_of_mapping, folded
 from lakestore_server.host.mapping import will_need
 from lakestore_server.host.yield_points import yield_point
 from lakestore_server.state.chunk import CommitIndex, Ints, StoredBatch
@@ -245,7 +245,7 @@ class BlockChecks:
         return self._data.slice(first * size, min(count * size, self._data.size - first * size))
 
     def _crc(self, first: int, count: int, size: int) -> int:
-        return crc32c_of_mapped(self._bytes(first, count, size))
+        return crc32c_of_mapping(self._bytes(first, count, size))
 
     def _is_whole(self, block: int) -> bool:
         return crc32c(self._bytes(block, 1, self._block)) == int(self._crcs[block])

@@ -61,7 +61,7 @@ def environment(whole: Mapping[str, str], *, reads_stores: bool = False) -> dict
     return {name: text for name, text in whole.items() if name in names or name.startswith(tuple(prefixes))}
 
 
-def begun(
+def module_process(
     module: str, *arguments: str, reads_stores: bool = False, stderr: int | None = None
 ) -> subprocess.Popen[bytes]:
     """A process that runs a module, which it finds where this process did; `stderr` is as of `Popen`."""
@@ -320,7 +320,7 @@ class Child:
     def _opened(self) -> BoundedPipe:
         if self._process is None or self._pipe is None:
             stderr = None if self._is_trusted else subprocess.PIPE
-            self._process = process = begun(
+            self._process = process = module_process(
                 self._module, *self._arguments(), reads_stores=self._reads_stores, stderr=stderr
             )
             assert process.stdin is not None

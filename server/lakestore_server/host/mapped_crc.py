@@ -57,7 +57,7 @@ def _extend() -> Any:
 _EXTEND = _extend()
 
 
-def crc32c_of_mapped(data: Any) -> int:
+def crc32c_of_mapping(data: Any) -> int:
     """CRC32C of a piece of a mapped file: an Arrow buffer or a view."""
     piece = np.frombuffer(data, np.uint8)
     return int(google_crc32c.value(piece.copy())) if _EXTEND is None else int(_EXTEND(0, piece.ctypes.data, len(piece)))

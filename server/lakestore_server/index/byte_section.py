@@ -21,7 +21,7 @@ from lakestore_server.arrays.padded_bytes import Flags, PaddedBytes, equal_words
 from lakestore_server.index.entry import DAMAGED, Ints, KeyHash
 from lakestore_server.index.number_section import SAMPLED
 from lakestore_server.index.run_blocks import BLOCK_WORDS, Blocks, SectionPlace
-from lakestore_server.index.run_filter import Numbers, Wanted, filter_place
+from lakestore_server.index.run_filter import LookupNumbers, Numbers, filter_place
 
 RANK_BITS_MAX = 32
 """The filter uses the other bits of a hash."""
@@ -45,7 +45,7 @@ class WantedKeys:
     keys: PaddedBytes
     rows: Ints
     """The row of each in `keys`."""
-    marks: Wanted
+    marks: LookupNumbers
     """Their hashes, as filters see them."""
 
     @staticmethod
@@ -57,10 +57,10 @@ class WantedKeys:
         return len(self.rows)
 
 
-def marked(hashes: Numbers) -> Wanted:
+def marked(hashes: Numbers) -> LookupNumbers:
     """Hashes as a filter sees them: without the bits that ranks replace."""
-    marks = Wanted.of(hashes >> _HALF)
-    return Wanted(hashes, marks.mixed, marks.bits)
+    marks = LookupNumbers.of(hashes >> _HALF)
+    return LookupNumbers(hashes, marks.mixed, marks.bits)
 
 
 def low_of(rank_bits: int) -> np.uint64:

@@ -23,7 +23,7 @@ from lakestore_server.host.disk import Disk
 from lakestore_server.index.entry import ABSENT, ALL_TABLES, PREFIX_BYTES, DamagedIndex, Ints, ServedTables
 from lakestore_server.index.hints import Hint, Hints
 from lakestore_server.index.keys import NO_KEYS, IndexKeys
-from lakestore_server.index.levels import Levels, Walked, runs_due
+from lakestore_server.index.levels import Levels, WalkSums, runs_due
 from lakestore_server.index.merged_keys import Health, MergedKeys
 from lakestore_server.index.overlay import Entries, NumberTables, Overlay, Range, combined, merged
 from lakestore_server.index.run import Run
@@ -445,7 +445,7 @@ class Index:
 
         self._merged.finish(lsn, broken, install)
 
-    def walk(self, prefix: bytes, entries: int) -> tuple[int, Iterator[Walked]]:
+    def walk(self, prefix: bytes, entries: int) -> tuple[int, Iterator[WalkSums]]:
         """(LSN, sums): the sums of a table's merged entries as of that LSN, in key order, `entries` at a time."""
         return self._merged.walk(prefix, entries)
 

@@ -261,7 +261,7 @@ def _padded(joined: pa.Array) -> PaddedBytes:
     return PaddedBytes.of_buffer(filled.buffers()[2], lengths.astype(np.uint32))
 
 
-def bytes_each(kinds: Sequence[pa.DataType]) -> int:
+def key_bytes(kinds: Sequence[pa.DataType]) -> int:
     """Approximate memory of a key with such columns, in addition to the columns."""
     return KEY_OBJECT_BYTES if keys.number_width(kinds) is None else NUMBER_BYTES
 

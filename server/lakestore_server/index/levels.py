@@ -19,7 +19,7 @@ from lakestore_server.index.keys import ByteKeys, IndexKeys, NumberKeys
 from lakestore_server.index.number_section import NumberSection, unpacked
 from lakestore_server.index.overlay import Entries
 from lakestore_server.index.run import Run, Section
-from lakestore_server.index.run_filter import Numbers, Wanted
+from lakestore_server.index.run_filter import LookupNumbers, Numbers
 from lakestore_server.index.run_merge import of_bytes, of_numbers, slices
 
 Bounds = tuple[bytes, bytes]
@@ -96,7 +96,7 @@ def _numbers(sections: Sequence[NumberSection], numbers: Numbers) -> Ints:
         number = int(numbers[0])
         return _first(section.one(number) for section in sections)
     order, _ = ordered(numbers)
-    wanted = Wanted.of(numbers.take(order))
+    wanted = LookupNumbers.of(numbers.take(order))
     found = np.full(len(numbers), MISS, dtype=np.int64)
     for section in sections:
         yield_point()
@@ -194,7 +194,7 @@ def values_of(section: Section, first: int, last: int) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Walked:
+class WalkSums:
     """Sums over some entries of a table."""
 
     live: int
@@ -204,12 +204,12 @@ class Walked:
     damaged: int
 
 
-def walk(levels: Levels, prefix: bytes, entries: int) -> Iterator[Walked]:
+def walk(levels: Levels, prefix: bytes, entries: int) -> Iterator[WalkSums]:
     """Sums over all live entries of a table, slice by slice."""
     held = levels.sections(prefix)
     for values in _walked(of_numbers(held), of_bytes(held), entries):
         offsets = values[(values >= 0) & (values < FLAG)] & OFFSET_MASK
-        yield Walked(len(offsets), live_sum(offsets), int(np.count_nonzero(values == DAMAGED)))
+        yield WalkSums(len(offsets), live_sum(offsets), int(np.count_nonzero(values == DAMAGED)))
 
 
 def _walked(numbers: Sequence[NumberSection], keys: Sequence[ByteSection], entries: int) -> Iterator[Ints]:

@@ -22,7 +22,7 @@ from lakestore_server.index.entry import ABSENT, PREFIX_BYTES, DamagedIndex, Int
 from lakestore_server.index.hints import Hints
 from lakestore_server.index.hints import find as hinted
 from lakestore_server.index.keys import IndexKeys
-from lakestore_server.index.levels import Levels, Walked, walk
+from lakestore_server.index.levels import Levels, WalkSums, walk
 from lakestore_server.index.overlay import Entries, Overlay
 from lakestore_server.index.run_file import EMPTY_LSN, NO_RUNS, NamedRuns, RunFile
 from lakestore_server.index.run_store import LOST_MAX, RunStore, Size
@@ -372,7 +372,7 @@ class MergedKeys:
                 self._health.found_damage(error)
             return False
 
-    def walk(self, prefix: bytes, entries: int) -> tuple[int, Iterator[Walked]]:
+    def walk(self, prefix: bytes, entries: int) -> tuple[int, Iterator[WalkSums]]:
         """(LSN, sums): the sums of a table's entries as of that LSN, in key order, `entries` at a time."""
         levels = self.levels
         return levels.lsn, walk(levels, prefix, entries)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from lakestore_server.arrays.hash_table import MISS
 from lakestore_server.index.entry import ABSENT, DAMAGED, FLAG, OFFSET_BITS, OFFSET_MASK, Ints
 from lakestore_server.index.run_blocks import BLOCK_WORDS, Blocks, SectionPlace
-from lakestore_server.index.run_filter import Numbers, Wanted, filter_place
+from lakestore_server.index.run_filter import LookupNumbers, Numbers, filter_place
 
 Flags = npt.NDArray[np.bool_]
 ENTRY_BYTES = 16
@@ -136,13 +136,13 @@ class NumberSection:
         self.highest = int(self._entries[-2])
         """The greatest number."""
 
-    def find(self, wanted: Wanted) -> Ints:
+    def find(self, wanted: LookupNumbers) -> Ints:
         """The values of ascending numbers: ABSENT if an entry says so, `MISS` if there is none."""
         found = np.full(len(wanted), MISS, dtype=np.int64)
         self.fill(found, wanted)
         return found
 
-    def fill(self, found: Ints, wanted: Wanted) -> None:
+    def fill(self, found: Ints, wanted: LookupNumbers) -> None:
         """Fill in the values of ascending numbers for which newer runs have left `MISS`."""
         numbers = wanted.numbers
         if not len(numbers) or int(numbers[0]) > self.highest:

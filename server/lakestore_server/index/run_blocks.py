@@ -9,7 +9,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from lakestore_server.host.mapped_crc import crc32c_of_mapped, folded
+from lakestore_server.host.mapped_crc import crc32c_of_mapping, folded
 from lakestore_server.host.yield_points import yield_point
 from lakestore_server.index.entry import DamagedIndex, Ints
 from lakestore_server.index.run_filter import Numbers
@@ -113,11 +113,11 @@ class Blocks:
                 self._checked[at : at + AHEAD] = True
             else:
                 for block in blocks.tolist():
-                    self._checked[block] = self.is_whole(block, crc32c_of_mapped)
+                    self._checked[block] = self.is_whole(block, crc32c_of_mapping)
         self.is_checked = bool(self._checked.all())
 
     def _crc(self, first: int, count: int) -> int:
-        return crc32c_of_mapped(self._data[first * BLOCK_BYTES : (first + count) * BLOCK_BYTES])
+        return crc32c_of_mapping(self._data[first * BLOCK_BYTES : (first + count) * BLOCK_BYTES])
 
     def _check_blocks(self, blocks: Sequence[int]) -> None:
         for block in blocks:

@@ -26,7 +26,7 @@ _SIX, _ONE = np.uint64(63), np.uint64(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class LookupNumbers:
     """Ascending numbers to look up, prepared for filters."""
 
     numbers: Numbers
@@ -36,7 +36,7 @@ class Wanted:
     """The bits of each number that are set in its word."""
 
     @staticmethod
-    def of(numbers: Numbers) -> Wanted:
+    def of(numbers: Numbers) -> LookupNumbers:
         """Numbers as a filter sees them."""
         mixed = numbers * _FACTOR
         mixed ^= mixed >> _MIX
@@ -45,13 +45,13 @@ class Wanted:
         for shift in _BITS:
             bits |= _ONE << ((mixed >> shift) & _SIX)
         mixed >>= _HALF
-        return Wanted(numbers, mixed, bits)
+        return LookupNumbers(numbers, mixed, bits)
 
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def take(self, rows: Ints) -> Wanted:
-        return Wanted(self.numbers.take(rows), self.mixed.take(rows), self.bits.take(rows))
+    def take(self, rows: Ints) -> LookupNumbers:
+        return LookupNumbers(self.numbers.take(rows), self.mixed.take(rows), self.bits.take(rows))
 
     def words(self, count: int) -> Ints:
         """The word of each number in a filter of `count` words."""
@@ -60,7 +60,7 @@ class Wanted:
         return words.view(np.int64)
 
 
-def mark(words: Numbers, wanted: Wanted) -> None:
+def mark(words: Numbers, wanted: LookupNumbers) -> None:
     """Set the bits of numbers in a filter. Unlike `bitwise_or.at`, other threads can run meanwhile."""
     at, bits = wanted.words(len(words)), wanted.bits
     while len(at):

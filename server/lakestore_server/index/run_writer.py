@@ -23,7 +23,7 @@ from lakestore_server.index.entry import Ints, KeyHash
 from lakestore_server.index.number_section import SAMPLED
 from lakestore_server.index.run import ALIGNED, FOOTER, HEADER, HEADER_BYTES, MAGIC, VERSION
 from lakestore_server.index.run_blocks import BLOCK_BYTES, Bytes, SectionPlace
-from lakestore_server.index.run_filter import FILTER_BITS, Numbers, Wanted, mark
+from lakestore_server.index.run_filter import FILTER_BITS, LookupNumbers, Numbers, mark
 
 _FILTER_BIT_WORD = 64
 
@@ -112,7 +112,7 @@ class Finder:
         self._samples: list[Numbers] = []
         self._filter: Numbers = np.zeros(max(-(-entries_max * FILTER_BITS // _FILTER_BIT_WORD), 1), dtype=np.uint64)
 
-    def add(self, data: npt.NDArray[Any], numbers: Numbers, marks: Wanted) -> None:
+    def add(self, data: npt.NDArray[Any], numbers: Numbers, marks: LookupNumbers) -> None:
         """Write further entries, in order. `numbers` are what a search compares, `marks` what the filter gets."""
         yield_point()
         at = self._run.put(data)
@@ -141,7 +141,7 @@ class SectionWriter:
         """Further entries: ascending numbers, above all before, and their packed values."""
         entries = np.empty((len(numbers), 2), dtype=np.uint64)
         entries[:, 0], entries[:, 1] = numbers, stored
-        self._finder.add(entries, numbers, Wanted.of(numbers))
+        self._finder.add(entries, numbers, LookupNumbers.of(numbers))
 
     def end(self) -> int:
         """Write samples and filter, unless the table is empty. Returns the number of entries."""

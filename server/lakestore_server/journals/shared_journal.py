@@ -38,7 +38,7 @@ from lakestore_server.state.commit_record import (
     Unknown,
     plain,
 )
-from lakestore_server.state.judge import NOBODY, Content, Counted, ForeignLog, Judge, Kind, Standing, messages
+from lakestore_server.state.judge import NOBODY, Content, CountedMessage, ForeignLog, Judge, Kind, Standing, messages
 
 log = logging.getLogger("lakestore.journal")
 ANSWER_SECONDS = 30.0
@@ -104,7 +104,7 @@ class SharedJournal:
         """The last messages of `_sent`, for which the log had no room yet."""
         self._sent_at = self._beat_at = 0.0
         """The times of the last message and of the last one with this server's address."""
-        self._untold: deque[Counted] = deque()
+        self._untold: deque[CountedMessage] = deque()
         """Records of this server that count and that `settle` has not returned yet."""
         self._failure: Failure | None = None
 
@@ -170,7 +170,7 @@ class SharedJournal:
             if counted is not None and counted.kind is Kind.RECORD:
                 yield self._given(counted)
 
-    def _given(self, counted: Counted) -> Entry:
+    def _given(self, counted: CountedMessage) -> Entry:
         """The record for the server, which has it from now on."""
         self._given_lsn, self._given_place = counted.lsn, counted.after
         return Entry(counted.lsn, counted.record(), self._place(counted.after))
@@ -178,7 +178,7 @@ class SharedJournal:
     def _place(self, standing: Standing) -> Place:
         return Place(f"{self._identity}/{standing}")
 
-    def _judged(self, position: int, data: bytes | None) -> Counted | None:
+    def _judged(self, position: int, data: bytes | None) -> CountedMessage | None:
         """Judge a message, and note what it says about the leader."""
         void = self._judge.void
         counted = self._judge.take(position, data)

@@ -53,7 +53,7 @@ NAMED_BYTES = 4_000
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class MemoryPart:
     """A part of the server's memory."""
 
     name: str
@@ -64,7 +64,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class MemoryCounts:
     """Counts that memory depends on whatever the settings are."""
 
     tables: int = 0
@@ -80,12 +80,12 @@ class Held:
     """Live byte keys."""
 
     @staticmethod
-    def of(view: View) -> Held:
+    def of(view: View) -> MemoryCounts:
         logs = [log for state in view.tables.values() for log in state.logs]
         segments = [chunk for log in logs for chunk in log.chunks if isinstance(chunk, Segment)]
         files = {segment.path for segment in segments} | {kept.path for each in segments for kept in each.files}
         below = (chunk for log in logs if log.keyed for chunk in log.chunks if chunk.end <= log.base.end)
-        return Held(
+        return MemoryCounts(
             tables=len(view.tables),
             buckets=len(logs),
             segments=len(segments),
@@ -105,58 +105,58 @@ def _has_number_keys(table: Table) -> bool:
     return not table.keyed or number_width(table.key_schema.types) is not None
 
 
-def by_settings(limits: Limits) -> tuple[Bound, ...]:
+def by_settings(limits: Limits) -> tuple[MemoryPart, ...]:
     """Parts bounded by settings and constants, largest first."""
     names = limits.register_name_chars + limits.register_bytes + RANGE_BYTES
     each_producer = PRODUCER_BYTES + limits.producer_answers * ANSWER_BYTES
     overlay_keys = max(limits.journal_bytes // ROW_BYTES_MIN, limits.overlay_checkpoint_keys)
     return _sorted(
         [
-            Bound("process", PROCESS_BYTES, "a server without tables"),
-            Bound("rows not yet in segments", limits.journal_bytes, "journal_bytes"),
-            Bound("keys not yet in the index", overlay_keys * KEY_BYTES, "journal_bytes"),
-            Bound("keys kept of the index", limits.index_cache_keys * LONG_KEY_BYTES, "index_cache_keys"),
-            Bound("commits that wait", int(limits.queue_bytes * SMALL_STRETCH), "queue_bytes"),
-            Bound("requests being decoded", int(limits.in_flight_bytes * SMALL_STRETCH), "in_flight_bytes"),
-            Bound("memory for messages, kept for the next ones", limits.journal_bytes, "journal_bytes"),
-            Bound("the commit being made", limits.commit_bytes + limits.batch_memory_bytes, "commit_bytes"),
-            Bound("messages not yet whole", limits.receiving_bytes, "receiving_bytes"),
-            Bound("bodies over HTTP", limits.http_bodies_bytes, "http_bodies_bytes"),
-            Bound("superseded offsets for reads", 2 * limits.dead_cache_bytes, "dead_cache_bytes"),
-            Bound("changes for subscribers", limits.feed_cache_bytes, "feed_cache_bytes"),
-            Bound("streams and calls", (limits.streams + limits.threads) * STREAM_BYTES, "streams"),
-            Bound("answers of presented cuts", limits.present_cache_bytes, "present_cache_bytes"),
-            Bound("offset indexes of the lake", limits.lake_offsets_bytes, "lake_offsets_bytes"),
-            Bound("files of the lake", limits.lake_manifests_bytes, "lake_manifests_bytes"),
-            Bound("curves of the console", limits.history_bytes, "history_bytes"),
-            Bound("queries of the console", limits.query_processes * limits.query_bytes, "query_processes"),
-            Bound("metadata of the lake", CACHE_BYTES_MAX, "a constant"),
-            Bound("value ranges of pieces", RANGES_KEPT * RANGE_BYTES, "a constant"),
-            Bound("registers", limits.registers * names, "registers, each principal"),
-            Bound("progress", limits.progress_total_bytes, "progress_total_bytes, each principal"),
-            Bound("producers", (limits.producers + limits.unnamed_producers) * each_producer, "producers"),
-            Bound("compacting segments", 2 * max(limits.compaction_bytes, limits.segment_bytes), "segment_bytes"),
-            Bound("merging segments", limits.merged_segment_bytes, "merged_segment_bytes"),
-            Bound("the process that merges the index", MERGE_PROCESS_BYTES, "a constant"),
+            MemoryPart("process", PROCESS_BYTES, "a server without tables"),
+            MemoryPart("rows not yet in segments", limits.journal_bytes, "journal_bytes"),
+            MemoryPart("keys not yet in the index", overlay_keys * KEY_BYTES, "journal_bytes"),
+            MemoryPart("keys kept of the index", limits.index_cache_keys * LONG_KEY_BYTES, "index_cache_keys"),
+            MemoryPart("commits that wait", int(limits.queue_bytes * SMALL_STRETCH), "queue_bytes"),
+            MemoryPart("requests being decoded", int(limits.in_flight_bytes * SMALL_STRETCH), "in_flight_bytes"),
+            MemoryPart("memory for messages, kept for the next ones", limits.journal_bytes, "journal_bytes"),
+            MemoryPart("the commit being made", limits.commit_bytes + limits.batch_memory_bytes, "commit_bytes"),
+            MemoryPart("messages not yet whole", limits.receiving_bytes, "receiving_bytes"),
+            MemoryPart("bodies over HTTP", limits.http_bodies_bytes, "http_bodies_bytes"),
+            MemoryPart("superseded offsets for reads", 2 * limits.dead_cache_bytes, "dead_cache_bytes"),
+            MemoryPart("changes for subscribers", limits.feed_cache_bytes, "feed_cache_bytes"),
+            MemoryPart("streams and calls", (limits.streams + limits.threads) * STREAM_BYTES, "streams"),
+            MemoryPart("answers of presented cuts", limits.present_cache_bytes, "present_cache_bytes"),
+            MemoryPart("offset indexes of the lake", limits.lake_offsets_bytes, "lake_offsets_bytes"),
+            MemoryPart("files of the lake", limits.lake_manifests_bytes, "lake_manifests_bytes"),
+            MemoryPart("curves of the console", limits.history_bytes, "history_bytes"),
+            MemoryPart("queries of the console", limits.query_processes * limits.query_bytes, "query_processes"),
+            MemoryPart("metadata of the lake", CACHE_BYTES_MAX, "a constant"),
+            MemoryPart("value ranges of pieces", RANGES_KEPT * RANGE_BYTES, "a constant"),
+            MemoryPart("registers", limits.registers * names, "registers, each principal"),
+            MemoryPart("progress", limits.progress_total_bytes, "progress_total_bytes, each principal"),
+            MemoryPart("producers", (limits.producers + limits.unnamed_producers) * each_producer, "producers"),
+            MemoryPart("compacting segments", 2 * max(limits.compaction_bytes, limits.segment_bytes), "segment_bytes"),
+            MemoryPart("merging segments", limits.merged_segment_bytes, "merged_segment_bytes"),
+            MemoryPart("the process that merges the index", MERGE_PROCESS_BYTES, "a constant"),
         ]
     )
 
 
-def by_tables(held: Held) -> tuple[Bound, ...]:
+def by_tables(held: MemoryCounts) -> tuple[MemoryPart, ...]:
     """Parts that depend on the tables, largest first."""
     return _sorted(
         [
-            Bound("tables", held.tables * TABLE_BYTES, f"{held.tables:,} tables"),
-            Bound("buckets", held.buckets * BUCKET_BYTES, f"{held.buckets:,} buckets"),
-            Bound("segments", held.segments * SEGMENT_BYTES, f"{held.segments:,} segments"),
-            Bound("names at a checkpoint", held.segments * NAMED_BYTES, f"{held.segments:,} segments"),
-            Bound("merging the index", _merging_bytes(held), f"{held.keys + held.long_keys:,} keys"),
-            Bound("superseded offsets below log starts", held.rows_below // 8, f"{held.rows_below:,} rows there"),
+            MemoryPart("tables", held.tables * TABLE_BYTES, f"{held.tables:,} tables"),
+            MemoryPart("buckets", held.buckets * BUCKET_BYTES, f"{held.buckets:,} buckets"),
+            MemoryPart("segments", held.segments * SEGMENT_BYTES, f"{held.segments:,} segments"),
+            MemoryPart("names at a checkpoint", held.segments * NAMED_BYTES, f"{held.segments:,} segments"),
+            MemoryPart("merging the index", _merging_bytes(held), f"{held.keys + held.long_keys:,} keys"),
+            MemoryPart("superseded offsets below log starts", held.rows_below // 8, f"{held.rows_below:,} rows there"),
         ]
     )
 
 
-def _merging_bytes(held: Held) -> int:
+def _merging_bytes(held: MemoryCounts) -> int:
     """Memory of a merge of all runs, in which a key may be in two runs."""
     return round(2 * (held.keys * MERGE_ENTRY_BYTES + held.long_keys * MERGE_LONG_ENTRY_BYTES))
 
@@ -171,7 +171,7 @@ class MemoryStatus:
     """Sum of the parts bounded by settings, all full at once."""
     tables_bytes: int
     """Sum of the parts that depend on the tables."""
-    parts: tuple[Bound, ...]
+    parts: tuple[MemoryPart, ...]
     """All parts, largest first."""
     mapped_files: int = 0
     mapped_files_max: int = MAPS_DEFAULT
@@ -180,7 +180,7 @@ class MemoryStatus:
     @staticmethod
     def from_limits(limits: Limits, view: View) -> MemoryStatus:
         """The most memory that a server's limits and its tables need."""
-        held = Held.of(view)
+        held = MemoryCounts.of(view)
         settings, tables = by_settings(limits), by_tables(held)
         parts = _sorted([*settings, *tables])
         return MemoryStatus(memory_bytes(), total(settings), total(tables), parts, held.files, maps_max())
@@ -209,10 +209,10 @@ def long_key_bytes(key_bytes: int) -> int:
     return max(LONG_KEY_BYTES, key_bytes + LONG_KEY_BESIDE)
 
 
-def total(bounds: Iterable[Bound]) -> int:
+def total(bounds: Iterable[MemoryPart]) -> int:
     """The sum of the bounds."""
     return sum(bound.nbytes for bound in bounds)
 
 
-def _sorted(bounds: Sequence[Bound]) -> tuple[Bound, ...]:
+def _sorted(bounds: Sequence[MemoryPart]) -> tuple[MemoryPart, ...]:
     return tuple(sorted(bounds, key=lambda bound: -bound.nbytes))

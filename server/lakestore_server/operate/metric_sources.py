@@ -19,7 +19,7 @@ from lakestore_server.operate.lake_figures import LakeFigures
 from lakestore_server.operate.reports import Report
 from lakestore_server.operate.status import ServerStatus, StatusReader, TableStatus
 from lakestore_server.read.leases import Leases
-from lakestore_server.snapshots.presented import SnapshotTables
+from lakestore_server.snapshots.presented_tables import SnapshotTables
 from lakestore_server.state.view import View
 
 Sample = tuple[tuple[str, ...], float | Histogram]
@@ -145,7 +145,7 @@ def reclaimed(moment: Moment) -> Iterator[Sample]:
             yield (moment.view.tables[uuid].table.name,), size
 
 
-def held(moment: Moment) -> Iterator[Sample]:
+def bytes_beyond_retention(moment: Moment) -> Iterator[Sample]:
     """Bytes of each log beyond its retention, by holder."""
     for served in moment.status.tables:
         for by in served.decision.holders() if served.decision else []:

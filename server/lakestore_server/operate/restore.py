@@ -154,7 +154,7 @@ class _Lake:
         start."""
         view, problems = self._engine.view, self._outcome.problems
         try:
-            problems += foreign_history.gone(view, self._store).values()
+            problems += foreign_history.missing_tables(view, self._store).values()
             problems += foreign_history.find(view, self._store, self._engine.timeline).values()
         except Unavailable as error:
             problems.append(f"the lake was not looked at: {error.message}")
@@ -342,7 +342,7 @@ AS_IT_WAS = Ways()
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoreResult:
     """The outcome of a restore."""
 
     lsn: int
@@ -358,7 +358,7 @@ class Restored:
 
 def restore(
     source: Path, target: Path, disk: Disk | None = None, *, warehouse: str = "", ways: Ways = AS_IT_WAS
-) -> Restored:
+) -> RestoreResult:
     """Check a whole backup, then copy it into an empty folder under a new timeline. `warehouse` is the place of the
     lake: by default the folder if the backup has the lake, else the former place. `Conflict`, and nothing is restored,
     if rows that only the lake had would be lost without acceptance."""
@@ -377,7 +377,7 @@ def restore(
         lake = finish(target, place, moved, ways) if place else LakeOutcome()
     size = sum(entry.size for entry in manifest.files)
     about = manifest.lsn, manifest.time_us, manifest.release, timeline, len(manifest.files), size
-    return Restored(*about, place, lake)
+    return RestoreResult(*about, place, lake)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from lakestore_server.host.machine import MAPS_DEFAULT
 from lakestore_server.index.entry import PREFIX_BYTES
 from lakestore_server.index.levels import due
 from lakestore_server.operate import memory
-from lakestore_server.operate.memory import Held
+from lakestore_server.operate.memory import MemoryCounts
 from lakestore_server.segments.compaction import Amounts, are_joined, is_mostly_gone, join_last
 from lakestore_server.segments.cut import SMALL_TOGETHER, is_taken_along
 from lakestore_server.segments.merging import groups, is_mergeable
@@ -46,7 +46,7 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Churned:
+class SizingResult:
     """The result of a simulation."""
 
     checkpoints: int
@@ -208,7 +208,7 @@ class Bucket:
             setattr(self, name, np.concatenate([old[:first], values, old[end:]]))
 
 
-def simulate(life: Life, seconds: float) -> Churned:
+def simulate(life: Life, seconds: float) -> SizingResult:
     """Simulate a table for `seconds`, after one write of every key."""
     runs, bucket = Runs(life.keys), Bucket(life)
     bucket.fill()
@@ -229,7 +229,7 @@ def simulate(life: Life, seconds: float) -> Churned:
         if step % each_day == 0:
             by_day.append(after * life.buckets)
     updates = steps * rows
-    return Churned(
+    return SizingResult(
         checkpoints=steps,
         entries_written=runs.written / updates,
         entries_most=runs.most / life.keys,
@@ -397,7 +397,7 @@ def sized(workload: Workload, seconds: float = WEEK_SECONDS) -> Sizing:
     )
 
 
-def _lived(workload: Workload, seconds: float) -> Churned | None:
+def _lived(workload: Workload, seconds: float) -> SizingResult | None:
     if not workload.key_bytes:
         return None
     steps = seconds * workload.rate / workload.checkpoint_rows
@@ -416,7 +416,7 @@ def _lived(workload: Workload, seconds: float) -> Churned | None:
 class _Parts:
     """The parts of one result."""
 
-    def __init__(self, workload: Workload, lived: Churned | None, seconds: float) -> None:
+    def __init__(self, workload: Workload, lived: SizingResult | None, seconds: float) -> None:
         self._of, self._lived, self._limits = workload, lived, workload.limits
         kept = min(workload.retention_seconds, seconds) * workload.rate
         self._log_rows = kept + (0 if math.isfinite(workload.retention_seconds) else workload.rows)
@@ -465,7 +465,7 @@ class _Parts:
         below = 2 * self._of.rows if self._of.key_bytes and math.isfinite(self._of.retention_seconds) else 0
         keys = {"keys" if self._is_number else "long_keys": round(self._of.rows)} if self._of.key_bytes else {}
         numbers = {"tables": 1, "buckets": self._of.buckets, "segments": round(self._segments), **keys}
-        held = Held(**numbers, rows_below=round(below))
+        held = MemoryCounts(**numbers, rows_below=round(below))
         key = memory.KEY_BYTES if self._is_number else memory.long_key_bytes(self._of.key_bytes)
         overlay = 2 * self._of.checkpoint_rows * key if self._of.key_bytes else 0
         cached = self._limits.index_cache_keys * key if self._of.key_bytes else 0

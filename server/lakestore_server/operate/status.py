@@ -33,7 +33,7 @@ from lakestore_server.read.plan import AGAIN_SECONDS
 from lakestore_server.read.positions import parse_token, reached
 from lakestore_server.read.readable_from import ReadableFrom
 from lakestore_server.snapshots.figures import PresentStatus
-from lakestore_server.snapshots.presented import SnapshotTables
+from lakestore_server.snapshots.presented_tables import SnapshotTables
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.clock_marks import NO_MARKS, ClockMarks
 from lakestore_server.state.view import TableState, View

@@ -18,7 +18,7 @@ from lakestore.model.columns import Column
 from lakestore.model.table import Table
 from lakestore.rows.live_sum import moved
 from lakestore_server.commit.engine import Engine
-from lakestore_server.commit.request import Done, Operation
+from lakestore_server.commit.request import Completion, Operation
 from lakestore_server.index.collisions import Entries, FoundKeys, KeyQuery, resolved
 from lakestore_server.index.entry import table_prefix
 from lakestore_server.index.keys import IndexKeys, encoded
@@ -74,7 +74,7 @@ def commits(state: TableState, bucket: int, rows: FoundRows, bytes_max: int) -> 
 
 def delete(
     engine: Engine, table: Table, bucket: int, rows: FoundRows, holds: Callable[[Table], bool] = lambda _: True
-) -> tuple[int, Done[Entries | None]]:
+) -> tuple[int, Completion[Entries | None]]:
     """One commit of deletes on the commit loop; waits for room like a bulk load. Returns the number of rows and the
     commit. `Conflict` if the table was altered or truncated since, or the rule of the deletes no longer `holds`."""
     asked = _asked(engine, table, rows)

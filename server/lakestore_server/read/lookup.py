@@ -32,7 +32,7 @@ from lakestore_server.read import rows as reads
 from lakestore_server.read.completeness import Completeness
 from lakestore_server.read.lookup_prefix import GROUP_KEYS_MAX, PAGE_KEYS, PREFIX_KEYS_MIN, PREFIXES_MAX, Leading
 from lakestore_server.read.positions import lsn_at, parse_token, reached
-from lakestore_server.state.bucket_log import Fetched, Pick, fetched, in_order
+from lakestore_server.state.bucket_log import FetchedRows, Pick, fetched, in_order
 from lakestore_server.state.chunk import CHANGE
 from lakestore_server.state.view import TableState, View, stored_schema
 
@@ -64,8 +64,8 @@ class AnswerShape:
         stored = state.versions.stored_names(target, user) if user else lambda _: []
         return AnswerShape(state, target, columns, stored)
 
-    def located(self, buckets: npt.NDArray[np.int32], offsets: Ints) -> Located:
-        return Located(self, offsets, list(self._picks(buckets, offsets)))
+    def located(self, buckets: npt.NDArray[np.int32], offsets: Ints) -> LocatedRows:
+        return LocatedRows(self, offsets, list(self._picks(buckets, offsets)))
 
     def _picks(self, buckets: npt.NDArray[np.int32], offsets: Ints) -> Iterator[Pick]:
         for bucket in np.unique(buckets) if len(buckets) != 1 else buckets:
@@ -74,17 +74,17 @@ class AnswerShape:
                 yield Pick(int(bucket), piece, here[places], rows)
 
 
-class Located:
+class LocatedRows:
     """Rows that were located; as many are read as an answer holds."""
 
     def __init__(self, shape: AnswerShape, offsets: Ints, picks: Sequence[Pick]) -> None:
         self._shape, self.offsets, self._picks = shape, offsets, picks
 
     @cached_property
-    def _every(self) -> Sequence[Fetched]:
+    def _every(self) -> Sequence[FetchedRows]:
         return list(self._fetched(self._picks))
 
-    def _fetched(self, picks: Sequence[Pick]) -> Iterator[Fetched]:
+    def _fetched(self, picks: Sequence[Pick]) -> Iterator[FetchedRows]:
         """The rows of these picks, grouped by version, and by bucket if the answer shows it."""
         alike: dict[tuple[int, int], list[Pick]] = {}
         by_bucket = LAKE_BUCKET in self._shape.columns
@@ -111,7 +111,7 @@ class Located:
         places = _places([pick for each in every for pick in each.picks])
         return in_order(shown[0] if len(shown) == 1 else pa.concat_batches(shown), places)
 
-    def _shown(self, fetched: Fetched) -> pa.RecordBatch:
+    def _shown(self, fetched: FetchedRows) -> pa.RecordBatch:
         shape, picks = self._shape, fetched.picks
         batch, places = fetched.batch(), _places(picks)
         times = np.zeros(len(places), dtype=np.int64)
@@ -417,7 +417,7 @@ class Lookups:
         target = state.table if cut is None else state.versions.at(cut)
         return AnswerShape.from_columns(state, target, _columns(list(request.columns), _source(state, request), target))
 
-    def _fitting(self, located: Located, request: pb.LookupRequest) -> int:
+    def _fitting(self, located: LocatedRows, request: pb.LookupRequest) -> int:
         """The number of rows that fit into the answer; `Invalid` if all must fit and do not."""
         limits = self._engine.limits
         bytes_max = reads.sent_bytes(limits) if request.in_parts else limits.message_bytes

@@ -38,7 +38,7 @@ from lakestore_server.state.view import TableState, View
 RETRIES = 20
 
 
-class Bounded(Protocol):
+class KeyRangeQuery(Protocol):
     """A question for ranges of keys."""
 
     @property
@@ -46,7 +46,7 @@ class Bounded(Protocol):
         """The ranges as [low, high) of encoded keys."""
 
 
-Question = TypeVar("Question", bound=Bounded)
+Question = TypeVar("Question", bound=KeyRangeQuery)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ class Plans:
             ]
             named = list(zip(states, tiers, strict=True))
             snapshots = {state.table.uuid: tier.snapshot_id for state, tier in named if tier is not None}
-            starts = {state.table.uuid: log_needed(state, tier, lsn) for state, tier in named}
+            starts = {state.table.uuid: log_starts(state, tier, lsn) for state, tier in named}
             if not request.lease_seconds:
                 return _LeasedCut(view, states, tiers, "")
             metadata = {state.table.uuid: _metadata_of(view, state) for state, tier in named if tier is not None}
@@ -406,7 +406,7 @@ def _fits(points: tuple[int, ...], heads: tuple[int, ...], starts: tuple[int, ..
     )
 
 
-def log_needed(state: TableState, tier: TierRecord | None, lsn: int) -> tuple[int, ...]:
+def log_starts(state: TableState, tier: TierRecord | None, lsn: int) -> tuple[int, ...]:
     """The first offset of each bucket that is read from the log; above all offsets if none is. Without a snapshot a log
     table needs all of its log; the log start of a keyed table may reach the cut."""
     heads = _heads(state, lsn)

@@ -29,7 +29,7 @@ from lakestore_server.files.new_segment import SparseRows
 from lakestore_server.files.segment import Segment
 from lakestore_server.index.entry import FLAG
 from lakestore_server.index.keys import IndexKeys
-from lakestore_server.segments.segment_run import Rewrite, SegmentRun, forgotten, left_of, within
+from lakestore_server.segments.segment_run import Rewrite, SegmentRun, dropped_deletes, left_of, within
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.chunk import CHANGE, DELETE, PREV, Chunk, Ints
 from lakestore_server.state.view import TableState, View
@@ -196,7 +196,7 @@ class _Swap:
     gone: BitMap64
     segments: int
     nbytes: int
-    forgotten: list[tuple[IndexKeys, Ints]]
+    dropped_deletes: list[tuple[IndexKeys, Ints]]
     """Keys of dropped deletes, and the offsets that the index may have for them."""
 
 
@@ -272,7 +272,7 @@ class Compactor:
             after[first : first + len(run.chunks)] = new
             replaced, added = replaced + run.nbytes, added + sum(chunk.size for chunk in new)
         remembers = state.table.merge.engine == "versioned"
-        lost = [forgotten(run, base.dead, state) for run in runs] if remembers else []
+        lost = [dropped_deletes(run, base.dead, state) for run in runs] if remembers else []
         count = sum(len(run.chunks) for run in runs)
         self._swaps.append(_Swap(key, after, gone, count, replaced - added, lost))
         return after
@@ -331,7 +331,7 @@ class Compactor:
             base.is_settled = not runs_due(swap.chunks, base, self._limits)
             due = runs_due(swap.chunks, base, self._limits, self._busy())
             more |= any(not self._goes_beside(run) for run in due)
-        self._forgotten += [each for swap in self._swaps for each in swap.forgotten]
+        self._forgotten += [each for swap in self._swaps for each in swap.dropped_deletes]
         skipped = self._skips
         self._swaps, self._skips = [], False
         return skipped or (more and not self._is_full)

@@ -26,7 +26,7 @@ from lakestore.model.retention import Retention
 from lakestore_server.files import extent, new_segment, shared_file
 from lakestore_server.files.data_folder import EXTENTS, SEGMENTS, SHARED, SUFFIX
 from lakestore_server.files.extent import Extent, KeptFile, KeptFiles
-from lakestore_server.files.new_segment import Encoded, Piece, SparseRows
+from lakestore_server.files.new_segment import EncodedSegment, Piece, SparseRows
 from lakestore_server.files.segment import Segment, SegmentBytes, block_crcs
 from lakestore_server.files.shared_file import NewSegment, SharedFile
 from lakestore_server.host.crash_points import CrashPoint
@@ -318,7 +318,9 @@ class SegmentCut:
     def _is_small(self, nbytes: int) -> bool:
         return nbytes < self._limits.shared_segment_bytes
 
-    def _kept_back(self, state: TableState, bucket: int, made: Encoded, kept: KeptFiles | None = None) -> Segment:
+    def _kept_back(
+        self, state: TableState, bucket: int, made: EncodedSegment, kept: KeptFiles | None = None
+    ) -> Segment:
         """A segment in memory that is written later together with others."""
         data, keyed = made.whole(), state.logs[bucket].keyed
         path = self._place / state.table.uuid
@@ -373,7 +375,7 @@ class SegmentCut:
         if len(self._small) == 1:
             (only,) = self._small
             path = self._new_path(*only.key, only.segment.start, only.segment.end)
-            new_segment.write_encoded(self._disk, path, Encoded((), [only.segment.part.data], b""))
+            new_segment.write_segment(self._disk, path, EncodedSegment((), [only.segment.part.data], b""))
             self._say_rewritten([only])
             data = self._disk.map(path)
             return {id(only.segment): only.segment.placed(path, SegmentBytes(data, data))}

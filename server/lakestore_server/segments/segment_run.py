@@ -76,7 +76,7 @@ def left_of(
     return SparseRows(run.start, run.end, run.chunks[0].schema_id, rows, kept, superseded, index)
 
 
-def forgotten(run: SegmentRun, known: BitMap64, state: TableState) -> tuple[IndexKeys, Ints]:
+def dropped_deletes(run: SegmentRun, known: BitMap64, state: TableState) -> tuple[IndexKeys, Ints]:
     """(keys, offsets) of the deletes that a run drops; hashed keys stay in their chains."""
     prefix, dead = table_prefix(state.table.number), _array(within(known, run))
     found: list[IndexKeys] = []
@@ -135,4 +135,4 @@ class Rewrite:
     def forgotten(self) -> list[tuple[IndexKeys, Ints]]:
         """Keys of dropped deletes, and the offsets that the index may have for them."""
         remembers = self.state.table.merge.engine == "versioned"
-        return [forgotten(self.run, self.known, self.state)] if remembers else []
+        return [dropped_deletes(self.run, self.known, self.state)] if remembers else []

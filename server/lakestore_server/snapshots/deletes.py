@@ -32,7 +32,7 @@ Name = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
+class HiddenRows:
     """The rows of one data file that a cut hides, beyond those that the base's own deletes hide."""
 
     file: File
@@ -58,7 +58,7 @@ class DeleteLedger:
     """The tier point."""
     end: Heads
     windows: tuple[Window, ...] = ()
-    hidden: Mapping[str, Hidden] = field(default_factory=dict)
+    hidden: Mapping[str, HiddenRows] = field(default_factory=dict)
     """By path of the data file."""
 
     @property
@@ -172,14 +172,14 @@ def vector_key(file: File) -> str:
     return f"{file.path}#{file.content_offset}"
 
 
-def _position_deletes(old: Hidden | None, more: RowsToHide, name: Name) -> Hidden:
+def _position_deletes(old: HiddenRows | None, more: RowsToHide, name: Name) -> HiddenRows:
     """A data file's hidden rows plus new ones. If there are many delete files, the smallest are merged."""
     fresh = more.positions
     rows = len(fresh) + (0 if old is None else old.rows)
     deletes = () if old is None else old.deletes
     kept = deletes if len(deletes) < FILES_MAX else deletes[: _worth_keeping(deletes, len(fresh))]
     fresh = union([fresh, *(_read(each) for each in deletes[len(kept) :])])
-    return Hidden(more.file, rows, (*kept, _write(more.file, fresh, name)), more.base)
+    return HiddenRows(more.file, rows, (*kept, _write(more.file, fresh, name)), more.base)
 
 
 def _worth_keeping(deletes: Sequence[File], rows: int) -> int:
@@ -225,7 +225,9 @@ def _delete_of(file: File) -> File:
     )
 
 
-def _vectors(hidden: Mapping[str, Hidden], found: Sequence[RowsToHide], base: BaseFiles, name: Name) -> list[Hidden]:
+def _vectors(
+    hidden: Mapping[str, HiddenRows], found: Sequence[RowsToHide], base: BaseFiles, name: Name
+) -> list[HiddenRows]:
     """All changed vectors in one Puffin file; vectors of partially shown files have a Puffin file each.
 
     PyIceberg applies every vector in a Puffin file that it reads, including replaced ones. That is harmless as long as
@@ -235,7 +237,9 @@ def _vectors(hidden: Mapping[str, Hidden], found: Sequence[RowsToHide], base: Ba
     return made + _together(hidden, [more for more in found if not more.is_partial], base, name)
 
 
-def _together(hidden: Mapping[str, Hidden], found: Sequence[RowsToHide], base: BaseFiles, name: Name) -> list[Hidden]:
+def _together(
+    hidden: Mapping[str, HiddenRows], found: Sequence[RowsToHide], base: BaseFiles, name: Name
+) -> list[HiddenRows]:
     """Write vectors to one Puffin file."""
     made, held = [], []
     for more in found:
@@ -243,7 +247,7 @@ def _together(hidden: Mapping[str, Hidden], found: Sequence[RowsToHide], base: B
         if old is None:
             earlier, older = base.deleted(more.base) if more.base is not None else (NO_POSITIONS, [])
             replaced = tuple(vector_key(entry.file) for entry in older)
-            now = Hidden(more.file, len(more.positions), (), more.base, replaced)
+            now = HiddenRows(more.file, len(more.positions), (), more.base, replaced)
         else:
             earlier = vector_of(old.deletes[0])
             now = replace(old, rows=old.rows + len(more.positions))

@@ -19,7 +19,7 @@ from lakestore.errors import Invalid
 from lakestore.iceberg.places import place
 from lakestore.model import times
 from lakestore.model.names import PRESENTED
-from lakestore.model.typed import shown
+from lakestore.model.outside_values import excerpt
 from lakestore_server.catalog.errors import NoSuchWarehouse
 
 log = logging.getLogger("lakestore.present")
@@ -135,11 +135,11 @@ def prefix_of(name: str, lake: str) -> str:
             try:
                 position = said_position(name.removeprefix(begin))
             except Invalid as error:
-                raise NoSuchWarehouse(f"warehouse {shown(name)}: {error.message}") from error
+                raise NoSuchWarehouse(f"warehouse {excerpt(name)}: {error.message}") from error
             return prefix + base64.urlsafe_b64encode(position.encode()).rstrip(b"=").decode()
     raise NoSuchWarehouse(
-        f"there is no warehouse {shown(name)}: `now` is every table's head, `at:<token or time>` one cut of all tables,"
-        " `lake` or none what is tiered"
+        f"there is no warehouse {excerpt(name)}: `now` is every table's head, `at:<token or time>` one cut of all"
+        " tables, `lake` or none what is tiered"
     )
 
 
@@ -155,9 +155,9 @@ def of_prefix(prefix: str) -> Warehouse:
                 return Warehouse(times.position_text(raw.decode("ascii")), version)
             except (ValueError, Invalid) as error:
                 raise NoSuchWarehouse(
-                    f"{shown(prefix)} is not a prefix of this catalog: ask /v1/config for one"
+                    f"{excerpt(prefix)} is not a prefix of this catalog: ask /v1/config for one"
                 ) from error
-    raise NoSuchWarehouse(f"{shown(prefix)} is not a prefix of this catalog: ask /v1/config for one")
+    raise NoSuchWarehouse(f"{excerpt(prefix)} is not a prefix of this catalog: ask /v1/config for one")
 
 
 def said_position(text: str) -> str:

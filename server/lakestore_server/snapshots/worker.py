@@ -34,7 +34,7 @@ def main(run: str, room: str) -> None:
     def fetch(request: pb.FetchRequest) -> Iterator[pa.RecordBatch]:
         for data in parent.ask(Verb.FETCH, request.SerializeToString()):
             message = pb.RowBatch.FromString(data)
-            yield from ipc.decode_trusted(message.rows, crc=message.crc32c)
+            yield from ipc.decode_server_rows(message.rows, crc=message.crc32c)
 
     while parent.reply(answer):
         builder.tidy()

@@ -24,7 +24,7 @@ import pyarrow as pa
 from lakestore.errors import Internal, PositionExpired
 from lakestore_server.arrays import flat_batch
 from lakestore_server.arrays.flat_batch import FlatBatch
-from lakestore_server.arrays.gather import Gathered, Plan
+from lakestore_server.arrays.gather import GatheredRows, Plan
 from lakestore_server.state.chunk import CHANGE, PREV, Chunk, CommitIndex, Ints, MemoryChunk, Position, StoredBatch
 
 JOIN_COUNT = 16
@@ -337,7 +337,7 @@ class BucketLog:
         found = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
         return in_order(found, np.concatenate(order))
 
-    def _fetched(self, offsets: Ints, needed: Needed | None) -> Iterator[Fetched]:
+    def _fetched(self, offsets: Ints, needed: Needed | None) -> Iterator[FetchedRows]:
         alike: dict[int, list[Pick]] = {}
         for places, piece, rows in self.located(offsets):
             alike.setdefault(piece.schema_id, []).append(Pick(0, piece, places, rows))
@@ -396,7 +396,7 @@ class Pick:
         return replace(self, places=self.places[kept], rows=self.rows[kept])
 
 
-class Fetched(Protocol):
+class FetchedRows(Protocol):
     """Rows that were located and not copied yet."""
 
     @property
@@ -409,7 +409,7 @@ class Fetched(Protocol):
     def batch(self) -> pa.RecordBatch: ...
 
 
-def fetched(picks: Sequence[Pick], names: Sequence[str] | None) -> Sequence[Fetched]:
+def fetched(picks: Sequence[Pick], names: Sequence[str] | None) -> Sequence[FetchedRows]:
     """The rows of picks of one schema version, with these stored columns (by default all)."""
     flat = [pick for pick in picks if pick.piece.flat is not None]
     if len(flat) < PIECES_MIN or sum(len(pick.rows) for pick in flat) > ROWS_MAX * len(flat):
@@ -422,7 +422,7 @@ def fetched(picks: Sequence[Pick], names: Sequence[str] | None) -> Sequence[Fetc
     return [_many(flat, parts, Plan(schema, names)), *(_Single(pick, names) for pick in picks if not pick.piece.flat)]
 
 
-def _many(picks: Sequence[Pick], parts: Sequence[FlatBatch], plan: Plan) -> Fetched:
+def _many(picks: Sequence[Pick], parts: Sequence[FlatBatch], plan: Plan) -> FetchedRows:
     gathered = plan.gather(parts, [len(pick.rows) for pick in picks], np.concatenate([pick.rows for pick in picks]))
     return _Many(picks, gathered)
 
@@ -432,7 +432,7 @@ class _Many:
     """Rows of many pieces."""
 
     picks: Sequence[Pick]
-    gathered: Gathered
+    gathered: GatheredRows
 
     def sizes(self) -> Ints:
         return self.gathered.sizes()

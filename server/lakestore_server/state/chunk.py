@@ -189,7 +189,7 @@ class BatchLoader(Protocol):
     def __call__(self, names: Sequence[str] | None = None) -> pa.RecordBatch: ...
 
 
-class Unwatched:
+class NoWatch:
     """A `Watch` for bytes that may all be read."""
 
     is_needless = True
@@ -208,7 +208,7 @@ class LazyFlat:
 
     def __call__(self) -> FlatBatch:
         if self._flat is None:
-            self._flat = FlatBatch(self._batch, self._memory, Unwatched())
+            self._flat = FlatBatch(self._batch, self._memory, NoWatch())
         return self._flat
 
 

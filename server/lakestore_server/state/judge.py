@@ -86,7 +86,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedMessage:
     """A message that counts."""
 
     kind: Kind
@@ -135,7 +135,7 @@ class Judge:
         self._parts: list[pa.Buffer] = []
         """The parts of a record whose last part did not come yet."""
 
-    def take(self, position: int, data: bytes | None) -> Counted | None:
+    def take(self, position: int, data: bytes | None) -> CountedMessage | None:
         """Judge the message at a position of the log; None if it is void or a part before the last one.
 
         Positions only grow. A log may skip some of them, so only the numbers tell whether a message is missing.
@@ -167,7 +167,7 @@ class Judge:
             and head.part == len(self._parts)
         )
 
-    def _next(self, head: _Head, data: bytes, position: int) -> Counted | None:
+    def _next(self, head: _Head, data: bytes, position: int) -> CountedMessage | None:
         """The message that `head` completes; None if further parts follow."""
         piece = pa.py_buffer(data).slice(HEADER.size)
         if head.kind is Kind.CLAIM:
@@ -179,7 +179,7 @@ class Judge:
         parts, self._parts = [*self._parts, piece], []
         writer = NOBODY if head.kind is Kind.LEAVE else head.writer
         after = Standing(head.epoch, head.number, writer, head.crc, position + 1)
-        return Counted(head.kind, head.lsn, tuple(parts), head.meta_bytes, after)
+        return CountedMessage(head.kind, head.lsn, tuple(parts), head.meta_bytes, after)
 
 
 @dataclass(frozen=True, slots=True)

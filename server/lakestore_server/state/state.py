@@ -18,7 +18,7 @@ from lakestore_server.state.commit_record import BEGINNING, CommitRecord, Place,
 from lakestore_server.state.producers import FrozenProducers, Producers
 from lakestore_server.state.registers import Register, Registers
 from lakestore_server.state.subscription import Subscription, SubscriptionDrop, SubscriptionMove
-from lakestore_server.state.view import Dropped, TableState, View
+from lakestore_server.state.view import DroppedTable, TableState, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class State:
             dropped,
         )
 
-    def _tables(self, record: CommitRecord) -> tuple[dict[str, TableState], dict[str, str], dict[str, Dropped]]:
+    def _tables(self, record: CommitRecord) -> tuple[dict[str, TableState], dict[str, str], dict[str, DroppedTable]]:
         tables, names, dropped = dict(self.view.tables), dict(self.view.names), dict(self.view.dropped)
         for table in record.create:
             tables[table.uuid] = TableState.new(table, record.lsn, record.time_us)
@@ -164,7 +164,7 @@ class State:
             else:
                 state = tables.pop(uuid)
                 del names[state.table.name]
-                dropped[uuid] = Dropped(state, record.lsn, record.clock_us, until_us)
+                dropped[uuid] = DroppedTable(state, record.lsn, record.clock_us, until_us)
         for undrop in record.undrop:
             state = dropped.pop(undrop.table).state
             tables[undrop.table] = state if state.table.name == undrop.name else state.renamed(undrop.name)

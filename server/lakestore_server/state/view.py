@@ -15,10 +15,10 @@ import pyarrow as pa
 from lakestore.errors import Invalid, NotFound
 from lakestore.model.columns import SYSTEM_TYPES
 from lakestore.model.names import other_table
+from lakestore.model.outside_values import shown_name
 from lakestore.model.projection import Projection
 from lakestore.model.table import Table
 from lakestore.model.token import LogPosition
-from lakestore.model.typed import shown_name
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.catalog_change import Pointer, TierRecord
 from lakestore_server.state.chunk import CHANGE, PREV, Chunk, Position
@@ -174,7 +174,7 @@ class TableState:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedTable:
     """A dropped table in its grace."""
 
     state: TableState
@@ -208,7 +208,7 @@ class View:
     """The timeline of the LSNs; a restored server begins another."""
     marks: ClockMarks = NO_MARKS
     """Times of commits whose stamps are ahead."""
-    dropped: Mapping[str, Dropped] = field(default_factory=dict)
+    dropped: Mapping[str, DroppedTable] = field(default_factory=dict)
     """By uuid: dropped tables, whose files stay and which nobody reads or writes."""
 
     @property

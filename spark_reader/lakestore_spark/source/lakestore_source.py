@@ -56,7 +56,7 @@ class LakestoreSource(DataSource):
         return options.with_options(rows, said) if of_catalog else rows
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        said = Options(options.with_stored(self.options, schema), "spark.read", options.READ)
+        said = Options(options.with_stored_options(self.options, schema), "spark.read", options.READ)
         table = self._table or (_at(said) if said.text("at") else _current(said))
         return TableReader(said, table, schema)
 

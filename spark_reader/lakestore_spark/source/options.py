@@ -58,7 +58,7 @@ class Address:
         return connect(self.server, self.credentials)
 
 
-def with_stored(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
+def with_stored_options(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
     """Options, with those stored in the schema of a table of Spark's catalog."""
     kept = schema.fields[0].metadata.get(KEPT, {}) if schema.fields else {}
     return {**kept, **{name.lower(): value for name, value in options.items()}}

@@ -126,7 +126,7 @@ _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"
 
 
 @dataclass(frozen=True, slots=True)
-class TaskDone(WriterCommitMessage):
+class TaskParts(WriterCommitMessage):
     """The parts of a finished task."""
 
     changes: tuple[bytes, ...]
@@ -140,7 +140,7 @@ class TaskDone(WriterCommitMessage):
         return [pb.Change.FromString(change) for change in self.changes]
 
 
-def write(target: Target, batches: Iterable[pa.RecordBatch]) -> TaskDone:
+def write(target: Target, batches: Iterable[pa.RecordBatch]) -> TaskParts:
     """Upload a task's rows. On an error the uploaded parts are dropped."""
     transport = target.address.connect()
     uploaded: list[pb.Change] = []
@@ -158,7 +158,7 @@ def write(target: Target, batches: Iterable[pa.RecordBatch]) -> TaskDone:
         transport.close()
     context = TaskContext.get()
     query, run = (context.getLocalProperty(name) or "" for name in (_QUERY, _RUN)) if context else ("", "")
-    return TaskDone(tuple(change.SerializeToString() for change in uploaded), rows, query, run)
+    return TaskParts(tuple(change.SerializeToString() for change in uploaded), rows, query, run)
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], nbytes: int) -> Iterator[pa.RecordBatch]:
@@ -300,7 +300,7 @@ class TableWriter(DataSourceArrowWriter):
     def __init__(self, target: Target) -> None:
         self._target = target
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskParts:
         return write(self._target, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -320,7 +320,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, target: Target) -> None:
         self._target = target
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskParts:
         return write(self._target, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
@@ -347,8 +347,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _drop(self._target, messages)
 
 
-def _done(messages: Sequence[WriterCommitMessage | None]) -> list[TaskDone]:
-    return [message for message in messages if isinstance(message, TaskDone)]
+def _done(messages: Sequence[WriterCommitMessage | None]) -> list[TaskParts]:
+    return [message for message in messages if isinstance(message, TaskParts)]
 
 
 def _named(messages: Sequence[WriterCommitMessage | None]) -> list[pb.Change]:

@@ -38,7 +38,7 @@ def _hash(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """All numbers on one place, on four, on the last one; or as they are scattered really."""
     weak: Callable[[int], int] | None = request.param
     if weak is not None:
-        monkeypatch.setattr(hash_table, "scattered_one", weak)
+        monkeypatch.setattr(hash_table, "scattered_number", weak)
         monkeypatch.setattr(hash_table, "scattered", lambda numbers: numbers_of(list(map(weak, numbers.tolist()))))
 
 
@@ -70,7 +70,7 @@ def test_what_was_put_last_is_found_and_nothing_else(
 
 @given(st.lists(NUMBERS, min_size=1, max_size=40))
 def test_numbers_go_to_the_same_place_alone_and_with_others(numbers: list[int]) -> None:
-    assert hash_table.scattered(numbers_of(numbers)).tolist() == [hash_table.scattered_one(n) for n in numbers]
+    assert hash_table.scattered(numbers_of(numbers)).tolist() == [hash_table.scattered_number(n) for n in numbers]
 
 
 @pytest.mark.parametrize("step", [1, 2, 4096, 1 << 32, 1 << 44, -1])

@@ -11,8 +11,8 @@ import pytest
 from lakestore.limits import Limits
 from lakestore.model.token import LogPosition
 from lakestore_server.changes.batches import Shape, run
-from lakestore_server.changes.filter import bound
-from lakestore_server.changes.shared.stream import member_run
+from lakestore_server.changes.filter import bind_condition
+from lakestore_server.changes.sharing.stream import member_run
 from tests.support.served import Served
 
 NAME = "t.wide"
@@ -41,7 +41,7 @@ def deleted(folder: Path, where: str | None) -> Deleted:
     for i in range(ROWS):
         table.delete([{"id": i}])
     state = served.state(NAME)
-    conditions = (bound(where, state.versions),) if where else ()
+    conditions = (bind_condition(where, state.versions),) if where else ()
     shape = Shape((state.table.uuid,), before_images=where is None, columns=(), where=conditions)
     return Deleted(served, limits, written, shape)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakestore.errors import Fenced
-from lakestore_server.changes.shared.members import RETURN_SECONDS, Bucket, Group, Order, Sending
+from lakestore_server.changes.sharing.members import RETURN_SECONDS, Bucket, Group, Order, Sending
 
 BUCKETS: list[Bucket] = [("t", 0), ("t", 1)]
 START: dict[Bucket, Order] = dict.fromkeys(BUCKETS, (1, 0))

@@ -14,7 +14,7 @@ from lakestore.errors import Fenced, Unavailable, error_of
 from lakestore.model.token import LogPosition, Part, SharedPosition
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore.wire import errors
-from lakestore_server.changes.shared.group import SharedSubscriptions
+from lakestore_server.changes.sharing.group import SharedSubscriptions
 from tests.support.served import SCHEMA, Served
 from tests.support.sharing import Consumer, buckets, values
 

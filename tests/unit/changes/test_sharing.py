@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore_server.changes.shared.members import Bucket, assign
+from lakestore_server.changes.sharing.members import Bucket, assign
 from tests.support.seeds import examples
 
 names = st.sets(st.sampled_from("abcdefgh"), min_size=1)

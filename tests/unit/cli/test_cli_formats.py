@@ -17,7 +17,7 @@ from lakestore.cli import row_files
 from lakestore.cli.output import size, table
 from lakestore.errors import Invalid
 from lakestore.loading.changes import Changes
-from lakestore.loading.reading import Options, Wanted
+from lakestore.loading.reading import ColumnRequest, Options
 from lakestore.model import table as definitions
 from lakestore.model import types
 from tests.support.all_types import SCHEMA as ALL_TYPES
@@ -133,7 +133,7 @@ def test_a_line_sends_the_columns_that_it_names(tmp_path: Path, merge: Any) -> N
     path, table = tmp_path / "x.jsonl", _table(merge=merge)
     path.write_text('{"id": 1, "city": "Rome"}\n{"id": 2, "phone": null}\n')
     (chunk,) = chunks(path, table)
-    changes = Changes(Wanted(table, Options())).of(chunk)
+    changes = Changes(ColumnRequest(table, Options())).of(chunk)
     assert [change.batch.to_pylist() for change in changes] == [
         [{"id": 2, "phone": None}],
         [{"id": 1, "city": "Rome"}],
@@ -177,7 +177,7 @@ def test_a_file_of_deletes_carries_what_the_merge_engine_asks_for(
     for path in (lines, commas):
         table = _table(merge=merge)
         (chunk,) = chunks(path, table, deletes=True)
-        (change,) = Changes(Wanted(table, Options(), deletes=True)).of(chunk)
+        (change,) = Changes(ColumnRequest(table, Options(), deletes=True)).of(chunk)
         assert (change.is_delete, set(change.batch.schema.names)) == (True, carried)
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 from lakestore import aio
-from lakestore.client.awaited import Bridge
+from lakestore.client.async_commits import Bridge
 from tests.support.waiting import until
 
 

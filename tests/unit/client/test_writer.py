@@ -129,9 +129,9 @@ def test_pauses_grow_with_jitter_and_heed_the_server() -> None:
 
 def test_a_deadline_holds_for_pauses_and_inner_blocks(lake: ls.Lake) -> None:
     with lake.within(0.05), lake.within(60.0):
-        assert retry.seconds_left(100.0) <= 0.05
+        assert retry.seconds_to_deadline(100.0) <= 0.05
         assert not retry.Backoff().wait(Exhausted("full", retry_after=1.0))
-    assert retry.seconds_left(100.0) == 100.0
+    assert retry.seconds_to_deadline(100.0) == 100.0
 
 
 def test_rows_that_overflow_when_unfolded_end_a_writer_with_a_reason(served: Served) -> None:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from lakestore.model.merge_engines import versioned
 from lakestore.model.table import Table, define
 from lakestore_server.arrays.grouping import Groups, Ints
-from lakestore_server.commit.merge import kept
+from lakestore_server.commit.merge import kept_columns
 from lakestore_server.commit.merge.current_rows import CurrentRows
 from lakestore_server.commit.merge.versions import CameIn
-from lakestore_server.commit.request import NEVER, Kept, RowMarks, TableChange
+from lakestore_server.commit.request import NEVER, KeptColumns, RowMarks, TableChange
 from lakestore_server.index.keys import NO_KEYS
 from tests.model.merging import AS_OF, KEPT, Mark, Merged, Row
 from tests.support.seeds import examples
@@ -54,7 +54,8 @@ def change_of(rows: Sequence[Row], table: Table) -> TableChange:
     values = [{name: None if row[name] == KEPT else row[name] for name in names} for row in rows]
     batch = pa.RecordBatch.from_pylist(values, table.storage_schema)
     marks = [
-        Kept((table.column(name).id,), np.array([row[name] == KEPT for row in rows], dtype=np.bool_)) for name in "ab"
+        KeptColumns((table.column(name).id,), np.array([row[name] == KEPT for row in rows], dtype=np.bool_))
+        for name in "ab"
     ]
     due = [NEVER if row[AS_OF] is None else micros(row[AS_OF]) for row in rows]
     as_of = np.array(due, dtype=np.int64) if table.merge.within else None
@@ -111,18 +112,18 @@ def test_a_batch_is_judged_and_filled_as_its_rows_are_one_by_one(
     if not table.merge.within:
         rows = [{**row, AS_OF: None} for row in rows]
     model = model_of(held, table)
-    baseless = kept.baseless(change_of(rows, table), table, found_of(rows, table, model))
+    baseless = kept_columns.baseless(change_of(rows, table), table, found_of(rows, table, model))
     assert baseless.tolist() == model.baseless("upsert", rows)
     left = [row for place, row in enumerate(rows) if place not in baseless]
     if not left:
         return
     change, found = change_of(left, table), found_of(left, table, model)
     if table.merge.engine == "upsert":
-        made = kept.filled(change, found, np.arange(len(left))).to_pylist()
+        made = kept_columns.filled(change, found, np.arange(len(left))).to_pylist()
     else:
         came_in = CameIn.judge(change, table, found)
         keys = np.flatnonzero(came_in.last >= 0)
-        made = kept.filled(change, found, came_in.last[keys], came_in.rows).to_pylist()
+        made = kept_columns.filled(change, found, came_in.last[keys], came_in.rows).to_pylist()
     model.apply("upsert", [{name: value for name, value in row.items() if name != AS_OF or value} for row in left])
     by_key: dict[int, list[Row]] = {}
     for row in made:

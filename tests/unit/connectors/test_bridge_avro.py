@@ -19,7 +19,7 @@ from lakestore.kafka.bridge.decode import avro_columns, avro_records
 from lakestore.kafka.bridge.decode.avro_records import AvroRecords
 from lakestore.kafka.bridge.decode.avro_schema import crc64, schema_tree
 from lakestore.kafka.bridge.decode.framing import Cursors
-from lakestore.kafka.bridge.outcome import Decoded, Stage
+from lakestore.kafka.bridge.outcome import DecodedBlock, Stage
 from lakestore.kafka.bridge.spec import SchemaSpec
 from tests.support import avro_cases
 from tests.support.avro_cases import Json, as_dicts, records, written
@@ -27,7 +27,7 @@ from tests.support.avro_cases import Json, as_dicts, records, written
 STRICTER = {"out-of-range", "bad-boolean", "bad-number", "bad-enum", "bad-union", "short-payload"}
 
 
-def decoded(schema: Json, bodies: Sequence[bytes | None]) -> Decoded:
+def decoded(schema: Json, bodies: Sequence[bytes | None]) -> DecodedBlock:
     """A block of records of an inline schema."""
     return AvroRecords(wire="plain", declared=SchemaSpec(json.dumps(schema))).decode(records(bodies))
 

@@ -24,7 +24,7 @@ from lakestore.kafka.bridge.decode.registry import Registry
 from lakestore.kafka.bridge.drift import proposals
 from lakestore.kafka.bridge.drift.differences import differences
 from lakestore.kafka.bridge.drift.watching import REFRESH_SECONDS, Watch
-from lakestore.kafka.bridge.outcome import Mapped, Stage
+from lakestore.kafka.bridge.outcome import MappedBlock, Stage
 from lakestore.kafka.bridge.pipeline import Pipeline
 from lakestore.kafka.bridge.spec import BridgeSpec, ColumnSpec, RegistrySpec, SourceSpec, TableSpec, TopicSpec
 from tests.support.avro_cases import Json, records, written
@@ -101,7 +101,7 @@ class Shop:
         decoder = AvroRecords(registry=Registry(RegistrySpec(server.url, {"max.retries": "0"})))
         self.pipeline = Pipeline(topic=spec, tables=self.tables, decoder=decoder, drift=watch)
 
-    def sent(self, number: int, fields: dict[str, Json], *values: Any) -> Mapped:
+    def sent(self, number: int, fields: dict[str, Json], *values: Any) -> MappedBlock:
         """Records of a schema through the pipeline."""
         told = [{"name": name, **(kind if isinstance(kind, dict) and "aliases" in kind else {"type": kind})}
                 for name, kind in fields.items()]  # fmt: skip
@@ -111,7 +111,7 @@ class Shop:
         return self.pipeline.process(records(list(bodies)))
 
 
-def rows(mapped: Mapped) -> list[dict[str, Any]]:
+def rows(mapped: MappedBlock) -> list[dict[str, Any]]:
     """The rows of the one table."""
     return [row for table in mapped.tables for row in table.batch.to_pylist()]
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestore.kafka.bridge.decode import json_one, json_records
+from lakestore.kafka.bridge.decode import json_fallback, json_records
 from lakestore.kafka.bridge.decode.json_records import JsonDecoder
-from lakestore.kafka.bridge.outcome import Decoded
+from lakestore.kafka.bridge.outcome import DecodedBlock
 from tests.support.bridge_blocks import block, check_decoded
 from tests.support.seeds import examples
 
@@ -47,7 +47,7 @@ def ends(values: list[bytes], wanted: pa.Schema = WANTED) -> list[tuple[dict[str
     return by_record(decoded, len(values))
 
 
-def by_record(decoded: Decoded, count: int) -> list[tuple[dict[str, Any] | None, str]]:
+def by_record(decoded: DecodedBlock, count: int) -> list[tuple[dict[str, Any] | None, str]]:
     found: list[tuple[dict[str, Any] | None, str]] = [(None, "")] * count
     for number, row in zip(decoded.record.tolist(), decoded.values.to_pylist(), strict=True):
         found[number] = (row, "")
@@ -288,9 +288,9 @@ def test_block_at_once_is_as_one_by_one(values: list[bytes]) -> None:
     alone = []
     for value in values:
         try:
-            row = json_one.convert(json_one.parse_object(value), kind, "value")
+            row = json_fallback.convert(json_fallback.parse_object(value), kind, "value")
             alone.append((_texts(pa.array([row], json_records._texts(kind))[0].as_py()), ""))
-        except json_one.RefusedRecord as refused:
+        except json_fallback.RefusedRecord as refused:
             alone.append((None, refused.code))
     assert together == alone
 
@@ -317,5 +317,5 @@ def _time(value: Any) -> Any:
 
 
 def test_a_text_without_an_end_is_told_by_one_sentence() -> None:
-    with pytest.raises(json_one.RefusedRecord, match=r"not JSON: Unterminated string starting at character 7$"):
-        json_one.parse_object(b'{"s": "x')
+    with pytest.raises(json_fallback.RefusedRecord, match=r"not JSON: Unterminated string starting at character 7$"):
+        json_fallback.parse_object(b'{"s": "x')

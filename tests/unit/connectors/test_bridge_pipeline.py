@@ -18,7 +18,7 @@ from lakestore.errors import Invalid
 from lakestore.kafka.bridge.decode.decoders import decoder, key_decoder
 from lakestore.kafka.bridge.expressions import Expression
 from lakestore.kafka.bridge.map import reads_key_fields
-from lakestore.kafka.bridge.outcome import Decoded, Mapped, Op
+from lakestore.kafka.bridge.outcome import DecodedBlock, MappedBlock, Op
 from lakestore.kafka.bridge.pipeline import Pipeline
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.spec import ColumnSpec, RouteSpec, SourceSpec, TableSpec, TopicSpec
@@ -62,7 +62,7 @@ def pipeline(
     )
 
 
-def process(made: Pipeline, values: Sequence[Any], **parts: Any) -> Mapped:
+def process(made: Pipeline, values: Sequence[Any], **parts: Any) -> MappedBlock:
     """The ends of records with these values: bytes, null, or what JSON says."""
     raw = [value if value is None or isinstance(value, bytes) else json.dumps(value).encode() for value in values]
     records = block(raw, **parts)
@@ -71,11 +71,11 @@ def process(made: Pipeline, values: Sequence[Any], **parts: Any) -> Mapped:
     return mapped
 
 
-def rows(mapped: Mapped, table: str = "shop.orders") -> list[dict[str, Any]]:
+def rows(mapped: MappedBlock, table: str = "shop.orders") -> list[dict[str, Any]]:
     return next((found.batch.to_pylist() for found in mapped.tables if found.table == table), [])
 
 
-def codes(mapped: Mapped) -> dict[int, str]:
+def codes(mapped: MappedBlock) -> dict[int, str]:
     return {reject.record: reject.code for rejects in mapped.rejects.values() for reject in rejects}
 
 
@@ -425,10 +425,10 @@ def test_record_of_which_one_row_is_refused_is_refused_whole() -> None:
 class Changes:
     """A decoder of change events as they are needed."""
 
-    def __init__(self, decoded: Decoded) -> None:
+    def __init__(self, decoded: DecodedBlock) -> None:
         self._decoded = decoded
 
-    def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
+    def decode(self, records: Records, wanted: pa.Schema | None) -> DecodedBlock:
         self.wanted = wanted
         return self._decoded
 
@@ -439,7 +439,7 @@ class Changes:
 def test_all_fields_are_wanted_of_a_table_that_is_not_known_yet() -> None:
     """Else its first records would come without what nobody asked for."""
     spec = replace(ORDERS, table="shop.{schema}_{table}", columns=())
-    rows = Changes(Decoded(pa.array([{"id": 1}]), np.array([0])))
+    rows = Changes(DecodedBlock(pa.array([{"id": 1}]), np.array([0])))
     for each, wanted in ((spec, None), (replace(spec, columns=ORDERS.columns), {"id", "amount", "who"})):
         made = Pipeline(
             topic=TopicSpec("", topic="orders", target=each, format="debezium-json"), tables={}, decoder=rows
@@ -451,7 +451,7 @@ def test_all_fields_are_wanted_of_a_table_that_is_not_known_yet() -> None:
 def test_changes_carry_what_they_mean() -> None:
     values = pa.array([{"id": 1, "amount": None, "who": "a"}, {"id": 2, "amount": 1.0, "who": "b"}, {"id": 3}])
     origin = pa.array([{"database": "d", "schema": "s.1", "table": t} for t in ("x", "y", "x")])
-    decoded = Decoded(
+    decoded = DecodedBlock(
         values,
         np.array([0, 1, 2]),
         op=np.array([0, 1, 0], np.int8),
@@ -482,7 +482,7 @@ def test_half_of_a_change_is_refused_with_the_other() -> None:
     """A key change whose new row does not fit must not delete the old one."""
     values = pa.array([{"id": 1, "who": "a"}, {"id": 2, "who": None}, {"id": 3, "who": "b"}])
     columns = (*ORDERS.columns[:2], C("who", "string", required=True))
-    decoded = Decoded(
+    decoded = DecodedBlock(
         values, np.array([0, 1, 2]), op=np.array([1, 0, 0], np.int8), atomic=np.array([0, 0, -1], np.int64)
     )
     spec = replace(ORDERS, columns=columns)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from lakestore.errors import Invalid
 from lakestore.kafka.bridge.decode.protobuf_records import ProtobufRecords
 from lakestore.kafka.bridge.decode.protobuf_schema import build_message, compile_proto, message
-from lakestore.kafka.bridge.outcome import Decoded, Stage
+from lakestore.kafka.bridge.outcome import DecodedBlock, Stage
 from lakestore.kafka.bridge.spec import SchemaSpec
 from tests.support.avro_cases import records
 
@@ -48,7 +48,7 @@ def kind(text: str, path: tuple[int, ...] = (0,)) -> type[Message]:
     return GetMessageClass(message(*compile_proto(text, {}), path))
 
 
-def decoded(text: str, bodies: Sequence[bytes | None]) -> Decoded:
+def decoded(text: str, bodies: Sequence[bytes | None]) -> DecodedBlock:
     """A block of records of an inline schema."""
     return decoder(text).decode(records(bodies))
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
-from lakestore.kafka.bridge.outcome import Decoded
+from lakestore.kafka.bridge.outcome import DecodedBlock
 from lakestore.kafka.bridge.transaction_blocks import (
     Place,
     Run,
@@ -252,7 +252,7 @@ def test_ends_that_a_decoder_has_read_are_told() -> None:
         {"status": "END", "id": "1", "data_collections": [part]},
     ]
     whole, records = assembler(), replace(block([("1", {}), ("1", b"broken"), ("1", {})]), topic=MARKS[0])
-    register_decoded_marks(whole, records, Decoded(pa.array(values), np.array([0, 2])))
+    register_decoded_marks(whole, records, DecodedBlock(pa.array(values), np.array([0, 2])))
     assert list(whole.open) == ["1"]
     whole.events(A, [run([5, 6], "1")])
     (unit,) = whole.ready()

@@ -19,7 +19,7 @@ from lakestore.kafka.bridge.assembly import Assembly
 from lakestore.kafka.bridge.carry_over import Batch
 from lakestore.kafka.bridge.commit import Committer, empty
 from lakestore.kafka.bridge.counts import Counts
-from lakestore.kafka.bridge.positions import Accepted, Ends, Place
+from lakestore.kafka.bridge.positions import AcceptedLoss, Ends, Place
 from lakestore.kafka.bridge.source import Source, Starts
 from tests.support.debezium_events import Pair, block, event
 
@@ -61,7 +61,7 @@ class Stage:
             source_name="",
             source=source,
             starts=starts,
-            accepted=Accepted(),
+            accepted=AcceptedLoss(),
             table_spec=lambda *_: spec.topics[0].tables[0],
             counts=Counts(),
             is_stopped=lambda: False,

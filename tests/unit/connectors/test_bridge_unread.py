@@ -14,7 +14,7 @@ import pytest
 
 import lakestore as ls
 from lakestore.kafka.bridge.assembly import Assembly
-from lakestore.kafka.bridge.outcome import Mapped, Op
+from lakestore.kafka.bridge.outcome import MappedBlock, Op
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.spec import BridgeSpec, ColumnSpec, SourceSpec, TableSpec, TopicSpec
 from tests.support import debezium_events
@@ -82,7 +82,7 @@ def _seen(row: Mapping[str, Any], front: str = "") -> Iterator[str]:
             yield front + name
 
 
-def _stored(mapped: Mapped, sources: Mapping[str, str]) -> Counter[str]:
+def _stored(mapped: MappedBlock, sources: Mapping[str, str]) -> Counter[str]:
     found: Counter[str] = Counter()
     for rows in mapped.tables:
         for name in rows.batch.schema.names:
@@ -93,7 +93,7 @@ def _stored(mapped: Mapped, sources: Mapping[str, str]) -> Counter[str]:
     return found
 
 
-def _check(mapped: Mapped, rows: Sequence[Mapping[str, Any]], sources: Mapping[str, str]) -> None:
+def _check(mapped: MappedBlock, rows: Sequence[Mapping[str, Any]], sources: Mapping[str, str]) -> None:
     refused = {reject.record for rejects in mapped.rejects.values() for reject in rejects}
     seen = Counter(name for number, row in enumerate(rows) if number not in refused for name in _seen(row))
     counted = Counter({field: len(records) for (_, field), records in mapped.unread.items()})

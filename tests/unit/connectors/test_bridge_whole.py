@@ -23,7 +23,7 @@ from lakestore.kafka.bridge.carry_over import Batch
 from lakestore.kafka.bridge.commit import Committer, Halt, spec_of
 from lakestore.kafka.bridge.counts import Counts
 from lakestore.kafka.bridge.decode import decoders
-from lakestore.kafka.bridge.positions import Accepted, Ends, Place
+from lakestore.kafka.bridge.positions import AcceptedLoss, Ends, Place
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.source import Source, Starts
 from lakestore.kafka.bridge.whole_transactions import Whole
@@ -87,7 +87,7 @@ class Lane:
             source_name="",
             source=source,
             starts=starts,
-            accepted=Accepted(),
+            accepted=AcceptedLoss(),
             table_spec=lambda topic, table: spec_of(topics[topic], table),
             counts=self.counts,
             is_stopped=lambda: False,

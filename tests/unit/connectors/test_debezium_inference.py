@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
-from lakestore.kafka.bridge.outcome import Decoded
+from lakestore.kafka.bridge.outcome import DecodedBlock
 from tests.support.bridge_blocks import check_decoded
 from tests.support.debezium_events import block, event, with_schema
 
 
-def decoded(values: Sequence[Any], wanted: pa.Schema | None = None) -> Decoded:
+def decoded(values: Sequence[Any], wanted: pa.Schema | None = None) -> DecodedBlock:
     """Rows with a field `a` of these values, without a schema."""
     found = DebeziumJson().decode(block([({"id": 1}, event("c", None, {"a": value})) for value in values]), wanted)
     check_decoded(found, len(values))

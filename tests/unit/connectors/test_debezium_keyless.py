@@ -17,7 +17,7 @@ from lakestore.kafka.bridge import spec_file
 from lakestore.kafka.bridge.assembly import Assembly
 from lakestore.kafka.bridge.decode.debezium.before_images import without_fillers
 from lakestore.kafka.bridge.decode.debezium.connect_values import Kind
-from lakestore.kafka.bridge.outcome import Mapped, Op
+from lakestore.kafka.bridge.outcome import MappedBlock, Op
 from lakestore.kafka.bridge.writing import steps_of
 from tests.support.bridge_blocks import check_ends
 from tests.support.debezium_events import Pair, block, event, with_schema
@@ -32,7 +32,7 @@ def lake(tmp_path: Path) -> Iterator[ls.Lake]:
         yield opened
 
 
-def processed(lake: ls.Lake, pairs: Sequence[Pair], text: str = TOPIC) -> Mapped:
+def processed(lake: ls.Lake, pairs: Sequence[Pair], text: str = TOPIC) -> MappedBlock:
     """The ends of records, whose rows are committed."""
     spec = spec_file.parse(f"name: b\nsource: {{bootstrap: 'h:1'}}\ntopics: [{{{text}}}]", "bridge.yaml")
     records = block(pairs)

@@ -13,7 +13,7 @@ from lakestore.errors import Invalid
 from lakestore.kafka.bridge import spec_file
 from lakestore.kafka.bridge.decode.decoders import decoder, key_decoder
 from lakestore.kafka.bridge.map import reads_key_fields
-from lakestore.kafka.bridge.outcome import Mapped, Op
+from lakestore.kafka.bridge.outcome import MappedBlock, Op
 from lakestore.kafka.bridge.pipeline import Pipeline
 from lakestore.kafka.bridge.spec import SourceSpec
 from lakestore.kafka.bridge.tables import wanted_table
@@ -60,7 +60,7 @@ SCHEMA = {"type": "struct", "fields": [
 ]}  # fmt: skip
 
 
-def mapped(pairs: list[Pair], text: str = TOPIC) -> Mapped:
+def mapped(pairs: list[Pair], text: str = TOPIC) -> MappedBlock:
     """The ends of records by a bridge.yaml."""
     (topic,) = spec_file.parse(text, "bridge.yaml", Path(), lambda name: None).topics
     source = spec_file.parse(text, "bridge.yaml", Path(), lambda name: None).sources[topic.source]

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lakestore import errors
-from lakestore_server.edge.catalog_request import CatalogRequest, Endpoints, Sources, answer, done, status_of
+from lakestore_server.edge.catalog_request import CatalogRequest, Endpoints, Sources, answer, empty_answer, status_of
 
 DEFECTS = {"LakestoreError", "Internal", "Corrupt", "NewerFormat"}
 CLASSES = [
@@ -51,7 +51,7 @@ def test_a_request_past_the_gate_has_no_rights() -> None:
 
     def verb(request: CatalogRequest) -> Response:
         ran.append(request)
-        return done()
+        return empty_answer()
 
     async def receive() -> dict[str, object]:
         return {"type": "http.request", "body": b"", "more_body": False}

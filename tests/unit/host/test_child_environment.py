@@ -36,7 +36,7 @@ def test_a_process_that_runs_has_none_of_the_secrets(tmp_path: Path, monkeypatch
         monkeypatch.setenv(name, text)
     (tmp_path / "says_its_environment.py").write_text("import os; print(*os.environ)")
     monkeypatch.syspath_prepend(tmp_path)
-    process = child.begun("says_its_environment", reads_stores=True)
+    process = child.module_process("says_its_environment", reads_stores=True)
     names = set(process.communicate(timeout=30)[0].decode().split())
     assert not names & set(SECRETS)
     assert names >= set(STORE)

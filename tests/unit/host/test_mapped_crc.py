@@ -12,7 +12,7 @@ import pytest
 
 from lakestore.rows.ipc import crc32c
 from lakestore_server.host import mapped_crc
-from lakestore_server.host.mapped_crc import crc32c_of_mapped
+from lakestore_server.host.mapped_crc import crc32c_of_mapping
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("size", [0, 1, 499, 64 << 10])
 def test_it_is_that_of_the_bytes(size: int) -> None:
     data = random.Random(size).randbytes(size)
-    assert crc32c_of_mapped(pa.py_buffer(data)) == crc32c(data)
+    assert crc32c_of_mapping(pa.py_buffer(data)) == crc32c(data)
 
 
 def test_others_run_meanwhile(nobody_is_stopped: None) -> None:
@@ -49,7 +49,7 @@ def test_others_run_meanwhile(nobody_is_stopped: None) -> None:
     thread = threading.Thread(target=other)
     thread.start()
     begins.set()
-    crc32c_of_mapped(data)
+    crc32c_of_mapping(data)
     ran_meanwhile = bool(ran)
     thread.join()
     assert ran_meanwhile

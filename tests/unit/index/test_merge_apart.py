@@ -36,13 +36,13 @@ ENTRIES = 900_000
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """Those that merge, as they begin."""
-    begun, made = child.begun, list[subprocess.Popen[bytes]]()
+    begun, made = child.module_process, list[subprocess.Popen[bytes]]()
 
     def watched(module: str, **how: Any) -> subprocess.Popen[bytes]:
         made.append(begun(module, **how))
         return made[-1]
 
-    monkeypatch.setattr(child, "begun", watched)
+    monkeypatch.setattr(child, "module_process", watched)
     return made
 
 

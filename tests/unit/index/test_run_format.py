@@ -22,7 +22,7 @@ from lakestore_server.index.number_section import NumberSection, packed
 from lakestore_server.index.overlay import merged
 from lakestore_server.index.run import HEADER_BYTES, Run
 from lakestore_server.index.run_blocks import BLOCK_BYTES
-from lakestore_server.index.run_filter import Wanted
+from lakestore_server.index.run_filter import LookupNumbers
 from lakestore_server.index.run_merge import merge, of_numbers, slices
 from lakestore_server.index.run_writer import RunWriter
 from tests.support.seeds import seeded
@@ -91,7 +91,7 @@ def test_every_number_is_found_with_its_value_and_no_other(
         (section,), right = sectioned(run, number), tables[number]
         numbers = asked(chance, width, right)
         expected = [right.get(n, MISS) for n in numbers]
-        assert section.find(Wanted.of(np.array(numbers, dtype=np.uint64))).tolist() == expected
+        assert section.find(LookupNumbers.of(np.array(numbers, dtype=np.uint64))).tolist() == expected
         few = chance.sample(range(len(numbers)), min(len(numbers), 200))
         assert [section.one(numbers[at]) for at in few] == [expected[at] for at in few]
         order = sorted(right)
@@ -131,7 +131,9 @@ def test_the_newest_entry_holds_and_absent_goes_only_at_the_bottom(tmp_path: Pat
             numbers = held[0].tolist() if held else []
             assert numbers == sorted(kept)
             if kept:
-                assert sectioned(output, number)[0].find(Wanted.of(held[0])).tolist() == [kept[n] for n in numbers]
+                assert sectioned(output, number)[0].find(LookupNumbers.of(held[0])).tolist() == [
+                    kept[n] for n in numbers
+                ]
 
 
 def sectioned(run: Run, number: int) -> list[NumberSection]:

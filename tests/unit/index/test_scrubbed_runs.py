@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakestore_server.index.key_index import Index
-from lakestore_server.index.levels import Walked
+from lakestore_server.index.levels import WalkSums
 from lakestore_server.index.run import Run
 from lakestore_server.segments.integrity import Findings, Integrity
 from tests.support.served import Served
@@ -74,9 +74,9 @@ def test_a_run_that_was_replaced_beside_the_scrub_is_no_damage(
 
 
 def test_damaged_entries_of_a_replaced_index_are_no_damage(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    def walk(index: Index, *_: Any) -> tuple[int, Iterator[Walked]]:
+    def walk(index: Index, *_: Any) -> tuple[int, Iterator[WalkSums]]:
         rebuilt(served)
-        return index.lsn, iter([Walked(0, 0, 1)])
+        return index.lsn, iter([WalkSums(0, 0, 1)])
 
     monkeypatch.setattr(Index, "walk", walk)
     scrubber = served.server.upkeep.scrubber

@@ -24,7 +24,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 def test_a_stopped_process_fails_one_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_store, "APART_MIN", 1)
     monkeypatch.setattr(IndexMerger, "wake", lambda self: None)
-    begun = child.begun
+    begun = child.module_process
 
     def stopped(module: str, **how: Any) -> subprocess.Popen[bytes]:
         process = begun(module, **how)
@@ -38,7 +38,7 @@ def test_a_stopped_process_fails_one_merge(tmp_path: Path, monkeypatch: pytest.M
             served.checkpoint()
         index = served.engine.index
         with monkeypatch.context() as patch:
-            patch.setattr(child, "begun", stopped)
+            patch.setattr(child, "module_process", stopped)
             patch.setattr(merge_apart, "SILENCE_SECONDS", 0.2)
             with pytest.raises(Unavailable, match=r"gave no answer for 0\.2 s"):
                 served.server.upkeep.merge_index()

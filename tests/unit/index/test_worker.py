@@ -32,6 +32,6 @@ def test_the_process_takes_no_module_from_the_working_folder(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     (tmp_path / "orjson.py").write_text("raise RuntimeError('taken from the working folder')")
-    process = child.begun(WORKER)
+    process = child.module_process(WORKER)
     process.communicate(timeout=60)
     assert process.returncode == 0, "it ended with its pipe"

@@ -15,7 +15,7 @@ from lakestore.errors import Invalid
 from lakestore.loading.files import source_of
 from lakestore.loading.json_blocks import chunks_of
 from lakestore.loading.progress import Place
-from lakestore.loading.reading import Options, Wanted
+from lakestore.loading.reading import ColumnRequest, Options
 from lakestore.model.table import define
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -24,7 +24,7 @@ ROWS = pa.table({"id": range(5_000), "name": [f"row {i * 7919 % 5_003}" for i in
 
 def _read(path: Path, kind: str | None = None) -> tuple[list[int], dict[int, str]]:
     """The rows' ids, and the lines that are refused."""
-    wanted = Wanted(define("a.b", SCHEMA, buckets=1), Options(), deletes=False)
+    wanted = ColumnRequest(define("a.b", SCHEMA, buckets=1), Options(), deletes=False)
     found = list(chunks_of(source_of(str(path), kind=kind).files[0], wanted, Place()))
     ids = [each for chunk in found for each in chunk.batch.column("id").to_pylist()]
     return ids, {bad.line: bad.reason for chunk in found for bad in chunk.bad}

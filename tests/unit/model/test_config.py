@@ -12,7 +12,7 @@ import pytest
 from lakestore.cli.main import run_command
 from lakestore.client import credentials, profiles
 from lakestore.errors import Invalid
-from lakestore.model.settings import Given, option, options, read, section
+from lakestore.model.settings import SettingValues, option, options, read, section
 from lakestore_server.settings import Settings
 
 
@@ -44,7 +44,7 @@ class Example:
     limits: Inner = section(Inner)
 
 
-def given(text: str = "", environment: dict[str, str] | None = None, **flags: Any) -> Given[Example]:
+def given(text: str = "", environment: dict[str, str] | None = None, **flags: Any) -> SettingValues[Example]:
     """What is read from these."""
     return read(Example, file="server.yaml", text=text, environment=environment or {}, flags=flags)
 

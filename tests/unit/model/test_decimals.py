@@ -18,7 +18,7 @@ from lakestore.model import decimals
 from lakestore.model.decimals import fit_type
 from lakestore.model.defaults import scalar
 from lakestore.model.table import define
-from lakestore.rows import pushed
+from lakestore.rows import pushdown
 from lakestore.rows.condition_text import parse
 from lakestore.rows.user import of_dicts
 from lakestore.union.lake_ranges import bound
@@ -56,7 +56,7 @@ def test_every_digit_of_38_is_kept(unscaled: int, scale: int) -> None:
     """In bounds of manifests, pushed literals, conditions, defaults and values of rows, beyond Python's 28 digits."""
     kind, text = pa.decimal128(38, scale), _digits(unscaled, scale)
     number = Decimal(text)
-    assert decimals.from_unscaled(unscaled, scale) == number
+    assert decimals.from_unscaled_value(unscaled, scale) == number
     assert fit_type(number, kind) == number
     assert decimals.round_exact(number, scale, ROUND_FLOOR) == number
     assert decimals.product(number, number) == Decimal(_digits(unscaled * unscaled, 2 * scale))
@@ -66,7 +66,7 @@ def test_every_digit_of_38_is_kept(unscaled: int, scale: int) -> None:
     assert bound(unscaled_bytes(unscaled), kind) == number
     assert scalar(text, f"decimal(38,{scale})", "d").as_py() == number
     table = define("a.b", pa.schema([("d", kind)]))
-    condition = pushed.parse(pc.field("d") == pa.scalar(number, kind), table, pa.schema([("d", kind)]))
+    condition = pushdown.parse(pc.field("d") == pa.scalar(number, kind), table, pa.schema([("d", kind)]))
     assert condition is not None
     assert text in condition.text
     rows = pa.record_batch({"d": pa.array([number, None], kind)})

@@ -13,7 +13,7 @@ from lakestore.model.settings import range_of
 from lakestore.v1.lakestore_pb2 import StatusRequest
 from lakestore_server.host.machine import MAPS_DEFAULT, maps_max, memory_bytes
 from lakestore_server.operate import memory
-from lakestore_server.operate.memory import Held, MemoryStatus
+from lakestore_server.operate.memory import MemoryCounts, MemoryStatus
 from tests.support.served import Served
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
@@ -51,11 +51,11 @@ def test_every_limit_in_bytes_is_counted_or_said_to_be_elsewhere() -> None:
 
 def test_tables_count_by_what_they_have(tmp_path: Path) -> None:
     with Served(tmp_path / "data") as served:
-        before = Held.of(served.engine.view)
+        before = MemoryCounts.of(served.engine.view)
         table = served.lake.create_table("d.t", SCHEMA, primary_key=["id"], buckets=3)
         table.upsert(pa.record_batch([range(30), range(30)], schema=SCHEMA))
         served.checkpoint()
-        after = Held.of(served.engine.view)
+        after = MemoryCounts.of(served.engine.view)
         assert (after.tables - before.tables, after.buckets - before.buckets, after.segments) == (1, 3, 3)
         assert (after.rows_below, after.files) == (0, 1)  # small segments share a file
         told = json.loads(served.lake.transport.status(StatusRequest()).status)["memory"]
@@ -74,7 +74,7 @@ def test_keys_of_bytes_count_for_more_in_a_merge(tmp_path: Path) -> None:
         table = served.lake.create_table("d.t", pa.schema([("id", pa.string())]), primary_key=["id"])
         table.upsert([{"id": f"{n}"} for n in range(20)])
         served.lake.create_table("d.log", SCHEMA).append([{"id": 1, "v": 1}])
-        held = Held.of(served.engine.view)
+        held = MemoryCounts.of(served.engine.view)
     assert (held.keys, held.long_keys) == (0, 20)
     of = {bound.name: bound.nbytes for bound in memory.by_tables(held)}
     assert of["merging the index"] == 20 * 2 * memory.MERGE_LONG_ENTRY_BYTES

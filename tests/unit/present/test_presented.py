@@ -21,7 +21,7 @@ from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.catalog.errors import NoSuchTable
 from lakestore_server.catalog.locations import plain
 from lakestore_server.snapshots.messages import Base
-from lakestore_server.snapshots.presented import LoadAnswer, LoadRequest, SnapshotTables
+from lakestore_server.snapshots.presented_tables import LoadAnswer, LoadRequest, SnapshotTables
 from tests.support.present_stand_in import StandIn
 from tests.support.served import SCHEMA, Served
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lakestore.model.names import PRESENTED
-from lakestore_server.snapshots.presented import LoadRequest
+from lakestore_server.snapshots.presented_tables import LoadRequest
 from lakestore_server.snapshots.upkeep import LOOK_SECONDS
 from tests.support.present_stand_in import StandIn
 from tests.support.presenting import Presenting

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakestore.model.table import define
-from lakestore.rows import condition_text, pushed
+from lakestore.rows import condition_text, pushdown
 from lakestore.rows.ranges import Range, all_meet, may_meet
 from tests.support.condition_cases import SCHEMA, VALUES, Case, Row, comparisons, conditions, narrowed, rows, rows_of
 from tests.support.seeds import examples
@@ -101,7 +101,7 @@ def test_ranges_decide_what_they_can(text: str, low: Any, high: Any, may: bool, 
 
 
 def _pushed(expression: pc.Expression) -> str | None:
-    found = pushed.parse(expression, TABLE, SCHEMA)
+    found = pushdown.parse(expression, TABLE, SCHEMA)
     return None if found is None else found.text
 
 
@@ -130,4 +130,4 @@ def test_a_message_that_is_none_is_not_understood(data: bytes) -> None:
             return data
 
     found: Any = Expression()
-    assert pushed.parse(found, TABLE, SCHEMA) is None
+    assert pushdown.parse(found, TABLE, SCHEMA) is None

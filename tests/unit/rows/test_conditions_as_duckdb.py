@@ -15,8 +15,8 @@ import pytest
 from lakestore.errors import Exhausted, Invalid
 from lakestore.model.table import define
 from lakestore.rows import condition_text, literals
-from lakestore.rows.computed import texts
 from lakestore.rows.condition import UNKNOWN, Comparison
+from lakestore.rows.expressions import texts
 from lakestore.rows.ranges import Range, all_meet, may_meet
 from tests.support import sql_cases
 

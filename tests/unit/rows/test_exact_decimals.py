@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, seed, settings
 from hypothesis import strategies as st
 
-from lakestore.kafka.bridge.decode import json_one
+from lakestore.kafka.bridge.decode import json_fallback
 from lakestore.kafka.bridge.decode.debezium.debezium import DebeziumJson
 from lakestore.kafka.bridge.decode.json_records import JsonDecoder
 from lakestore.kafka.bridge.records import Records
@@ -250,7 +250,7 @@ def _csv(numbers: Sequence[str], kind: pa.DataType) -> dict[int, Any]:
 def test_python_reads_only_the_records_with_a_far_decimal(decode: Decode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside samples, which have the same number in a small block and in a large one."""
     parsed: list[int] = []
-    for module, name in ((json_one, "parse_object"), (orjson, "loads")):
+    for module, name in ((json_fallback, "parse_object"), (orjson, "loads")):
         function = getattr(module, name)
 
         def counted(text: Any, function: Callable[[Any], Any] = function) -> Any:

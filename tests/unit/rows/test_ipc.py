@@ -110,5 +110,5 @@ def test_numbers_of_a_big_endian_machine_are_swapped_in_every_message() -> None:
         data = big_endian(schema, pa.array(values, pa.int64()))
         assert pa.ipc.open_stream(data).read_all()["v"].to_pylist() == values, "the stream is what it claims to be"
         assert ipc.decode(data)["v"].to_pylist() == values
-        (trusted,) = ipc.decode_trusted(data, crc=ipc.crc32c(data))
+        (trusted,) = ipc.decode_server_rows(data, crc=ipc.crc32c(data))
         assert trusted["v"].to_pylist() == values

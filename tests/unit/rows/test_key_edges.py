@@ -229,7 +229,7 @@ def test_the_index_lost_between_any_two_segment_rewrites(tmp_path: Path, monkeyp
         served.checkpoint()
     rewrites, encoded = 0, new_segment.encoded_sparse
 
-    def lost(left: new_segment.SparseRows) -> new_segment.Encoded:
+    def lost(left: new_segment.SparseRows) -> new_segment.EncodedSegment:
         nonlocal rewrites
         rewrites += 1
         engine.index.found_problem("a test says so", damaged=False)

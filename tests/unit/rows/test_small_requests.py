@@ -69,8 +69,8 @@ def test_small_answers_of_one_schema_are_read_by_the_short_way(monkeypatch: pyte
     first, several = stream(), ipc.encode(BATCH.schema, [BATCH, BATCH])
     empty = ipc.encode(BATCH.schema, [BATCH.slice(2)])
     for _ in range(2):
-        assert ipc.decode_trusted(first, crc=ipc.crc32c(first)) == [BATCH]
-        assert ipc.decode_trusted(several, crc=ipc.crc32c(several)) == [BATCH, BATCH]
-        assert ipc.decode_trusted(empty, crc=ipc.crc32c(empty)) == [BATCH.slice(2)]
+        assert ipc.decode_server_rows(first, crc=ipc.crc32c(first)) == [BATCH]
+        assert ipc.decode_server_rows(several, crc=ipc.crc32c(several)) == [BATCH, BATCH]
+        assert ipc.decode_server_rows(empty, crc=ipc.crc32c(empty)) == [BATCH.slice(2)]
     with pytest.raises(Corrupt):
-        ipc.decode_trusted(first, crc=1)
+        ipc.decode_server_rows(first, crc=1)

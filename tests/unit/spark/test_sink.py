@@ -20,7 +20,7 @@ from lakestore.limits import Limits
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_spark.source import table_writer
 from lakestore_spark.source.lakestore_source import LakestoreSource
-from lakestore_spark.source.table_writer import RUNS_KEPT, Epoch, StreamWriter, TableWriter, TaskDone, register_of
+from lakestore_spark.source.table_writer import RUNS_KEPT, Epoch, StreamWriter, TableWriter, TaskParts, register_of
 from tests.support.seeds import seeded
 from tests.support.served import Served
 
@@ -77,9 +77,9 @@ class Run:
         found: StreamWriter = pickle.loads(pickle.dumps(made))
         return found
 
-    def task(self, *batches: pa.RecordBatch) -> TaskDone:
+    def task(self, *batches: pa.RecordBatch) -> TaskParts:
         done = replace(self._writer().write(iter(batches)), query=self._query, run=self._run)
-        sent: TaskDone = pickle.loads(pickle.dumps(done))
+        sent: TaskParts = pickle.loads(pickle.dumps(done))
         return sent
 
     def fails(self) -> None:

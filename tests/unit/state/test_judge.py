@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from lakestore.errors import NewerFormat
 from lakestore.rows.ipc import crc32c
-from lakestore_server.state.judge import HEADER, NOBODY, Content, Counted, ForeignLog, Judge, Kind, Standing, messages
+from lakestore_server.state.judge import (
+    HEADER,
+    NOBODY,
+    Content,
+    CountedMessage,
+    ForeignLog,
+    Judge,
+    Kind,
+    Standing,
+    messages,
+)
 
 PART_BYTES = 8
 """Small, so that most records have several parts."""
@@ -57,7 +67,7 @@ class Candidate:
         return said
 
 
-def judged(log: list[bytes], standing: Standing | None = None) -> list[Counted]:
+def judged(log: list[bytes], standing: Standing | None = None) -> list[CountedMessage]:
     judge = Judge(standing)
     first = judge.standing.position
     taken = (judge.take(position, log[position]) for position in range(first, len(log)))

@@ -24,10 +24,10 @@ from lakestore.kafka.bridge.decode.avro_schema import Incompatible, Node, adapt,
 from lakestore.kafka.bridge.decode.framing import VARINT_BYTES_MAX, Cursors, Fault, Part, SchemaName, strip_framing
 from lakestore.kafka.bridge.decode.pieces import VALUE, Piece, as_struct, fault_rejects, join_pieces, select_rows
 from lakestore.kafka.bridge.decode.registry import Registry, RegistrySchema, Schemas
-from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Reject, Stage
+from lakestore.kafka.bridge.outcome import TOMBSTONE, DecodedBlock, Reject, Stage
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import SchemaSpec, Wire
-from lakestore.model.decimals import from_unscaled
+from lakestore.model.decimals import from_unscaled_value
 
 _SHORT = "the record ends inside a field"
 
@@ -99,7 +99,7 @@ def _decimal(node: Node, raw: bytes, path: str) -> Decimal:
     if abs(value) >= 10**node.arrow.precision or len(raw) > node.arrow.bit_width // 8:
         text = f"a decimal has more than the {node.arrow.precision} digits of its schema"
         raise Unreadable(Fault("out-of-range", text, path))
-    return from_unscaled(value, node.arrow.scale)
+    return from_unscaled_value(value, node.arrow.scale)
 
 
 def _bytes(node: Node, place: _Place, path: str) -> Any:
@@ -244,7 +244,7 @@ class AvroRecords:
         self._topics: dict[str, _Topic] = {}
         self._topic = topic
 
-    def decode(self, records: Records, wanted: pa.Schema | None = None) -> Decoded:
+    def decode(self, records: Records, wanted: pa.Schema | None = None) -> DecodedBlock:
         block = strip_framing(records, self._wire, self._part, format="avro", registry=self._registered)
         topic = self._topics.setdefault(records.topic, _Topic())
         self._topic = records.topic

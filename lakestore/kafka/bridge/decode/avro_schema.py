@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
-from lakestore.model.decimals import from_unscaled
+from lakestore.model.decimals import from_unscaled_value
 from lakestore.rows.casting import null_mask
 
 DEPTH_MAX = 64
@@ -431,6 +431,6 @@ def _default_scalar(node: Node, value: Any) -> Any:
     if node.kind in ("bytes", "fixed"):
         raw = value.encode("latin-1")
         if node.logical == "decimal":
-            return from_unscaled(int.from_bytes(raw, "big", signed=True), node.arrow.scale)
+            return from_unscaled_value(int.from_bytes(raw, "big", signed=True), node.arrow.scale)
         return raw
     return value * 1000 if node.logical == "time-millis" else value

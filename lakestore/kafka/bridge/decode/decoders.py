@@ -19,7 +19,7 @@ from lakestore.kafka.bridge.decode.framing import Part
 from lakestore.kafka.bridge.decode.json_records import JsonDecoder
 from lakestore.kafka.bridge.decode.protobuf_records import ProtobufRecords
 from lakestore.kafka.bridge.decode.registry import Registry
-from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Reject, Stage
+from lakestore.kafka.bridge.outcome import TOMBSTONE, DecodedBlock, Reject, Stage
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import RegistrySpec, SchemaSpec, SourceSpec, TopicSpec
 from lakestore.limits import DEFAULT, Limits
@@ -41,7 +41,7 @@ class ArrowDecoder:
     def schema(self) -> pa.Schema | None:
         return self._schema
 
-    def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
+    def decode(self, records: Records, wanted: pa.Schema | None) -> DecodedBlock:
         batches: list[tuple[int, pa.RecordBatch]] = []
         rejects: list[Reject] = []
         passed: dict[str, list[int]] = {TOMBSTONE: [], EMPTY: []}
@@ -76,7 +76,7 @@ class ArrowDecoder:
 
     def _together(
         self, batches: list[tuple[int, pa.RecordBatch]], rejects: list[Reject], passed: dict[str, Ints]
-    ) -> Decoded:
+    ) -> DecodedBlock:
         schema = self._schema or pa.schema([])
         taken: list[tuple[int, pa.RecordBatch]] = []
         for number, batch in batches:
@@ -92,11 +92,13 @@ class ArrowDecoder:
         self._schema = schema
         table, taken = _one_table(schema, taken, rejects)
         if not taken:
-            return Decoded(pa.array([], pa.struct(list(schema))), np.zeros(0, np.int64), rejects=rejects, passed=passed)
+            return DecodedBlock(
+                pa.array([], pa.struct(list(schema))), np.zeros(0, np.int64), rejects=rejects, passed=passed
+            )
         columns = [column.combine_chunks() for column in table.columns]
         record = np.repeat([number for number, _ in taken], [batch.num_rows for _, batch in taken])
         rows = pa.StructArray.from_arrays(columns, fields=list(table.schema))
-        return Decoded(rows, record.astype(np.int64), rejects=rejects, passed=passed)
+        return DecodedBlock(rows, record.astype(np.int64), rejects=rejects, passed=passed)
 
 
 def _one_table(
@@ -139,12 +141,12 @@ class RawDecoder:
     def schema(self) -> pa.Schema | None:
         return _SCHEMA
 
-    def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
+    def decode(self, records: Records, wanted: pa.Schema | None) -> DecodedBlock:
         there = np.flatnonzero(records.values.is_valid().to_numpy(zero_copy_only=False))
         if len(there) == len(records):
-            return Decoded(pa.StructArray.from_arrays([records.values], fields=list(_SCHEMA)), there)
+            return DecodedBlock(pa.StructArray.from_arrays([records.values], fields=list(_SCHEMA)), there)
         rows = pa.StructArray.from_arrays([records.values.take(pa.array(there))], fields=list(_SCHEMA))
-        return Decoded(rows, there, passed={TOMBSTONE: np.setdiff1d(np.arange(len(records)), there)})
+        return DecodedBlock(rows, there, passed={TOMBSTONE: np.setdiff1d(np.arange(len(records)), there)})
 
 
 Factory = Callable[[TopicSpec, SourceSpec], Decoder]

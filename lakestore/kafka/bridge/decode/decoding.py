@@ -6,14 +6,14 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from lakestore.kafka.bridge.outcome import Decoded
+from lakestore.kafka.bridge.outcome import DecodedBlock
 from lakestore.kafka.bridge.records import Records
 
 
 class Decoder(Protocol):
     """A decoder of keys or values. One thread uses a decoder at a time; it may cache schemas."""
 
-    def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
+    def decode(self, records: Records, wanted: pa.Schema | None) -> DecodedBlock:
         """Decode a block. An unreadable record is a reject; no record makes this raise.
 
         `wanted` names the fields and their Arrow types for formats without a schema (JSON), nested as in the record;

@@ -21,8 +21,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakestore.kafka.bridge.decode import json_one
-from lakestore.kafka.bridge.decode.json_one import DuplicateName, Number, RefusedRecord
+from lakestore.kafka.bridge.decode import json_fallback
+from lakestore.kafka.bridge.decode.json_fallback import DuplicateName, Number, RefusedRecord
 from lakestore.kafka.bridge.records import Records
 from lakestore.model.columns import SYSTEM_PREFIX
 
@@ -84,7 +84,7 @@ def infer_schema(records: Records) -> InferredSchema:
         if value is None:
             continue
         try:
-            objects.append(_held(json_one.parse_object(value)))
+            objects.append(_held(json_fallback.parse_object(value)))
             keys.append(key)
         except RefusedRecord:
             unread += 1
@@ -173,7 +173,7 @@ class _Kinds:
         if isinstance(value, Number):
             self._number(value)
             return "number"
-        if isinstance(value, json_one.Constant):
+        if isinstance(value, json_fallback.Constant):
             self.constants = True
             return "number"
         return "float" if value in FLOATS else _text_kind(str(value))
@@ -301,7 +301,7 @@ def _is_key(key: bytes, name: str, value: str) -> bool:
     if key == value.encode():
         return True
     try:
-        held = _held(json_one.parse_object(key))
+        held = _held(json_fallback.parse_object(key))
     except RefusedRecord:
         return key == f'"{value}"'.encode()
     return isinstance(held, dict) and list(held) == [name] and str(held[name]) == value

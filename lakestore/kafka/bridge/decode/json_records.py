@@ -24,11 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pajson
 
-from lakestore.kafka.bridge.decode import inference, json_one
+from lakestore.kafka.bridge.decode import inference, json_fallback
 from lakestore.kafka.bridge.decode.far_decimals import FarDecimals
 from lakestore.kafka.bridge.decode.framing import Part, spans, strip_framing
-from lakestore.kafka.bridge.decode.json_one import DEPTH_MAX, DuplicateName, Number, RefusedRecord
-from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Reject, Stage
+from lakestore.kafka.bridge.decode.json_fallback import DEPTH_MAX, DuplicateName, Number, RefusedRecord
+from lakestore.kafka.bridge.outcome import TOMBSTONE, DecodedBlock, Reject, Stage
 from lakestore.kafka.bridge.records import Records
 from lakestore.kafka.bridge.spec import Wire
 from lakestore.kafka.bridge.unread_fields import Tree, tree_of, unread_fields
@@ -50,7 +50,7 @@ class Shape:
     """Types of values in records that are read one by one: times as texts."""
     by_hand: bool
     """True if a wanted type is unknown to Arrow's reader."""
-    reader: json_one.Reader
+    reader: json_fallback.Reader
     tree: Tree
     maps: tuple[Path, ...] = ()
     """Paths of maps. Arrow's reader reads a map as a list of entries."""
@@ -64,7 +64,7 @@ class Shape:
 
     @staticmethod
     def of(wanted: pa.Schema, part: Part) -> Shape:
-        reader = json_one.Reader(pa.struct(list(wanted)), part)
+        reader = json_fallback.Reader(pa.struct(list(wanted)), part)
         maps = map_paths(wanted)
         by_hand = maps is None or any(_by_hand(each.type) for each in wanted)
         return Shape(wanted, _loose(wanted), by_hand, reader, tree_of(wanted), tuple(maps or ()))
@@ -435,7 +435,7 @@ class JsonDecoder:
         """Fields of the last block that was read with all fields; otherwise None."""
         return self._inferred
 
-    def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
+    def decode(self, records: Records, wanted: pa.Schema | None) -> DecodedBlock:
         found = strip_framing(records, self._wire, self._part, format="json")
         if wanted is None:
             wanted = self._inferred = inference.schema_of(_samples(found.payloads, INFERRED))
@@ -445,7 +445,7 @@ class JsonDecoder:
         passed = {TOMBSTONE: found.nulls} if len(found.nulls) else {}
         rows, record = _together(block.pieces, shape)
         unread = {name: np.unique(np.concatenate(parts)) for name, parts in block.unread.items()}
-        return Decoded(rows, record, rejects=block.rejects, passed=passed, extra=block.extra, unread=unread)
+        return DecodedBlock(rows, record, rejects=block.rejects, passed=passed, extra=block.extra, unread=unread)
 
     def _shape(self, wanted: pa.Schema) -> Shape:
         if wanted not in self._shapes:
@@ -507,7 +507,7 @@ class JsonDecoder:
         rows = None if table is None else _rows(table, shape)
         if rows is not None:
             for raw, number in zip(values.to_pylist(), ids.tolist(), strict=True):
-                _note(json_one.parse_object(raw), shape.reader.fields, "", block, number)
+                _note(json_fallback.parse_object(raw), shape.reader.fields, "", block, number)
         return rows
 
     def _note_unread(self, table: pa.Table, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
@@ -515,7 +515,7 @@ class JsonDecoder:
         for name, flags in unread_fields(rows, shape.tree):
             block.unread.setdefault(name, []).append(ids[flags])
             if name not in block.extra:
-                first = json_one.parse_object(values[int(np.flatnonzero(flags)[0])].as_py())
+                first = json_fallback.parse_object(values[int(np.flatnonzero(flags)[0])].as_py())
                 block.extra[name] = guess_type(_at(first, name.split(".")))
 
     def _part_of(self, values: pa.BinaryArray, ids: Ints, shape: Shape, block: _Block) -> None:
@@ -535,7 +535,7 @@ class JsonDecoder:
         read, fields = shape.reader.read, shape.reader.fields
         for raw, number in zip(values.to_pylist(), ids.tolist(), strict=True):
             try:
-                found = json_one.parse_object(raw)
+                found = json_fallback.parse_object(raw)
                 rows.append(read(found))
             except RefusedRecord as refused:
                 block.rejects.append(
@@ -643,7 +643,7 @@ def _too_deep(values: pa.BinaryArray) -> bool:
     long = pc.greater_equal(pc.binary_length(values), 2 * DEPTH_MAX)
     if not long.true_count:
         return False
-    return any(json_one.depth(raw) > DEPTH_MAX for raw in values.filter(long).to_pylist())
+    return any(json_fallback.depth(raw) > DEPTH_MAX for raw in values.filter(long).to_pylist())
 
 
 def _sound(array: pa.Array) -> bool:
@@ -665,14 +665,14 @@ def _samples(values: pa.BinaryArray, most: int = SAMPLED) -> list[object]:
     found: list[object] = []
     for at in range(0, len(values), step):
         try:
-            read = json_one.parse_object(values[at].as_py())
+            read = json_fallback.parse_object(values[at].as_py())
         except RefusedRecord:
             continue
         found.append(read.held if isinstance(read, DuplicateName) else read)
     return found
 
 
-def _note(value: object, fields: Mapping[str, json_one.Reader], path: str, block: _Block, number: int) -> None:
+def _note(value: object, fields: Mapping[str, json_fallback.Reader], path: str, block: _Block, number: int) -> None:
     if isinstance(value, DuplicateName):
         value = value.held
     if isinstance(value, list):
@@ -689,7 +689,9 @@ def _note(value: object, fields: Mapping[str, json_one.Reader], path: str, block
             _note(value.get(name), reader.fields, f"{path}{name}.", block, number)
 
 
-def note_extra(value: object, fields: Mapping[str, json_one.Reader], path: str, extra: dict[str, pa.DataType]) -> None:
+def note_extra(
+    value: object, fields: Mapping[str, json_fallback.Reader], path: str, extra: dict[str, pa.DataType]
+) -> None:
     """Add the fields that have no column to `extra`, with the type of a value."""
     if isinstance(value, DuplicateName):
         value = value.held

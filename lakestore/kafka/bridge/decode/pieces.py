@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakestore.kafka.bridge.decode.framing import Bools, Fault
-from lakestore.kafka.bridge.outcome import Decoded, Reject, Stage
+from lakestore.kafka.bridge.outcome import DecodedBlock, Reject, Stage
 from lakestore.kafka.bridge.records import Ints
 
 VALUE = "value"
@@ -46,17 +46,17 @@ def fault_rejects(faults: Mapping[int, Fault], record: Ints) -> list[Reject]:
 
 def join_pieces(
     pieces: Sequence[Piece], rejects: Sequence[Reject], passed: Mapping[str, Ints], empty: pa.DataType
-) -> Decoded:
+) -> DecodedBlock:
     """Merge the pieces into one block; `empty` is the type of a block without rows."""
     told = {reason: records for reason, records in passed.items() if len(records)}
     ordered = tuple(sorted(rejects, key=lambda reject: reject.record))
     whole = [piece for piece in pieces if len(piece.record)]
     if not whole:
         none = as_struct(pa.nulls(0, empty))
-        return Decoded(none, np.zeros(0, np.int64), rejects=ordered, passed=told)
+        return DecodedBlock(none, np.zeros(0, np.int64), rejects=ordered, passed=told)
     values = pa.concat_arrays([piece.values for piece in whole]) if len(whole) > 1 else whole[0].values
     record = np.concatenate([piece.record for piece in whole])
     if (np.diff(record) < 0).any():
         order = np.argsort(record, kind="stable")
         values, record = values.take(pa.array(order)), record[order]
-    return Decoded(values, record, rejects=ordered, passed=told)
+    return DecodedBlock(values, record, rejects=ordered, passed=told)

@@ -49,7 +49,7 @@ from lakestore.kafka.bridge.decode.protobuf_schema import (
     message,
 )
 from lakestore.kafka.bridge.decode.registry import Registry, RegistrySchema, Schemas
-from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Reject, Stage
+from lakestore.kafka.bridge.outcome import TOMBSTONE, DecodedBlock, Reject, Stage
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import SchemaSpec, Wire
 
@@ -615,7 +615,7 @@ class ProtobufRecords:
         self._topics: dict[str, _Topic] = {}
         self._topic = topic
 
-    def decode(self, records: Records, wanted: pa.Schema | None = None) -> Decoded:
+    def decode(self, records: Records, wanted: pa.Schema | None = None) -> DecodedBlock:
         block = strip_framing(records, self._wire, self._part, format="protobuf", registry=self._registered)
         state = self._topics.setdefault(records.topic, _Topic())
         self._topic = records.topic

@@ -21,7 +21,7 @@ from lakestore.errors import Conflict, Invalid, NotFound
 from lakestore.kafka.bridge.drift import proposals
 from lakestore.kafka.bridge.drift.differences import Change, Differences, differences, new_fields
 from lakestore.kafka.bridge.expressions import names_origin, origins, table_name
-from lakestore.kafka.bridge.outcome import Decoded, Reject, Stage
+from lakestore.kafka.bridge.outcome import DecodedBlock, Reject, Stage
 from lakestore.kafka.bridge.records import Ints
 from lakestore.kafka.bridge.spec import TableSpec, TopicSpec
 from lakestore.model.table import Table
@@ -38,7 +38,7 @@ _LOG = logging.getLogger("lakestore.bridge")
 class Drift(Protocol):
     """The part of a pipeline that keeps tables in step with records."""
 
-    def follow(self, topic: str, schema: pa.Schema | None, decoded: Decoded) -> Decoded:
+    def follow(self, topic: str, schema: pa.Schema | None, decoded: DecodedBlock) -> DecodedBlock:
         """Return the rows with the column names of their table. The table may have changed afterwards."""
 
     def name_proposals(self, table: str, topic: str, rejects: Sequence[Reject]) -> Sequence[Reject]:
@@ -76,7 +76,7 @@ class Watch:
         self._stored: set[str] = set()
         self._looked: dict[str, float] = {}
 
-    def follow(self, topic: str, schema: pa.Schema | None, decoded: Decoded) -> Decoded:
+    def follow(self, topic: str, schema: pa.Schema | None, decoded: DecodedBlock) -> DecodedBlock:
         renamed: dict[str, str] = {}
         for spec in self._topic.tables:
             rows = _by_table(spec, topic, decoded)
@@ -163,7 +163,7 @@ class Watch:
         return id
 
 
-def _by_table(spec: TableSpec, topic: str, decoded: Decoded) -> dict[str, Ints | None]:
+def _by_table(spec: TableSpec, topic: str, decoded: DecodedBlock) -> dict[str, Ints | None]:
     if not names_origin(spec.table) or decoded.origin is None:
         return {table_name(spec.table, topic): None}
     found: dict[str, Ints | None] = {}
@@ -173,7 +173,7 @@ def _by_table(spec: TableSpec, topic: str, decoded: Decoded) -> dict[str, Ints |
     return found
 
 
-def _fields(decoded: Decoded, rows: Ints | None) -> dict[str, pa.DataType]:
+def _fields(decoded: DecodedBlock, rows: Ints | None) -> dict[str, pa.DataType]:
     found = dict(decoded.extra)
     for at, part in enumerate(decoded.values.type):
         column = pc.struct_field(decoded.values, [at])

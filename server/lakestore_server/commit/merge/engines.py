@@ -30,8 +30,8 @@ from lakestore_server.arrays.integers import AnyNumbers, bounds, column_of, inte
 from lakestore_server.commit import request
 from lakestore_server.commit.draft import ABSENT, RequestRefused, TableDraft
 from lakestore_server.commit.merge.current_rows import Columns, CurrentRows, RowSource, runs
-from lakestore_server.commit.merge.kept import baseless, filled
-from lakestore_server.commit.merge.versions import AgainstHeld, CameIn
+from lakestore_server.commit.merge.kept_columns import baseless, filled
+from lakestore_server.commit.merge.versions import CameIn, VersionComparison
 from lakestore_server.commit.request import TableChange
 from lakestore_server.host.yield_points import yield_point
 from lakestore_server.index.collisions import Entries, FoundKeys
@@ -218,7 +218,7 @@ _NONE: Ints = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergeResult:
     """The records to store."""
 
     batch: pa.RecordBatch
@@ -233,7 +233,7 @@ class Merged:
     folded: int = 0
 
 
-def merged(change: TableChange, table: Table, found: CurrentRows) -> Merged:
+def merged(change: TableChange, table: Table, found: CurrentRows) -> MergeResult:
     """The records that a change of a keyed table makes."""
     rows = change.batch.num_rows
     if change.delete and table.deletes == "ignore":
@@ -258,8 +258,8 @@ def merged(change: TableChange, table: Table, found: CurrentRows) -> Merged:
     return _put(table, found, batch, np.arange(found.count), folded=folded)
 
 
-def _none(change: TableChange, *, ignored: int = 0) -> Merged:
-    return Merged(change.batch.slice(0, 0), _NONE, np.empty(0, dtype=np.int8), ignored=ignored)
+def _none(change: TableChange, *, ignored: int = 0) -> MergeResult:
+    return MergeResult(change.batch.slice(0, 0), _NONE, np.empty(0, dtype=np.int8), ignored=ignored)
 
 
 def _not_key(table: Table) -> list[str]:
@@ -278,7 +278,7 @@ def _taken(batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
 
 def _put(
     table: Table, found: CurrentRows, batch: pa.RecordBatch, keys: Ints, *, ignored: int = 0, folded: int = 0
-) -> Merged:
+) -> MergeResult:
     """New rows of some keys, without rows that equal the old ones if the table skips them."""
     alive = found.alive[keys]
     unchanged = 0
@@ -293,10 +293,10 @@ def _put(
             unchanged = int(same.sum())
             batch, keys, alive = batch.filter(pa.array(kept)), keys[kept], alive[kept]
     change = np.where(alive, UPDATE, INSERT).astype(np.int8)
-    return Merged(batch, keys, change, ignored=ignored, unchanged=unchanged, folded=folded)
+    return MergeResult(batch, keys, change, ignored=ignored, unchanged=unchanged, folded=folded)
 
 
-def _upserted(change: TableChange, table: Table, found: CurrentRows) -> Merged:
+def _upserted(change: TableChange, table: Table, found: CurrentRows) -> MergeResult:
     """Each row replaces the one before it, of the change or of the table."""
     groups = found.groups
     if change.marks.kept:
@@ -313,7 +313,7 @@ def _upserted(change: TableChange, table: Table, found: CurrentRows) -> Merged:
         kept[repeated] = ~_same(change.batch, repeated, {name: earlier.column(name) for name in _not_key(table)})
     rows = np.flatnonzero(kept)
     kinds = np.where(alive[rows], UPDATE, INSERT).astype(np.int8)
-    return Merged(_taken(change.batch, rows), groups.of[rows], kinds, unchanged=len(kept) - len(rows))
+    return MergeResult(_taken(change.batch, rows), groups.of[rows], kinds, unchanged=len(kept) - len(rows))
 
 
 def _same(batch: pa.RecordBatch, rows: Ints, old: Columns) -> Flags:
@@ -321,12 +321,12 @@ def _same(batch: pa.RecordBatch, rows: Ints, old: Columns) -> Flags:
     return equal_rows(((new.column(name), column) for name, column in old.items()), len(rows))
 
 
-def _inserted(change: TableChange, table: Table, found: CurrentRows) -> Merged:
+def _inserted(change: TableChange, table: Table, found: CurrentRows) -> MergeResult:
     """The first row of each key without a row; for `versioned`, the first that is not older than a tombstone."""
     groups = found.groups
     going, first = ~found.alive, groups.first
     if table.merge.engine == "versioned":
-        rows = np.flatnonzero(~AgainstHeld.judge(change, table, found).lower)[::-1]
+        rows = np.flatnonzero(~VersionComparison.judge(change, table, found).lower)[::-1]
         first = np.full(found.count, -1, dtype=np.int64)
         first[groups.of[rows]] = rows  # of several rows of a key the last assignment stays, which is its first row
         going &= first >= 0
@@ -337,7 +337,7 @@ def _inserted(change: TableChange, table: Table, found: CurrentRows) -> Merged:
         alone = Groups.by(np.arange(len(keys)))
         batch = _aggregated(replace(change, batch=batch), table, alone, _NONE, found.rows(_NONE, _not_key(table)))
     kinds = np.full(len(keys), INSERT, dtype=np.int8)
-    return Merged(batch, keys, kinds, ignored=found.count - len(keys), folded=change.batch.num_rows - found.count)
+    return MergeResult(batch, keys, kinds, ignored=found.count - len(keys), folded=change.batch.num_rows - found.count)
 
 
 def _updated(change: TableChange, table: Table, found: CurrentRows, old: Ints) -> pa.RecordBatch:
@@ -414,7 +414,7 @@ def _counted(table: Table, name: str, groups: Groups, old: Ints, rows: pa.Array,
     return pa.array(counts.astype(kind.to_pandas_dtype()))
 
 
-def _deleted(change: TableChange, table: Table, found: CurrentRows) -> Merged:
+def _deleted(change: TableChange, table: Table, found: CurrentRows) -> MergeResult:
     groups = found.groups
     again = change.batch.num_rows - found.count
     folds = table.merge.folds
@@ -436,14 +436,14 @@ def _deleted(change: TableChange, table: Table, found: CurrentRows) -> Merged:
         if table.merge.engine == "versioned" and len(keys):
             batch = _replaced(batch, found.rows(keys, table.merge.version))
     kinds = np.full(len(keys), DELETE, dtype=np.int8)
-    return Merged(batch, keys, kinds, not_found=missing, ignored=ignored, folded=folded)
+    return MergeResult(batch, keys, kinds, not_found=missing, ignored=ignored, folded=folded)
 
 
-def _counting(part: Merged, *, not_found: int, folded: int) -> Merged:
-    return Merged(part.batch, part.keys, part.change, not_found, part.ignored, part.unchanged, folded)
+def _counting(part: MergeResult, *, not_found: int, folded: int) -> MergeResult:
+    return MergeResult(part.batch, part.keys, part.change, not_found, part.ignored, part.unchanged, folded)
 
 
-def _emptied(change: TableChange, table: Table, found: CurrentRows, keys: Ints, named: list[str]) -> Merged:
+def _emptied(change: TableChange, table: Table, found: CurrentRows, keys: Ints, named: list[str]) -> MergeResult:
     """`partial`: the named columns become null; a row is removed if no other column holds a value."""
     kept = [name for name in _not_key(table) if name not in named]
     old = found.rows(keys, kept)
@@ -457,7 +457,7 @@ def _emptied(change: TableChange, table: Table, found: CurrentRows, keys: Ints, 
         unchanged = ~gone & equal_rows(((batch.column(name), before[name]) for name in named), len(keys))
     kinds = np.where(gone, DELETE, UPDATE).astype(np.int8)
     stays = np.flatnonzero(~unchanged)
-    return Merged(_taken(batch, stays), keys[stays], kinds[stays], unchanged=int(unchanged.sum()))
+    return MergeResult(_taken(batch, stays), keys[stays], kinds[stays], unchanged=int(unchanged.sum()))
 
 
 class MergedChanges:
@@ -529,7 +529,7 @@ class MergedChanges:
 
         return CurrentRows(groups, alive, remembered, rows, times, self._claim)
 
-    def _numbered(self, change: TableChange, groups: Groups, made: Merged, values: Ints, known: FoundKeys) -> Ints:
+    def _numbered(self, change: TableChange, groups: Groups, made: MergeResult, values: Ints, known: FoundKeys) -> Ints:
         """Store the records; returns each record's value for the index."""
         rows = groups.first[made.keys]
         buckets = change.buckets[rows]

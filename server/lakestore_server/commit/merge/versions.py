@@ -26,7 +26,7 @@ _ROOM = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class AgainstHeld:
+class VersionComparison:
     """Rows of a change compared with the table's rows and tombstones of their keys."""
 
     lower: Flags
@@ -35,12 +35,12 @@ class AgainstHeld:
     """The stored row has another `within` and was committed at or after the row's own time."""
 
     @staticmethod
-    def judge(change: TableChange, table: Table, found: CurrentRows) -> AgainstHeld:
+    def judge(change: TableChange, table: Table, found: CurrentRows) -> VersionComparison:
         lower, late = np.zeros((2, change.batch.num_rows), dtype=np.bool_)
         held = found.alive | found.remembered
         keys = np.flatnonzero(held)
         if not len(keys):
-            return AgainstHeld(lower, late)
+            return VersionComparison(lower, late)
         merge, of = table.merge, found.groups.of
         old = found.rows(keys, merge.version)
         rows = np.flatnonzero(held[of])
@@ -53,7 +53,7 @@ class AgainstHeld:
             if as_of is not None and len(others := rows[~same]):
                 asked, back = np.unique(of[others], return_inverse=True)
                 late[others] = found.times(asked)[back] >= as_of[others]
-        return AgainstHeld(lower, late)
+        return VersionComparison(lower, late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class CameIn:
 
     @staticmethod
     def judge(change: TableChange, table: Table, found: CurrentRows) -> CameIn:
-        groups, against = found.groups, AgainstHeld.judge(change, table, found)
+        groups, against = found.groups, VersionComparison.judge(change, table, found)
         if groups.distinct:
             rows = ~(against.lower | against.late)
             return CameIn(rows, np.where(rows, groups.first, -1))

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lakestore.errors import Invalid, NotFound
-from lakestore.model.typed import shown_name
+from lakestore.model.outside_values import shown_name
 from lakestore.release import RELEASE
 from lakestore.v1 import lakestore_pb2 as pb
 from lakestore_server.access.admission import Admission

@@ -34,8 +34,8 @@ from lakestore.limits import Limits
 from lakestore.release import RELEASE
 from lakestore.rows.literals import short
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore.wire import piped, rpc
-from lakestore.wire.piped import Verb
+from lakestore.wire import pipe, rpc
+from lakestore.wire.pipe import Verb
 from lakestore_server.access.callers import Caller
 from lakestore_server.catalog import locations
 from lakestore_server.edge.console.answers import body_of, caller_of, json, problem, text_in
@@ -67,16 +67,16 @@ class LakeFiles:
     def answer(self, verb: Verb, question: bytes) -> bytes | None:
         """The answer to SIZE or READ; None if the file is gone. Raises `Denied` for a file that nothing named."""
         is_part = verb is Verb.READ
-        head = piped.FILE_PART.size if is_part else 0
+        head = pipe.FILE_PART.size if is_part else 0
         location = question[head:].decode()
         if location not in self._readers:
             raise Denied("a query reads files that its plan names, and no others")
         try:
             stream = self._open_file(location)
             if not is_part:
-                return piped.FILE_SIZE.pack(stream.size())
-            begin, size = piped.FILE_PART.unpack_from(question)
-            data: bytes = stream.read_at(min(size, piped.FILE_PART_BYTES_MAX), begin)
+                return pipe.FILE_SIZE.pack(stream.size())
+            begin, size = pipe.FILE_PART.unpack_from(question)
+            data: bytes = stream.read_at(min(size, pipe.FILE_PART_BYTES_MAX), begin)
             return data
         except FileNotFoundError:
             return None
@@ -125,7 +125,7 @@ class LakeFiles:
         self._admit(folder, entries.paths(np.arange(len(entries))))
 
 
-_CONFINED, _WORKER = "lakestore_server.host.confined", "lakestore.client.query_process"
+_CONFINED, _WORKER = "lakestore_server.host.confined_process", "lakestore.client.query_process"
 WALLS = sandbox.WALLS
 """The walls around each process. A test removes one wall to test the other."""
 log = logging.getLogger("lakestore.console")
@@ -229,7 +229,7 @@ class Query:
             lambda: (_WORKER, *WALLS),
             silence_seconds=limits.query_seconds + GRACE_SECONDS,
             is_trusted=False,
-            bytes_max=piped.ASKED_BYTES_MAX,
+            bytes_max=pipe.ASKED_BYTES_MAX,
             died=deaths.count,
             log=log,
         )
@@ -276,7 +276,7 @@ class Query:
 
     def _answer_to(self, verb: Verb, question: bytes) -> bytes | None:
         if verb is Verb.CALL:
-            name, request = piped.parted(question)
+            name, request = pipe.parted(question)
             data = self.reads.read(name, request)
             if name == "Plan":
                 self._files.add_plan(pb.PlanAnswer.FromString(data))
@@ -289,9 +289,9 @@ class Query:
                     f"the query reads {STREAMS_MAX:,} parts of tables at once, the limit: name fewer tables"
                 )
             number = next(self._numbers)
-            self._streams[number] = self.reads.rows(*piped.parted(question))
-            return piped.NUMBER.pack(number)
-        (number,) = piped.NUMBER.unpack(question)
+            self._streams[number] = self.reads.rows(*pipe.parted(question))
+            return pipe.NUMBER.pack(number)
+        (number,) = pipe.NUMBER.unpack(question)
         if verb is Verb.NEXT:
             return next(self._streams[number], None)
         self._streams.pop(number).close()

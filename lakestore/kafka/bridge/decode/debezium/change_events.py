@@ -22,7 +22,7 @@ from lakestore.kafka.bridge.decode.debezium.event_inference import infer_kind
 from lakestore.kafka.bridge.decode.debezium.event_rows import gather_structs
 from lakestore.kafka.bridge.decode.debezium.schema_parts import SchemaParts
 from lakestore.kafka.bridge.decode.framing import strip_framing
-from lakestore.kafka.bridge.outcome import TOMBSTONE, Decoded, Op, Reject, Stage
+from lakestore.kafka.bridge.outcome import TOMBSTONE, DecodedBlock, Op, Reject, Stage
 from lakestore.kafka.bridge.paths import Path
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import TableSpec, Tombstone, TopicSpec, Truncate, Wire
@@ -321,7 +321,7 @@ class Changes:
         record's offset and, for a delete, its key.
         """
 
-    def decode(self, records: Records, block: Block) -> Decoded:
+    def decode(self, records: Records, block: Block) -> DecodedBlock:
         ops = np.full(len(records), "", dtype="<U1")
         for part in block.events:
             ops[part.rows] = _letters(pc.struct_field(part.head, "op"))
@@ -483,7 +483,7 @@ def _chosen(gone: npt.NDArray[np.bool_], before: pa.Array, after: pa.Array) -> p
     return pc.if_else(pa.array(gone), *(_changed(image, kind, "", Faults(), 0) for image in (before, after)))
 
 
-def _assembled(records: Records, block: Block, parts: Sequence[_Part]) -> Decoded:
+def _assembled(records: Records, block: Block, parts: Sequence[_Part]) -> DecodedBlock:
     rows = np.concatenate([part.rows for part in parts]) if parts else np.zeros(0, np.int64)
     gone = np.concatenate([part.gone for part in parts]) if parts else np.zeros(0, bool)
     keys = _of_rows(block.keys, rows)
@@ -500,7 +500,7 @@ def _assembled(records: Records, block: Block, parts: Sequence[_Part]) -> Decode
     rows, gone = rows[order], gone[order]
     keys = None if keys is None else keys.take(at)
     position = positions(_child(head, "source"))
-    return Decoded(
+    return DecodedBlock(
         pa.StructArray.from_arrays(list(taken.values()), list(taken)) if taken else pa.nulls(len(rows), pa.struct([])),
         rows,
         keys,

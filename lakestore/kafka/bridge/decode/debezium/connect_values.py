@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakestore.kafka.bridge.decode.framing import spans
 from lakestore.kafka.bridge.records import Ints
-from lakestore.model.decimals import from_unscaled
+from lakestore.model.decimals import from_unscaled_value
 from lakestore.rows.casting import ARROW, mask, null_mask
 
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
@@ -231,7 +231,7 @@ def _over(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
 def digits(raw: bytes, scale: int) -> str:
     """Format a decimal of big-endian two's complement bytes exactly, with an exponent if its scale is far from zero."""
     whole = int.from_bytes(raw, "big", signed=True)
-    number = from_unscaled(whole, scale)
+    number = from_unscaled_value(whole, scale)
     return format(number, "f") if abs(scale) < SCALE_MAX else str(number)
 
 

@@ -28,7 +28,7 @@ from lakestore.kafka.bridge.decode.debezium.event_rows import (
 from lakestore.kafka.bridge.decode.debezium.schema_parts import Part, SchemaParts
 from lakestore.kafka.bridge.decode.debezium.unavailable import Markers
 from lakestore.kafka.bridge.decode.framing import strip_framing
-from lakestore.kafka.bridge.outcome import Decoded, Reject, Stage
+from lakestore.kafka.bridge.outcome import DecodedBlock, Reject, Stage
 from lakestore.kafka.bridge.records import Ints, Records
 from lakestore.kafka.bridge.spec import Wire
 
@@ -76,7 +76,7 @@ class DebeziumJson:
         self._schema: pa.Schema | None = None
         self._keys: Keys = keys or JsonKeys(wire)
 
-    def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
+    def decode(self, records: Records, wanted: pa.Schema | None) -> DecodedBlock:
         block = Block([], [], {}, self._keys.structs(records, wanted))
         values = strip_framing(records, self._wire)
         block.rejects.extend(values.rejects)

@@ -23,7 +23,7 @@ from lakestore.kafka.bridge.decode.debezium.event_rows import (
 )
 from lakestore.kafka.bridge.decode.debezium.unavailable import Markers
 from lakestore.kafka.bridge.decode.decoding import Decoder
-from lakestore.kafka.bridge.outcome import Decoded, Reject, Stage
+from lakestore.kafka.bridge.outcome import DecodedBlock, Reject, Stage
 from lakestore.kafka.bridge.records import Ints, Records
 
 _WIRES = ((pa.types.is_boolean, "boolean"), (pa.types.is_int32, "int32"), (pa.types.is_integer, "int64"),
@@ -56,7 +56,7 @@ class DebeziumAvro:
         self._changes = Changes(policy or Policy())
         self._markers = Markers.of(unavailable)
 
-    def decode(self, records: Records, wanted: pa.Schema | None) -> Decoded:
+    def decode(self, records: Records, wanted: pa.Schema | None) -> DecodedBlock:
         found = self._values.decode(records, None)
         block = Block([], list(found.rejects), {}, self._keys.structs(records, wanted))
         kind = kind_of(pa.field("value", found.values.type))
@@ -70,7 +70,7 @@ class DebeziumAvro:
         row = documents.ROW if row is not None and row.wire != "struct" else row
         return None if row is None else pa.schema(row.type)
 
-    def _events(self, decoded: Decoded, kind: Kind, wanted: pa.Schema | None, block: Block) -> None:
+    def _events(self, decoded: DecodedBlock, kind: Kind, wanted: pa.Schema | None, block: Block) -> None:
         row, asked = row_of(wanted_row(wanted, {}), kind), wanted_row(wanted, {})
         if (own := row_kind(kind)) is not None and own.wire != "struct":
             row = asked or documents.ROW

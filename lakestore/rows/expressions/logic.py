@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
 from lakestore.model.names import suggestion
-from lakestore.rows.computed import kinds
-from lakestore.rows.computed.kinds import Datum, Mask, Value, constant, folded, is_true, made
+from lakestore.rows.expressions import kinds
+from lakestore.rows.expressions.kinds import Datum, Mask, Value, build_value, constant, folded, is_true
 
 
 def part(value: Value, inner: object, text: str) -> Value:
@@ -19,7 +19,7 @@ def part(value: Value, inner: object, text: str) -> Value:
     if pa.types.is_struct(value.type) and isinstance(inner, str):
         return _field(value, inner, text)
     if pa.types.is_list(value.type) and isinstance(inner, int) and not isinstance(inner, bool):
-        return made(value.type.value_type, [value], lambda data: _element(data, inner))
+        return build_value(value.type.value_type, [value], lambda data: _element(data, inner))
     if pa.types.is_map(value.type) and inner is not None:
         return _of_key(value, inner, text)
     raise Invalid(f"{text}: a {value.type} has no part {inner!r}")
@@ -31,7 +31,7 @@ def _field(value: Value, name: str, text: str) -> Value:
     if len(found) != 1:
         raise Invalid(f"{text}: there is no field {name!r}{suggestion(name, [field.name for field in fields])}")
     field = found[0]
-    return made(field.type, [value], lambda data: pc.struct_field(data, field.name))
+    return build_value(field.type, [value], lambda data: pc.struct_field(data, field.name))
 
 
 def _element(data: pa.Array, place: int) -> pa.Array:
@@ -47,7 +47,7 @@ def _element(data: pa.Array, place: int) -> pa.Array:
 def _of_key(value: Value, key: object, text: str) -> Value:
     wanted = kinds.in_type(constant(pa.scalar(key)), value.type.key_type, text).constant
     assert wanted is not None
-    return made(value.type.item_type, [value], lambda data: pc.map_lookup(data, wanted, "first"))
+    return build_value(value.type.item_type, [value], lambda data: pc.map_lookup(data, wanted, "first"))
 
 
 def holds(value: Value, wanted: Value, text: str) -> Value:
@@ -65,7 +65,7 @@ def holds(value: Value, wanted: Value, text: str) -> Value:
         held[parents] = True
         return pa.array(held, mask=~np.asarray(data.is_valid()))
 
-    return made(pa.bool_(), [value], step)
+    return build_value(pa.bool_(), [value], step)
 
 
 BOOL = pa.bool_()
@@ -84,7 +84,7 @@ def compared(a: Value, sign: str, b: Value, text: str) -> Value:
     kind, (first, second) = kinds.aligned([a, b], text)
     if pa.types.is_nested(kind):
         raise Invalid(f"{text} compares nested values: name a field or an element of them, or use lake.sql")
-    return made(BOOL, [first, second], lambda x, y: signed(x, sign, y), text=text)
+    return build_value(BOOL, [first, second], lambda x, y: signed(x, sign, y), text=text)
 
 
 def signed(a: Datum, sign: str, b: Datum) -> Datum:
@@ -122,7 +122,7 @@ def distinct(a: Value, b: Value, text: str, *, negated: bool) -> Value:
             same = pc.or_(either, pc.and_(null_x, null_y))
         return same if negated else pc.invert(same)
 
-    return made(BOOL, [first, second], step, text=text)
+    return build_value(BOOL, [first, second], step, text=text)
 
 
 def connected(parts: Sequence[Value], *, every: bool, text: str) -> Value:
@@ -147,18 +147,18 @@ def connected(parts: Sequence[Value], *, every: bool, text: str) -> Value:
 
 def inverted(part: Value) -> Value:
     """NOT."""
-    return made(BOOL, [part], lambda data: pc.invert(data.cast(BOOL)))
+    return build_value(BOOL, [part], lambda data: pc.invert(data.cast(BOOL)))
 
 
 def null(part: Value, *, negated: bool) -> Value:
     """IS [NOT] NULL. NaN is not null."""
-    return made(BOOL, [part], lambda data: (pc.is_valid if negated else pc.is_null)(data))
+    return build_value(BOOL, [part], lambda data: (pc.is_valid if negated else pc.is_null)(data))
 
 
 def truth(part: Value, wanted: bool) -> Value:
     """IS TRUE or IS FALSE. The result is never null."""
     held = pa.scalar(wanted)
-    return made(BOOL, [part], lambda data: pc.coalesce(pc.equal(data, held), pa.scalar(False)))
+    return build_value(BOOL, [part], lambda data: pc.coalesce(pc.equal(data, held), pa.scalar(False)))
 
 
 def among(part: Value, values: Sequence[Value], text: str) -> Value:
@@ -178,7 +178,7 @@ def among(part: Value, values: Sequence[Value], text: str) -> Value:
             data, wished = (data.cast(pa.binary()), wanted.cast(pa.binary())) if plain else (data, wanted)
             return pc.if_else(pc.is_null(data), pa.scalar(None, BOOL), pc.is_in(data, value_set=wished))
 
-        tests.append(made(BOOL, [first], step, text=text))
+        tests.append(build_value(BOOL, [first], step, text=text))
     if len(held) < len(constants):
         tests.append(constant(pa.scalar(None, BOOL)))
     return tests[0] if len(tests) == 1 else connected(tests, every=False, text=text)
@@ -237,4 +237,4 @@ def extreme(values: Sequence[Value], text: str, *, greatest: bool) -> Value:
             best = pc.if_else(pc.and_(better, pc.is_valid(other)), other, best)
         return best
 
-    return made(kind, parts, step, text=text)
+    return build_value(kind, parts, step, text=text)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
-from lakestore.model.decimals import from_unscaled
+from lakestore.model.decimals import from_unscaled_value
 from lakestore.model.table import Table
 from lakestore.rows import condition_text
 from lakestore.rows.condition import RowFilter
@@ -228,7 +228,7 @@ def _bytes(data: bytes) -> str:
 
 def _decimal(node: _Message) -> str:
     unscaled = int.from_bytes(node.data(1), "little", signed=True)
-    return f"{from_unscaled(unscaled, node.number(3)):f}"
+    return f"{from_unscaled_value(unscaled, node.number(3)):f}"
 
 
 def _precise(node: _Message) -> int:

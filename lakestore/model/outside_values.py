@@ -28,7 +28,7 @@ Reader = Callable[[Any, str], T]
 """From a value and the name of its place to the typed value. Raises `Invalid` with place and rule."""
 
 
-def shown(value: Any, chars: int = _SHOWN_CHARS) -> str:
+def excerpt(value: Any, chars: int = _SHOWN_CHARS) -> str:
     """Any value for an error message, shortened."""
     try:
         text = ascii(value) if isinstance(value, str) and not is_unicode(value) else repr(value)
@@ -44,7 +44,7 @@ def first_line(error: BaseException) -> str:
 
 def shown_name(name: object) -> str:
     """A name for an error message: complete if it may be a table's, otherwise shortened."""
-    return shown(name, _NAME_CHARS)
+    return excerpt(name, _NAME_CHARS)
 
 
 def is_unicode(value: str) -> bool:
@@ -61,7 +61,7 @@ def integer(low: int = -INT64_MAX - 1, high: int = INT64_MAX) -> Reader[int]:
 
     def read(value: Any, place: str) -> int:
         if type(value) is not int or not low <= value <= high:
-            raise Invalid(f"{place} is a whole number from {low} to {high}, not {shown(value)}")
+            raise Invalid(f"{place} is a whole number from {low} to {high}, not {excerpt(value)}")
         return value
 
     return read
@@ -72,11 +72,11 @@ def text(chars_max: int, *, empty: bool = True) -> Reader[str]:
 
     def read(value: Any, place: str) -> str:
         if type(value) is not str:
-            raise Invalid(f"{place} is a text, not {shown(value)}")
+            raise Invalid(f"{place} is a text, not {excerpt(value)}")
         if len(value) > chars_max or not (value or empty):
             raise Invalid(f"{place} has {'' if empty else '1 to '}{chars_max} characters at most, not {len(value)}")
         if not is_unicode(value):
-            raise Invalid(f"{place} {shown(value)} holds half of a character (a surrogate): write it as Unicode")
+            raise Invalid(f"{place} {excerpt(value)} holds half of a character (a surrogate): write it as Unicode")
         return value
 
     return read
@@ -85,7 +85,7 @@ def text(chars_max: int, *, empty: bool = True) -> Reader[str]:
 def boolean(value: Any, place: str) -> bool:
     """Reads a boolean."""
     if type(value) is not bool:
-        raise Invalid(f"{place} is true or false, not {shown(value)}")
+        raise Invalid(f"{place} is true or false, not {excerpt(value)}")
     return value
 
 
@@ -94,7 +94,7 @@ def one_of(*known: str) -> Reader[str]:
 
     def read(value: Any, place: str) -> str:
         if type(value) is not str or value not in known:
-            raise Invalid(f"{place} is one of {', '.join(known)}, not {shown(value)}")
+            raise Invalid(f"{place} is one of {', '.join(known)}, not {excerpt(value)}")
         return value
 
     return read
@@ -110,7 +110,7 @@ def list_of(reader: Reader[T], most: int) -> Reader[list[T]]:
 
     def read(value: Any, place: str) -> list[T]:
         if type(value) is not list:
-            raise Invalid(f"{place} is a list, not {shown(value)}")
+            raise Invalid(f"{place} is a list, not {excerpt(value)}")
         if len(value) > most:
             raise Invalid(f"{place} has at most {most} entries, not {len(value)}")
         return [reader(entry, f"{place}[{at}]") for at, entry in enumerate(value)]
@@ -124,7 +124,7 @@ def mapping(reader: Reader[T], chars_max: int, most: int) -> Reader[dict[str, T]
 
     def read(value: Any, place: str) -> dict[str, T]:
         if type(value) is not dict:
-            raise Invalid(f"{place} is an object, not {shown(value)}")
+            raise Invalid(f"{place} is an object, not {excerpt(value)}")
         if len(value) > most:
             raise Invalid(f"{place} has at most {most} entries, not {len(value)}")
         return {name(key, f"a name of {place}"): reader(held, f"{place}.{key}") for key, held in value.items()}
@@ -137,10 +137,10 @@ def record(fields: Mapping[str, Reader[Any]], required: Collection[str] = ()) ->
 
     def read(value: Any, place: str) -> dict[str, Any]:
         if type(value) is not dict:
-            raise Invalid(f"{place} is an object, not {shown(value)}")
+            raise Invalid(f"{place} is an object, not {excerpt(value)}")
         for name in value:
             if name not in fields:
-                raise Invalid(f"{place} has {shown(name)}, which is not known; known are {', '.join(fields)}")
+                raise Invalid(f"{place} has {excerpt(name)}, which is not known; known are {', '.join(fields)}")
         for name in required:
             if name not in value:
                 raise Invalid(f"{place} lacks {name!r}")

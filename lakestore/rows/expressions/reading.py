@@ -11,10 +11,10 @@ from sqlglot import exp
 
 from lakestore.errors import Invalid
 from lakestore.model.names import suggestion
-from lakestore.rows.computed import arithmetic, kinds, logic, texts, times
-from lakestore.rows.computed.kinds import Value, constant
-from lakestore.rows.computed.nodes import READERS
-from lakestore.rows.computed.reader import Reader, said
+from lakestore.rows.expressions import arithmetic, kinds, logic, texts, times
+from lakestore.rows.expressions.kinds import Value, constant
+from lakestore.rows.expressions.nodes import READERS
+from lakestore.rows.expressions.reader import Reader, node_text
 from lakestore.rows.literals import SIGNS, refused
 from lakestore.rows.literals import constant as literal_of
 
@@ -187,7 +187,7 @@ class ValueReader:
         """The value of a node that must be a boolean."""
         found = self.value(node)
         if not pa.types.is_boolean(found.type) and not pa.types.is_null(found.type):
-            raise Invalid(f"{said(node)} is a {found.type} and no condition: compare it with something")
+            raise Invalid(f"{node_text(node)} is a {found.type} and no condition: compare it with something")
         return found
 
     def _read(self, node: exp.Expr) -> Value:
@@ -205,7 +205,9 @@ class ValueReader:
             if isinstance(node, kind):
                 return read(self, node)
         if type(node) in SIGNS:
-            return logic.compared(self.value(node.this), SIGNS[type(node)], self.value(node.expression), said(node))
+            return logic.compared(
+                self.value(node.this), SIGNS[type(node)], self.value(node.expression), node_text(node)
+            )
         if type(node) in _CALCULATED:
             return self._calculated(node)
         return self._called(node)
@@ -218,22 +220,22 @@ class ValueReader:
             inner = self.constant_of(node.expressions[0])
             if isinstance(inner, int) and not isinstance(inner, bool):
                 inner += 1  # sqlglot counts from 0.
-            return logic.part(self.value(node.this), inner, said(node))
+            return logic.part(self.value(node.this), inner, node_text(node))
         if isinstance(node, exp.StructExtract):
-            return logic.part(self.value(node.this), self.constant_of(node.expression), said(node))
+            return logic.part(self.value(node.this), self.constant_of(node.expression), node_text(node))
         if isinstance(node, exp.Dot) and node.find(exp.Bracket, exp.StructExtract):
-            return logic.part(self.value(node.this), node.expression.name, said(node))
+            return logic.part(self.value(node.this), node.expression.name, node_text(node))
         return self._columns.column(node)
 
     def constant_of(self, node: exp.Expr) -> object:
         """The value of a constant argument."""
         found = self.value(node)
         if found.constant is None:
-            raise Invalid(f"{said(node)} stands where only a constant may")
+            raise Invalid(f"{node_text(node)} stands where only a constant may")
         return found.constant.as_py()
 
     def _calculated(self, node: exp.Expr) -> Value:
-        sign, text = _CALCULATED[type(node)], said(node)
+        sign, text = _CALCULATED[type(node)], node_text(node)
         a, b = self.value(node.this), self.value(node.expression)
         if sign in "+-" and (_is_time(a) or _is_time(b)):
             return _shifted(a, sign, b, text)
@@ -248,18 +250,18 @@ class ValueReader:
         """The value of a constant integer argument."""
         found = self.constant_of(node)
         if not isinstance(found, int) or isinstance(found, bool) or abs(found) > 1 << 31:
-            raise Invalid(f"{said(node)} stands where only a whole number may")
+            raise Invalid(f"{node_text(node)} stands where only a whole number may")
         return found
 
     def _called(self, node: exp.Expr) -> Value:
         """A function call with plain arguments."""
         name = str(node.this if isinstance(node, exp.Anonymous) else node.key).lower()
         if name in _CLOCK:
-            raise Invalid(f"{said(node)} is another time for each reader of this condition: name a time")
+            raise Invalid(f"{node_text(node)} is another time for each reader of this condition: name a time")
         call = FUNCTIONS.get(name)
         if not isinstance(node, exp.Func) or call is None:
             raise _unknown(node, name if isinstance(node, exp.Func) else "")
-        return call(self, _arguments(node), said(node))
+        return call(self, _arguments(node), node_text(node))
 
 
 def _is_time(value: Value) -> bool:
@@ -286,7 +288,7 @@ def _numeral(value: Value, other: Value, text: str) -> Value:
 def _unknown(node: exp.Expr, name: str = "") -> Invalid:
     if name:
         close = suggestion(name, NAMES)
-        return Invalid(f"{said(node)!r} names no function of conditions{close or '; lake.sql has all of DuckDB'}")
+        return Invalid(f"{node_text(node)!r} names no function of conditions{close or '; lake.sql has all of DuckDB'}")
     return refused(node)
 
 

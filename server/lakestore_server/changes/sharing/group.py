@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from lakestore.errors import Fenced, Invalid, NotFound
 from lakestore.model.token import Part, SharedPosition, Token
 from lakestore.v1 import lakestore_pb2 as pb
-from lakestore_server.changes.shared import positions
-from lakestore_server.changes.shared.members import Bucket, Group, Order, Sending
+from lakestore_server.changes.sharing import positions
+from lakestore_server.changes.sharing.members import Bucket, Group, Order, Sending
 from lakestore_server.commit.engine import Engine
 from lakestore_server.host.clock import Clock
 from lakestore_server.state.commit_record import CommitRecord

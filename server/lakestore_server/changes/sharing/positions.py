@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from lakestore.errors import Conflict, PositionExpired
 from lakestore.model.token import Place
-from lakestore_server.changes.shared.members import Bucket
+from lakestore_server.changes.sharing.members import Bucket
 from lakestore_server.state.bucket_log import BucketLog
 from lakestore_server.state.subscription import NO_CUT, Mark, Subscription
 from lakestore_server.state.view import TableState, View

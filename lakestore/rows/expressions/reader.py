@@ -6,7 +6,7 @@ from typing import Protocol
 
 from sqlglot import exp
 
-from lakestore.rows.computed.kinds import Value
+from lakestore.rows.expressions.kinds import Value
 from lakestore.rows.literals import short
 
 
@@ -29,6 +29,6 @@ class Reader(Protocol):
         """Add to the size of the condition. Raises `Invalid` if the condition is too large."""
 
 
-def said(node: exp.Expr) -> str:
+def node_text(node: exp.Expr) -> str:
     """The node as text for an error message."""
     return short(node.sql(dialect="duckdb"))

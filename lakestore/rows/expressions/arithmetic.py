@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
-from lakestore.rows.computed import kinds
-from lakestore.rows.computed.kinds import Datum, Value, made
+from lakestore.rows.expressions import kinds
+from lakestore.rows.expressions.kinds import Datum, Value, build_value
 
 _DIGITS_MAX, _WIDEST = 38, 76
 _CHECKED = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked}
@@ -29,11 +29,11 @@ def combined(a: Value, sign: str, b: Value, text: str) -> Value:
     kind = kinds.common([a.type, b.type])
     assert kind is not None
     if pa.types.is_null(kind):
-        return made(pa.int64(), [a, b], lambda x, y: pa.nulls(1, pa.int64()))
+        return build_value(pa.int64(), [a, b], lambda x, y: pa.nulls(1, pa.int64()))
     if sign == "/":
         divided = pa.float32() if kind == pa.float32() else pa.float64()
         x, y = kinds.in_type(a, divided, text), kinds.in_type(b, divided, text)
-        return made(divided, [x, y], pc.divide)
+        return build_value(divided, [x, y], pc.divide)
     if sign in ("//", "%"):
         return _whole(a, sign, b, kind, text)
     if pa.types.is_decimal(kind):
@@ -41,14 +41,14 @@ def combined(a: Value, sign: str, b: Value, text: str) -> Value:
     steps = _FLOATING if pa.types.is_floating(kind) else _CHECKED
     target = kind if pa.types.is_floating(kind) else pa.int64()
     x, y = kinds.in_type(a, target, text), kinds.in_type(b, target, text)
-    return made(target, [x, y], steps[sign], fails=pa.types.is_integer(target), text=text)
+    return build_value(target, [x, y], steps[sign], fails=pa.types.is_integer(target), text=text)
 
 
 def _whole(a: Value, sign: str, b: Value, kind: pa.DataType, text: str) -> Value:
     """`//` and `%` of integers, and `%` of floats."""
     if pa.types.is_floating(kind) and sign == "%":
         x, y = kinds.in_type(a, kind, text), kinds.in_type(b, kind, text)
-        return made(kind, [x, y], lambda p, q: _remainder(p, q, kind))
+        return build_value(kind, [x, y], lambda p, q: _remainder(p, q, kind))
     if not pa.types.is_integer(kind):
         raise Invalid(f"{text}: {sign} takes integers here: cast both sides to BIGINT, or use lake.sql")
 
@@ -58,7 +58,7 @@ def _whole(a: Value, sign: str, b: Value, kind: pa.DataType, text: str) -> Value
         return quotient if sign == "//" else pc.subtract(p, pc.multiply(quotient, divisor))
 
     x, y = kinds.in_type(a, pa.int64(), text), kinds.in_type(b, pa.int64(), text)
-    return made(pa.int64(), [x, y], step, fails=True, text=text)
+    return build_value(pa.int64(), [x, y], step, fails=True, text=text)
 
 
 def _remainder(p: Datum, q: Datum, kind: pa.DataType) -> pa.Array:
@@ -88,7 +88,7 @@ def _decimal(a: Value, sign: str, b: Value, text: str) -> Value:
     def step(p: Datum, q: Datum) -> Datum:
         return _CHECKED[sign](p, q).cast(target)
 
-    return made(target, [x, y], step, fails=whole + scale > _DIGITS_MAX, text=text)
+    return build_value(target, [x, y], step, fails=whole + scale > _DIGITS_MAX, text=text)
 
 
 def negative(part: Value, text: str) -> Value:
@@ -96,15 +96,17 @@ def negative(part: Value, text: str) -> Value:
     if not kinds.is_number(part.type):
         raise Invalid(f"{text} calculates with a {part.type}: cast it to a number")
     if pa.types.is_integer(part.type):
-        return made(pa.int64(), [kinds.in_type(part, pa.int64(), text)], pc.negate_checked, fails=True, text=text)
-    return made(part.type, [part], pc.negate)
+        return build_value(
+            pa.int64(), [kinds.in_type(part, pa.int64(), text)], pc.negate_checked, fails=True, text=text
+        )
+    return build_value(part.type, [part], pc.negate)
 
 
 def absolute(part: Value, text: str) -> Value:
     """abs()."""
     if pa.types.is_integer(part.type):
-        return made(pa.int64(), [kinds.in_type(part, pa.int64(), text)], pc.abs_checked, fails=True, text=text)
-    return made(_number(part, text), [part], pc.abs)
+        return build_value(pa.int64(), [kinds.in_type(part, pa.int64(), text)], pc.abs_checked, fails=True, text=text)
+    return build_value(_number(part, text), [part], pc.abs)
 
 
 def sign(part: Value, text: str) -> Value:
@@ -116,7 +118,7 @@ def sign(part: Value, text: str) -> Value:
         above, below = pc.greater(data, zeroed), pc.less(data, zeroed)
         return pc.subtract(above.cast(pa.int64()), below.cast(pa.int64()))
 
-    return made(pa.int64(), [part], step)
+    return build_value(pa.int64(), [part], step)
 
 
 def stepped(part: Value, text: str, *, up: bool) -> Value:
@@ -126,19 +128,19 @@ def stepped(part: Value, text: str, *, up: bool) -> Value:
         return kinds.in_type(part, pa.float64(), text)
     step = pc.ceil if up else pc.floor
     if not pa.types.is_decimal(kind):
-        return made(kind, [part], step)
+        return build_value(kind, [part], step)
     wide, target = pa.decimal256(_WIDEST, kind.scale), kinds.decimal(kind.precision - kind.scale + 1, 0)
-    return made(target, [part], lambda data: step(data.cast(wide)).cast(target))
+    return build_value(target, [part], lambda data: step(data.cast(wide)).cast(target))
 
 
 def rounded(part: Value, places: int, text: str) -> Value:
     """round(): rounds half away from zero, as DuckDB does."""
     kind = _number(part, text)
     if pa.types.is_floating(kind):
-        return made(kind, [part], lambda data: _rounded_float(data, places, kind))
+        return build_value(kind, [part], lambda data: _rounded_float(data, places, kind))
     if pa.types.is_integer(kind):
         whole = kinds.in_type(part, pa.int64(), text)
-        return whole if places >= 0 else made(pa.int64(), [whole], _tens(-places), fails=True, text=text)
+        return whole if places >= 0 else build_value(pa.int64(), [whole], _tens(-places), fails=True, text=text)
     if places >= kind.scale:
         return part
     wide, target = pa.decimal256(_WIDEST, kind.scale), kinds.decimal(kind.precision - kind.scale + 1, max(places, 0))
@@ -147,7 +149,7 @@ def rounded(part: Value, places: int, text: str) -> Value:
         rounded = pc.round(data.cast(wide), ndigits=max(places, -_DIGITS_MAX), round_mode="half_towards_infinity")
         return rounded.cast(target)
 
-    return made(target, [part], step)
+    return build_value(target, [part], step)
 
 
 def _tens(places: int) -> Callable[[Datum], Datum]:

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from lakestore.errors import Invalid
-from lakestore.rows.computed import arithmetic, kinds, logic, texts, times
-from lakestore.rows.computed.kinds import Datum, Value, constant, made
-from lakestore.rows.computed.reader import Reader, said
+from lakestore.rows.expressions import arithmetic, kinds, logic, texts, times
+from lakestore.rows.expressions.kinds import Datum, Value, build_value, constant
+from lakestore.rows.expressions.reader import Reader, node_text
 from lakestore.rows.literals import cast, cast_type, minus, refused, short
 from lakestore.rows.literals import constant as literal_of
 
@@ -24,19 +24,19 @@ def converted(value: Value, target: pa.DataType, text: str) -> Value:
     if t.is_string(target):
         return _as_text(value, text)
     if t.is_date(target) and t.is_timestamp(given):
-        return made(target, [value], lambda data: data.cast(pa.timestamp("us")).cast(target, safe=False))
+        return build_value(target, [value], lambda data: data.cast(pa.timestamp("us")).cast(target, safe=False))
     if t.is_time(target) and t.is_timestamp(given):
-        return made(target, [value], lambda data: data.cast(pa.timestamp("us")).cast(target))
+        return build_value(target, [value], lambda data: data.cast(pa.timestamp("us")).cast(target))
     if t.is_timestamp(target) and (t.is_date(given) or t.is_timestamp(given)):
-        return made(target, [value], lambda data: data.cast(target))
+        return build_value(target, [value], lambda data: data.cast(target))
     if t.is_integer(target) and t.is_boolean(given):
-        return made(target, [value], lambda data: data.cast(target))
+        return build_value(target, [value], lambda data: data.cast(target))
     if t.is_boolean(target) and t.is_integer(given):
-        return made(target, [value], lambda data: pc.not_equal(data, 0))
+        return build_value(target, [value], lambda data: pc.not_equal(data, 0))
     if kinds.is_number(given) and kinds.is_number(target) and _holds(given, target):
         return kinds.in_type(value, target, text)
     if t.is_binary(target) and t.is_fixed_size_binary(given):
-        return made(target, [value], lambda data: data.cast(target))
+        return build_value(target, [value], lambda data: data.cast(target))
     raise Invalid(
         f"{short(text)} may fail on a row, whose {given} need not be a {target}: a condition casts only to a type that"
         " holds every value; use lake.sql for other casts"
@@ -64,9 +64,9 @@ def _holds(given: pa.DataType, target: pa.DataType) -> bool:
 def _as_text(value: Value, text: str) -> Value:
     kind, t = value.type, pa.types
     if t.is_timestamp(kind):
-        return made(pa.string(), [value], _moment)
+        return build_value(pa.string(), [value], _moment)
     if t.is_time(kind):
-        return made(pa.string(), [value], lambda data: _trimmed(data.cast(pa.string())))
+        return build_value(pa.string(), [value], lambda data: _trimmed(data.cast(pa.string())))
     return kinds.texts(value, text)
 
 
@@ -87,7 +87,7 @@ PATTERN_CHARS_MAX = 1_000
 
 def _connected(reader: Reader, node: exp.Expr) -> Value:
     parts = [reader.value(part) for part in node.flatten()]
-    return logic.connected(parts, every=isinstance(node, exp.And), text=said(node))
+    return logic.connected(parts, every=isinstance(node, exp.And), text=node_text(node))
 
 
 def _is(reader: Reader, node: exp.Expr) -> Value:
@@ -100,7 +100,7 @@ def _is(reader: Reader, node: exp.Expr) -> Value:
 
 
 def _between(reader: Reader, node: exp.Expr) -> Value:
-    part, text = reader.value(node.this), said(node)
+    part, text = reader.value(node.this), node_text(node)
     low, high = reader.value(node.args["low"]), reader.value(node.args["high"])
     _, (part, low, high) = kinds.aligned([part, low, high], text)
     both = [logic.compared(part, ">=", low, text), logic.compared(part, "<=", high, text)]
@@ -112,7 +112,7 @@ def _among(reader: Reader, node: exp.Expr) -> Value:
         raise refused(node)
     reader.count(0, len(node.expressions))
     values = [reader.value(part) for part in node.expressions]
-    return logic.among(reader.value(node.this), values, said(node))
+    return logic.among(reader.value(node.this), values, node_text(node))
 
 
 def _like(reader: Reader, node: exp.Expr) -> Value:
@@ -124,16 +124,16 @@ def _like(reader: Reader, node: exp.Expr) -> Value:
         raise refused(node)
     pattern = reader.constant_of(inner.expression)
     if not isinstance(pattern, str) or not isinstance(escape, str):
-        raise Invalid(f"{said(node)}: LIKE and ESCAPE take a text")
+        raise Invalid(f"{node_text(node)}: LIKE and ESCAPE take a text")
     if len(pattern) > PATTERN_CHARS_MAX:
         raise Invalid(f"a pattern of LIKE has at most {PATTERN_CHARS_MAX} characters, not {len(pattern)}")
     fold = isinstance(inner, exp.ILike)
-    found = texts.like(reader.value(inner.this), pattern, escape, said(node), fold=fold)
+    found = texts.like(reader.value(inner.this), pattern, escape, node_text(node), fold=fold)
     return logic.inverted(found) if inner.args.get("negate") else found
 
 
 def _case(reader: Reader, node: exp.Expr) -> Value:
-    of, text = node.args.get("this"), said(node)
+    of, text = node.args.get("this"), node_text(node)
     branches = node.args["ifs"]
     tests = [exp.EQ(this=of, expression=each.this) if of is not None else each.this for each in branches]
     values = [reader.value(each.args["true"]) for each in branches]
@@ -144,7 +144,7 @@ def _case(reader: Reader, node: exp.Expr) -> Value:
 
 def _if(reader: Reader, node: exp.Expr) -> Value:
     values = [reader.value(node.args["true"]), reader.value(node.args.get("false") or exp.Null())]
-    return logic.case([reader.condition(node.this)], values, said(node))
+    return logic.case([reader.condition(node.this)], values, node_text(node))
 
 
 def _cast(reader: Reader, node: exp.Expr) -> Value:
@@ -152,54 +152,54 @@ def _cast(reader: Reader, node: exp.Expr) -> Value:
     part, target = reader.value(node.this), cast_type(node)
     if part.constant is not None:
         return constant(cast(part.constant, target, node)) if part.constant.is_valid else part
-    return converted(part, target, said(node))
+    return converted(part, target, node_text(node))
 
 
 def _negative(reader: Reader, node: exp.Expr) -> Value:
     if isinstance(node.this, exp.Literal):
         return constant(minus(literal_of(node.this), node))
-    return arithmetic.negative(reader.value(node.this), said(node))
+    return arithmetic.negative(reader.value(node.this), node_text(node))
 
 
 def _interval(reader: Reader, node: exp.Expr) -> Value:
     name = node.args["unit"].name if node.args.get("unit") else ""
-    return times.interval(str(reader.constant_of(node.this)), name, said(node))
+    return times.interval(str(reader.constant_of(node.this)), name, node_text(node))
 
 
 def _distinct(reader: Reader, node: exp.Expr) -> Value:
     negated = isinstance(node, exp.NullSafeEQ)
-    return logic.distinct(reader.value(node.this), reader.value(node.expression), said(node), negated=negated)
+    return logic.distinct(reader.value(node.this), reader.value(node.expression), node_text(node), negated=negated)
 
 
 def _trim(reader: Reader, node: exp.Expr) -> Value:
     characters = reader.constant_of(node.expression) if node.args.get("expression") else None
     end = str(node.args.get("position") or "both").lower()
-    return texts.trimmed(reader.value(node.this), _text(characters, node), end, said(node))
+    return texts.trimmed(reader.value(node.this), _text(characters, node), end, node_text(node))
 
 
 def _substring(reader: Reader, node: exp.Expr) -> Value:
     start, size = reader.number(node.args["start"]), node.args.get("length")
-    return texts.cut(reader.value(node.this), start, None if size is None else reader.number(size), said(node))
+    return texts.cut(reader.value(node.this), start, None if size is None else reader.number(size), node_text(node))
 
 
 def _appended(reader: Reader, node: exp.Expr) -> Value:
-    return texts.joined([reader.value(node.this), reader.value(node.expression)], said(node), nulls_empty=False)
+    return texts.joined([reader.value(node.this), reader.value(node.expression)], node_text(node), nulls_empty=False)
 
 
 def _round(reader: Reader, node: exp.Expr) -> Value:
     places = reader.number(node.args["decimals"]) if node.args.get("decimals") else 0
     if abs(places) > 400:
-        raise Invalid(f"{said(node)} rounds to more digits than a number has")
-    return arithmetic.rounded(reader.value(node.this), places, said(node))
+        raise Invalid(f"{node_text(node)} rounds to more digits than a number has")
+    return arithmetic.rounded(reader.value(node.this), places, node_text(node))
 
 
 def _truncated(reader: Reader, node: exp.Expr) -> Value:
-    return times.truncated(reader.value(node.this), node.args["unit"].name, said(node))
+    return times.truncated(reader.value(node.this), node.args["unit"].name, node_text(node))
 
 
 def _text(value: object, node: exp.Expr) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise Invalid(f"{said(node)} takes a text")
+        raise Invalid(f"{node_text(node)} takes a text")
     return value
 
 

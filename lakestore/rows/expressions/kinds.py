@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
-from lakestore.model.typed import first_line
+from lakestore.model.outside_values import first_line
 from lakestore.model.types import is_bytes
 from lakestore.rows.literals import cast_scalar, short
 
@@ -60,7 +60,7 @@ def constant(scalar: pa.Scalar, *, literal: bool = False) -> Value:
     return Value(scalar.type, lambda batch: scalar, scalar, literal=literal)
 
 
-def made(
+def build_value(
     kind: pa.DataType, parts: Sequence[Value], step: Callable[..., Datum], *, fails: bool = False, text: str = ""
 ) -> Value:
     """A value that `step` computes from other values. A value of constants is computed at once."""
@@ -169,7 +169,7 @@ def in_type(value: Value, kind: pa.DataType, text: str) -> Value:
         return value
     if value.constant is not None:
         return _constant(value.constant, kind, text)
-    return made(kind, [value], lambda data: cast(data, kind))
+    return build_value(kind, [value], lambda data: cast(data, kind))
 
 
 def _constant(scalar: pa.Scalar, kind: pa.DataType, text: str) -> Value:
@@ -221,7 +221,7 @@ def texts(value: Value, text: str) -> Value:
         return value
     t = pa.types
     if t.is_integer(kind) or t.is_boolean(kind) or t.is_decimal(kind) or t.is_date(kind):
-        return made(pa.string(), [value], lambda data: data.cast(pa.string()))
+        return build_value(pa.string(), [value], lambda data: data.cast(pa.string()))
     raise Invalid(f"{short(text)} needs a {kind} as a text: name a text, an integer, a decimal, a date or a boolean")
 
 

@@ -1,4 +1,4 @@
-"""Confines this process, then imports the module that it is to run: `python -m …host.confined MODULE WALLS`.
+"""Confines this process, then imports the module that it is to run: `python -m …host.confined_process MODULE WALLS`.
 
 Libraries such as Arrow start threads on import, and Landlock confines only threads that start later.
 """

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Invalid
-from lakestore.rows.computed import kinds
-from lakestore.rows.computed.kinds import DAY_US, DURATION, INTERVAL, Datum, Value, constant, made
+from lakestore.rows.expressions import kinds
+from lakestore.rows.expressions.kinds import DAY_US, DURATION, INTERVAL, Datum, Value, build_value, constant
 
 _UNITS = {
     "year": 12,
@@ -96,7 +96,7 @@ def moved(part: Value, by: Value, sign: int, text: str) -> Value:
     """Add or subtract an interval. A date and an interval give a timestamp, a date and an integer give a date."""
     if pa.types.is_integer(by.type) and pa.types.is_date(part.type):
         days = kinds.in_type(by, pa.int64(), text)
-        return made(pa.date32(), [part, days], lambda a, b: _days_later(a, b, sign), fails=True, text=text)
+        return build_value(pa.date32(), [part, days], lambda a, b: _days_later(a, b, sign), fails=True, text=text)
     if by.type != INTERVAL or by.constant is None:
         raise Invalid(f"{text} moves a {part.type} by a {by.type}: write INTERVAL 1 DAY")
     months, days, nanos = by.constant.as_py()
@@ -106,7 +106,7 @@ def moved(part: Value, by: Value, sign: int, text: str) -> Value:
     def step(data: Datum) -> Datum:
         return _later(data, sign * months, sign * (days * DAY_US + nanos // 1000), kind)
 
-    return made(kind, [whole], step, fails=True, text=text)
+    return build_value(kind, [whole], step, fails=True, text=text)
 
 
 def _days_later(data: Datum, days: Datum, sign: int) -> Datum:
@@ -138,9 +138,9 @@ def _later(data: Datum, months: int, micros: int, kind: pa.DataType) -> Datum:
 def between(a: Value, b: Value, text: str) -> Value:
     """`a - b`: a number of days for two dates, otherwise a duration."""
     if pa.types.is_date(a.type) and pa.types.is_date(b.type):
-        return made(pa.int64(), [a, b], lambda x, y: pc.subtract(_days(x), _days(y)))
+        return build_value(pa.int64(), [a, b], lambda x, y: pc.subtract(_days(x), _days(y)))
     _, (first, second) = kinds.aligned([a, b], text)
-    return made(
+    return build_value(
         DURATION,
         [first, second],
         lambda x, y: pc.subtract_checked(x.cast(pa.int64()), y.cast(pa.int64())).cast(DURATION),
@@ -162,7 +162,7 @@ def truncated(part: Value, name: str, text: str) -> Value:
     if not pa.types.is_timestamp(kind):
         raise Invalid(f"{text} takes a date or a timestamp, not a {part.type}")
     whole = kinds.in_type(part, kind, text)
-    return made(kind, [whole], lambda data: pc.floor_temporal(data.cast(pa.timestamp("us")), unit=of).cast(kind))
+    return build_value(kind, [whole], lambda data: pc.floor_temporal(data.cast(pa.timestamp("us")), unit=of).cast(kind))
 
 
 def extracted(part: Value, name: str, text: str) -> Value:
@@ -173,14 +173,14 @@ def extracted(part: Value, name: str, text: str) -> Value:
         raise Invalid(f"{text}: a {kind} has no {of}")
     if of == "epoch":
         whole = kinds.in_type(part, pa.timestamp("us") if pa.types.is_date(kind) else kind, text)
-        return made(pa.float64(), [whole], lambda data: pc.divide(_micros(data).cast(pa.float64()), 1e6))
+        return build_value(pa.float64(), [whole], lambda data: pc.divide(_micros(data).cast(pa.float64()), 1e6))
     if of in _CLOCK:
         if pa.types.is_date(kind):
             part = kinds.in_type(part, pa.timestamp("us"), text)
-        return made(pa.int64(), [part], lambda data: _CLOCK[of](_modulo(_micros(data), DAY_US)))
+        return build_value(pa.int64(), [part], lambda data: _CLOCK[of](_modulo(_micros(data), DAY_US)))
     if of not in _PARTS:
         raise Invalid(f"{text}: {name!r} is no part of a time that is known here")
-    return made(pa.int64(), [part], lambda data: _PARTS[of](_unzoned(data)).cast(pa.int64()))
+    return build_value(pa.int64(), [part], lambda data: _PARTS[of](_unzoned(data)).cast(pa.int64()))
 
 
 def _unzoned(data: Datum) -> Datum:

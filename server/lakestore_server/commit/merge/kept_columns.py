@@ -20,7 +20,7 @@ from lakestore_server.arrays import flat_batch
 from lakestore_server.arrays.grouping import Groups, Ints
 from lakestore_server.commit.draft import RequestRefused
 from lakestore_server.commit.merge.current_rows import CurrentRows, taken_at
-from lakestore_server.commit.merge.versions import AgainstHeld
+from lakestore_server.commit.merge.versions import VersionComparison
 from lakestore_server.commit.request import Request, TableChange
 
 Flags = npt.NDArray[np.bool_]
@@ -38,7 +38,7 @@ def baseless(change: TableChange, table: Table, found: CurrentRows) -> Ints:
         return _NONE
     comes = np.ones(count, dtype=np.bool_)
     if table.merge.engine == "versioned":
-        against = AgainstHeld.judge(change, table, found)
+        against = VersionComparison.judge(change, table, found)
         comes = ~(against.lower | against.late)
     whole = np.flatnonzero(comes & ~keeps)[::-1]
     first = np.full(found.count, count, dtype=np.int64)

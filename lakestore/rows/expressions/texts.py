@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakestore.errors import Exhausted, Invalid
-from lakestore.rows.computed import kinds
-from lakestore.rows.computed.kinds import Datum, Value, made
+from lakestore.rows.expressions import kinds
+from lakestore.rows.expressions.kinds import Datum, Value, build_value
 
 Mask = npt.NDArray[np.bool_]
 _SPACES = " \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
@@ -40,26 +40,26 @@ _ENDS = {"both": pc.utf8_trim, "leading": pc.utf8_ltrim, "trailing": pc.utf8_rtr
 
 def changed(part: Value, step: Callable[[Datum], Datum], text: str) -> Value:
     """The text that `step` returns for a text."""
-    return made(pa.string(), [_text(part, text)], step)
+    return build_value(pa.string(), [_text(part, text)], step)
 
 
 def tested(part: Value, step: Callable[[Datum], Datum], text: str) -> Value:
     """The boolean that `step` returns for a text."""
-    return made(pa.bool_(), [_text(part, text)], step)
+    return build_value(pa.bool_(), [_text(part, text)], step)
 
 
 def length(part: Value, text: str) -> Value:
     """The number of characters of a text, or of elements of a list."""
     if pa.types.is_list(part.type):
-        return made(pa.int64(), [part], lambda data: pc.list_value_length(data).cast(pa.int64()))
-    return made(pa.int64(), [_text(part, text)], lambda data: pc.utf8_length(data).cast(pa.int64()))
+        return build_value(pa.int64(), [part], lambda data: pc.list_value_length(data).cast(pa.int64()))
+    return build_value(pa.int64(), [_text(part, text)], lambda data: pc.utf8_length(data).cast(pa.int64()))
 
 
 def bytes_of(part: Value, text: str) -> Value:
     """The number of bytes of a text or of bytes."""
     if not kinds.is_text(part.type) and not pa.types.is_binary(part.type):
         raise Invalid(f"{text} takes a text or bytes, not a {part.type}")
-    return made(pa.int64(), [part], lambda data: pc.binary_length(data).cast(pa.int64()))
+    return build_value(pa.int64(), [part], lambda data: pc.binary_length(data).cast(pa.int64()))
 
 
 def trimmed(part: Value, characters: str | None, end: str, text: str) -> Value:
@@ -119,7 +119,7 @@ def joined(parts: list[Value], text: str, *, nulls_empty: bool) -> Value:
         _bounded(sum(_bytes(each) * (1 if isinstance(each, pa.Array) else rows) for each in data))
         return pc.binary_join_element_wise(*data, "", **handling)
 
-    return made(pa.string(), read, step)
+    return build_value(pa.string(), read, step)
 
 
 def _array(data: Datum) -> pa.Array:

@@ -18,9 +18,9 @@ from lakestore.model.table import Table
 from lakestore.model.token import Part, Place, SharedPosition
 from lakestore_server.changes.batch_cache import EncodedBatch
 from lakestore_server.changes.batches import LiveBatch, Shape, bare, live_piece, message, run_end, table_batch
-from lakestore_server.changes.shared.group import Grant, Membership, bell_key, by_bucket, current
-from lakestore_server.changes.shared.members import Bucket, Sending
-from lakestore_server.changes.shared.positions import check_kept
+from lakestore_server.changes.sharing.group import Grant, Membership, bell_key, by_bucket, current
+from lakestore_server.changes.sharing.members import Bucket, Sending
+from lakestore_server.changes.sharing.positions import check_kept
 from lakestore_server.commit.durable import Bell, Pause
 from lakestore_server.commit.engine import Engine
 from lakestore_server.read.rows import DeadCache, bounded, sent_bytes
