@@ -120,11 +120,12 @@ def _real(mutant: Mutant, folder: Path, seconds: float) -> Iterator[dict[str, An
     while time.monotonic() < ends:
         workload = mutant.workloads[number % len(mutant.workloads)]
         faults = mutant.nemeses[number % len(mutant.nemeses) :][:2] if mutant.nemeses else ("none",)
-        lasts = HEAVY_RUN_SECONDS if needs_of([workload]) else REAL_RUN_SECONDS
+        lasts = HEAVY_RUN_SECONDS if needs_of([workload]) or mutant.servers > 1 else REAL_RUN_SECONDS
         number += 1
         seed, place = f"{1000 + number}.0", folder / f"run-{number}"
         chosen = ["-w", workload, *(part for name in faults for part in ("-n", name))]
         shape = ["--seed", seed, "--seconds", f"{lasts:g}", "--folder", str(place)]
+        shape += ["--servers", str(mutant.servers)] if mutant.servers > 1 else []
         _run(folder, ["-m", "jepsen", "run", *shape, *chosen], lasts + GRACE_SECONDS)
         verdict = place / "verdict.json"
         if not verdict.exists():

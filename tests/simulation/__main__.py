@@ -8,7 +8,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
+from typing import get_args
 
+from lakestore.client.servers import Reads
 from tests.simulation.case import SIMULATED, Case, run
 from tests.simulation.search import Summary, cases, search
 from tests.simulation.shrink import NO_FAULT, command, shrunk
@@ -43,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--trace", action="store_true")
     add("--shrink", action="store_true")
     add("--servers", type=int, help="several share a journal; the seed decides if nothing is said")
+    add("--reads", choices=get_args(Reads), help="where clients of several servers read")
     add("--processes", type=int)
     add("--operations", type=int)
     add("--lasts", type=float, help="simulated seconds of the run")
@@ -59,6 +62,7 @@ def _one(options: argparse.Namespace) -> int:
     workload = (options.workload or ["log"])[0]
     case = Case(options.seed, workload, dropped=frozenset(int(n) for n in options.without.split(",") if n))
     case = replace(case, faults=_faults(options, case), processes=options.processes or case.processes)
+    case = replace(case, reads=options.reads or case.reads)
     case = replace(case, seconds=options.lasts or case.seconds, servers=options.servers or case.servers)
     outcome = run(replace(case, operations=options.operations or case.operations))
     if options.shrink and outcome.anomalies:

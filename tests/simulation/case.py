@@ -18,6 +18,7 @@ from jepsen.schedule import Planned
 from jepsen.verdict import Verdict
 from jepsen.workload import Workload
 from jepsen.workloads import WORKLOADS
+from lakestore.client.servers import Reads
 from lakestore.limits import DEFAULT, Limits
 from tests.simulation import folders, nemeses
 from tests.simulation.planned_losses import scarce
@@ -41,6 +42,8 @@ class Case:
     seconds: float = 2.0
     servers: int = 1
     """Several ones share a journal."""
+    reads: Reads = "leader"
+    """The servers that clients of several ones read from."""
     faults: tuple[str, ...] = tuple(sorted(nemeses.NEMESES))
     """The kinds of faults that may be drawn."""
     dropped: frozenset[int] = frozenset()
@@ -149,7 +152,7 @@ def run(case: Case) -> Outcome:
     with folders.folder() as folder, installed(world), scaled(world, identity), scarce(world):
 
         def main() -> None:
-            system = SimSystem(world, folder, identity, limits_of(shape), case.servers)
+            system = SimSystem(world, folder, identity, limits_of(shape), case.servers, case.reads)
             workload = _Without(WORKLOADS[case.workload](random.Random(f"{identity} workload")))
             course = Course(identity, case.seconds, case.processes, case.operations, case.seconds / case.operations)
             systems.append(system)

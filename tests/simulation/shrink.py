@@ -49,6 +49,8 @@ def command(case: Case) -> str:
     plain = Case(case.seed, case.workload)
     if case.servers != plain.servers:
         given.append(f"--servers {case.servers}")
+    if case.reads != plain.reads:
+        given.append(f"--reads {case.reads}")
     if case.processes != plain.processes:
         given.append(f"--processes {case.processes}")
     if case.operations != plain.operations:

@@ -39,7 +39,8 @@ WINDOWS = 1, 1, WINDOW
 """Messages of a stream on their way at most, of which the seed chooses: few, and a reader that rests holds it up."""
 STARTS_MAX = 3
 NAMES = "abc"
-LEASE_SECONDS = 0.5
+LEASES = 0.2, 0.5
+"""Seconds of silence after which followers claim, of which the seed chooses one."""
 SAME_SECONDS = 20.0
 """The longest that a follower may take to have what the leader has, while nothing is broken."""
 LEADER_SECONDS = 20.0
@@ -58,6 +59,7 @@ class Shared:
     links: dict[str, LogLink]
     faults: Faults
     """What happens to messages while nothing is broken."""
+    lease_seconds: float
 
     @classmethod
     def of(cls, world: World, seed: str, names: str) -> Shared:
@@ -66,7 +68,7 @@ class Shared:
         log, part_bytes = SharedLog(world, seed), chance.choice(PART_BYTES)
         often = chance.choice((0.0, 0.0, 0.1))
         log.faults = Faults(delay=chance.choice((0.001, 0.01)), strangers=often, skips=often, somewhere=often)
-        return cls(log, {name: LogLink(world, log, part_bytes) for name in names}, log.faults)
+        return cls(log, {name: LogLink(world, log, part_bytes) for name in names}, log.faults, chance.choice(LEASES))
 
     def heal(self) -> None:
         """Everything arrives once, in time, with an answer."""
@@ -76,7 +78,7 @@ class Shared:
 
     def journal(self, name: str, world: World) -> SharedJournal:
         """The journal of a server that starts."""
-        return SharedJournal(self.links[name].end(), Clock(world), LEASE_SECONDS)
+        return SharedJournal(self.links[name].end(), Clock(world), self.lease_seconds)
 
 
 class SimSystem:
@@ -97,7 +99,7 @@ class SimSystem:
             network.window = window
             own, own_seed = (folder, seed) if self.shared is None else (folder / name, f"{seed} {name}")
             self.machines.append(Machine(world, network, own, own_seed, limits, partial(self._journal, name), name))
-        self.call_seconds = random.Random(f"{seed} calls").choice(CALL_SECONDS)
+        self._seed, self._call_seconds = seed, random.Random(f"{seed} calls").choice(CALL_SECONDS)
         self.begun: list[Planned] = []
         self.failed_in: Life | None = None
         """The life of the server in which a checkpoint has failed last."""
@@ -108,10 +110,14 @@ class SimSystem:
         return FileJournal(disk, folder) if self.shared is None else self.shared.journal(name, self.world)
 
     def connect(self, process: int) -> ls.Lake:
-        """A connection over the simulated network."""
-        return self.connect_to(self.machines, f"sim-{process}")
+        """A connection over the simulated network. Clients of several servers wait differently long for an answer, so
+        some of them find the next leader while others still ask the last one."""
+        seconds = self._call_seconds
+        if self.shared is not None:
+            seconds = random.Random(f"{self._seed} calls {process}").choice(CALL_SECONDS)
+        return self.connect_to(self.machines, f"sim-{process}", seconds)
 
-    def connect_to(self, machines: Sequence[Machine], name: str) -> ls.Lake:
+    def connect_to(self, machines: Sequence[Machine], name: str, call_seconds: float = CALL_SECONDS[-1]) -> ls.Lake:
         """A connection to these machines alone."""
         wires = {machine.network.address: machine.network for machine in machines}
 
@@ -120,7 +126,7 @@ class SimSystem:
             return SimWire(wires[address], self.world.outside, asks_leader=at_leader)
 
         wire = opened(*wires) if len(wires) == 1 else ServersWire(tuple(wires), self._reads, opened)
-        return ls.Lake(transport_of(wire, call_seconds=self.call_seconds), name)
+        return ls.Lake(transport_of(wire, call_seconds=call_seconds), name)
 
     def leader(self) -> Machine | None:
         """The machine whose server leads; of several that say so, the one of the highest epoch."""

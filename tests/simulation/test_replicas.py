@@ -20,7 +20,7 @@ from lakestore_server.main import Server
 from tests.simulation import folders
 from tests.simulation.case import Case, limits_of, run
 from tests.simulation.machine import Machine
-from tests.simulation.system import LEASE_SECONDS, SimSystem
+from tests.simulation.system import SimSystem
 from tests.simulation.threads import installed
 from tests.simulation.wire import SimWire
 from tests.simulation.world import World
@@ -36,7 +36,6 @@ def in_world(seed: str, story: Callable[[SimSystem], None]) -> None:
 
     def main() -> None:
         system = SimSystem(world, folder, seed, limits_of(random.Random(seed)), servers=3)
-        system.call_seconds = 5.0
         try:
             system.start()
             story(system)
@@ -201,7 +200,8 @@ def test_a_leader_that_ends_in_order_is_followed_at_once() -> None:
         first.stop()
         began = system.world.now
         assert system.await_leader() is not first
-        assert system.world.now - began < LEASE_SECONDS / 2
+        assert system.shared is not None
+        assert system.world.now - began < system.shared.lease_seconds / 2
 
     in_world("leave", story)
 

@@ -98,6 +98,29 @@ def test_records_come_back_in_order_however_long(tell: Callable[[Story], SharedL
     tell(story)
 
 
+def test_a_claim_that_another_thread_judges_confirms_nothing(
+    tell: Callable[[Story], SharedLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def story(world: World, log: SharedLog) -> None:
+        journal, _ = leading(log)
+        journal.confirm()
+        claim_by_another(log)
+        began = journal._deadline
+
+        def judged(seconds: float) -> object:
+            """The settling thread judges the claim, which has the number of the beat, before `confirm` looks."""
+            monkeypatch.setattr(journal, "_deadline", began)
+            with pytest.raises(Deposed):
+                journal.settle(0)
+            return began(seconds)
+
+        monkeypatch.setattr(journal, "_deadline", judged)
+        with pytest.raises(Deposed):
+            journal.confirm()
+
+    tell(story)
+
+
 def test_a_deposed_server_gets_what_counted_before_and_then_the_error(tell: Callable[[Story], SharedLog]) -> None:
     def story(world: World, log: SharedLog) -> None:
         journal, _ = leading(log)
