@@ -8,6 +8,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import click
 
@@ -17,7 +18,9 @@ from jepsen.history import History
 from jepsen.mutants import hunt as hunts
 from jepsen.mutants import mutant
 from jepsen.nemeses import NEMESES
+from jepsen.nemeses.replicas import NAMES as OF_REPLICAS
 from jepsen.system.cluster import Cluster
+from jepsen.system.reached import Reads
 from jepsen.verdict import judge
 from jepsen.workloads import WORKLOADS
 
@@ -41,8 +44,12 @@ def main() -> None:
 @click.option(
     "--light", "all_light", is_flag=True, help="All workloads that need no Spark, Kafka or object store, side by side."
 )
-@click.option("--nemesis", "-n", "nemeses", multiple=True, type=click.Choice([*sorted(NEMESES), NONE]))
+@click.option(
+    "--nemesis", "-n", "nemeses", multiple=True, type=click.Choice([*sorted(NEMESES.keys() | OF_REPLICAS), NONE])
+)
 @click.option("--folder", type=click.Path(path_type=Path), help="Where histories, logs and the report are kept.")
+@click.option("--servers", type=click.IntRange(1, 7), default=1, help="Several share a journal in Kafka.")
+@click.option("--reads", type=click.Choice(get_args(Reads)), default="leader", help="Where clients of several read.")
 @click.option("--server", help="A Lakestore that runs: its host and gRPC port. Tables `jepsen.…` there are dropped.")
 @click.option("--catalog", default="", help="With --server: the address of its Iceberg REST catalog.")
 @click.option("--begin", "begins", default="", help="With --server: a shell command that breaks something.")
@@ -56,6 +63,8 @@ def run(
     all_light: bool,
     nemeses: tuple[str, ...],
     folder: Path | None,
+    servers: int,
+    reads: Reads,
     server: str | None,
     catalog: str,
     begins: str,
@@ -67,6 +76,12 @@ def run(
     if same := trials.of_same_tables(workloads):
         raise click.UsageError(f"these workloads write the same tables, a run has one of them: {', '.join(same)}")
     trial = trials.of_seed(seed or str(random.randrange(1, SEEDS)))
+    if servers > 1:
+        trial = replace(trials.with_replicas(trial, servers), reads=reads)
+        if unfit := set(nemeses) - OF_REPLICAS - {NONE} or trials.needs_of(workloads):
+            raise click.UsageError(f"not with several servers: {', '.join(sorted(unfit))}")
+    elif unfit := set(nemeses) - NEMESES.keys() - {NONE}:
+        raise click.UsageError(f"these faults need --servers: {', '.join(sorted(unfit))}")
     trial = replace(
         trial,
         seconds=seconds or (OPERATIONS_SECONDS if operations else trial.seconds),
@@ -92,14 +107,15 @@ def run(
 @click.option("--seed", type=click.IntRange(0), help="Of the whole suite; any if none is given.")
 @click.option("--minutes", type=float, default=4.0, show_default=True)
 @click.option("--light", is_flag=True, help="Without workloads that need Spark, Kafka or an object store.")
+@click.option("--servers", type=click.IntRange(1, 7), default=1, help="Several share a journal in Kafka.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where runs that fail are kept.")
-def suite(seed: int | None, minutes: float, light: bool, folder: Path | None) -> None:
+def suite(seed: int | None, minutes: float, light: bool, servers: int, folder: Path | None) -> None:
     """One run after the other, every workload in turn, under faults drawn from the seed."""
     folder = folder or _folder()
     folder.mkdir(parents=True, exist_ok=True)
     base = random.randrange(1, SEEDS) if seed is None else seed
     click.echo(f"suite of seed {base} in {folder}")
-    summary = suites.run(base, minutes * 60, folder, click.echo, light=light)
+    summary = suites.run(base, minutes * 60, folder, click.echo, light=light, servers=servers)
     sys.exit(1 if summary.failed else 0)
 
 

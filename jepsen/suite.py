@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jepsen.shrinking import shrunk
-from jepsen.trial import HEAVY, Trial, drawn, needs_of
+from jepsen.trial import HEAVY, Trial, drawn, needs_of, with_replicas
 from jepsen.verdict import Judged, Verdict
 
 SHRINK_SECONDS = 240.0
@@ -65,7 +65,9 @@ class Summary:
         return {name: dict(v) if isinstance(v, Counter) else v for name, v in vars(self).items()}
 
 
-def run(base: int, seconds: float, folder: Path, say: Callable[[str], None], *, light: bool = False) -> Summary:
+def run(
+    base: int, seconds: float, folder: Path, say: Callable[[str], None], *, light: bool = False, servers: int = 1
+) -> Summary:
     """A suite, or its trials that start nothing heavy. Folders of runs without an anomaly are removed; the summary is
     in `summary.json` after every run.
     """
@@ -77,7 +79,9 @@ def run(base: int, seconds: float, folder: Path, say: Callable[[str], None], *, 
         began = time.monotonic()
         trial = drawn(base, number)
         number += 1
-        if light and needs_of(trial.workloads) & HEAVY:
+        if servers > 1:
+            trial = with_replicas(trial, servers)
+        elif light and needs_of(trial.workloads) & HEAVY:
             continue
         place = folder / trial.seed
         verdict = _performed(trial, place)

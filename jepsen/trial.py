@@ -11,10 +11,13 @@ from typing import Any
 
 from jepsen import report, schedule
 from jepsen.nemeses import NEMESES, combinations, possible
+from jepsen.nemeses import replicas as of_replicas
 from jepsen.run import OPERATIONS, Course, Run
 from jepsen.schedule import Nemesis, Planned
 from jepsen.system import System
 from jepsen.system.cluster import Cluster
+from jepsen.system.reached import Reads
+from jepsen.system.replicas import Replicas
 from jepsen.verdict import Verdict
 from jepsen.workload import Tuned, Workload
 from jepsen.workloads import WORKLOADS
@@ -23,6 +26,8 @@ TOGETHER = 3
 """Workloads of one run."""
 SECONDS = 12.0
 SECONDS_MIN = 4.0
+REPLICAS_SECONDS = 20.0
+"""Failovers take their time."""
 PROCESSES = 3
 HUNG_SECONDS = 180.0
 """Longer than any call of a workload may wait."""
@@ -41,6 +46,10 @@ class Trial:
     processes: int = PROCESSES
     operations: int = OPERATIONS
     """The most that one client does in the main phase."""
+    servers: int = 1
+    """Several ones share a journal in Kafka."""
+    reads: Reads = "leader"
+    """Where clients of several servers read."""
 
     @property
     def command(self) -> str:
@@ -51,6 +60,7 @@ class Trial:
     def _shape(self) -> str:
         shape = f"--seed {self.seed} --seconds {self.seconds:g} --processes {self.processes}"
         shape += f" --operations {self.operations}" if self.operations != OPERATIONS else ""
+        shape += f" --servers {self.servers} --reads {self.reads}" if self.servers > 1 else ""
         return " ".join(["python -m jepsen run", shape, *(f"-w {name}" for name in self.workloads)])
 
     def again(self, cluster: Cluster | None) -> str:
@@ -90,16 +100,31 @@ class Trial:
             nemeses: Mapping[str, Nemesis[Any]] = schedule.chosen(cluster.nemeses, self.nemeses)
             verdict = Run(cluster, made, nemeses, self.planned(), course, folder).run()
         else:
-            nemeses = schedule.chosen(NEMESES, self.nemeses)
+            known = of_replicas.made() if self.servers > 1 else NEMESES
+            nemeses = schedule.chosen(known, self.nemeses)
             needs = needs_of(self.workloads).union(*(each.needs for each in nemeses.values()))
             settings = {
                 name: value for each in made if isinstance(each, Tuned) for name, value in each.settings.items()
             }
-            with System(folder, needs, settings, self.seed) as system:
+            with self._system(folder, needs, settings) as system:
                 verdict = Run(system, made, nemeses, self.planned(), course, folder, system.client).run()
         (folder / "verdict.json").write_text(json.dumps(verdict.to_json(), indent=1))
         report.write(folder, self.again(cluster), verdict)
         return verdict
+
+    def _system(self, folder: Path, parts: frozenset[str], settings: Mapping[str, str]) -> System | Replicas:
+        if self.servers == 1:
+            return System(folder, parts, settings, self.seed)
+        return Replicas(folder, parts, settings, self.seed, self.servers, self.reads)
+
+
+def with_replicas(trial: Trial, servers: int) -> Trial:
+    """The trial with several servers, with its light workloads alone and faults that are theirs."""
+    chance = random.Random(f"{trial.seed} replicas")
+    names = sorted(of_replicas.NAMES)
+    light = tuple(name for name in trial.workloads if not needs_of([name]))
+    nemeses = tuple(sorted(chance.sample(names, chance.randint(1, 4))))
+    return replace(trial, servers=servers, workloads=light, nemeses=nemeses, seconds=REPLICAS_SECONDS)
 
 
 def drawn(base: int, number: int) -> Trial:

@@ -1,9 +1,10 @@
 """The nemeses, one module for what is broken.
 
 Processes: `kill`, `pause`, with the `victims` of both. The ways between them: `network`, `namespaces`, `catalog`,
-`store`, `kafka`. The disk: `disk`, `damage`, `crash` at the named `steps`. The time: `clock`. `NEMESES` names all of
-them for the command line. They break a `jepsen.system.System` and mend it again. Several may overlap: to begin with
-what is broken already, and to mend what is whole, changes nothing.
+`store`, `kafka`. Several servers on one journal: `replicas`, with names of its own. The disk: `disk`, `damage`, `crash`
+at the named `steps`. The time: `clock`. `NEMESES` names all of them for the command line. They break a
+`jepsen.system.System` and mend it again. Several may overlap: to begin with what is broken already, and to mend what is
+whole, changes nothing.
 """
 
 from __future__ import annotations

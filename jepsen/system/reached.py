@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import lakestore as ls
 
+Reads = Literal["leader", "follower", "nearest"]
 CALL_SECONDS = 5.0
 """A client waits so long for an answer; then the outcome of a write is unknown."""
 
@@ -17,7 +19,9 @@ class Reached:
     address: str
     catalog: str = ""
     kafka: str = ""
+    reads: Reads = "leader"
+    """Where reads go, of several servers."""
 
     def connect(self, process: int) -> ls.Lake:
         """A new connection."""
-        return ls.connect(self.address, timeout=CALL_SECONDS)
+        return ls.connect(self.address, timeout=CALL_SECONDS, reads=self.reads)

@@ -50,7 +50,7 @@ class Server:
         self.data, self._log = folder / "data", folder / "server.log"
         self.host, self.port, self.http_port = host, free_port(), free_port()
         self._nursery = nursery
-        self._environment = {"PYTHONUNBUFFERED": "1", **environment}
+        self.environment = {"PYTHONUNBUFFERED": "1", **environment}
         self._program = [*before, *(program or (sys.executable, "-m", "lakestore"))]
         self._process: subprocess.Popen[bytes] | None = None
         self._turn = threading.RLock()
@@ -100,7 +100,7 @@ class Server:
                     [*self._program, *command, "--http-port", str(self.http_port)],
                     stdout=log,
                     stderr=log,
-                    environment=self._environment,
+                    environment=self.environment,
                 )
             self._await_ports(said_before)
             return True
