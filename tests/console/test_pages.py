@@ -12,8 +12,10 @@ import pyarrow as pa
 import pytest
 
 from lakestore_server.operate.status import ServerStatus, StatusReader
+from lakestore_server.state.commit_record import Leader
 from tests.console.scene import LOGS, address, console_of, orders
 from tests.support.browser import Browser
+from tests.support.replicas import Replicas
 from tests.support.rights import token_of, write_auth
 from tests.support.served import SCHEMA, Served
 from tests.support.waiting import until
@@ -394,3 +396,42 @@ def test_health_names_the_late_tables_that_the_list_of_tables_counts(page: Brows
         page.until("document.getElementById('behind').parentNode.innerText.includes('is a tierer running?')")
         page.js("location.hash = '#/'")
         page.until(f"{tile}.textContent === '1'")
+
+
+def test_a_follower_says_whom_it_follows_and_links_the_leader(page: Browser, tmp_path: Path) -> None:
+    def facts() -> dict[str, str]:
+        return dict(
+            page.js(
+                "[...document.querySelectorAll('dl.facts > div')].map((n) => [...n.children].map((c) => c.textContent))"
+            )
+        )
+
+    def role(number: int, said: str, host: str = "localhost") -> None:
+        port = replicas.servers[number].about["http"].rpartition(":")[2]
+        page.open(f"http://{host}:{port}/#/health")
+        page.until(f"document.getElementById('role')?.textContent === {json.dumps(said)}")
+        page.until("document.querySelectorAll('[aria-labelledby=replicas] tbody tr').length === 3")
+
+    with Replicas(tmp_path) as replicas:
+        leading = replicas.leader()
+        assert leading is not None
+        leader, following = replicas.address(leading), (leading + 1) % 3
+        until(lambda: len(replicas.servers[following].engine.loop.journal.replicas) == 3, "reports")
+        until(lambda: len(replicas.servers[leading].engine.loop.journal.replicas) == 3, "reports")
+        role(leading, "leads")
+        assert facts()["Part in the journal"] == "commits"
+        role(following, f"follows {leader}")
+        assert (facts()["Part in the journal"], facts()["Leader"], facts()["Epoch"]) == ("follows", leader, "1")
+        cells = "[...document.querySelectorAll('[aria-labelledby=replicas] tbody td:nth-child(2)')]"
+        assert sorted(page.js(f"{cells}.map((cell) => cell.textContent)")) == ["follower", "follower", "leader"]
+        port = replicas.servers[following].about["http"].rpartition(":")[2]
+        assert page.js("document.querySelector('#role a').href") == f"http://127.0.0.1:{port}/"
+        assert page.js(NAMELESS) == page.js(DOUBLED) == []
+        role(following, f"follows {leader}", "127.0.0.1")
+        assert page.js("document.querySelector('#role a')") is None, "a page of this host has another port there"
+        replicas.ends[following].is_cut = True  # so that no beat of the leader comes
+        journal: Any = replicas.servers[following].engine.loop.journal
+        journal._leader = Leader("javascript:alert(1)//:7340", 1)
+        role(following, "follows javascript:alert(1)//:7340")
+        assert page.js("document.querySelector('#role a')") is None
+    assert page.errors == []

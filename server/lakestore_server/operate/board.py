@@ -17,6 +17,8 @@ from lakestore_server.operate.status import ServedTable, ServerStatus, StatusRea
 LOOK_SECONDS = 0.5
 GONE_MAX = 10_000
 """Removed tables that are remembered. A page that last asked before the oldest is sent everything."""
+SILENT_SECONDS = 30.0
+"""A server of a shared journal that was not heard for three of its reports may be gone."""
 _AGES = ("uptime_seconds", "checkpoint_age_seconds", "token")
 Row = tuple[Any, ...]
 COLUMNS = (
@@ -76,10 +78,19 @@ def server_of(status: ServerStatus) -> dict[str, Any]:
     said = {name: value for name, value in status.server().items() if name not in _AGES}
     said["clock"] = {name: value for name, value in said["clock"].items() if name in ("state", "holds", "note")}
     said["memory"] = {name: value for name, value in said["memory"].items() if name != "parts"}
+    replicas = said["journal"]["replicas"]
+    said["journal"]["replicas"] = [
+        {"address": each["address"], "role": each["role"], "lsn": each["lsn"], "is_silent": _is_silent(each)}
+        for each in replicas
+    ]
     said["reports"] = [
         {name: value for name, value in each.items() if name != "reported_seconds"} for each in said["reports"]
     ]
     return said
+
+
+def _is_silent(replica: Mapping[str, Any]) -> bool:
+    return bool(replica["heard_seconds"] > SILENT_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

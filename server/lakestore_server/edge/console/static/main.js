@@ -57,6 +57,7 @@ function header(theme) {
   return [
     h("a", { class: "brand", href: "#/", "aria-label": "Lakestore, tables" }, "Lakestore"),
     !app.needsToken && h("span", { class: `badge ${app.problem ? "bad" : health === "serving" ? "good" : "warn"}`, id: "health" }, late),
+    !app.needsToken && pages.role(app.server),
     h("nav", { "aria-label": "Pages" }, !app.needsToken && NAV.map(([page, href, label]) => h("a", { href, "aria-current": page === app.page || (page === "tables" && app.page === "table") ? "page" : null }, label))),
     h("span", { class: "fill" }),
     app.me && app.me.principal && h("span", { class: "muted", key: "who" }, app.me.principal),

@@ -42,6 +42,41 @@ export function clients(app) {
   ];
 }
 
+const isShared = (server) => (server.journal?.replicas || []).length > 0;
+
+// The console of another server: its host as it names itself, and the port of this page. Empty on this page's own host.
+function consoleOf(address) {
+  const host = address.slice(0, address.lastIndexOf(":"));
+  const isHost = /^([\w.-]+|\[[0-9a-f:]+\])$/i.test(host); // an address comes from the journal: it may be any text
+  return isHost && host !== location.hostname ? `${location.protocol}//${host}${location.port && `:${location.port}`}/` : "";
+}
+
+function linked(address) {
+  const href = consoleOf(address);
+  return href ? h("a", { href }, address) : address;
+}
+
+// The part of a server in a journal that others share, for the head of each page.
+export function role(server) {
+  if (!isShared(server)) return null;
+  const { role, leader } = server.journal;
+  return h("span", { class: `badge ${role === "leader" ? "good" : "info"}`, id: "role", key: "role" }, role === "leader" ? "leads" : leader ? ["follows ", linked(leader)] : "follows nobody");
+}
+
+function replicas(server, fact) {
+  const { role, epoch, leader, lag_ms: lag, replicas: rows } = server.journal;
+  const newest = Math.max(...rows.map((row) => row.lsn));
+  return [
+    h("dl", { class: "facts", key: "journal" },
+      fact("Part in the journal", role === "leader" ? "commits" : "follows"), fact("Leader", leader ? linked(leader) : "nobody"),
+      fact("Epoch", count(epoch)), fact("Behind", lag ? duration(lag / 1000) : "nothing that was read")),
+    list("replicas", "Servers of this journal", rows, [
+      ["Server", (r) => linked(r.address)], ["Role", (r) => (r.is_silent ? h("span", { class: "badge warn" }, `${r.role}, silent`) : r.role)],
+      ["LSN by its last report", (r) => count(r.lsn), true], ["Behind the newest", (r) => plural(newest - r.lsn, "commit"), true],
+    ], (r) => r.address, "–"),
+  ];
+}
+
 export function health(app) {
   const server = app.server;
   const damage = Array.isArray(server.damage) ? server.damage : [];
@@ -62,6 +97,7 @@ export function health(app) {
       fact("Memory at most", `${size(memory.settings_bytes)} by settings, ${size(memory.tables_bytes)} by tables, of ${size(memory.machine_bytes)}`),
       fact("Mapped files", `${count(memory.mapped_files)} of ${count(memory.mapped_files_max)}`),
       fact("Presented cuts", `${count(presented.cuts)}, ${plural(presented.files || 0, "file")}, ${size(presented.bytes)}`), fact("Warehouse", server.warehouse)),
+    isShared(server) && replicas(server, fact),
     series && h("section", { class: "curves", key: "curves", "aria-label": "The server over time" },
       curve("Journal to recover", series.times_us, series.values[3], { show: size }), curve("Disk free", series.times_us, series.values[4], { show: size }),
       curve("Journal bytes / s", series.times_us, series.values[2], { show: size }), curve("Calls that run", series.times_us, series.values[7])),
