@@ -54,9 +54,17 @@ _LAKE = {
 @click.option("--rewind-lake", is_flag=True, help="Set tables of a lake that continued after the backup back to it.")
 @click.option("--without-lake", is_flag=True, help="Start the lake over, from the log.")
 @click.option("--accept-loss", is_flag=True, help="Give up the rows that only the lake had.")
+@click.option("--replica", is_flag=True, help="Create a further server of the shared journal.")
 @json_option
 def restore(
-    src: Path, data: Path, warehouse: str, rewind_lake: bool, without_lake: bool, accept_loss: bool, as_json: bool
+    src: Path,
+    data: Path,
+    warehouse: str,
+    rewind_lake: bool,
+    without_lake: bool,
+    accept_loss: bool,
+    replica: bool,
+    as_json: bool,
 ) -> None:
     """Create a data folder from the backup SRC after checking every byte; no server is needed.
 
@@ -67,14 +75,19 @@ def restore(
     backup, --rewind-lake sets its tables back to the newest snapshot that the backup covers. If it is gone,
     --without-lake tiers the tables from the log. Rows that only the lake had are listed, and given up with
     --accept-loss. --rewind-lake with --without-lake starts those tables over that cannot be set back.
+
+    With --replica the folder continues the shared journal of the server that was backed up: nothing is lost, the
+    history stays the same, and the new server follows. Use a backup that is newer than the beginning of the journal.
     """
-    from lakestore_server.operate.restore import Ways
+    from lakestore_server.operate.restore import Ways, restore_replica
     from lakestore_server.operate.restore import restore as run
 
     # The restored server builds the index, so a missing index is not reported.
     logging.getLogger("lakestore.index").addHandler(logging.NullHandler())
     ways = Ways(rewind_lake, without_lake, accept_loss)
-    done = run(src, data, warehouse=warehouse, ways=ways)
+    if replica and (warehouse or ways.any or accept_loss):
+        raise click.UsageError("--replica leaves the lake as it is: use it without options for the lake")
+    done = restore_replica(src, data) if replica else run(src, data, warehouse=warehouse, ways=ways)
     if as_json:
         emit_json(asdict(done))
         return
@@ -82,6 +95,8 @@ def restore(
     is_default = done.warehouse == file_uri.to_uri(data / "warehouse")
     serve = f"lakestore serve --data {shlex.quote(str(data))}"
     at = f" --warehouse {shlex.quote(done.warehouse)}" if done.warehouse and not is_default else ""
+    if replica:
+        at = ", with the journal and the warehouse of the other servers"
     emit_text(f"{done.files} files, {size(done.bytes)}, as of {when} (LSN {done.lsn}); {serve}{at}")
     for what, tables in (("set back", done.lake.rewound), ("started over", done.lake.anew), ("lost", done.lake.lost)):
         if tables:

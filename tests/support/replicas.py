@@ -15,6 +15,7 @@ from lakestore_server.journals.shared_journal import SharedJournal
 from lakestore_server.main import Server
 from lakestore_server.settings import Settings
 from lakestore_server.state.commit_record import Unknown
+from lakestore_server.state.judge import ForeignLog
 from tests.support.waiting import until
 
 LEASE_SECONDS = 0.5
@@ -26,6 +27,8 @@ class MemoryLog:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.messages: list[bytes] = []
+        self.first = 0
+        """The position of the first message that was not removed."""
 
 
 class MemoryEnd:
@@ -50,6 +53,8 @@ class MemoryEnd:
 
     def read(self, start: int, seconds: float, *, to_end: bool = False) -> Iterator[tuple[int, bytes | None]]:
         """What is there from a position on; waits for the first message."""
+        if start < self._log.first:
+            raise ForeignLog(f"position {start} is not in the log any more")
         with self._log.changed:
             self._log.changed.wait_for(lambda: len(self._log.messages) > start and not self.is_cut, seconds)
             found = [] if self.is_cut else self._log.messages[start:]
@@ -89,7 +94,8 @@ class MemoryEnd:
             self._has_lost = False
 
     def remove_before(self, position: int) -> None:
-        """Everything stays."""
+        """A server that needs an earlier message is refused."""
+        self._log.first = max(self._log.first, position)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -105,10 +111,11 @@ class Replicas:
         self.servers: list[Server] = []
         self.ends: list[MemoryEnd] = []
         for number in range(count):
-            self._start(number)
+            self.start(number)
             until(lambda: self.leader() is not None, "the first leader")
 
-    def _start(self, number: int) -> None:
+    def start(self, number: int) -> None:
+        """Start the next server, in its folder `number`."""
         end = MemoryEnd(self._log)
         limits = Limits() if self._clocks else Limits(clock_confirm_seconds=0)
         clock = self._clocks[number] if number < len(self._clocks) else RealClock()
@@ -118,6 +125,11 @@ class Replicas:
         made.start()
         self.servers.append(made)
         self.ends.append(end)
+
+    @property
+    def first(self) -> int:
+        """The position of the first message of the log."""
+        return self._log.first
 
     def leader(self) -> int | None:
         """The number of the server that leads; None while nobody does, or somebody who was cut."""

@@ -32,6 +32,7 @@ from lakestore_server.commit.engine import Engine
 from lakestore_server.duties.upkeep import Upkeep
 from lakestore_server.files import backup_manifest, checkpoint, data_folder, journal_file
 from lakestore_server.files.backup_manifest import WAREHOUSE, BackupFile, BackupManifest, LakePlace
+from lakestore_server.files.checkpoint import Checkpoint
 from lakestore_server.host.clock import RealClock
 from lakestore_server.host.disk import Disk, RealDisk
 from lakestore_server.operate import backup
@@ -363,21 +364,52 @@ def restore(
     lake: by default the folder if the backup has the lake, else the former place. `Conflict`, and nothing is restored,
     if rows that only the lake had would be lost without acceptance."""
     disk = disk or RealDisk()
+    source, target = _checked(disk, source, target)
+    manifest = verified(source, disk)
+    place = _warehouse(manifest, target, warehouse, ways)
+    timeline = uuid.uuid4().hex[:12]
+    with _unfinished(disk, target):
+        held = _copy(disk, source, target, manifest)
+        before = held.restored.epochs if held.restored else 0
+        origin = Origin(manifest.timeline, manifest.lsn, before + 1 + secrets.randbelow(EPOCHS_SKIPPED))
+        checkpoint.write(disk, target, replace(held, timeline=timeline, restored=origin, place=BEGINNING))
+        moved = _copy_lake(disk, source, manifest, place) if _brings_lake(manifest, ways) else {}
+        lake = finish(target, place, moved, ways) if place else LakeOutcome()
+    return _result(manifest, timeline, manifest.files, place, lake)
+
+
+def restore_replica(source: Path, target: Path, disk: Disk | None = None) -> RestoreResult:
+    """Check a whole backup, then copy it into an empty folder of a server that continues its shared journal. Timeline
+    and place stay, and the lake is not copied, because the servers share a warehouse. `Invalid` for a backup of a
+    server whose journal is in files."""
+    disk = disk or RealDisk()
+    source, target = _checked(disk, source, target)
+    manifest = verified(source, disk)
+    place = checkpoint.decode(disk.read(source / manifest.checkpoint), manifest.checkpoint).place
+    if not place or place.startswith(journal_file.PREFIX):
+        raise Invalid(f"{source} is the backup of a server whose journal is in files: no other server can follow it")
+    files = [entry for entry in manifest.files if not _is_lake(entry) and not _is_journal(entry)]
+    with _unfinished(disk, target):
+        held = _copy(disk, source, target, replace(manifest, files=tuple(files)))
+        checkpoint.write(disk, target, held)
+    return _result(manifest, manifest.timeline, files, manifest.warehouse, LakeOutcome())
+
+
+def _checked(disk: Disk, source: Path, target: Path) -> tuple[Path, Path]:
+    """The resolved folders; `Invalid` unless the target is empty and apart from the source."""
     source, target = source.resolve(), target.resolve()
     if source == target or source in target.parents or target in source.parents:
         raise Invalid(f"the data folder {target} and the backup {source} must not lie in one another")
     if disk.list(target) or (target.exists() and not target.is_dir()):
         raise Invalid(f"{target} is not an empty folder: restore into a new one")
-    manifest = verified(source, disk)
-    place = _warehouse(manifest, target, warehouse, ways)
-    timeline = uuid.uuid4().hex[:12]
-    with _unfinished(disk, target):
-        _copy(disk, source, target, manifest, timeline)
-        moved = _copy_lake(disk, source, manifest, place) if _brings_lake(manifest, ways) else {}
-        lake = finish(target, place, moved, ways) if place else LakeOutcome()
-    size = sum(entry.size for entry in manifest.files)
-    about = manifest.lsn, manifest.time_us, manifest.release, timeline, len(manifest.files), size
-    return RestoreResult(*about, place, lake)
+    return source, target
+
+
+def _result(
+    manifest: BackupManifest, timeline: str, files: Sequence[BackupFile], place: str, lake: LakeOutcome
+) -> RestoreResult:
+    size = sum(entry.size for entry in files)
+    return RestoreResult(manifest.lsn, manifest.time_us, manifest.release, timeline, len(files), size, place, lake)
 
 
 @contextmanager
@@ -436,10 +468,15 @@ def _is_lake(entry: BackupFile) -> bool:
     return entry.path.startswith(f"{WAREHOUSE}/")
 
 
-def _copy(disk: Disk, source: Path, target: Path, manifest: BackupManifest, timeline: str) -> None:
-    """Copy the journal first and the checkpoint last: a server refuses a folder with a journal and no checkpoint."""
+def _is_journal(entry: BackupFile) -> bool:
+    return entry.path.startswith(journal_file.PREFIX)
+
+
+def _copy(disk: Disk, source: Path, target: Path, manifest: BackupManifest) -> Checkpoint:
+    """Copy the journal and the segments; returns the checkpoint. The caller writes it last, because a server refuses a
+    folder with a journal and no checkpoint."""
     rest = [entry for entry in manifest.files if entry.path != manifest.checkpoint and not _is_lake(entry)]
-    rest.sort(key=lambda entry: not entry.path.startswith(journal_file.PREFIX))
+    rest.sort(key=lambda entry: not _is_journal(entry))
     folders = {(target / entry.path).parent for entry in rest}
     for folder in sorted(folders):
         disk.make_folder(folder)
@@ -447,10 +484,7 @@ def _copy(disk: Disk, source: Path, target: Path, manifest: BackupManifest, time
         _copy_file(disk, source / entry.path, target / entry.path, entry)
     for folder in sorted(folders):
         disk.sync_folder(folder)
-    held = checkpoint.decode(disk.read(source / manifest.checkpoint), manifest.checkpoint)
-    before = held.restored.epochs if held.restored else 0
-    origin = Origin(manifest.timeline, manifest.lsn, before + 1 + secrets.randbelow(EPOCHS_SKIPPED))
-    checkpoint.write(disk, target, replace(held, timeline=timeline, restored=origin, place=BEGINNING))
+    return checkpoint.decode(disk.read(source / manifest.checkpoint), manifest.checkpoint)
 
 
 def _copy_lake(disk: Disk, source: Path, manifest: BackupManifest, place: str) -> Mapping[str, str]:
