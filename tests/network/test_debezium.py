@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 import lakestore as ls
 from jepsen.system.kafka import KafkaProcess
+from jepsen.topics import QUIET
 from lakestore.kafka.bridge.bridge import Bridge
 from tests.support.debezium_shop import COLUMN_STEPS, DDL
 from tests.support.debezium_source import DebeziumSource
@@ -54,6 +56,25 @@ def test_tables_are_equal_after_snapshot_and_changes(source: DebeziumSource, lak
         _run(source, lake, "equal")
         assert source.differences(lake, *TABLES) == []
     assert source.dead_letters(lake) == []
+
+
+def test_a_settled_source_has_sent_a_burst_of_large_events(source: DebeziumSource) -> None:
+    source.settle()
+    before = _ends(source)
+    updates = 400
+    source.shop.postgres.run("update app.kitchen set n_10_2 = 1 where id in (1, 2, 4, 5);\n" * updates)
+    source.settle()
+    assert [after - end for after, end in zip(_ends(source), before, strict=True)] == [4 * updates] * 2
+
+
+def _ends(source: DebeziumSource) -> list[int]:
+    """The number of events of the table with large rows, by connector."""
+    consumer = Consumer({"bootstrap.servers": source.kafka.address, "group.id": "ends", **QUIET})
+    try:
+        places = [TopicPartition(f"{connector}.app.kitchen", 0) for connector in source.connectors]
+        return [consumer.get_watermark_offsets(place, timeout=10.0)[1] for place in places]
+    finally:
+        consumer.close()
 
 
 @pytest.mark.parametrize("at_once", [3, pytest.param(1, marks=pytest.mark.long)])

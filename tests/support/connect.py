@@ -90,6 +90,21 @@ class Connect:
         """Wait until a connector runs."""
         self._until(lambda: self._runs(name))
 
+    def committed(self, name: str, transaction: int) -> None:
+        """Wait until Kafka has every event of a connector up to the end of a transaction of PostgreSQL.
+
+        Connect stores the offset of an event only when Kafka has that event and all events before it. An event in one
+        topic says nothing of another topic: the producer sends the waiting batches of each topic by themselves, and a
+        topic of large events is seconds behind.
+        """
+        self._until(lambda: self._runs(name) and self._committed(name) >= transaction)
+
+    def _committed(self, name: str) -> int:
+        """The transaction whose end is the connector's stored offset; 0 if the offset is not the end of one."""
+        offsets = (self._asked("GET", f"/connectors/{name}/offsets") or {}).get("offsets", [])
+        stored = [each["offset"] for each in offsets if each["offset"].get("messageType") == "COMMIT"]
+        return int(stored[0]["transaction_id"]) if stored else 0
+
     def _runs(self, name: str) -> bool:
         status = self._asked("GET", f"/connectors/{name}/status") or {}
         tasks = status.get("tasks", [])

@@ -11,7 +11,6 @@ import base64
 import json
 import math
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +20,10 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
-from confluent_kafka import Consumer
 
 import lakestore as ls
-from jepsen.topics import QUIET
 from tests.support.postgres import Postgres
 
-FENCE_SECONDS = 60.0
 UNSENT = frozenset({"poly"})
 """Columns of types that Debezium leaves out unless `include.unknown.datatypes` is set."""
 
@@ -291,10 +287,10 @@ class Shop:
         self.postgres.run(f"{statement} update app.evolve set price = id * 0.01;")
 
     def fence(self) -> int:
-        """Change a row behind all earlier changes; return its number, which `passed` waits for."""
+        """Change a row behind all earlier changes; return the number of its transaction."""
         self.fences += 1
-        self.postgres.run(f"update app.fence set n = {self.fences} where id = 0")
-        return self.fences
+        set_fence = f"update app.fence set n = {self.fences} where id = 0"
+        return int(self.postgres.run(f"{set_fence} returning pg_current_xact_id()"))
 
 
 _STATEMENTS = (
@@ -435,43 +431,3 @@ def _unlike(
 
 def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
-
-
-def passed(bootstrap: str, connector: str, fence: int) -> None:
-    """Wait until the event of a fence is in its topic and the end of its transaction in the topic of transactions.
-
-    All events before the fence are in their topics then. The two topics are sent apart: an event may be there long
-    before the end of its transaction.
-    """
-
-    def is_fence(event: dict[str, Any]) -> bool:
-        return bool((event.get("after") or {}).get("n") == fence)
-
-    transaction = _event(bootstrap, f"{connector}.app.fence", is_fence)["transaction"]
-    number = transaction["id"].partition(":")[0]  # the rest is an LSN, which differs in each event
-
-    def is_end(event: dict[str, Any]) -> bool:
-        return bool(event.get("status") == "END" and event["id"].partition(":")[0] == number)
-
-    _event(bootstrap, f"{connector}.transaction", is_end)
-
-
-def _event(bootstrap: str, topic: str, matches: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The first event of a topic that matches, once it is there."""
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": f"fence-{topic}", "auto.offset.reset": "earliest", **QUIET}
-    )
-    consumer.subscribe([topic])
-    ends = time.monotonic() + FENCE_SECONDS
-    try:
-        while time.monotonic() < ends:
-            message = consumer.poll(0.5)
-            if message is None or message.error() is not None or message.value() is None:
-                continue
-            value = json.loads(message.value() or b"{}")
-            event: dict[str, Any] = value.get("payload") or value
-            if matches(event):
-                return event
-        raise AssertionError(f"the event is not in topic {topic} after {FENCE_SECONDS:.0f} s")
-    finally:
-        consumer.close()

@@ -19,7 +19,7 @@ import lakestore as ls
 from jepsen.system.kafka import KafkaProcess
 from lakestore.kafka.bridge.spec import BatchBounds, BridgeSpec, SourceSpec, TableSpec, TopicSpec
 from tests.support.connect import Connect
-from tests.support.debezium_shop import KINDS, STRING_INTERVAL, Kind, Shop, differences, passed, told_differences
+from tests.support.debezium_shop import KINDS, STRING_INTERVAL, Kind, Shop, differences, told_differences
 from tests.support.postgres import MISSING, Postgres, programs
 
 _COMMON = {"schema.include.list": "app", "skipped.operations": "none", "provide.transaction.metadata": "true"}
@@ -104,7 +104,7 @@ class DebeziumSource:
         """Wait until the events of all changes so far are in Kafka."""
         fence = self.shop.fence()
         for connector in self.connectors:
-            passed(self.kafka.address, connector, fence)
+            self.connect.committed(connector, fence)
 
     def differences(self, lake: ls.Lake, *tables: str, front: str = "") -> list[str]:
         """Return a sentence for each difference of tables of PostgreSQL and the lake, by every connector."""
